@@ -1,0 +1,58 @@
+"""Builds an engine's parts from a configuration. It may import every room, and holds no logic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .core.async_engine import AsyncEngine as CoreEngine
+from .core.async_engine import EngineParts
+from .core.config import EngineConfig
+from .core.interfaces import Progress
+from .core.plugin_host import PluginHost
+
+
+def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
+    """Executor, tokenizer and plugins; what can fail cheaply is tried before the weights are read.
+
+    Raises ConfigError for a configuration, model or plugin that cannot work.
+    """
+    from .backends.executor import ModelExecutor
+    from .backends.text.load import load_tokenizer
+    from .backends.weights.default_model import find_default_model
+
+    plugins = PluginHost.load(config)
+    model = Path(config.model) if config.model else find_default_model()
+    tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
+    executor = ModelExecutor.load(config, plugins.attention_backend, progress)
+    return EngineParts(executor=executor, tokenizer=tokenizer, plugins=plugins)
+
+
+def build_engine(config: EngineConfig, progress: Progress | None = None) -> CoreEngine:
+    """An engine that is not started yet."""
+    return CoreEngine(config, build_parts, progress)
+
+
+class AsyncEngine(CoreEngine):
+    """The engine for programs that embed it: `async with AsyncEngine(model, **options) as engine`.
+
+    `options` are the fields of EngineConfig, the same words as the command line's flags.
+    Raises ConfigError for an option that does not exist or cannot work.
+    """
+
+    def __init__(
+        self, model: str | None = None, *, progress: Progress | None = None, **options: Any
+    ) -> None:
+        super().__init__(EngineConfig.from_options(model=model, **options), build_parts, progress)
+
+
+def verify_default_model(progress: Progress) -> Path:
+    """Path of the embedded default model, after its SHA-256 was checked.
+
+    Raises ConfigError when it is not installed or damaged.
+    """
+    from .backends.weights import default_model
+
+    path = default_model.find_default_model()
+    default_model.verify_default_model(path, progress)
+    return path

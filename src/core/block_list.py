@@ -1,0 +1,57 @@
+"""A list of block ids with O(1) removal anywhere, and exact undo of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class BlockList:
+    """Doubly linked list over block ids 0 .. capacity - 1, in two integer arrays.
+
+    `remove` answers the block's predecessor, and `restore` puts it back behind that one: exact as
+    long as changes are undone in reverse order. Rollback of a step rests on this.
+    """
+
+    __slots__ = ("_end", "_len", "_next", "_prev")
+
+    def __init__(self, capacity: int) -> None:
+        self._end = capacity
+        self._next = list(range(capacity + 1))
+        self._prev = list(range(capacity + 1))
+        self._len = 0
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __iter__(self) -> Iterator[int]:
+        block = self._next[self._end]
+        while block != self._end:
+            yield block
+            block = self._next[block]
+
+    @property
+    def first(self) -> int:
+        """The oldest block; the list must not be empty."""
+        assert self._len
+        return self._next[self._end]
+
+    def append(self, block: int) -> None:
+        """Add a block as the youngest."""
+        self._insert(block, self._prev[self._end])
+
+    def remove(self, block: int) -> int:
+        """Take a block out, wherever it stands; returns what `restore` needs to put it back."""
+        before, after = self._prev[block], self._next[block]
+        self._next[before], self._prev[after] = after, before
+        self._len -= 1
+        return before
+
+    def restore(self, block: int, before: int) -> None:
+        """Undo `remove`."""
+        self._insert(block, before)
+
+    def _insert(self, block: int, before: int) -> None:
+        after = self._next[before]
+        self._prev[block], self._next[block] = before, after
+        self._next[before] = self._prev[after] = block
+        self._len += 1

@@ -1,0 +1,202 @@
+"""The KV cache's blocks: who holds which, which are free, and which free ones are worth keeping.
+
+A block is in exactly one state: *held* (reference count above 0), *cached* (free, but its content
+has a hash and may be found again) or *free*. `take` prefers free blocks and then evicts the least
+recently used cached one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from .block_list import BlockList
+
+
+class _Did(Enum):
+    """What was done to a block inside a step, so that it can be undone."""
+
+    TAKE_FREE = auto()
+    EVICT = auto()
+    REVIVE = auto()
+    SHARE = auto()
+    DROP = auto()
+    FREE = auto()
+    CACHE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    did: _Did
+    block: int
+    before: int = -1
+    """Its predecessor in the list that it was removed from."""
+    evicted_hash: bytes | None = None
+
+
+def hash_root(*identity: str) -> bytes:
+    """Where a hash chain begins: requests share blocks only if their roots are equal."""
+    return hashlib.sha256("\0".join(identity).encode()).digest()
+
+
+def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """Hash of a full block: SHA-256 over its parent's hash and its token ids."""
+    return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
+
+
+class BlockPool:
+    """Reference counts, free list, prefix cache; every change inside a step can be rolled back."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._ref_counts = [0] * num_blocks
+        self._free = BlockList(num_blocks)
+        self._cached = BlockList(num_blocks)
+        self._hashes: list[bytes | None] = [None] * num_blocks
+        self._tokens: list[tuple[int, ...]] = [()] * num_blocks
+        self._by_hash: dict[bytes, int] = {}
+        self._journal: list[_Change] | None = None
+        for block in range(num_blocks):
+            self._free.append(block)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that could be taken now, free and cached."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_held(self) -> int:
+        return self.num_blocks - self.num_available
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that this many tokens fill, the last one perhaps in part."""
+        return -(-num_tokens // self.block_size)
+
+    def take(self) -> int:
+        """A block for exclusive use; there must be one available."""
+        if len(self._free):
+            block = self._free.first
+            self._note(_Did.TAKE_FREE, block, self._free.remove(block))
+        else:
+            block = self._cached.first
+            self._note(_Did.EVICT, block, self._cached.remove(block), self._forget_hash(block))
+        self._ref_counts[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        """One more holder of a block that is held or cached."""
+        if self._ref_counts[block] == 0:
+            self._note(_Did.REVIVE, block, self._cached.remove(block))
+        else:
+            self._note(_Did.SHARE, block)
+        self._ref_counts[block] += 1
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """One holder fewer of each. Give a table's last blocks first: they are evicted first."""
+        for block in blocks:
+            assert self._ref_counts[block] > 0, f"block {block} is not held"
+            self._ref_counts[block] -= 1
+            if self._ref_counts[block]:
+                self._note(_Did.DROP, block)
+            elif self._hashes[block] is None:
+                self._free.append(block)
+                self._note(_Did.FREE, block)
+            else:
+                self._cached.append(block)
+                self._note(_Did.CACHE, block)
+
+    def is_shared(self, block: int) -> bool:
+        return self._ref_counts[block] > 1
+
+    def is_held(self, block: int) -> bool:
+        return self._ref_counts[block] > 0
+
+    def find(self, block_hash: bytes, token_ids: Sequence[int]) -> int | None:
+        """The block with this hash, if its token ids are indeed the same."""
+        block = self._by_hash.get(block_hash)
+        if block is None or self._tokens[block] != tuple(token_ids):
+            return None
+        return block
+
+    def publish(self, block: int, block_hash: bytes, token_ids: Sequence[int]) -> None:
+        """Let a full, computed block be found. The first block of equal content stays the one found."""
+        assert self._journal is None, "blocks are published at commit, never inside a step"
+        assert self._ref_counts[block] > 0
+        if block_hash in self._by_hash or self._hashes[block] is not None:
+            return
+        self._hashes[block] = block_hash
+        self._tokens[block] = tuple(token_ids)
+        self._by_hash[block_hash] = block
+
+    def begin(self) -> None:
+        """Start noting changes, so that `rollback` can undo them."""
+        assert self._journal is None
+        self._journal = []
+
+    def confirm(self) -> None:
+        """Keep all changes since `begin`."""
+        self._journal = None
+
+    def rollback(self) -> None:
+        """Undo all changes since `begin`: reference counts, hashes and the order of both lists."""
+        assert self._journal is not None
+        for change in reversed(self._journal):
+            self._undo(change)
+        self._journal = None
+
+    def check(self, expected_ref_counts: Sequence[int]) -> None:
+        """Raise AssertionError unless every block is in one state and held as often as expected."""
+        free, cached = list(self._free), list(self._cached)
+        held = [b for b in range(self.num_blocks) if self._ref_counts[b]]
+        assert sorted([*free, *cached, *held]) == list(range(self.num_blocks)), "a block is in two states, or none"
+        assert self._ref_counts == list(expected_ref_counts), "reference counts differ from the block tables"
+        assert all(self._hashes[b] is None for b in free), "a free block has a hash"
+        assert all(self._hashes[b] is not None for b in cached), "a cached block has no hash"
+        listed = {b: h for h, b in self._by_hash.items()}
+        assert listed == {b: h for b, h in enumerate(self._hashes) if h is not None}, "hashes are out of step"
+
+    def digest(self) -> tuple[object, ...]:
+        """All of the state, in order; equal before a step and after its rollback."""
+        return tuple(self._ref_counts), tuple(self._free), tuple(self._cached), tuple(self._hashes)
+
+    def _forget_hash(self, block: int) -> bytes:
+        block_hash = self._hashes[block]
+        assert block_hash is not None
+        del self._by_hash[block_hash]
+        self._hashes[block] = None
+        return block_hash
+
+    def _note(self, did: _Did, block: int, before: int = -1, evicted_hash: bytes | None = None) -> None:
+        if self._journal is not None:
+            self._journal.append(_Change(did, block, before, evicted_hash))
+
+    def _undo(self, change: _Change) -> None:
+        block = change.block
+        match change.did:
+            case _Did.TAKE_FREE:
+                self._ref_counts[block] = 0
+                self._free.restore(block, change.before)
+            case _Did.EVICT:
+                # Its token ids are still there: only `publish` overwrites them, never inside a step.
+                assert change.evicted_hash is not None
+                self._ref_counts[block] = 0
+                self._cached.restore(block, change.before)
+                self._hashes[block] = change.evicted_hash
+                self._by_hash[change.evicted_hash] = block
+            case _Did.REVIVE:
+                self._ref_counts[block] = 0
+                self._cached.restore(block, change.before)
+            case _Did.SHARE:
+                self._ref_counts[block] -= 1
+            case _Did.DROP:
+                self._ref_counts[block] += 1
+            case _Did.FREE:
+                self._free.remove(block)
+                self._ref_counts[block] = 1
+            case _Did.CACHE:
+                self._cached.remove(block)
+                self._ref_counts[block] = 1

@@ -1,0 +1,534 @@
+"""The engine as a synchronous state machine: `add`, `abort`, `plan`, `commit`. No thread, no await,
+no tensor; clock and executor stay outside, so that a simulator can drive it."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .blocks import BlockPool
+from .client import Load
+from .errors import InvalidRequestError, OverloadedError
+from .events import Admitted, Finished, Planned, Preempted, StepDone
+from .fallback import decode_first, last_come
+from .outputs import FinishReason
+from .plan import Grant, RequestStart, StepPlan, StepResult, TokenLogprobs
+from .plugin_host import PluginHost
+from .policy import PreemptionCandidate, RequestView, StepView, Victim
+from .request import Request, RequestStatus
+from .statistics import StepTally, describe_finished
+from .step import PendingGrant, PreemptHook, Step, StepLimits
+
+STARVATION_STEPS = 1000
+"""After so many steps without a token the most senior request is served first, whatever the policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestUpdate:
+    """What a commit changed for one request."""
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _OpenPlan:
+    plan: StepPlan
+    requests: list[Request]
+    """Aligned with plan.grants."""
+    planned_at: float
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+
+
+class EngineCore:
+    """Decides what the device computes, and keeps the books of requests and blocks.
+
+    Calls alternate as the owner likes, within this order: every plan that `plan` returns is given
+    back to `commit` or `fail` exactly once, oldest first; at most `max_inflight` may be open.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        limits: StepLimits,
+        plugins: PluginHost,
+        max_num_queued_reqs: int = 1024,
+        max_inflight: int = 1,
+    ) -> None:
+        self.max_model_len = max_model_len
+        self.pool = BlockPool(num_blocks, block_size)
+        self.total_preemptions = 0
+        self._limits = limits
+        self._plugins = plugins
+        self._max_num_queued_reqs = max_num_queued_reqs
+        self._max_inflight = max_inflight
+        self._requests: dict[str, Request] = {}
+        self._running: list[Request] = []  # by rank
+        self._waiting: dict[str, Request] = {}  # by arrival
+        self._open: deque[_OpenPlan] = deque()
+        self._forget: list[str] = []  # ids that the executor should forget
+        self._deadlines: list[tuple[float, str]] = []
+        self._updates: list[RequestUpdate] = []  # made outside of a commit
+        self._step_id = 0
+        self._sequence = 0
+        self.wake_at: float | None = None
+        """When `plan` wants to be asked again, if it answered None because a policy chose to wait."""
+
+    # Requests in and out
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_open_plans(self) -> int:
+        return len(self._open)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or self._waiting or self._open)
+
+    @property
+    def kv_cache_usage(self) -> float:
+        return self.pool.num_held / self.pool.num_blocks
+
+    def load(self, now: float) -> Load:
+        """What `admit` plugins are told."""
+        return Load(
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            kv_cache_usage=self.kv_cache_usage,
+            stalled_for=0.0,
+            is_alive=True,
+            is_draining=False,
+        )
+
+    def add(self, requests: Sequence[Request], now: float) -> None:
+        """Queue the members of one request (several when n > 1), all or none.
+
+        Raises InvalidRequestError for one that can never run, OverloadedError when the queue is
+        full or a plugin refuses, RequestFailedError when an admission plugin raises.
+        """
+        for request in requests:
+            self._check_fits(request)
+        if len(self._waiting) + len(requests) > self._max_num_queued_reqs:
+            raise OverloadedError(
+                f"{len(self._waiting)} requests are waiting and the limit is {self._max_num_queued_reqs} "
+                "(--max-num-queued-reqs); try again later"
+            )
+        for request in requests:
+            refusal = self._plugins.admit(request, self.load(now))
+            if refusal is not None:
+                raise OverloadedError(refusal.reason, retry_after=refusal.retry_after)
+        for request in requests:
+            self._enqueue(request)
+        self._emit_admitted(requests)
+
+    def abort(self, request_id: str, now: float) -> None:
+        """End a request early, wherever it stands; unknown ids are ignored."""
+        self.finish(request_id, FinishReason.ABORT, now)
+
+    def finish(
+        self,
+        request_id: str,
+        reason: FinishReason,
+        now: float,
+        *,
+        num_tokens: int | None = None,
+        stop_reason: str | int | None = None,
+    ) -> None:
+        """End a request from outside, keeping its first `num_tokens` generated tokens.
+
+        The detokenizer calls this for stop strings; later tokens are neither delivered nor counted.
+        """
+        request = self._requests.get(request_id)
+        if request is None or request.status is RequestStatus.FINISHED:
+            return
+        if num_tokens is not None:
+            del request.token_ids[request.num_prompt_tokens + num_tokens :]
+        self._end(request, reason, now)
+        self._updates.append(
+            RequestUpdate(request_id=request_id, finish_reason=reason, stop_reason=stop_reason)
+        )
+
+    def take_updates(self) -> list[RequestUpdate]:
+        """Updates that no commit returned: aborts, timeouts, stop strings."""
+        updates, self._updates = self._updates, []
+        return updates
+
+    def _check_fits(self, request: Request) -> None:
+        if request.request_id in self._requests:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
+        if request.priority and not self._plugins.order.uses_priority:
+            raise InvalidRequestError(
+                "priority has no effect under --scheduling-policy fcfs; leave it out or serve with "
+                "--scheduling-policy priority",
+                param="priority",
+            )
+        # The last generated token needs no KV of its own.
+        needed = self.pool.num_blocks_for(request.num_prompt_tokens + request.max_tokens - 1)
+        if needed > self.pool.num_blocks:
+            raise InvalidRequestError(
+                f"the prompt's {request.num_prompt_tokens} tokens and max_tokens {request.max_tokens} need "
+                f"{needed} KV blocks and the cache has {self.pool.num_blocks}; shorten the prompt, lower "
+                "max_tokens or give the server more KV cache memory",
+                param="max_tokens",
+            )
+
+    def _enqueue(self, request: Request) -> None:
+        self._sequence += 1
+        request.sequence = self._sequence
+        request.last_served_step = self._step_id
+        self._requests[request.request_id] = request
+        self._waiting[request.request_id] = request
+        if request.group is not None:
+            request.group.members.append(request)
+        if request.deadline is not None:
+            heapq.heappush(self._deadlines, (request.deadline, request.request_id))
+
+    def _emit_admitted(self, requests: Sequence[Request]) -> None:
+        if self._plugins.observes(Admitted):
+            self._plugins.emit(
+                Admitted(
+                    request_ids=tuple(r.request_id for r in requests),
+                    num_prompt_tokens=tuple(r.num_prompt_tokens for r in requests),
+                    max_tokens=tuple(r.max_tokens for r in requests),
+                )
+            )
+
+    # Planning
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step, or None when there is nothing to do now: idle, waiting, or draining."""
+        self._expire(now)
+        self.wake_at = None
+        if len(self._open) >= self._max_inflight or not (self._running or self._waiting):
+            return None
+        step = self._decide(now)
+        return None if step is None else self._apply(step, now)
+
+    def _expire(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, request_id = heapq.heappop(self._deadlines)
+            self.finish(request_id, FinishReason.ABORT, now, stop_reason="request_timeout")
+
+    def _decide(self, now: float) -> Step | None:
+        """A step that grants something, by the policy or, where it fails, by the built-in order."""
+        step = self._begin_step(now, self._plugins.preempt)
+        if step.starving is not None:
+            step.schedule(step.starving)
+        succeeded = self._plugins.schedule(step)
+        if self._keep(step, succeeded):
+            return step
+        if succeeded and (step.must_drain or self._open):
+            return None  # asked again after the next commit
+        if succeeded and step.wake_at is not None and step.wake_at > now:
+            self.wake_at = step.wake_at
+            return None
+        step = self._begin_step(now, _preempt_last_come)
+        decode_first(step)
+        return step if self._keep(step, True) else None
+
+    def _begin_step(self, now: float, preempt: PreemptHook) -> Step:
+        self.pool.begin()
+        return Step(
+            now=now,
+            running=self._running,
+            waiting=self._waiting_in_order(now),
+            pool=self.pool,
+            limits=self._limits,
+            preempt=preempt,
+            starving=self._starving_request(),
+        )
+
+    def _keep(self, step: Step, succeeded: bool) -> bool:
+        step.close()
+        if succeeded and step.grants and not step.must_drain:
+            self.pool.confirm()
+            return True
+        self.pool.rollback()
+        return False
+
+    def _waiting_in_order(self, now: float) -> list[Request]:
+        """Who could start, preempted ones first. Siblings wait until their common prompt is computed."""
+        if len(self._running) >= self._limits.max_num_seqs:
+            return []
+        ready = [r for r in self._waiting.values() if r.group is None or not r.group.must_wait(r)]
+        back = sorted((r for r in ready if r.is_preempted), key=lambda r: r.rank)
+        return back + self._plugins.sort_waiting([r for r in ready if not r.is_preempted], now)
+
+    def _starving_request(self) -> Request | None:
+        oldest = min(self._waiting.values(), key=lambda r: r.rank, default=None)
+        if self._running and (oldest is None or self._running[0].rank < oldest.rank):
+            oldest = self._running[0]
+        if oldest is None or self._step_id - oldest.last_served_step < STARVATION_STEPS:
+            return None
+        return oldest
+
+    def _apply(self, step: Step, now: float) -> StepPlan:
+        self._step_id += 1
+        for victim in step.preempted.values():
+            self._requeue(self._requests[victim.request.request_id], victim.mode)
+        starts, queries, hits = [], 0, 0
+        for pending in step.grants.values():
+            if pending.is_start:
+                if pending.request.first_scheduled_time is None:
+                    queries += pending.request.num_tokens
+                    hits += pending.num_hit_tokens
+                starts.append(self._start(pending, now))
+        plan = StepPlan(
+            step_id=self._step_id,
+            ended=tuple(self._forget),
+            starts=tuple(starts),
+            grants=tuple(self._grant(pending) for pending in step.grants.values()),
+        )
+        self._forget.clear()
+        requests = [pending.request for pending in step.grants.values()]
+        self._open.append(_OpenPlan(plan, requests, now, queries, hits))
+        if self._plugins.observes(Planned):
+            self._plugins.emit(
+                Planned(step_id=plan.step_id, num_requests=len(requests), num_tokens=plan.num_tokens)
+            )
+        return plan
+
+    def _requeue(self, request: Request, mode: str) -> None:
+        self.total_preemptions += 1
+        self._plugins.emit(
+            Preempted(
+                request_id=request.request_id,
+                mode=mode,
+                num_computed_tokens=request.num_computed_tokens,
+                num_blocks=len(request.block_ids),
+                total_cumulative_preemption_cnt=self.total_preemptions,
+            )
+        )
+        self._running.remove(request)
+        self._waiting[request.request_id] = request
+        self._forget.append(request.request_id)
+        request.status = RequestStatus.WAITING
+        request.block_ids.clear()
+        request.num_computed_tokens = 0
+        request.num_published_blocks = 0
+        request.num_preemptions += 1
+
+    def _start(self, pending: PendingGrant, now: float) -> RequestStart:
+        request = pending.request
+        del self._waiting[request.request_id]
+        insort(self._running, request, key=lambda r: r.rank)
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = pending.num_hit_tokens
+        request.num_published_blocks = pending.num_hit_tokens // self.pool.block_size
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = now
+            request.num_cached_tokens = pending.num_hit_tokens
+        return RequestStart(
+            request_id=request.request_id,
+            token_ids=tuple(request.token_ids),
+            num_prompt_tokens=request.num_prompt_tokens,
+            sampling_params=request.sampling_params,
+            seed=request.seed,
+            stop_token_ids=request.stop_token_ids,
+        )
+
+    def _grant(self, pending: PendingGrant) -> Grant:
+        request = pending.request
+        samples = pending.num_tokens == request.num_uncomputed_tokens
+        start = request.num_computed_tokens + request.num_inflight_tokens
+        request.block_ids.extend(pending.new_block_ids)
+        request.num_inflight_tokens += pending.num_tokens
+        request.num_inflight_samples += samples
+        request.num_open_plans += 1
+        request.last_served_step = self._step_id
+        return Grant(
+            request_id=request.request_id,
+            start=start,
+            num_tokens=pending.num_tokens,
+            new_block_ids=tuple(pending.new_block_ids),
+            samples=samples,
+        )
+
+    # Committing
+
+    def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestUpdate]:
+        """Take in what the oldest open plan produced; returns what changed for whom."""
+        opened = self._close_oldest(plan)
+        assert result.step_id == plan.step_id and len(result.token_ids) == len(plan.grants)
+        failures = {failure.request_id: failure.message for failure in result.failures}
+        tally = StepTally()
+        updates = []
+        for i, (grant, request) in enumerate(zip(plan.grants, opened.requests, strict=True)):
+            self._settle(request, grant)
+            if request.status is RequestStatus.FINISHED:
+                continue  # its row is dropped
+            if request.request_id in failures:
+                updates.append(self._fail(request, failures[request.request_id], now))
+                continue
+            request.num_computed_tokens += grant.num_tokens
+            tally.count_prompt(request)
+            self._publish(request)
+            if grant.samples:
+                logprobs = result.logprobs[i] if result.logprobs is not None else ()
+                updates.append(self._accept(request, result.token_ids[i], logprobs, now, tally))
+        self._emit_step(opened, tally, now)
+        return updates
+
+    def fail(self, plan: StepPlan, message: str, now: float) -> list[RequestUpdate]:
+        """The oldest open plan raised: its requests end with an error, all others go on."""
+        opened = self._close_oldest(plan)
+        updates = []
+        for grant, request in zip(plan.grants, opened.requests, strict=True):
+            self._settle(request, grant)
+            if request.status is not RequestStatus.FINISHED:
+                updates.append(self._fail(request, message, now))
+        self._emit_step(opened, StepTally(), now)
+        return updates
+
+    def _close_oldest(self, plan: StepPlan) -> _OpenPlan:
+        assert self._open and self._open[0].plan is plan, "plans are committed in order, once each"
+        return self._open.popleft()
+
+    def _settle(self, request: Request, grant: Grant) -> None:
+        request.num_open_plans -= 1
+        request.num_inflight_tokens -= grant.num_tokens
+        request.num_inflight_samples -= grant.samples
+        if request.status is RequestStatus.FINISHED:
+            self._release(request)
+
+    def _publish(self, request: Request) -> None:
+        """Let the blocks that this successful step filled be found by later requests."""
+        if not request.publishes:
+            return
+        size = self.pool.block_size
+        num_full = request.num_computed_tokens // size
+        hashes = request.hashes_for(num_full, size)
+        for i in range(request.num_published_blocks, num_full):
+            self.pool.publish(request.block_ids[i], hashes[i], request.token_ids[i * size : (i + 1) * size])
+        request.num_published_blocks = num_full
+
+    def _accept(
+        self,
+        request: Request,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprobs],
+        now: float,
+        tally: StepTally,
+    ) -> RequestUpdate:
+        accepted: list[int] = []
+        reason: FinishReason | None = None
+        stop_reason: int | None = None
+        for token_id in token_ids:
+            request.token_ids.append(token_id)
+            accepted.append(token_id)
+            tally.count_token(request, now)
+            reason, stop_reason = self._check_end(request, token_id)
+            if reason is not None:
+                self._end(request, reason, now)
+                break
+        return RequestUpdate(
+            request_id=request.request_id,
+            token_ids=tuple(accepted),
+            logprobs=tuple(logprobs[: len(accepted)]),
+            finish_reason=reason,
+            stop_reason=stop_reason,
+        )
+
+    def _check_end(self, request: Request, token_id: int) -> tuple[FinishReason | None, int | None]:
+        params = request.sampling_params
+        if request.num_generated_tokens >= params.min_tokens:
+            if token_id in request.eos_token_ids and not params.ignore_eos:
+                return FinishReason.STOP, None
+            if token_id in params.stop_token_ids:
+                return FinishReason.STOP, token_id
+        if request.num_generated_tokens >= request.max_tokens or request.num_tokens >= self.max_model_len:
+            return FinishReason.LENGTH, None
+        return None, None
+
+    def _fail(self, request: Request, message: str, now: float) -> RequestUpdate:
+        self._end(request, FinishReason.ERROR, now)
+        return RequestUpdate(
+            request_id=request.request_id, finish_reason=FinishReason.ERROR, error=message
+        )
+
+    # Endings
+
+    def _end(self, request: Request, reason: FinishReason, now: float) -> None:
+        if request.status is RequestStatus.RUNNING:
+            self._running.remove(request)
+        else:
+            del self._waiting[request.request_id]
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        if request.first_scheduled_time is not None:
+            self._forget.append(request.request_id)
+        if self._plugins.observes(Finished):
+            self._plugins.emit(Finished(requests=(describe_finished(request, now),)))
+        self._release(request)
+
+    def _release(self, request: Request) -> None:
+        """Give back an ended request's blocks, unless an open plan still touches them."""
+        if request.num_open_plans:
+            return
+        self.pool.drop(reversed(request.block_ids))
+        request.block_ids.clear()
+        del self._requests[request.request_id]
+
+    def _emit_step(self, opened: _OpenPlan, tally: StepTally, now: float) -> None:
+        if not self._plugins.observes(StepDone):
+            return
+        self._plugins.emit(
+            StepDone(
+                step_id=opened.plan.step_id,
+                seconds=now - opened.planned_at,
+                num_prompt_tokens=tally.num_prompt_tokens,
+                num_generation_tokens=tally.num_generation_tokens,
+                num_running=self.num_running,
+                num_waiting=self.num_waiting,
+                kv_cache_usage=self.kv_cache_usage,
+                prefix_cache_queries=opened.prefix_cache_queries,
+                prefix_cache_hits=opened.prefix_cache_hits,
+                time_to_first_tokens=tuple(tally.time_to_first_tokens),
+                inter_token_latencies=tuple(tally.inter_token_latencies),
+            )
+        )
+
+    # Self-check
+
+    def check(self) -> None:
+        """Raise AssertionError unless the books agree: blocks, queues, requests."""
+        held = [0] * self.pool.num_blocks
+        for request in self._requests.values():
+            for block in request.block_ids:
+                held[block] += 1
+        self.pool.check(held)
+        live = [r for r in self._requests.values() if r.status is not RequestStatus.FINISHED]
+        pinned = [r for r in self._requests.values() if r.status is RequestStatus.FINISHED]
+        assert all(r.num_open_plans for r in pinned), "an ended request was not released"
+        assert {r.request_id for r in live} == self._waiting.keys() | {r.request_id for r in self._running}
+        assert len(live) == len(self._waiting) + len(self._running), "a request is in two queues"
+        assert self._running == sorted(self._running, key=lambda r: r.rank)
+        for request in live:
+            assert (request.status is RequestStatus.RUNNING) == (request.request_id not in self._waiting)
+            assert request.num_computed_tokens <= request.num_tokens
+            capacity = len(request.block_ids) * self.pool.block_size
+            assert request.num_computed_tokens + request.num_inflight_tokens <= capacity
+
+
+def _preempt_last_come(
+    step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
+) -> Victim | None:
+    return last_come(candidates)

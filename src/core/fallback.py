@@ -1,0 +1,26 @@
+"""The built-in decisions that take over when a policy plugin fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .policy import PreemptionCandidate, StepView, Victim
+
+
+def decode_first(step: StepView) -> None:
+    """Decodes, then prompts in progress, then waiting requests, into what is left of the budget.
+
+    Chunked prefill as in Sarathi-Serve (Agrawal et al., OSDI 2024): decodes never wait for a prompt.
+    """
+    for decoding in (True, False):
+        for request in step.running:
+            if request.is_decoding is decoding:
+                step.schedule(request)
+    for request in step.waiting:
+        if not step.schedule(request):
+            break
+
+
+def last_come(candidates: Sequence[PreemptionCandidate]) -> Victim:
+    """The most junior candidate is recomputed later."""
+    return Victim(request=candidates[-1].request, mode="recompute")

@@ -1,0 +1,123 @@
+"""The contract with plugins: every hook, in the order in which the engine reaches it.
+
+Each docstring says *when* the hook fires, what it is *given*, what it *may answer*, the *default*,
+what happens *on error*, and its *cost*. A hook implementation may take fewer arguments than the
+hook offers. See docs/hooks.md.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from .client import EngineClient, Load
+from .events import Admitted, Finished, Planned, PluginFailed, Preempted, Started, StepDone, Stopping
+
+if TYPE_CHECKING:
+    from .policy import PreemptionCandidate, Refusal, RequestView, StepView, Victim
+    from .registry import Registry
+
+HOOK_API = 1
+"""Number of this contract: additions keep it, removals and changes of meaning raise it."""
+
+PROJECT = "tokenmill"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class HookSpecs:
+    """All hooks of HOOK_API 1."""
+
+    @hookspec
+    def register(self, registry: Registry) -> None:
+        """Offer providers: names, factories, options.
+
+        When: once per enabled plugin, before anything is built. Given: the registry.
+        May answer: nothing; it calls the registry's methods. Default: no providers.
+        On error: the start is refused and the plugin named. Cost: none at run time.
+        """
+
+    @hookspec
+    def lifespan(self, engine: EngineClient) -> AbstractAsyncContextManager[None] | None:
+        """Do what must wait: open connections, start tasks, and end them.
+
+        When: entered after the engine is ready, left when it closes. Given: the engine.
+        May answer: an async context manager. Default: none. On error: the start is refused.
+        Cost: none at run time.
+        """
+
+    @hookspec
+    def on_started(self, event: Started) -> None:
+        """Observe: the engine is ready. Once. On error: contained; cut off after three."""
+
+    @hookspec(firstresult=True)
+    def admit(self, request: RequestView, load: Load) -> Refusal | None:
+        """Refuse a request before it queues.
+
+        When: on arrival, after the engine's own limits. Given: the request's sizes and the load.
+        May answer: None to let it in, or a Refusal with reason and retry_after. All enabled
+        implementations run until the first refusal. Default: admitted.
+        On error: that request fails. Cost: about 1.5 µs per request.
+        """
+
+    @hookspec
+    def on_admitted(self, event: Admitted) -> None:
+        """Observe: requests were queued. On error: contained; cut off after three."""
+
+    @hookspec(firstresult=True)
+    def schedule(self, step: StepView) -> object:
+        """Decide who computes how many tokens in this step.
+
+        When: once per step. Given: the step, with `running` and `waiting` and the token budget;
+        call `step.schedule(request, max_tokens=None)` in the order of your choice, it answers
+        how many tokens were granted. May answer: nothing. Default: the scheduler that is chosen
+        in plugins.toml. On error: the step is dropped, as if nothing had been granted, and
+        decided by the built-in order; after repeated errors that takes over. Cost: per step.
+        """
+
+    @hookspec(firstresult=True)
+    def preempt(
+        self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
+    ) -> Victim | None:
+        """Choose who gives up its KV blocks.
+
+        When: inside `step.schedule`, when blocks run out. Given: who needs them, and who may go
+        (junior to the needy and not granted in this step; or the needy itself), most senior first.
+        May answer: a Victim, one candidate and a mode; None lets the needy request wait.
+        Default: the preemption mode chosen in plugins.toml. On error: the last candidate is
+        recomputed. Cost: per preemption.
+        """
+
+    @hookspec
+    def on_preempted(self, event: Preempted) -> None:
+        """Observe: a request was preempted. On error: contained; cut off after three."""
+
+    @hookspec
+    def on_planned(self, event: Planned) -> None:
+        """Observe: a plan goes to the device. On error: contained; cut off after three."""
+
+    @hookspec
+    def on_step(self, event: StepDone) -> None:
+        """Observe: a step was committed. On error: contained; cut off after three."""
+
+    @hookspec
+    def on_finished(self, event: Finished) -> None:
+        """Observe: requests ended. On error: contained; cut off after three."""
+
+    @hookspec
+    def on_plugin_failed(self, event: PluginFailed) -> None:
+        """Observe: a plugin raised. On error: contained; cut off after three."""
+
+    @hookspec
+    def render_metrics(self) -> bytes:
+        """Offer metrics.
+
+        When: GET /metrics. May answer: text in Prometheus's exposition format; the answers of
+        all observers are joined. On error: contained; cut off after three. Cost: per scrape.
+        """
+
+    @hookspec
+    def on_stopping(self, event: Stopping) -> None:
+        """Observe: the engine is closing. Once. On error: contained."""

@@ -1,0 +1,40 @@
+"""Logs are structlog events with names, sent through the standard library's "tokenmill" logger.
+
+Nothing global is configured: a program that embeds the engine keeps its own structlog and logging
+set-up, and hears warnings through `logging` as from any library. `tokenmill serve` attaches its
+own handler.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import structlog
+
+_PROCESSORS: list[Any] = [
+    structlog.stdlib.filter_by_level,
+    structlog.processors.format_exc_info,
+    structlog.stdlib.render_to_log_kwargs,
+]
+
+
+class EventFormatter(logging.Formatter):
+    """`event key=value ...` on one line, for handlers of the "tokenmill" logger."""
+
+    _own = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {k: v for k, v in vars(record).items() if k not in self._own}
+        text = super().format(record)
+        return " ".join([text, *(f"{k}={v!r}" if isinstance(v, str) else f"{k}={v}" for k, v in fields.items())])
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """The logger of one room, for example get_logger("engine")."""
+    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(f"tokenmill.{name}"),
+        processors=_PROCESSORS,
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return logger

@@ -1,0 +1,89 @@
+"""What travels between the deciding core and the computing executor: plain data, nothing else.
+
+A plan is incremental: a request's tokens and parameters are sent once, when it starts (and again,
+whole, when it resumes after a preemption); later steps say only how many more of its tokens to
+compute. The executor appends what it samples to its own copy of the tokens, so the next plan may
+grant a token that is not known to the core yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStart:
+    """All that the executor must know of a request; replaces whatever it held under that id."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    """Every known token: the prompt, then (after a preemption) what was generated so far."""
+    num_prompt_tokens: int
+    sampling_params: SamplingParams
+    seed: int
+    """Seed of this request's noise, in [0, 2**63): the caller's, or drawn by the engine."""
+    stop_token_ids: tuple[int, ...]
+    """Tokens that would end the request; not to be sampled before min_tokens are generated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Compute `num_tokens` tokens of one request, from position `start` on."""
+
+    request_id: str
+    start: int
+    """Tokens already in the KV cache: the position of the first token to compute."""
+    num_tokens: int
+    new_block_ids: tuple[int, ...]
+    """Blocks to append to the request's block table, before computing."""
+    samples: bool
+    """Whether the last computed token's logits are sampled (False inside a chunked prompt)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One step of the device. Order of effects: forget `ended`, take `starts`, compute `grants`."""
+
+    step_id: int
+    ended: tuple[str, ...] = ()
+    """Requests that finished, failed or were preempted since the last plan."""
+    starts: tuple[RequestStart, ...] = ()
+    grants: tuple[Grant, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that this step computes, over all requests."""
+        return sum(grant.num_tokens for grant in self.grants)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """Log-probability of a sampled token, its rank (1 is the most likely), and the top ones."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, log-probability), most likely first; as many as the request asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailure:
+    """One request that the executor could not compute in this step; the others are unharmed."""
+
+    request_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step produced, aligned with `plan.grants`."""
+
+    step_id: int
+    token_ids: tuple[tuple[int, ...], ...]
+    """Sampled tokens per grant: one, or none where the grant does not sample."""
+    logprobs: tuple[tuple[TokenLogprobs, ...], ...] | None = None
+    """Per grant, one per sampled token for requests that asked; None when nobody asked."""
+    failures: tuple[RequestFailure, ...] = ()

@@ -1,0 +1,137 @@
+"""What a policy plugin sees and answers: views of requests and of the step that is being decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class RequestView(Protocol):
+    """A request, as policies may see it. All of it is read-only."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def priority(self) -> int:
+        """Lower goes first."""
+        ...
+
+    @property
+    def arrival_time(self) -> float:
+        """Seconds of the engine's clock."""
+        ...
+
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens: prompt and generated."""
+        ...
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens whose KV was there at the last commit."""
+        ...
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens that could be granted now: known or in flight, not computed and not granted yet."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that it may generate."""
+        ...
+
+    @property
+    def is_decoding(self) -> bool:
+        """True when at most one known token is uncomputed: its next grant samples."""
+        ...
+
+    @property
+    def num_preemptions(self) -> int: ...
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks that it holds."""
+        ...
+
+
+class StepView(Protocol):
+    """One step while it is being decided. Nothing that a policy does here can break a rule."""
+
+    @property
+    def now(self) -> float: ...
+    @property
+    def running(self) -> tuple[RequestView, ...]:
+        """Requests that hold KV blocks, most senior first, as they were when the step began."""
+        ...
+
+    @property
+    def waiting(self) -> tuple[RequestView, ...]:
+        """Requests that wait, preempted ones first, then in the order of the scheduling policy."""
+        ...
+
+    @property
+    def budget(self) -> int:
+        """Tokens that may still be granted in this step."""
+        ...
+
+    @property
+    def num_granted(self) -> int:
+        """Requests that were granted tokens so far."""
+        ...
+
+    def schedule(self, request: RequestView, max_tokens: int | None = None) -> int:
+        """Grant a request up to `max_tokens` of its uncomputed tokens; returns how many it got.
+
+        0 when there is no budget, no room or no reason; calling again is harmless. Running
+        requests may preempt junior ones; a waiting one starts only if all its known tokens fit.
+        """
+        ...
+
+    def limit(self, request: RequestView, max_tokens: int) -> None:
+        """Grant this request no more than `max_tokens` in this step; for wrappers, before they yield."""
+        ...
+
+    def wait_until(self, time: float) -> None:
+        """Grant nothing on purpose, and be asked again at `time` (at most a second from now)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionCandidate:
+    """A request that may be preempted, and what that would free."""
+
+    request: RequestView
+    num_freed_blocks: int
+    """Blocks that become free at once; shared ones stay with the others."""
+    is_needy: bool
+    """True for the request that needs the blocks: to choose it is to let it stand back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """The answer of `preempt`."""
+
+    request: RequestView
+    mode: str = "recompute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """The answer of `admit` that keeps a request out."""
+
+    reason: str
+    retry_after: float = 1.0
+    """Seconds after which the sender may try again."""
+
+
+class SchedulingPolicy(Protocol):
+    """Order of the waiting requests: one method. Registered as a `scheduling_policy`."""
+
+    uses_priority: bool
+    """False: requests with a priority other than 0 are refused, as it would have no effect."""
+
+    def key(self, request: RequestView, now: float) -> tuple[float, ...]:
+        """Smaller goes first; ties go by arrival."""
+        ...

@@ -1,0 +1,156 @@
+"""The synchronous face of the engine, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Coroutine, Sequence
+from contextlib import nullcontext
+from typing import Any, Self, TypeVar
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .assembly import AsyncEngine
+from .core.interfaces import ChatMessage
+from .core.outputs import RequestOutput
+from .core.sampling_params import OutputKind, SamplingParams
+
+T = TypeVar("T")
+Prompt = str | Sequence[int]
+
+
+class LLM:
+    """Generates for lists of prompts; the engine runs on an event loop in a thread of its own, so it
+    works inside a running loop, too.
+
+    `options` are the fields of EngineConfig. Close it, or use it as a context manager.
+    """
+
+    def __init__(self, model: str | None = None, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=_serve, args=(self._loop,), name="tokenmill-llm", daemon=True
+        )
+        self._thread.start()
+        self._engine = AsyncEngine(model, **options)
+        self._finalizer = weakref.finalize(self, _shut_down, self._engine, self._loop, self._thread)
+        try:
+            self._run(self._engine.start())
+        except BaseException:
+            self._finalizer()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine behind it; its coroutines belong to another thread's event loop."""
+        return self._engine
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """One RequestOutput per prompt, in their order; `use_tqdm` shows a progress bar.
+
+        A prompt is a text or a list of token ids. Raises InvalidRequestError for the first prompt
+        or parameter that is refused, RequestFailedError for the first request that fails; the
+        others are aborted then.
+        """
+        prompt_list = _as_prompts(prompts)
+        params = _as_params(sampling_params, len(prompt_list), self._engine)
+        return self._run(self._generate_all(prompt_list, params, use_tqdm))
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """`generate` for one conversation or several, through the model's chat template."""
+        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        encode = self._engine.tokenizer.encode_chat
+        prompts = [encode(conversation) for conversation in conversations]  # type: ignore[arg-type]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def close(self) -> None:
+        """Give back the model's memory and end the thread. Safe to call twice."""
+        self._finalizer()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _generate_all(
+        self, prompts: list[Prompt], params: list[SamplingParams], show_progress: bool
+    ) -> list[RequestOutput]:
+        # No more at once than the queue takes, so that a long list is never refused for its length.
+        config = self._engine.config
+        room = asyncio.Semaphore(max(1, config.max_num_queued_reqs // max(p.n for p in params)))
+        with _progress_bar(len(prompts)) if show_progress else nullcontext() as bar:
+
+            async def generate_one(prompt: Prompt, one: SamplingParams) -> RequestOutput:
+                async with room:
+                    output = await self._last_output(prompt, one)
+                if bar is not None:
+                    bar.advance(bar.task_ids[0])
+                return output
+
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(generate_one(p, s)) for p, s in zip(prompts, params, strict=True)]
+        return [task.result() for task in tasks]
+
+    async def _last_output(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+        stream = await self._engine.submit(prompt, params.with_changes(output_kind=OutputKind.FINAL))
+        try:
+            return await anext(stream)
+        finally:
+            await stream.aclose()
+
+
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if prompts and all(isinstance(item, int) for item in prompts):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _as_params(
+    given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int, engine: AsyncEngine
+) -> list[SamplingParams]:
+    if given is None:
+        given = engine.default_sampling_params()
+    if isinstance(given, SamplingParams):
+        return [given] * num_prompts
+    if len(given) != num_prompts:
+        raise ValueError(f"{num_prompts} prompts need as many sampling_params, got {len(given)}")
+    return list(given)
+
+
+def _progress_bar(total: int) -> Progress:
+    bar = Progress(
+        TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), transient=True
+    )
+    bar.add_task("generating", total=total)
+    return bar
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    loop.close()
+
+
+def _shut_down(engine: AsyncEngine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    asyncio.run_coroutine_threadsafe(engine.close(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()

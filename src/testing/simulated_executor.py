@@ -1,0 +1,110 @@
+"""An executor without a model: it proves through its tokens that the plans it got were right.
+
+It sees only the plan. It writes (token, position) into simulated KV slots through the block table,
+and the next token is a hash of what it reads back. So one wrong block, chunk edge or stale slot
+changes the output, which `expected_tokens` gives without any engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..core.interfaces import ModelInfo
+from ..core.plan import Grant, RequestStart, StepPlan, StepResult
+
+EMPTY = (-1, -1)
+
+
+def next_token(history: Sequence[int], seed: int, vocab_size: int) -> int:
+    """The simulated model: a hash of all tokens so far, and of the request's seed."""
+    digest = hashlib.blake2b(array("q", [seed, *history]).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % vocab_size
+
+
+def expected_tokens(prompt: Sequence[int], num_tokens: int, seed: int, vocab_size: int) -> list[int]:
+    """What a request must generate, whatever the engine did on the way."""
+    history = list(prompt)
+    for _ in range(num_tokens):
+        history.append(next_token(history, seed, vocab_size))
+    return history[len(prompt) :]
+
+
+@dataclass(slots=True)
+class _Row:
+    token_ids: list[int]
+    seed: int
+    num_computed: int = 0
+    block_table: list[int] = field(default_factory=list)
+
+
+class SimulatedExecutor:
+    """Runs plans on simulated KV slots; raises AssertionError for a plan that no device could run."""
+
+    def __init__(
+        self, *, num_blocks: int, block_size: int, vocab_size: int = 1000, max_model_len: int = 2**20
+    ) -> None:
+        self.info = ModelInfo(
+            name="simulated",
+            architecture="Simulated",
+            dtype="float32",
+            device="cpu",
+            vocab_size=vocab_size,
+            max_model_len=max_model_len,
+            eos_token_ids=(),
+            num_parameters=0,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            kv_bytes_per_block=block_size * 16,
+        )
+        self._slots = [EMPTY] * (num_blocks * block_size)
+        self._rows: dict[str, _Row] = {}
+        self._last_step = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute one step."""
+        assert plan.step_id > self._last_step, "plans come in order"
+        self._last_step = plan.step_id
+        for request_id in plan.ended:
+            self._rows.pop(request_id, None)
+        for start in plan.starts:
+            self._take(start, plan)
+        for grant in plan.grants:  # all of a step's KV is written before any of it is read
+            self._write(grant)
+        return StepResult(
+            step_id=plan.step_id, token_ids=tuple(self._sample(grant) for grant in plan.grants)
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _take(self, start: RequestStart, plan: StepPlan) -> None:
+        grant = next(g for g in plan.grants if g.request_id == start.request_id)
+        # What lies before grant.start came from the prefix cache: it is read, never written.
+        self._rows[start.request_id] = _Row(list(start.token_ids), start.seed, grant.start)
+
+    def _write(self, grant: Grant) -> None:
+        row = self._rows[grant.request_id]
+        assert grant.num_tokens > 0 and grant.start == row.num_computed, "tokens are computed in order, once"
+        row.block_table.extend(grant.new_block_ids)
+        assert len(set(row.block_table)) == len(row.block_table), "a block stands twice in a table"
+        for position in range(grant.start, grant.start + grant.num_tokens):
+            self._slots[self._slot(row, position)] = (row.token_ids[position], position)
+        row.num_computed += grant.num_tokens
+
+    def _sample(self, grant: Grant) -> tuple[int, ...]:
+        row = self._rows[grant.request_id]
+        if not grant.samples:
+            return ()
+        assert row.num_computed == len(row.token_ids), "only the last known token is sampled after"
+        read = [self._slots[self._slot(row, position)] for position in range(row.num_computed)]
+        assert [position for _, position in read] == list(range(row.num_computed)), "KV was overwritten"
+        token = next_token([token for token, _ in read], row.seed, self.info.vocab_size)
+        row.token_ids.append(token)
+        return (token,)
+
+    def _slot(self, row: _Row, position: int) -> int:
+        size = self.info.block_size
+        return row.block_table[position // size] * size + position % size
