@@ -1,4 +1,65 @@
-"""tokenmill: an LLM inference engine whose every policy is a plugin."""
+"""tokenmill: an LLM inference engine whose every policy is a plugin.
+
+from tokenmill import LLM, AsyncEngine, SamplingParams
+"""
+
+from __future__ import annotations
 
 if __name__ != "tokenmill":
-    raise ImportError("import 'tokenmill', not 'src': run `make install` or `pip install -e .` first")
+    raise ImportError(
+        "import 'tokenmill', not 'src': run `make install` or `pip install -e .` first"
+    )
+
+from typing import TYPE_CHECKING, Any
+
+from .core.config import EngineConfig
+from .core.errors import (
+    ConfigError,
+    EngineStoppedError,
+    InvalidRequestError,
+    OverloadedError,
+    PluginError,
+    RequestFailedError,
+    TokenmillError,
+)
+from .core.hookspecs import HOOK_API, hookimpl
+from .core.outputs import CompletionOutput, FinishReason, RequestOutput
+from .core.sampling_params import OutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from .assembly import AsyncEngine
+    from .llm import LLM
+
+__version__ = "0.1.0"
+__all__ = [
+    "HOOK_API",
+    "LLM",
+    "AsyncEngine",
+    "CompletionOutput",
+    "ConfigError",
+    "EngineConfig",
+    "EngineStoppedError",
+    "FinishReason",
+    "InvalidRequestError",
+    "OutputKind",
+    "OverloadedError",
+    "PluginError",
+    "RequestFailedError",
+    "RequestOutput",
+    "SamplingParams",
+    "TokenmillError",
+    "hookimpl",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """LLM and AsyncEngine are imported when asked for: a plugin or `--help` needs no torch."""
+    if name == "LLM":
+        from .llm import LLM
+
+        return LLM
+    if name == "AsyncEngine":
+        from .assembly import AsyncEngine
+
+        return AsyncEngine
+    raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")

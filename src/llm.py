@@ -105,11 +105,16 @@ class LLM:
                 return output
 
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(generate_one(p, s)) for p, s in zip(prompts, params, strict=True)]
+                tasks = [
+                    group.create_task(generate_one(p, s))
+                    for p, s in zip(prompts, params, strict=True)
+                ]
         return [task.result() for task in tasks]
 
     async def _last_output(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
-        stream = await self._engine.submit(prompt, params.with_changes(output_kind=OutputKind.FINAL))
+        stream = await self._engine.submit(
+            prompt, params.with_changes(output_kind=OutputKind.FINAL)
+        )
         try:
             return await anext(stream)
         finally:
@@ -138,7 +143,11 @@ def _as_params(
 
 def _progress_bar(total: int) -> Progress:
     bar = Progress(
-        TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), transient=True
+        TextColumn("generating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        transient=True,
     )
     bar.add_task("generating", total=total)
     return bar
@@ -150,7 +159,9 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _shut_down(engine: AsyncEngine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+def _shut_down(
+    engine: AsyncEngine, loop: asyncio.AbstractEventLoop, thread: threading.Thread
+) -> None:
     asyncio.run_coroutine_threadsafe(engine.close(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()

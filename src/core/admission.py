@@ -107,7 +107,9 @@ def make_requests(
             seed=seed if index == 0 else random.Random(f"{seed}/{index}").getrandbits(63),
             eos_token_ids=info.eos_token_ids,
             priority=priority,
-            deadline=None if config.request_timeout is None else arrival_time + config.request_timeout,
+            deadline=None
+            if config.request_timeout is None
+            else arrival_time + config.request_timeout,
             cache_root=hash_root(info.name, cache_salt or "", scope),
             publishes=config.enable_prefix_caching or group is not None,
             group=group,

@@ -56,7 +56,9 @@ class AsyncEngine:
     forks no process and configures no logging.
     """
 
-    def __init__(self, config: EngineConfig, build: Builder, progress: Progress | None = None) -> None:
+    def __init__(
+        self, config: EngineConfig, build: Builder, progress: Progress | None = None
+    ) -> None:
         self._config = config
         self._build = build
         self._progress: Progress = progress or (lambda stage, part: None)
@@ -242,7 +244,9 @@ class AsyncEngine:
 
     def _started(self) -> EngineParts:
         if self._parts is None:
-            raise EngineStoppedError("the engine is not started: use `async with` or call `await start()`")
+            raise EngineStoppedError(
+                "the engine is not started: use `async with` or call `await start()`"
+            )
         return self._parts
 
     def _running_loop(self) -> StepLoop:
@@ -276,7 +280,9 @@ class AsyncEngine:
             prompt=prompt if isinstance(prompt, str) else None,
             requests=requests,
             completions=[
-                Completion(i, params, make_detokenizer(skip_special_tokens=params.skip_special_tokens))
+                Completion(
+                    i, params, make_detokenizer(skip_special_tokens=params.skip_special_tokens)
+                )
                 for i in range(params.n)
             ],
             abort=self._running_loop().abort,
@@ -293,7 +299,9 @@ def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
     if wanted is None:
         return min(info.max_model_len, room)
     if wanted > info.max_model_len:
-        raise ConfigError(f"--max-model-len is {wanted} and the model was made for {info.max_model_len} tokens")
+        raise ConfigError(
+            f"--max-model-len is {wanted} and the model was made for {info.max_model_len} tokens"
+        )
     if wanted > room:
         raise ConfigError(
             f"--max-model-len is {wanted} and the KV cache holds {room} tokens ({info.num_blocks} blocks of "

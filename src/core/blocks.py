@@ -152,12 +152,18 @@ class BlockPool:
         """Raise AssertionError unless every block is in one state and held as often as expected."""
         free, cached = list(self._free), list(self._cached)
         held = [b for b in range(self.num_blocks) if self._ref_counts[b]]
-        assert sorted([*free, *cached, *held]) == list(range(self.num_blocks)), "a block is in two states, or none"
-        assert self._ref_counts == list(expected_ref_counts), "reference counts differ from the block tables"
+        assert sorted([*free, *cached, *held]) == list(range(self.num_blocks)), (
+            "a block is in two states, or none"
+        )
+        assert self._ref_counts == list(expected_ref_counts), (
+            "reference counts differ from the block tables"
+        )
         assert all(self._hashes[b] is None for b in free), "a free block has a hash"
         assert all(self._hashes[b] is not None for b in cached), "a cached block has no hash"
         listed = {b: h for h, b in self._by_hash.items()}
-        assert listed == {b: h for b, h in enumerate(self._hashes) if h is not None}, "hashes are out of step"
+        assert listed == {b: h for b, h in enumerate(self._hashes) if h is not None}, (
+            "hashes are out of step"
+        )
 
     def digest(self) -> tuple[object, ...]:
         """All of the state, in order; equal before a step and after its rollback."""
@@ -170,7 +176,9 @@ class BlockPool:
         self._hashes[block] = None
         return block_hash
 
-    def _note(self, did: _Did, block: int, before: int = -1, evicted_hash: bytes | None = None) -> None:
+    def _note(
+        self, did: _Did, block: int, before: int = -1, evicted_hash: bytes | None = None
+    ) -> None:
         if self._journal is not None:
             self._journal.append(_Change(did, block, before, evicted_hash))
 

@@ -23,39 +23,78 @@ class EngineConfig:
     Raises ConfigError when a value cannot work.
     """
 
-    model: str | None = _knob(None, "Hugging Face directory (safetensors) or .gguf file; default: the embedded SmolLM2-135M-Instruct")
-    tokenizer: str | None = _knob(None, "directory or .gguf file to take the tokenizer from, if not the model's own")
-    served_model_name: str | None = _knob(None, "name under which the API serves the model; default: the model's own")
-    dtype: str = _knob("auto", "precision of weights and KV cache: auto, float32, bfloat16 or float16")
+    model: str | None = _knob(
+        None,
+        "Hugging Face directory (safetensors) or .gguf file; default: the embedded SmolLM2-135M-Instruct",
+    )
+    tokenizer: str | None = _knob(
+        None, "directory or .gguf file to take the tokenizer from, if not the model's own"
+    )
+    served_model_name: str | None = _knob(
+        None, "name under which the API serves the model; default: the model's own"
+    )
+    dtype: str = _knob(
+        "auto", "precision of weights and KV cache: auto, float32, bfloat16 or float16"
+    )
     device: str = _knob("auto", "auto, cpu or cuda")
     seed: int = _knob(0, "seed of the noise of requests that bring none")
-    max_model_len: int | None = _knob(None, "longest sequence, prompt and output; default: what the model and the KV cache allow")
-    generation_config: str = _knob("auto", "auto: take sampling defaults from the model's generation_config; vllm: neutral ones")
+    max_model_len: int | None = _knob(
+        None, "longest sequence, prompt and output; default: what the model and the KV cache allow"
+    )
+    generation_config: str = _knob(
+        "auto",
+        "auto: take sampling defaults from the model's generation_config; vllm: neutral ones",
+    )
     max_logprobs: int = _knob(20, "most logprobs that a request may ask for")
 
     block_size: int = _knob(16, "tokens per KV block: 8, 16, 32, ...")
-    gpu_memory_utilization: float = _knob(0.92, "part of the GPU's memory that weights, activations and KV cache may take")
-    kv_cache_memory: int | None = _knob(None, "bytes for the KV cache (K, M, G suffixes allowed); default on CPU: the smaller of 1 GiB and a quarter of what is free")
-    num_gpu_blocks_override: int | None = _knob(None, "number of KV blocks, whatever memory there is")
+    gpu_memory_utilization: float = _knob(
+        0.92, "part of the GPU's memory that weights, activations and KV cache may take"
+    )
+    kv_cache_memory: int | None = _knob(
+        None,
+        "bytes for the KV cache (K, M, G suffixes allowed); default on CPU: the smaller of 1 GiB and a quarter of what is free",
+    )
+    num_gpu_blocks_override: int | None = _knob(
+        None, "number of KV blocks, whatever memory there is"
+    )
     enable_prefix_caching: bool = _knob(True, "reuse the KV blocks of prompts that begin alike")
 
     max_num_seqs: int = _knob(256, "most requests in one step")
-    max_num_batched_tokens: int | None = _knob(None, "most tokens in one step; default: 2048 on CPU, 8192 on GPU")
-    long_prefill_token_threshold: int = _knob(0, "most prompt tokens of one request in a step that others share; 0: no limit")
-    enable_chunked_prefill: bool | None = _knob(None, "True selects the chunked scheduler, False prefill-first")
+    max_num_batched_tokens: int | None = _knob(
+        None, "most tokens in one step; default: 2048 on CPU, 8192 on GPU"
+    )
+    long_prefill_token_threshold: int = _knob(
+        0, "most prompt tokens of one request in a step that others share; 0: no limit"
+    )
+    enable_chunked_prefill: bool | None = _knob(
+        None, "True selects the chunked scheduler, False prefill-first"
+    )
     max_num_queued_reqs: int = _knob(1024, "most waiting requests; more are refused with 503")
     watermark: float = _knob(0.01, "part of the KV blocks that a new request must leave free")
     max_inflight: int = _knob(1, "plans that may be open at once")
 
-    plugins_file: str | None = _knob(None, "the plugins.toml to use; default: ./plugins.toml, then the packaged one")
+    plugins_file: str | None = _knob(
+        None, "the plugins.toml to use; default: ./plugins.toml, then the packaged one"
+    )
     scheduler: str | None = _knob(None, "who runs next: prefill-first, chunked, or a plugin's name")
-    scheduling_policy: str | None = _knob(None, "order of the waiting requests: fcfs, priority, or a plugin's name")
-    preemption_mode: str | None = _knob(None, "what happens when KV blocks run out: recompute, or a plugin's name")
-    attention_backend: str | None = _knob(None, "how attention is computed: torch, or a plugin's name")
+    scheduling_policy: str | None = _knob(
+        None, "order of the waiting requests: fcfs, priority, or a plugin's name"
+    )
+    preemption_mode: str | None = _knob(
+        None, "what happens when KV blocks run out: recompute, or a plugin's name"
+    )
+    attention_backend: str | None = _knob(
+        None, "how attention is computed: torch, or a plugin's name"
+    )
 
-    request_timeout: float | None = _knob(None, "seconds after which a request is ended, with what it has; default: never")
+    request_timeout: float | None = _knob(
+        None, "seconds after which a request is ended, with what it has; default: never"
+    )
     disable_log_stats: bool = _knob(False, "no stats line every 10 seconds")
-    metrics_prefix: str = _knob("tokenmill:", "prefix of Prometheus metric names; 'vllm:' suits existing dashboards")
+    metrics_prefix: str = _knob(
+        "tokenmill:", "prefix of Prometheus metric names; 'vllm:' suits existing dashboards"
+    )
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -73,17 +112,25 @@ class EngineConfig:
             if value is not None and not low <= value <= high:
                 raise ConfigError(f"{flag(name)} must be between {low} and {high}, got {value}")
         if self.block_size not in BLOCK_SIZES:
-            raise ConfigError(f"--block-size must be one of {', '.join(map(str, BLOCK_SIZES))}, got {self.block_size}")
+            raise ConfigError(
+                f"--block-size must be one of {', '.join(map(str, BLOCK_SIZES))}, got {self.block_size}"
+            )
         if self.dtype not in DTYPES:
-            raise ConfigError(f"--dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}{did_you_mean(self.dtype, DTYPES)}")
+            raise ConfigError(
+                f"--dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}{did_you_mean(self.dtype, DTYPES)}"
+            )
         if not 0 < self.gpu_memory_utilization <= 1:
-            raise ConfigError(f"--gpu-memory-utilization must be in (0, 1], got {self.gpu_memory_utilization}")
+            raise ConfigError(
+                f"--gpu-memory-utilization must be in (0, 1], got {self.gpu_memory_utilization}"
+            )
         if not 0 <= self.watermark < 1:
             raise ConfigError(f"--watermark must be in [0, 1), got {self.watermark}")
         if self.request_timeout is not None and self.request_timeout <= 0:
             raise ConfigError(f"--request-timeout must be positive, got {self.request_timeout}")
         if self.generation_config not in ("auto", "vllm"):
-            raise ConfigError(f"--generation-config must be auto or vllm, got {self.generation_config!r}")
+            raise ConfigError(
+                f"--generation-config must be auto or vllm, got {self.generation_config!r}"
+            )
 
     def token_budget(self, device: str) -> int:
         """`max_num_batched_tokens`, or its default for "cpu" or "cuda".

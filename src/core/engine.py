@@ -3,8 +3,6 @@ no tensor; clock and executor stay outside, so that a simulator can drive it."""
 
 from __future__ import annotations
 
-import heapq
-from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from .outputs import FinishReason
 from .plan import Grant, RequestStart, StepPlan, StepResult, TokenLogprobs
 from .plugin_host import PluginHost
 from .policy import PreemptionCandidate, RequestView, StepView, Victim
+from .queues import RequestQueues
 from .request import Request, RequestStatus
 from .statistics import StepTally, describe_finished
 from .step import PendingGrant, PreemptHook, Step, StepLimits
@@ -73,15 +72,11 @@ class EngineCore:
         self._plugins = plugins
         self._max_num_queued_reqs = max_num_queued_reqs
         self._max_inflight = max_inflight
-        self._requests: dict[str, Request] = {}
-        self._running: list[Request] = []  # by rank
-        self._waiting: dict[str, Request] = {}  # by arrival
+        self._queues = RequestQueues()
         self._open: deque[_OpenPlan] = deque()
         self._forget: list[str] = []  # ids that the executor should forget
-        self._deadlines: list[tuple[float, str]] = []
         self._updates: list[RequestUpdate] = []  # made outside of a commit
         self._step_id = 0
-        self._sequence = 0
         self.wake_at: float | None = None
         """When `plan` wants to be asked again, if it answered None because a policy chose to wait."""
 
@@ -89,11 +84,11 @@ class EngineCore:
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._queues.running)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._queues.waiting)
 
     @property
     def num_open_plans(self) -> int:
@@ -101,7 +96,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self._waiting or self._open)
+        return bool(self._queues.running or self._queues.waiting or self._open)
 
     @property
     def kv_cache_usage(self) -> float:
@@ -126,9 +121,9 @@ class EngineCore:
         """
         for request in requests:
             self._check_fits(request)
-        if len(self._waiting) + len(requests) > self._max_num_queued_reqs:
+        if self.num_waiting + len(requests) > self._max_num_queued_reqs:
             raise OverloadedError(
-                f"{len(self._waiting)} requests are waiting and the limit is {self._max_num_queued_reqs} "
+                f"{self.num_waiting} requests are waiting and the limit is {self._max_num_queued_reqs} "
                 "(--max-num-queued-reqs); try again later"
             )
         for request in requests:
@@ -136,7 +131,8 @@ class EngineCore:
             if refusal is not None:
                 raise OverloadedError(refusal.reason, retry_after=refusal.retry_after)
         for request in requests:
-            self._enqueue(request)
+            request.last_served_step = self._step_id
+            self._queues.add(request)
         self._emit_admitted(requests)
 
     def abort(self, request_id: str, now: float) -> None:
@@ -156,8 +152,8 @@ class EngineCore:
 
         The detokenizer calls this for stop strings; later tokens are neither delivered nor counted.
         """
-        request = self._requests.get(request_id)
-        if request is None or request.status is RequestStatus.FINISHED:
+        request = self._queues.live(request_id)
+        if request is None:
             return
         if num_tokens is not None:
             del request.token_ids[request.num_prompt_tokens + num_tokens :]
@@ -172,8 +168,10 @@ class EngineCore:
         return updates
 
     def _check_fits(self, request: Request) -> None:
-        if request.request_id in self._requests:
-            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
+        if request.request_id in self._queues:
+            raise InvalidRequestError(
+                f"request id {request.request_id!r} is in use", param="request_id"
+            )
         if request.priority and not self._plugins.order.uses_priority:
             raise InvalidRequestError(
                 "priority has no effect under --scheduling-policy fcfs; leave it out or serve with "
@@ -189,17 +187,6 @@ class EngineCore:
                 "max_tokens or give the server more KV cache memory",
                 param="max_tokens",
             )
-
-    def _enqueue(self, request: Request) -> None:
-        self._sequence += 1
-        request.sequence = self._sequence
-        request.last_served_step = self._step_id
-        self._requests[request.request_id] = request
-        self._waiting[request.request_id] = request
-        if request.group is not None:
-            request.group.members.append(request)
-        if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, request.request_id))
 
     def _emit_admitted(self, requests: Sequence[Request]) -> None:
         if self._plugins.observes(Admitted):
@@ -217,15 +204,14 @@ class EngineCore:
         """The next step, or None when there is nothing to do now: idle, waiting, or draining."""
         self._expire(now)
         self.wake_at = None
-        if len(self._open) >= self._max_inflight or not (self._running or self._waiting):
+        if len(self._open) >= self._max_inflight or not (self.num_running or self.num_waiting):
             return None
         step = self._decide(now)
         return None if step is None else self._apply(step, now)
 
     def _expire(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id = heapq.heappop(self._deadlines)
-            self.finish(request_id, FinishReason.ABORT, now, stop_reason="request_timeout")
+        for request in self._queues.take_expired(now):
+            self.finish(request.request_id, FinishReason.ABORT, now, stop_reason="request_timeout")
 
     def _decide(self, now: float) -> Step | None:
         """A step that grants something, by the policy or, where it fails, by the built-in order."""
@@ -242,13 +228,17 @@ class EngineCore:
             return None
         step = self._begin_step(now, _preempt_last_come)
         decode_first(step)
-        return step if self._keep(step, True) else None
+        if not self._keep(step, True):
+            return None
+        if succeeded:
+            self._plugins.reject_schedule("granted nothing although something could run")
+        return step
 
     def _begin_step(self, now: float, preempt: PreemptHook) -> Step:
         self.pool.begin()
         return Step(
             now=now,
-            running=self._running,
+            running=self._queues.running,
             waiting=self._waiting_in_order(now),
             pool=self.pool,
             limits=self._limits,
@@ -265,25 +255,23 @@ class EngineCore:
         return False
 
     def _waiting_in_order(self, now: float) -> list[Request]:
-        """Who could start, preempted ones first. Siblings wait until their common prompt is computed."""
-        if len(self._running) >= self._limits.max_num_seqs:
+        """Who could start: preempted requests by rank, then the others by the scheduling policy."""
+        if self.num_running >= self._limits.max_num_seqs:
             return []
-        ready = [r for r in self._waiting.values() if r.group is None or not r.group.must_wait(r)]
-        back = sorted((r for r in ready if r.is_preempted), key=lambda r: r.rank)
-        return back + self._plugins.sort_waiting([r for r in ready if not r.is_preempted], now)
+        ready = self._queues.ready()
+        preempted = sorted((r for r in ready if r.is_preempted), key=lambda r: r.rank)
+        return preempted + self._plugins.sort_waiting([r for r in ready if not r.is_preempted], now)
 
     def _starving_request(self) -> Request | None:
-        oldest = min(self._waiting.values(), key=lambda r: r.rank, default=None)
-        if self._running and (oldest is None or self._running[0].rank < oldest.rank):
-            oldest = self._running[0]
-        if oldest is None or self._step_id - oldest.last_served_step < STARVATION_STEPS:
+        senior = self._queues.most_senior()
+        if senior is None or self._step_id - senior.last_served_step < STARVATION_STEPS:
             return None
-        return oldest
+        return senior
 
     def _apply(self, step: Step, now: float) -> StepPlan:
         self._step_id += 1
         for victim in step.preempted.values():
-            self._requeue(self._requests[victim.request.request_id], victim.mode)
+            self._requeue(victim)
         starts, queries, hits = [], 0, 0
         for pending in step.grants.values():
             if pending.is_start:
@@ -302,25 +290,27 @@ class EngineCore:
         self._open.append(_OpenPlan(plan, requests, now, queries, hits))
         if self._plugins.observes(Planned):
             self._plugins.emit(
-                Planned(step_id=plan.step_id, num_requests=len(requests), num_tokens=plan.num_tokens)
+                Planned(
+                    step_id=plan.step_id, num_requests=len(requests), num_tokens=plan.num_tokens
+                )
             )
         return plan
 
-    def _requeue(self, request: Request, mode: str) -> None:
+    def _requeue(self, victim: Victim) -> None:
+        request = self._queues.live(victim.request.request_id)
+        assert request is not None
         self.total_preemptions += 1
         self._plugins.emit(
             Preempted(
                 request_id=request.request_id,
-                mode=mode,
+                mode=victim.mode,
                 num_computed_tokens=request.num_computed_tokens,
                 num_blocks=len(request.block_ids),
                 total_cumulative_preemption_cnt=self.total_preemptions,
             )
         )
-        self._running.remove(request)
-        self._waiting[request.request_id] = request
+        self._queues.requeue(request)
         self._forget.append(request.request_id)
-        request.status = RequestStatus.WAITING
         request.block_ids.clear()
         request.num_computed_tokens = 0
         request.num_published_blocks = 0
@@ -328,9 +318,7 @@ class EngineCore:
 
     def _start(self, pending: PendingGrant, now: float) -> RequestStart:
         request = pending.request
-        del self._waiting[request.request_id]
-        insort(self._running, request, key=lambda r: r.rank)
-        request.status = RequestStatus.RUNNING
+        self._queues.start(request)
         request.num_computed_tokens = pending.num_hit_tokens
         request.num_published_blocks = pending.num_hit_tokens // self.pool.block_size
         if request.first_scheduled_time is None:
@@ -417,7 +405,9 @@ class EngineCore:
         num_full = request.num_computed_tokens // size
         hashes = request.hashes_for(num_full, size)
         for i in range(request.num_published_blocks, num_full):
-            self.pool.publish(request.block_ids[i], hashes[i], request.token_ids[i * size : (i + 1) * size])
+            self.pool.publish(
+                request.block_ids[i], hashes[i], request.token_ids[i * size : (i + 1) * size]
+            )
         request.num_published_blocks = num_full
 
     def _accept(
@@ -454,7 +444,10 @@ class EngineCore:
                 return FinishReason.STOP, None
             if token_id in params.stop_token_ids:
                 return FinishReason.STOP, token_id
-        if request.num_generated_tokens >= request.max_tokens or request.num_tokens >= self.max_model_len:
+        if (
+            request.num_generated_tokens >= request.max_tokens
+            or request.num_tokens >= self.max_model_len
+        ):
             return FinishReason.LENGTH, None
         return None, None
 
@@ -467,11 +460,7 @@ class EngineCore:
     # Endings
 
     def _end(self, request: Request, reason: FinishReason, now: float) -> None:
-        if request.status is RequestStatus.RUNNING:
-            self._running.remove(request)
-        else:
-            del self._waiting[request.request_id]
-        request.status = RequestStatus.FINISHED
+        self._queues.end(request)
         request.finish_reason = reason
         if request.first_scheduled_time is not None:
             self._forget.append(request.request_id)
@@ -485,7 +474,7 @@ class EngineCore:
             return
         self.pool.drop(reversed(request.block_ids))
         request.block_ids.clear()
-        del self._requests[request.request_id]
+        self._queues.forget(request)
 
     def _emit_step(self, opened: _OpenPlan, tally: StepTally, now: float) -> None:
         if not self._plugins.observes(StepDone):
@@ -511,21 +500,13 @@ class EngineCore:
     def check(self) -> None:
         """Raise AssertionError unless the books agree: blocks, queues, requests."""
         held = [0] * self.pool.num_blocks
-        for request in self._requests.values():
+        for request in self._queues:
             for block in request.block_ids:
                 held[block] += 1
-        self.pool.check(held)
-        live = [r for r in self._requests.values() if r.status is not RequestStatus.FINISHED]
-        pinned = [r for r in self._requests.values() if r.status is RequestStatus.FINISHED]
-        assert all(r.num_open_plans for r in pinned), "an ended request was not released"
-        assert {r.request_id for r in live} == self._waiting.keys() | {r.request_id for r in self._running}
-        assert len(live) == len(self._waiting) + len(self._running), "a request is in two queues"
-        assert self._running == sorted(self._running, key=lambda r: r.rank)
-        for request in live:
-            assert (request.status is RequestStatus.RUNNING) == (request.request_id not in self._waiting)
-            assert request.num_computed_tokens <= request.num_tokens
             capacity = len(request.block_ids) * self.pool.block_size
             assert request.num_computed_tokens + request.num_inflight_tokens <= capacity
+        self.pool.check(held)
+        self._queues.check()
 
 
 def _preempt_last_come(

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 import pluggy
 
 from .client import EngineClient, Load
-from .events import Admitted, Finished, Planned, PluginFailed, Preempted, Started, StepDone, Stopping
+from .events import (
+    Admitted,
+    Finished,
+    Planned,
+    PluginFailed,
+    Preempted,
+    Started,
+    StepDone,
+    Stopping,
+)
 
 if TYPE_CHECKING:
     from .policy import PreemptionCandidate, Refusal, RequestView, StepView, Victim
@@ -67,7 +76,7 @@ class HookSpecs:
         """Observe: requests were queued. On error: contained; cut off after three."""
 
     @hookspec(firstresult=True)
-    def schedule(self, step: StepView) -> object:
+    def schedule(self, step: StepView) -> None:
         """Decide who computes how many tokens in this step.
 
         When: once per step. Given: the step, with `running` and `waiting` and the token budget;

@@ -27,7 +27,9 @@ class EventFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = {k: v for k, v in vars(record).items() if k not in self._own}
         text = super().format(record)
-        return " ".join([text, *(f"{k}={v!r}" if isinstance(v, str) else f"{k}={v}" for k, v in fields.items())])
+        return " ".join(
+            [text, *(f"{k}={v!r}" if isinstance(v, str) else f"{k}={v}" for k, v in fields.items())]
+        )
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -34,7 +34,11 @@ class Completion:
         self.has_news = False
         self._params = params
         self._detokenizer = detokenizer
-        self._matcher = StopStringMatcher(params.stop, params.include_stop_str_in_output) if params.stop else None
+        self._matcher = (
+            StopStringMatcher(params.stop, params.include_stop_str_in_output)
+            if params.stop
+            else None
+        )
         self._num_tokens = 0
         self._text = ""
         self._token_ids: list[int] = []

@@ -101,7 +101,9 @@ def _check_ranges(params: SamplingParams) -> None:
             continue
         accepted = (int,) if kind is int else (int, float)
         if isinstance(value, bool) or not isinstance(value, accepted):
-            raise _invalid(name, f"must be {'an integer' if kind is int else 'a number'}, got {value!r}")
+            raise _invalid(
+                name, f"must be {'an integer' if kind is int else 'a number'}, got {value!r}"
+            )
         if not math.isfinite(value):
             raise _invalid(name, f"must be a finite number, got {value}")
         if value < low or value > high or (value == low and not inclusive):
@@ -109,7 +111,8 @@ def _check_ranges(params: SamplingParams) -> None:
             raise _invalid(name, f"must be in {start}{low:g}, {high:g}], got {value}")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise _invalid(
-            "min_tokens", f"must be at most max_tokens ({params.max_tokens}), got {params.min_tokens}"
+            "min_tokens",
+            f"must be at most max_tokens ({params.max_tokens}), got {params.min_tokens}",
         )
 
 
@@ -133,8 +136,14 @@ def _check_logit_bias(params: SamplingParams) -> None:
     for token_id, value in bias.items():
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
             raise _invalid("logit_bias", f"has token ids as keys, got {token_id!r}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not -100 <= value <= 100:
-            raise _invalid("logit_bias", f"must be in [-100, 100], got {value!r} for token {token_id}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not -100 <= value <= 100
+        ):
+            raise _invalid(
+                "logit_bias", f"must be in [-100, 100], got {value!r} for token {token_id}"
+            )
 
 
 def _invalid(param: str, what: str) -> InvalidRequestError:

@@ -222,7 +222,9 @@ class Step:
 
     def _candidate(self, request: Request, needy: Request) -> PreemptionCandidate:
         freed = sum(not self._pool.is_shared(b) for b in request.block_ids)
-        return PreemptionCandidate(request=request, num_freed_blocks=freed, is_needy=request is needy)
+        return PreemptionCandidate(
+            request=request, num_freed_blocks=freed, is_needy=request is needy
+        )
 
     def _preempt(self, victim: Victim) -> None:
         request = self._members[victim.request.request_id]

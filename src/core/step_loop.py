@@ -121,7 +121,9 @@ class StepLoop:
             return
         except Exception:
             log.exception("step_failed", step_id=plan.step_id, num_requests=len(plan.grants))
-            updates = self.core.fail(plan, "the step that computed this request failed", time.monotonic())
+            updates = self.core.fail(
+                plan, "the step that computed this request failed", time.monotonic()
+            )
         else:
             updates = self.core.commit(plan, result, time.monotonic())
         self._last_progress = time.monotonic()
@@ -137,7 +139,9 @@ class StepLoop:
             return
         timeout = None
         if self.core.has_work and self.death is None:
-            timeout = RETRY_SECONDS if self.core.wake_at is None else max(0.0, self.core.wake_at - now)
+            timeout = (
+                RETRY_SECONDS if self.core.wake_at is None else max(0.0, self.core.wake_at - now)
+            )
         try:
             await asyncio.wait_for(self._wake.wait(), timeout)
         except TimeoutError:

@@ -24,7 +24,9 @@ def next_token(history: Sequence[int], seed: int, vocab_size: int) -> int:
     return int.from_bytes(digest, "little") % vocab_size
 
 
-def expected_tokens(prompt: Sequence[int], num_tokens: int, seed: int, vocab_size: int) -> list[int]:
+def expected_tokens(
+    prompt: Sequence[int], num_tokens: int, seed: int, vocab_size: int
+) -> list[int]:
     """What a request must generate, whatever the engine did on the way."""
     history = list(prompt)
     for _ in range(num_tokens):
@@ -44,7 +46,12 @@ class SimulatedExecutor:
     """Runs plans on simulated KV slots; raises AssertionError for a plan that no device could run."""
 
     def __init__(
-        self, *, num_blocks: int, block_size: int, vocab_size: int = 1000, max_model_len: int = 2**20
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        vocab_size: int = 1000,
+        max_model_len: int = 2**20,
     ) -> None:
         self.info = ModelInfo(
             name="simulated",
@@ -87,7 +94,9 @@ class SimulatedExecutor:
 
     def _write(self, grant: Grant) -> None:
         row = self._rows[grant.request_id]
-        assert grant.num_tokens > 0 and grant.start == row.num_computed, "tokens are computed in order, once"
+        assert grant.num_tokens > 0 and grant.start == row.num_computed, (
+            "tokens are computed in order, once"
+        )
         row.block_table.extend(grant.new_block_ids)
         assert len(set(row.block_table)) == len(row.block_table), "a block stands twice in a table"
         for position in range(grant.start, grant.start + grant.num_tokens):
@@ -100,7 +109,9 @@ class SimulatedExecutor:
             return ()
         assert row.num_computed == len(row.token_ids), "only the last known token is sampled after"
         read = [self._slots[self._slot(row, position)] for position in range(row.num_computed)]
-        assert [position for _, position in read] == list(range(row.num_computed)), "KV was overwritten"
+        assert [position for _, position in read] == list(range(row.num_computed)), (
+            "KV was overwritten"
+        )
         token = next_token([token for token, _ in read], row.seed, self.info.vocab_size)
         row.token_ids.append(token)
         return (token,)

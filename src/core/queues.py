@@ -1,0 +1,106 @@
+"""Who is waiting, who is running: every live request stands in exactly one of the two."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterator
+
+from .request import Request, RequestStatus
+
+
+class RequestQueues:
+    """The engine's requests by id, by arrival and by rank, and their deadlines.
+
+    A finished request stays known until it is forgotten: an open plan may still touch its blocks.
+    """
+
+    def __init__(self) -> None:
+        self.running: list[Request] = []
+        """Most senior first."""
+        self.waiting: dict[str, Request] = {}
+        """By arrival; preempted requests stand behind those that came before their preemption."""
+        self._requests: dict[str, Request] = {}
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._last_sequence = 0
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._requests
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests.values())
+
+    def live(self, request_id: str) -> Request | None:
+        """The request, if it is known and has not ended."""
+        request = self._requests.get(request_id)
+        return None if request is None or request.status is RequestStatus.FINISHED else request
+
+    def add(self, request: Request) -> None:
+        """A new request waits; it gets its place in the order of arrival."""
+        self._last_sequence += 1
+        request.sequence = self._last_sequence
+        self._requests[request.request_id] = request
+        self.waiting[request.request_id] = request
+        if request.group is not None:
+            request.group.members.append(request)
+        if request.deadline is not None:
+            heapq.heappush(self._deadlines, (request.deadline, request.sequence, request))
+
+    def start(self, request: Request) -> None:
+        """A waiting request runs."""
+        del self.waiting[request.request_id]
+        insort(self.running, request, key=lambda r: r.rank)
+        request.status = RequestStatus.RUNNING
+
+    def requeue(self, request: Request) -> None:
+        """A running request waits again."""
+        self.running.remove(request)
+        self.waiting[request.request_id] = request
+        request.status = RequestStatus.WAITING
+
+    def end(self, request: Request) -> None:
+        """A live request is finished."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            del self.waiting[request.request_id]
+        request.status = RequestStatus.FINISHED
+
+    def forget(self, request: Request) -> None:
+        """A finished request is not needed any more; its id may be used again."""
+        assert request.status is RequestStatus.FINISHED
+        del self._requests[request.request_id]
+
+    def take_expired(self, now: float) -> list[Request]:
+        """The live requests whose deadline has passed; each is answered once."""
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            expired.append(heapq.heappop(self._deadlines)[2])
+        return [r for r in expired if r.status is not RequestStatus.FINISHED]
+
+    def ready(self) -> list[Request]:
+        """Waiting requests that could start; siblings wait until their common prompt is computed."""
+        return [r for r in self.waiting.values() if r.group is None or not r.group.must_wait(r)]
+
+    def most_senior(self) -> Request | None:
+        """The live request of the best rank."""
+        oldest = min(self.waiting.values(), key=lambda r: r.rank, default=None)
+        if self.running and (oldest is None or self.running[0].rank < oldest.rank):
+            return self.running[0]
+        return oldest
+
+    def check(self) -> None:
+        """Raise AssertionError unless every live request stands in exactly one queue, its own."""
+        for request in self:
+            waits = self.waiting.get(request.request_id) is request
+            runs = request in self.running
+            expected = {
+                RequestStatus.WAITING: (True, False),
+                RequestStatus.RUNNING: (False, True),
+                RequestStatus.FINISHED: (False, False),
+            }
+            assert (waits, runs) == expected[request.status], f"{request.request_id} is misplaced"
+            if request.status is RequestStatus.FINISHED:
+                assert request.num_open_plans, "an ended request was not forgotten"
+        assert len(self.running) + len(self.waiting) <= len(self._requests)
+        assert self.running == sorted(self.running, key=lambda r: r.rank)

@@ -1,0 +1,205 @@
+"""Small engines on the simulated executor, for the tests of the core."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tokenmill.core.blocks import hash_root
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.engine import EngineCore, RequestUpdate
+from tokenmill.core.hookspecs import hookimpl
+from tokenmill.core.outputs import FinishReason
+from tokenmill.core.plan import StepPlan
+from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.policy import StepView
+from tokenmill.core.registry import Registry
+from tokenmill.core.request import PromptGroup, Request
+from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.step import StepLimits
+from tokenmill.testing.simulated_executor import SimulatedExecutor, expected_tokens
+
+
+class FunctionScheduler:
+    """A scheduler that is one function."""
+
+    def __init__(self, function: Callable[[StepView], None]) -> None:
+        self._function = function
+
+    @hookimpl
+    def schedule(self, step: StepView) -> object:
+        self._function(step)
+        return True
+
+
+class FunctionPlugin:
+    """Registers a function as the scheduler "custom"."""
+
+    TOKENMILL_API = (1, 1)
+
+    def __init__(self, function: Callable[[StepView], None]) -> None:
+        self._function = function
+
+    @hookimpl
+    def register(self, registry: Registry) -> None:
+        registry.scheduler("custom", lambda: FunctionScheduler(self._function))
+
+
+def wild(rng: random.Random) -> Callable[[StepView], None]:
+    """A policy that does everything wrong that it can: order, repeats, amounts, exceptions."""
+
+    def schedule(step: StepView) -> None:
+        requests = [*step.running, *step.waiting]
+        rng.shuffle(requests)
+        for request in requests:
+            if rng.random() < 0.05:
+                raise RuntimeError("planted")
+            if rng.random() < 0.2:
+                step.limit(request, rng.randint(0, 3))
+            step.schedule(request, rng.choice([None, None, 1, 3, 0, -1]))
+            if rng.random() < 0.1:
+                step.schedule(request)
+
+    return schedule
+
+
+class Bench:
+    """An EngineCore with its executor, a clock, and the record of what every request got."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 16,
+        block_size: int = 4,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 64,
+        enable_prefix_caching: bool = True,
+        max_inflight: int = 1,
+        max_model_len: int = 2**20,
+        max_num_queued_reqs: int = 1000,
+        watermark_blocks: int = 0,
+        schedule: Callable[[StepView], None] | None = None,
+        **config: Any,
+    ) -> None:
+        extra = [FunctionPlugin(schedule)] if schedule else []
+        if schedule:
+            config["scheduler"] = "custom"
+        self.plugins = PluginHost.load(EngineConfig(**config), extra=extra)
+        self.executor = SimulatedExecutor(num_blocks=num_blocks, block_size=block_size)
+        self.core = EngineCore(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_model_len=max_model_len,
+            limits=StepLimits(
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                long_prefill_token_threshold=0,
+                watermark_blocks=watermark_blocks,
+                enable_prefix_caching=enable_prefix_caching,
+            ),
+            plugins=self.plugins,
+            max_num_queued_reqs=max_num_queued_reqs,
+            max_inflight=max_inflight,
+        )
+        self.now = 0.0
+        self.requests: dict[str, Request] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.reasons: dict[str, FinishReason] = {}
+        self.plans: list[StepPlan] = []
+        self.open: list[StepPlan] = []
+        self._caching = enable_prefix_caching
+
+    def add(
+        self, prompt: Sequence[int], max_tokens: int, *, n: int = 1, **fields: Any
+    ) -> list[Request]:
+        """Queue a request; its ids are "0", "1", ... or "0/0", "0/1", ..."""
+        name = str(len({i.split("/")[0] for i in self.requests}))
+        group = PromptGroup() if n > 1 else None
+        requests = [
+            Request(
+                request_id=name if n == 1 else f"{name}/{i}",
+                prompt_token_ids=tuple(prompt),
+                sampling_params=fields.get("params", SamplingParams(n=n)),
+                max_tokens=max_tokens,
+                arrival_time=self.now,
+                seed=hash((name, i)) & 0xFFFF,
+                priority=fields.get("priority", 0),
+                deadline=fields.get("deadline"),
+                eos_token_ids=fields.get("eos_token_ids", ()),
+                cache_root=hash_root("m", fields.get("salt", ""), "" if self._caching else name),
+                publishes=self._caching or n > 1,
+                group=group,
+            )
+            for i in range(n)
+        ]
+        self.core.add(requests, self.now)
+        for request in requests:
+            self.requests[request.request_id] = request
+            self.tokens[request.request_id] = []
+        return requests
+
+    def plan(self) -> StepPlan | None:
+        """Ask for a plan; a step that came to nothing must have left no trace."""
+        before = self.core.pool.digest()
+        plan = self.core.plan(self.now)
+        if plan is None:
+            assert self.core.pool.digest() == before
+        else:
+            self.plans.append(plan)
+            self.open.append(plan)
+        self.check()
+        return plan
+
+    def commit(self) -> None:
+        """Run and commit the oldest open plan."""
+        plan = self.open.pop(0)
+        result = self.executor.run(plan)
+        self._note(self.core.commit(plan, result, self.now))
+        self.check()
+
+    def fail(self) -> None:
+        """The oldest open plan's step raises."""
+        plan = self.open.pop(0)
+        self.executor.run(plan)
+        self._note(self.core.fail(plan, "planted", self.now))
+        self.check()
+
+    def step(self) -> StepPlan | None:
+        """Plan, run and commit once."""
+        self.now += 0.01
+        plan = self.plan()
+        if self.open:
+            self.commit()
+        return plan
+
+    def run(self, max_steps: int = 5000) -> None:
+        """Until nothing is left to do."""
+        for _ in range(max_steps):
+            if not self.core.has_work:
+                self._note(self.core.take_updates())
+                return
+            self.step()
+        raise AssertionError(f"no end after {max_steps} steps")
+
+    def check(self) -> None:
+        """The invariants, and that every token is the right one."""
+        self._note(self.core.take_updates())
+        self.core.check()
+
+    def check_tokens(self) -> None:
+        """Every request got exactly the tokens that it would have got alone."""
+        for name, request in self.requests.items():
+            got = self.tokens[name]
+            assert got == expected_tokens(request.prompt_token_ids, len(got), request.seed, 1000), (
+                name
+            )
+            if self.reasons.get(name) is FinishReason.LENGTH:
+                assert len(got) == request.max_tokens, name
+
+    def _note(self, updates: Sequence[RequestUpdate]) -> None:
+        for update in updates:
+            assert update.request_id not in self.reasons, "an update after the end"
+            self.tokens[update.request_id] += update.token_ids
+            if update.finish_reason is not None:
+                self.reasons[update.request_id] = update.finish_reason

@@ -1,0 +1,75 @@
+"""SamplingParams refuses what cannot be sampled, and says which field is wrong."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from tokenmill.core.errors import InvalidRequestError
+from tokenmill.core.sampling_params import OutputKind, SamplingParams
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 0),
+        ("n", 129),
+        ("n", True),
+        ("max_tokens", 0),
+        ("max_tokens", 1.5),
+        ("min_tokens", -1),
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("temperature", "1"),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("min_p", 1.1),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("repetition_penalty", 0.0),
+        ("seed", 2**63),
+        ("logprobs", -1),
+        ("stop", ["a"] * 17),
+        ("stop", [""]),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [True]),
+        ("logit_bias", {1: math.nan}),
+        ("logit_bias", {1: 101.0}),
+        ("logit_bias", {-1: 1.0}),
+        ("logit_bias", {i: 0.0 for i in range(1025)}),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        SamplingParams(**{field: value})
+    assert raised.value.param == field
+    assert field in str(raised.value)
+
+
+def test_more_min_tokens_than_max_tokens_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="min_tokens"):
+        SamplingParams(max_tokens=3, min_tokens=4)
+
+
+def test_a_single_stop_string_is_a_list_of_one() -> None:
+    assert SamplingParams(stop="END").stop == ("END",)  # type: ignore[arg-type]
+
+
+def test_none_means_not_given_where_it_can() -> None:
+    params = SamplingParams(max_tokens=None, seed=None, logprobs=None, logit_bias=None)
+    assert (params.max_tokens, params.seed, params.logprobs) == (None, None, None)
+
+
+def test_temperature_zero_is_greedy() -> None:
+    assert SamplingParams(temperature=0).is_greedy
+    assert not SamplingParams().is_greedy
+
+
+def test_a_changed_copy_is_validated_too() -> None:
+    params = SamplingParams().with_changes(output_kind="delta")
+    assert params.output_kind is OutputKind.DELTA
+    with pytest.raises(InvalidRequestError):
+        params.with_changes(n=0)
