@@ -101,7 +101,7 @@ class PluginFailed:
     hook: str
     error: str
     action: str
-    """What was done instead: "fallback", "dropped", "request failed"."""
+    """What was done instead: "fallback", "contained", "dropped", "request failed"."""
     count: int
     """Failures of this plugin in this hook so far."""
 

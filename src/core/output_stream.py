@@ -69,15 +69,18 @@ class Completion:
         if self._matcher is None or self._num_tokens < self._params.min_tokens:
             self._text += text
             return None
-        self._text += self._matcher.feed(text)
-        if self._matcher.matched is None:
+        safe, stop = self._matcher.feed(text)
+        self._text += safe
+        if stop is None:
             return None
         self.finish_reason = FinishReason.STOP
-        self.stop_reason = self._matcher.matched
-        return StopFound(self._num_tokens, self._matcher.matched)
+        self.stop_reason = stop
+        return StopFound(self._num_tokens, stop)
 
     def _finish(self, reason: FinishReason, stop_reason: str | int | None) -> None:
-        if self._add_text(self._detokenizer.finish()) is None and self._matcher is not None:
+        if self._add_text(self._detokenizer.finish()) is not None:
+            return
+        if self._matcher is not None:
             self._text += self._matcher.flush()
         self.finish_reason = reason
         self.stop_reason = stop_reason

@@ -188,11 +188,11 @@ class Step:
         missing = num_blocks - self._pool.num_available
         if missing <= 0:
             return True
-        junior = [r for r in self.running if self._is_junior(r, needy) and self._may_go(r)]
+        junior = [r for r in self.running if self._may_go(r, needy)]
         return sum(self._candidate(r, needy).num_freed_blocks for r in junior) >= missing
 
     def _choose_victim(self, needy: Request) -> Victim | None:
-        junior = [r for r in self.running if self._is_junior(r, needy) and self._may_go(r)]
+        junior = [r for r in self.running if self._may_go(r, needy)]
         if any(r.num_open_plans for r in junior):
             self.must_drain = True
             return None
@@ -204,18 +204,14 @@ class Step:
             return None
         return victim
 
-    def _is_junior(self, request: Request, needy: Request) -> bool:
-        if needy.status is RequestStatus.RUNNING:
-            return request.rank >= needy.rank  # itself included
-        return request.priority > needy.priority
-
-    def _may_go(self, request: Request) -> bool:
-        return bool(
-            request.block_ids
-            and request.status is RequestStatus.RUNNING
-            and request.request_id not in self.grants
-            and request.request_id not in self.preempted
-        )
+    def _may_go(self, request: Request, needy: Request) -> bool:
+        """A running request gives way to its seniors, also by standing back itself; to a waiting one
+        only if that is more urgent, and then even if it was granted tokens in this step."""
+        if not request.block_ids or request.request_id in self.preempted:
+            return False
+        if needy.status is RequestStatus.WAITING:
+            return request.priority > needy.priority
+        return request.rank >= needy.rank and request.request_id not in self.grants
 
     def _is_alone(self, needy: Request) -> bool:
         return self._num_running == 1 and not self.preempted
@@ -228,6 +224,10 @@ class Step:
 
     def _preempt(self, victim: Victim) -> None:
         request = self._members[victim.request.request_id]
+        given_back = self.grants.pop(request.request_id, None)
+        if given_back is not None:
+            self.budget += given_back.num_tokens
+            self._pool.drop(reversed(given_back.new_block_ids))
         self._pool.drop(reversed(request.block_ids))
         self.preempted[request.request_id] = victim
         self._num_running -= 1

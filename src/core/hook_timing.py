@@ -1,0 +1,45 @@
+"""How often each hook was called, how long that took, and who was slow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from .log import get_logger
+from .plugin_info import Source
+
+SLOW_SECONDS = 0.05
+_log = get_logger("plugins")
+
+
+@dataclass(slots=True)
+class HookStats:
+    """Totals of one hook since the start."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    """Spent in its implementations, and for `schedule` in what they call on the step."""
+    failures: int = 0
+    slow: Counter[str] = field(default_factory=Counter)
+    """Calls of more than 50 ms, by plugin."""
+
+
+def is_power_of_ten(count: int) -> bool:
+    """1, 10, 100, ...: when something that repeats is said again."""
+    while count >= 10 and count % 10 == 0:
+        count //= 10
+    return count == 1
+
+
+def warn_slow(stats: HookStats, hook: str, source: Source, seconds: float) -> None:
+    """Count a slow call, and say so at 1, 10, 100, ..."""
+    stats.slow[source.plugin] += 1
+    if is_power_of_ten(stats.slow[source.plugin]):
+        _log.warning(
+            "hook_slow",
+            hook=hook,
+            plugin=source.plugin,
+            distribution=source.distribution,
+            milliseconds=round(seconds * 1000, 1),
+            count=stats.slow[source.plugin],
+        )

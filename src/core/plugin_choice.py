@@ -1,0 +1,90 @@
+"""Which provider fills each slot: flag or constructor, then plugins.toml; and with which options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .config import EngineConfig, flag
+from .errors import ConfigError, PluginError
+from .log import get_logger
+from .plugin_set import PluginSet
+from .plugins_file import SlotSetting, Table
+from .registry import SLOTS, Provider, label
+
+_log = get_logger("plugins")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A slot's provider and its options; `origin` is the table that they come from."""
+
+    provider: Provider
+    options: Table
+    origin: str
+
+
+def choose(config: EngineConfig, plugins: PluginSet) -> dict[str, Choice]:
+    """The provider of every slot. Raises PluginError or ConfigError in one line."""
+    return {slot: _choose(slot, _flagged(slot, config, plugins), plugins) for slot in SLOTS}
+
+
+def chosen_names(choices: Mapping[str, Choice]) -> dict[str, str]:
+    """The names alone, by slot."""
+    return {slot: choice.provider.name for slot, choice in choices.items()}
+
+
+def configured(slot: str, plugins: PluginSet) -> Choice:
+    """What plugins.toml says, flags aside."""
+    setting = _setting(slot, plugins)
+    if setting.use is None:
+        raise PluginError(f"{setting.origin}: no {label(slot)} is chosen; add `use = ...`")
+    try:
+        provider = _find(slot, setting.use, plugins)
+    except PluginError as error:
+        raise PluginError(f"{setting.origin}: {error}") from error
+    return Choice(provider=provider, options=setting.options, origin=setting.origin)
+
+
+def _choose(slot: str, flagged: str | None, plugins: PluginSet) -> Choice:
+    if flagged is None:
+        return configured(slot, plugins)
+    provider = _find(slot, flagged, plugins)
+    setting = _setting(slot, plugins)
+    options = setting.options
+    if options and setting.use and configured(slot, plugins).provider is not provider:
+        _log.warning(
+            "plugin_options_unused",
+            table=setting.origin,
+            written_for=setting.use,
+            chosen=provider.name,
+        )
+        options = {}
+    return Choice(provider=provider, options=options, origin=setting.origin)
+
+
+def _setting(slot: str, plugins: PluginSet) -> SlotSetting:
+    empty = SlotSetting(use=None, options={}, origin=f"{plugins.settings.origin} [{slot}]")
+    return plugins.settings.slots.get(slot, empty)
+
+
+def _find(slot: str, name: str, plugins: PluginSet) -> Provider:
+    """By name; for attention, auto is the first backend that an enabled plugin offers."""
+    offered = plugins.registry.providers(slot)
+    if slot == "attention_backend" and name == "auto" and offered:
+        return offered[0]
+    return plugins.find(slot, name)
+
+
+def _flagged(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
+    """What a flag or the constructor says, --enable-chunked-prefill included."""
+    named: str | None = getattr(config, slot)
+    if slot != "scheduler" or config.enable_chunked_prefill is None:
+        return named
+    implied = "chunked" if config.enable_chunked_prefill else "prefill-first"
+    if named is not None and plugins.find(slot, named) is not plugins.find(slot, implied):
+        raise ConfigError(
+            f"{flag('enable_chunked_prefill')}={config.enable_chunked_prefill} selects the "
+            f"scheduler {implied!r}, but {flag('scheduler')} says {named!r}: give only one of them"
+        )
+    return implied

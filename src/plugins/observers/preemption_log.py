@@ -1,0 +1,62 @@
+"""The classic warning when a request loses its KV blocks, with what to change to avoid that."""
+
+from __future__ import annotations
+
+from ...core.events import Preempted, Started
+from ...core.hookspecs import hookimpl
+from ...core.log import get_logger
+from ...core.registry import PluginContext, Registry
+
+TOKENMILL_API = (1, 1)
+_log = get_logger("preemption")
+
+
+class PreemptionLog:
+    """One warning at the 1st, 10th, 100th, ... preemption: each costs a prompt's computation."""
+
+    def __init__(self, context: PluginContext) -> None:
+        self._config = context.config
+        self._on_cpu = True
+        self._num_blocks = 0
+        self._kv_cache_memory = 0
+        self._next = 1
+
+    @hookimpl
+    def on_started(self, event: Started) -> None:
+        info = event.info
+        self._on_cpu = info.device == "cpu"
+        self._num_blocks = info.num_blocks
+        self._kv_cache_memory = info.num_blocks * info.kv_bytes_per_block
+
+    @hookimpl
+    def on_preempted(self, event: Preempted) -> None:
+        count = event.total_cumulative_preemption_cnt
+        if count < self._next:
+            return
+        self._next = 10 ** len(str(count))
+        _log.warning(
+            "request_preempted",
+            request_id=event.request_id,
+            mode=event.mode,
+            reason="there is not enough KV cache space; this delays requests",
+            lost_tokens=event.num_computed_tokens,
+            freed_blocks=event.num_blocks,
+            num_gpu_blocks=self._num_blocks,
+            max_num_seqs=self._config.max_num_seqs,
+            **self._memory(),
+            advice=f"raise {self._memory_flag()} for more KV cache, or lower --max-num-seqs",
+            total_cumulative_preemption_cnt=count,
+        )
+
+    def _memory_flag(self) -> str:
+        return "--kv-cache-memory" if self._on_cpu else "--gpu-memory-utilization"
+
+    def _memory(self) -> dict[str, float]:
+        if self._on_cpu:
+            return {"kv_cache_memory": self._kv_cache_memory}
+        return {"gpu_memory_utilization": self._config.gpu_memory_utilization}
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.observer("preemption-log", PreemptionLog)

@@ -1,0 +1,193 @@
+"""Prometheus metrics under vLLM's names, so that existing dashboards and autoscalers work.
+
+What is counted per request is counted per completion: a request with n = 2 ends twice. Counting is
+plain arithmetic, because it happens in the engine's loop: Prometheus's own classes come in only
+when somebody scrapes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from ...core.client import EngineClient
+from ...core.errors import ConfigError
+from ...core.events import (
+    Finished,
+    PluginFailed,
+    Preempted,
+    Started,
+    StepDone,
+)
+from ...core.hookspecs import hookimpl
+from ...core.outputs import FinishReason
+from ...core.registry import PluginContext, Registry
+from .histograms import make_histograms, measure
+
+TOKENMILL_API = (1, 1)
+
+_COUNTERS: Mapping[str, str] = {
+    "num_preemptions": "Requests that lost their KV blocks to another one.",
+    "prompt_tokens": "Prompt tokens processed, those from the prefix cache included.",
+    "prompt_tokens_cached": "Prompt tokens of finished requests that came from the prefix cache.",
+    "generation_tokens": "Tokens generated.",
+    "prefix_cache_queries": "Tokens looked up in the prefix cache.",
+    "prefix_cache_hits": "Tokens found in the prefix cache.",
+}
+_GAUGES: Mapping[str, str] = {
+    "num_requests_running": "Requests that hold KV blocks.",
+    "num_requests_waiting": "Requests in the queue.",
+    "kv_cache_usage_perc": "Part of the KV blocks in use; 1 means all of them.",
+}
+
+
+class PrometheusMetrics:
+    """The metrics of one engine, in a registry of their own."""
+
+    def __init__(self, context: PluginContext) -> None:
+        self._config = context.config
+        self._prefix = _checked_prefix(context.config.metrics_prefix)
+        self._registry = CollectorRegistry()
+        self._started: Started | None = None
+        self._engine: EngineClient | None = None
+        self._counters = Counter(dict.fromkeys(_COUNTERS, 0))
+        self._reasons = Counter({reason.value: 0 for reason in FinishReason})
+        self._failures: Counter[tuple[str, str, str]] = Counter()
+        self._gauges = dict.fromkeys(_GAUGES, 0.0)
+        self._histograms = make_histograms(context.config.max_model_len or 1)
+
+    @hookimpl
+    @asynccontextmanager
+    async def lifespan(self, engine: EngineClient) -> AsyncIterator[None]:
+        self._engine = engine
+        yield
+        self._engine = None
+
+    @hookimpl
+    def on_started(self, event: Started) -> None:
+        self._started = event
+        self._histograms = make_histograms(event.max_model_len)
+        self._registry.register(self)
+
+    @hookimpl
+    def on_preempted(self, event: Preempted) -> None:
+        self._counters["num_preemptions"] += 1
+
+    @hookimpl
+    def on_step(self, event: StepDone) -> None:
+        counters, histograms = self._counters, self._histograms
+        counters["prompt_tokens"] += event.num_prompt_tokens
+        counters["generation_tokens"] += event.num_generation_tokens
+        counters["prefix_cache_queries"] += event.prefix_cache_queries
+        counters["prefix_cache_hits"] += event.prefix_cache_hits
+        histograms["iteration_tokens_total"].observe(
+            event.num_prompt_tokens + event.num_generation_tokens
+        )
+        for seconds in event.time_to_first_tokens:
+            histograms["time_to_first_token_seconds"].observe(seconds)
+        for seconds in event.inter_token_latencies:
+            histograms["inter_token_latency_seconds"].observe(seconds)
+        self._set_gauges(event.num_running, event.num_waiting, event.kv_cache_usage)
+
+    @hookimpl
+    def on_finished(self, event: Finished) -> None:
+        for request in event.requests:
+            self._reasons[request.finish_reason.value] += 1
+            self._counters["prompt_tokens_cached"] += request.num_cached_tokens
+            for name, value in measure(request).items():
+                self._histograms[name].observe(value)
+
+    @hookimpl
+    def on_plugin_failed(self, event: PluginFailed) -> None:
+        self._failures[event.plugin, event.hook, event.action] += 1
+
+    @hookimpl
+    def render_metrics(self) -> bytes:
+        if self._engine is not None:  # aborted requests are gone before the next step is done
+            load = self._engine.load()
+            self._set_gauges(load.num_running, load.num_waiting, load.kv_cache_usage)
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics as they are now; the registry calls this."""
+        if self._started is None:
+            return
+        names, values = ["model_name", "engine"], [self._started.model_name, "0"]
+        yield self._cache_config(self._started)
+        for name, help in _GAUGES.items():
+            gauge = GaugeMetricFamily(self._prefix + name, help, labels=names)
+            gauge.add_metric(values, self._gauges[name])
+            yield gauge
+        for name, help in _COUNTERS.items():
+            counter = CounterMetricFamily(self._prefix + name, help, labels=names)
+            counter.add_metric(values, self._counters[name])
+            yield counter
+        yield self._labelled_counter(
+            "request_success",
+            "Finished requests, by the reason for which they ended.",
+            [*names, "finished_reason"],
+            {(*values, reason): count for reason, count in self._reasons.items()},
+        )
+        yield self._labelled_counter(
+            "plugin_failures",
+            "Errors of plugins, and what was done instead.",
+            [*names, "plugin", "hook", "action"],
+            {(*values, *key): count for key, count in self._failures.items()},
+        )
+        for name, histogram in self._histograms.items():
+            family = HistogramMetricFamily(self._prefix + name, histogram.help, labels=names)
+            buckets, total = histogram.sample()
+            family.add_metric(values, buckets, total)
+            yield family
+
+    def _set_gauges(self, num_running: int, num_waiting: int, kv_cache_usage: float) -> None:
+        self._gauges["num_requests_running"] = num_running
+        self._gauges["num_requests_waiting"] = num_waiting
+        self._gauges["kv_cache_usage_perc"] = kv_cache_usage
+
+    def _labelled_counter(
+        self, name: str, help: str, labels: list[str], counts: Mapping[tuple[str, ...], int]
+    ) -> CounterMetricFamily:
+        family = CounterMetricFamily(self._prefix + name, help, labels=labels)
+        for values, count in counts.items():
+            family.add_metric(values, count)
+        return family
+
+    def _cache_config(self, started: Started) -> GaugeMetricFamily:
+        info = started.info
+        labels = {
+            "block_size": info.block_size,
+            "num_gpu_blocks": info.num_blocks,
+            "gpu_memory_utilization": self._config.gpu_memory_utilization,
+            "enable_prefix_caching": self._config.enable_prefix_caching,
+            "cache_dtype": info.dtype,
+            "engine": 0,
+        }
+        family = GaugeMetricFamily(
+            f"{self._prefix}cache_config_info", "The KV cache, as labels.", labels=list(labels)
+        )
+        family.add_metric([str(value) for value in labels.values()], 1)
+        return family
+
+
+def _checked_prefix(prefix: str) -> str:
+    if not re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)?", prefix):
+        raise ConfigError(
+            f"--metrics-prefix takes letters, digits, '_' and ':', and begins with no digit, got {prefix!r}"
+        )
+    return prefix
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.observer("prometheus", PrometheusMetrics)

@@ -1,0 +1,23 @@
+"""First come, first served: nobody can starve."""
+
+from __future__ import annotations
+
+from ...core.hookspecs import hookimpl
+from ...core.policy import RequestView
+from ...core.registry import Registry
+
+TOKENMILL_API = (1, 1)
+
+
+class FirstComeFirstServed:
+    """Orders waiting requests by their arrival."""
+
+    uses_priority = False
+
+    def key(self, request: RequestView, now: float) -> tuple[float, ...]:
+        return (request.arrival_time,)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.scheduling_policy("fcfs", FirstComeFirstServed)

@@ -1,0 +1,23 @@
+"""Requests with a lower `priority` go first; within one priority, the first come."""
+
+from __future__ import annotations
+
+from ...core.hookspecs import hookimpl
+from ...core.policy import RequestView
+from ...core.registry import Registry
+
+TOKENMILL_API = (1, 1)
+
+
+class Priority:
+    """Orders waiting requests by priority, then arrival. Low ranks may wait for as long as it takes."""
+
+    uses_priority = True
+
+    def key(self, request: RequestView, now: float) -> tuple[float, ...]:
+        return (request.priority, request.arrival_time)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.scheduling_policy("priority", Priority)

@@ -1,0 +1,29 @@
+"""Recompute: the request that came last gives up its KV blocks and computes them again later.
+
+It goes back to the front of the queue. Nothing is copied and no second memory is needed, and the
+one that loses its work is the one with the least claim to be served (as in vLLM).
+"""
+
+from __future__ import annotations
+
+from ...core.fallback import last_come
+from ...core.hookspecs import hookimpl
+from ...core.policy import PreemptionCandidate, RequestView, StepView, Victim
+from ...core.registry import Registry
+
+TOKENMILL_API = (1, 1)
+
+
+class Recompute:
+    """The last candidate, which is the most junior one."""
+
+    @hookimpl
+    def preempt(
+        self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
+    ) -> Victim:
+        return last_come(candidates)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.preemption_mode("recompute", Recompute)
