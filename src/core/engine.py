@@ -3,6 +3,7 @@ no tensor; clock and executor stay outside, so that a simulator can drive it."""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from .policy import PreemptionCandidate, RequestView, StepView, Victim
 from .queues import RequestQueues
 from .request import Request, RequestStatus
 from .statistics import StepTally, describe_finished
-from .step import PendingGrant, PreemptHook, Step, StepLimits
+from .step import PendingGrant, PendingPreemption, PreemptHook, Step, StepLimits
 
 STARVATION_STEPS = 1000
 """After so many steps without a token the most senior request is served first, whatever the policy."""
@@ -42,6 +43,9 @@ class _OpenPlan:
     plan: StepPlan
     requests: list[Request]
     """Aligned with plan.grants."""
+    swapped_out: list[Request]
+    freed_host_blocks: list[int]
+    """Of requests that it swaps in: read by the plan, so not to be reused before its commit."""
     planned_at: float
     prefix_cache_queries: int
     prefix_cache_hits: int
@@ -59,6 +63,7 @@ class EngineCore:
         *,
         num_blocks: int,
         block_size: int,
+        num_host_blocks: int = 0,
         max_model_len: int,
         limits: StepLimits,
         plugins: PluginHost,
@@ -67,6 +72,7 @@ class EngineCore:
     ) -> None:
         self.max_model_len = max_model_len
         self.pool = BlockPool(num_blocks, block_size)
+        self.host_pool = BlockPool(num_host_blocks, block_size)
         self.total_preemptions = 0
         self._limits = limits
         self._plugins = plugins
@@ -236,11 +242,13 @@ class EngineCore:
 
     def _begin_step(self, now: float, preempt: PreemptHook) -> Step:
         self.pool.begin()
+        self.host_pool.begin()
         return Step(
             now=now,
             running=self._queues.running,
             waiting=self._waiting_in_order(now),
             pool=self.pool,
+            host_pool=self.host_pool,
             limits=self._limits,
             preempt=preempt,
             starving=self._starving_request(),
@@ -250,16 +258,20 @@ class EngineCore:
         step.close()
         if succeeded and step.grants and not step.must_drain:
             self.pool.confirm()
+            self.host_pool.confirm()
             return True
         self.pool.rollback()
+        self.host_pool.rollback()
         return False
 
     def _waiting_in_order(self, now: float) -> list[Request]:
-        """Who could start: preempted requests by rank, then the others by the scheduling policy."""
+        """Who could start: swapped ones, other preempted ones, the rest by the scheduling policy."""
         if self.num_running >= self._limits.max_num_seqs:
             return []
         ready = self._queues.ready()
-        preempted = sorted((r for r in ready if r.is_preempted), key=lambda r: r.rank)
+        preempted = sorted(
+            (r for r in ready if r.is_preempted), key=lambda r: (not r.is_swapped, r.rank)
+        )
         return preempted + self._plugins.sort_waiting([r for r in ready if not r.is_preempted], now)
 
     def _starving_request(self) -> Request | None:
@@ -270,40 +282,49 @@ class EngineCore:
 
     def _apply(self, step: Step, now: float) -> StepPlan:
         self._step_id += 1
-        for victim in step.preempted.values():
-            self._requeue(victim)
-        starts, queries, hits = [], 0, 0
-        for pending in step.grants.values():
-            if pending.is_start:
-                if pending.request.first_scheduled_time is None:
-                    queries += pending.request.num_tokens
-                    hits += pending.num_hit_tokens
-                starts.append(self._start(pending, now))
+        for preemption in step.preempted.values():
+            self._requeue(preemption)
+        pendings = list(step.grants.values())
+        starts = [pending for pending in pendings if pending.is_start]
+        first_starts = [p for p in starts if p.request.first_scheduled_time is None]
+        queries = sum(p.request.num_tokens for p in first_starts)
+        hits = sum(p.num_hit_tokens for p in first_starts)
+        freed_host_blocks = [block for p in starts for block in p.request.host_block_ids]
         plan = StepPlan(
             step_id=self._step_id,
             ended=tuple(self._forget),
-            starts=tuple(starts),
-            grants=tuple(self._grant(pending) for pending in step.grants.values()),
+            starts=tuple(self._start(pending, now) for pending in starts),
+            copies=tuple(step.copies),
+            grants=tuple(self._grant(pending) for pending in pendings),
         )
         self._forget.clear()
-        requests = [pending.request for pending in step.grants.values()]
-        self._open.append(_OpenPlan(plan, requests, now, queries, hits))
+        self._open.append(
+            _OpenPlan(
+                plan=plan,
+                requests=[pending.request for pending in pendings],
+                swapped_out=[p.request for p in step.preempted.values() if p.host_block_ids],
+                freed_host_blocks=freed_host_blocks,
+                planned_at=now,
+                prefix_cache_queries=queries,
+                prefix_cache_hits=hits,
+            )
+        )
         if self._plugins.observes(Planned):
             self._plugins.emit(
                 Planned(
-                    step_id=plan.step_id, num_requests=len(requests), num_tokens=plan.num_tokens
+                    step_id=plan.step_id, num_requests=len(pendings), num_tokens=plan.num_tokens
                 )
             )
         return plan
 
-    def _requeue(self, victim: Victim) -> None:
-        request = self._queues.live(victim.request.request_id)
-        assert request is not None
+    def _requeue(self, preemption: PendingPreemption) -> None:
+        request = preemption.request
         self.total_preemptions += 1
         self._plugins.emit(
             Preempted(
                 request_id=request.request_id,
-                mode=victim.mode,
+                mode=preemption.mode,
+                fell_back=preemption.fell_back,
                 num_computed_tokens=request.num_computed_tokens,
                 num_blocks=len(request.block_ids),
                 total_cumulative_preemption_cnt=self.total_preemptions,
@@ -312,14 +333,19 @@ class EngineCore:
         self._queues.requeue(request)
         self._forget.append(request.request_id)
         request.block_ids.clear()
-        request.num_computed_tokens = 0
-        request.num_published_blocks = 0
         request.num_preemptions += 1
+        request.num_published_blocks = 0
+        if preemption.host_block_ids:
+            request.host_block_ids.extend(preemption.host_block_ids)
+            request.num_open_plans += 1  # until the copies are made
+        else:
+            request.num_computed_tokens = 0
 
     def _start(self, pending: PendingGrant, now: float) -> RequestStart:
         request = pending.request
         self._queues.start(request)
-        request.num_computed_tokens = pending.num_hit_tokens
+        request.num_computed_tokens = pending.start
+        request.host_block_ids.clear()
         request.num_published_blocks = pending.num_hit_tokens // self.pool.block_size
         if request.first_scheduled_time is None:
             request.first_scheduled_time = now
@@ -355,6 +381,8 @@ class EngineCore:
     def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestUpdate]:
         """Take in what the oldest open plan produced; returns what changed for whom."""
         opened = self._close_oldest(plan)
+        for request in opened.swapped_out:
+            self._unpin(request)
         assert result.step_id == plan.step_id and len(result.token_ids) == len(plan.grants)
         failures = {failure.request_id: failure.message for failure in result.failures}
         tally = StepTally()
@@ -378,6 +406,9 @@ class EngineCore:
     def fail(self, plan: StepPlan, message: str, now: float) -> list[RequestUpdate]:
         """The oldest open plan raised: its requests end with an error, all others go on."""
         opened = self._close_oldest(plan)
+        for request in opened.swapped_out:
+            self._distrust_host_copy(request)
+            self._unpin(request)
         updates = []
         for grant, request in zip(plan.grants, opened.requests, strict=True):
             self._settle(request, grant)
@@ -388,12 +419,23 @@ class EngineCore:
 
     def _close_oldest(self, plan: StepPlan) -> _OpenPlan:
         assert self._open and self._open[0].plan is plan, "plans are committed in order, once each"
-        return self._open.popleft()
+        opened = self._open.popleft()
+        self.host_pool.drop(opened.freed_host_blocks)
+        return opened
+
+    def _distrust_host_copy(self, request: Request) -> None:
+        """The step that should have copied its blocks out failed: it must be recomputed."""
+        self.host_pool.drop(request.host_block_ids)
+        request.host_block_ids.clear()
+        request.num_computed_tokens = 0
 
     def _settle(self, request: Request, grant: Grant) -> None:
-        request.num_open_plans -= 1
         request.num_inflight_tokens -= grant.num_tokens
         request.num_inflight_samples -= grant.samples
+        self._unpin(request)
+
+    def _unpin(self, request: Request) -> None:
+        request.num_open_plans -= 1
         if request.status is RequestStatus.FINISHED:
             self._release(request)
 
@@ -473,7 +515,9 @@ class EngineCore:
         if request.num_open_plans:
             return
         self.pool.drop(reversed(request.block_ids))
+        self.host_pool.drop(request.host_block_ids)
         request.block_ids.clear()
+        request.host_block_ids.clear()
         self._queues.forget(request)
 
     def _emit_step(self, opened: _OpenPlan, tally: StepTally, now: float) -> None:
@@ -504,8 +548,15 @@ class EngineCore:
             for block in request.block_ids:
                 held[block] += 1
             capacity = len(request.block_ids) * self.pool.block_size
-            assert request.num_computed_tokens + request.num_inflight_tokens <= capacity
+            if not request.is_swapped:
+                assert request.num_computed_tokens + request.num_inflight_tokens <= capacity
         self.pool.check(held)
+        host_held = [0] * self.host_pool.num_blocks
+        for block in itertools.chain(
+            *(r.host_block_ids for r in self._queues), *(o.freed_host_blocks for o in self._open)
+        ):
+            host_held[block] += 1
+        self.host_pool.check(host_held)
         self._queues.check()
 
 

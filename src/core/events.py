@@ -41,6 +41,9 @@ class Preempted:
 
     request_id: str
     mode: str
+    """What was done: "recompute" or "swap"."""
+    fell_back: bool
+    """True when the policy said swap and host memory had no room."""
     num_computed_tokens: int
     num_blocks: int
     total_cumulative_preemption_cnt: int

@@ -120,7 +120,7 @@ class HookSpecs:
         """Observe: a plugin raised. On error: contained; cut off after three."""
 
     @hookspec
-    def render_metrics(self) -> bytes:
+    def render_metrics(self) -> bytes | None:
         """Offer metrics.
 
         When: GET /metrics. May answer: text in Prometheus's exposition format; the answers of

@@ -9,6 +9,7 @@ grant a token that is not known to the core yet.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from .sampling_params import SamplingParams
 
@@ -19,7 +20,8 @@ class RequestStart:
 
     request_id: str
     token_ids: tuple[int, ...]
-    """Every known token: the prompt, then (after a preemption) what was generated so far."""
+    """Every known token: the prompt, then (after a preemption) what was generated so far. What lies
+    before its grant's `start` is in its blocks already: from the prefix cache, or swapped in."""
     num_prompt_tokens: int
     sampling_params: SamplingParams
     seed: int
@@ -42,14 +44,32 @@ class Grant:
     """Whether the last computed token's logits are sampled (False inside a chunked prompt)."""
 
 
+class CopyDirection(StrEnum):
+    """Which way KV blocks travel: out of the device's memory into the host's, or back in."""
+
+    OUT = "out"
+    IN = "in"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCopies:
+    """KV blocks to copy between device and host, in one batch."""
+
+    direction: CopyDirection
+    pairs: tuple[tuple[int, int], ...]
+    """(source block, target block): device to host for OUT, host to device for IN."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One step of the device. Order of effects: forget `ended`, take `starts`, compute `grants`."""
+    """One step of the device. Order of effects: forget `ended`, take `starts`, do `copies` one after
+    the other, compute `grants`. A block that is copied out may be written by this very step."""
 
     step_id: int
     ended: tuple[str, ...] = ()
     """Requests that finished, failed or were preempted since the last plan."""
     starts: tuple[RequestStart, ...] = ()
+    copies: tuple[BlockCopies, ...] = ()
     grants: tuple[Grant, ...] = ()
 
     @property

@@ -53,7 +53,7 @@ EVENTS: Mapping[type, str] = {
     PluginFailed: "on_plugin_failed",
     Stopping: "on_stopping",
 }
-PREEMPTION_MODES = ("recompute",)
+PREEMPTION_MODES = ("recompute", "swap")
 
 
 class PluginHost:

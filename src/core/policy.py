@@ -49,6 +49,11 @@ class RequestView(Protocol):
         ...
 
     @property
+    def is_swapped(self) -> bool:
+        """True while its KV waits in host memory; to schedule it copies that back."""
+        ...
+
+    @property
     def num_preemptions(self) -> int: ...
     @property
     def num_blocks(self) -> int:
@@ -68,7 +73,8 @@ class StepView(Protocol):
 
     @property
     def waiting(self) -> tuple[RequestView, ...]:
-        """Requests that wait, preempted ones first, then in the order of the scheduling policy."""
+        """Requests that wait: swapped ones, then other preempted ones, then the rest in the order of
+        the scheduling policy."""
         ...
 
     @property
@@ -115,6 +121,8 @@ class Victim:
 
     request: RequestView
     mode: str = "recompute"
+    """"recompute": free the blocks, compute the tokens again later. "swap": move the blocks to host
+    memory and back; without room there it falls back to recompute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,10 @@ class Request:
     num_inflight_samples: int = 0
     """Tokens that open plans will sample."""
     num_open_plans: int = 0
+    """Open plans that compute it or copy its blocks; its blocks stay until they are committed."""
     block_ids: list[int] = field(default_factory=list)
+    host_block_ids: list[int] = field(default_factory=list)
+    """Host blocks that hold its computed tokens while it is swapped out."""
     block_hashes: list[bytes] = field(default_factory=list)
     num_published_blocks: int = 0
     num_preemptions: int = 0
@@ -120,6 +123,11 @@ class Request:
     def is_preempted(self) -> bool:
         """True while it waits to come back."""
         return self.status is RequestStatus.WAITING and self.num_preemptions > 0
+
+    @property
+    def is_swapped(self) -> bool:
+        """True while its KV waits in host memory."""
+        return bool(self.host_block_ids)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .blocks import BlockPool
+from .plan import BlockCopies, CopyDirection
 from .policy import PreemptionCandidate, RequestView, StepView, Victim
 from .request import Request, RequestStatus
 
@@ -39,7 +40,20 @@ class PendingGrant:
     num_tokens: int
     new_block_ids: list[int]
     num_hit_tokens: int = 0
+    """Tokens that the prefix cache gave to a request that starts."""
+    start: int = 0
+    """Tokens that need no computing: hits, or what was swapped in."""
     is_start: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingPreemption:
+    """Who was preempted and how, not yet applied."""
+
+    request: Request
+    mode: str
+    fell_back: bool = False
+    host_block_ids: tuple[int, ...] = ()
 
 
 class Step:
@@ -52,6 +66,7 @@ class Step:
         running: Sequence[Request],
         waiting: Sequence[Request],
         pool: BlockPool,
+        host_pool: BlockPool,
         limits: StepLimits,
         preempt: PreemptHook,
         starving: Request | None = None,
@@ -61,11 +76,13 @@ class Step:
         self.waiting = tuple(waiting)
         self.budget = limits.max_num_batched_tokens
         self.grants: dict[str, PendingGrant] = {}
-        self.preempted: dict[str, Victim] = {}
+        self.preempted: dict[str, PendingPreemption] = {}
+        self.copies: list[BlockCopies] = []
         self.wake_at: float | None = None
         self.must_drain = False
         """A request that should go is in an open plan: the step is asked again after its commit."""
         self._pool = pool
+        self._host_pool = host_pool
         self._limits = limits
         self._preempt_hook = preempt
         self.starving = starving
@@ -132,7 +149,8 @@ class Step:
             return 0
         hits = self._find_hits(request)
         num_hit_tokens = len(hits) * self._pool.block_size
-        num_tokens = self._bound(request, request.num_tokens - num_hit_tokens, max_tokens)
+        start = max(num_hit_tokens, request.num_computed_tokens if request.is_swapped else 0)
+        num_tokens = self._bound(request, request.num_tokens - start, max_tokens)
         if not num_tokens:
             return 0
         missing = self._pool.num_blocks_for(request.num_tokens) - len(hits)
@@ -142,13 +160,25 @@ class Step:
             self._pool.drop(reversed(hits))
             return 0
         blocks = hits + [self._pool.take() for _ in range(missing)]
+        if request.is_swapped:
+            self._swap_in(request, blocks, len(hits))
         self._num_running += 1
         self._claims.discard(request.rank)
-        return self._grant(PendingGrant(request, num_tokens, blocks, num_hit_tokens, is_start=True))
+        return self._grant(
+            PendingGrant(request, num_tokens, blocks, num_hit_tokens, start, is_start=True)
+        )
+
+    def _swap_in(self, request: Request, blocks: Sequence[int], num_hits: int) -> None:
+        """What the prefix cache does not have comes from the host, the last block perhaps in part."""
+        pairs = tuple(zip(request.host_block_ids, blocks, strict=False))[num_hits:]
+        if pairs:
+            self.copies.append(BlockCopies(direction=CopyDirection.IN, pairs=pairs))
 
     def _may_start(self, request: Request) -> bool:
         if self.preempted or self._num_running >= self._limits.max_num_seqs:
             return False
+        if request.num_open_plans:
+            return False  # its blocks are still being copied out
         if self._claims and not request.is_preempted and request.rank > min(self._claims):
             return False  # those that were thrown out come back first
         starving = self.starving
@@ -228,9 +258,21 @@ class Step:
         if given_back is not None:
             self.budget += given_back.num_tokens
             self._pool.drop(reversed(given_back.new_block_ids))
+        self.preempted[request.request_id] = self._take_out(request, victim.mode)
         self._pool.drop(reversed(request.block_ids))
-        self.preempted[request.request_id] = victim
         self._num_running -= 1
+
+    def _take_out(self, request: Request, mode: str) -> PendingPreemption:
+        """Swap copies the computed blocks to the host before they are dropped, if they fit there."""
+        num_blocks = self._pool.num_blocks_for(request.num_computed_tokens)
+        if mode != "swap" or not num_blocks:
+            return PendingPreemption(request, "recompute")
+        if self._host_pool.num_available < num_blocks:
+            return PendingPreemption(request, "recompute", fell_back=True)
+        host_blocks = tuple(self._host_pool.take() for _ in range(num_blocks))
+        pairs = tuple(zip(request.block_ids, host_blocks, strict=False))
+        self.copies.append(BlockCopies(direction=CopyDirection.OUT, pairs=pairs))
+        return PendingPreemption(request, "swap", host_block_ids=host_blocks)
 
     def _grant(self, grant: PendingGrant) -> int:
         self.grants[grant.request.request_id] = grant

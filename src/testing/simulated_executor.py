@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..core.interfaces import ModelInfo
-from ..core.plan import Grant, RequestStart, StepPlan, StepResult
+from ..core.plan import BlockCopies, CopyDirection, Grant, RequestStart, StepPlan, StepResult
 
 EMPTY = (-1, -1)
 
@@ -50,6 +50,7 @@ class SimulatedExecutor:
         *,
         num_blocks: int,
         block_size: int,
+        num_host_blocks: int = 0,
         vocab_size: int = 1000,
         max_model_len: int = 2**20,
     ) -> None:
@@ -67,6 +68,7 @@ class SimulatedExecutor:
             kv_bytes_per_block=block_size * 16,
         )
         self._slots = [EMPTY] * (num_blocks * block_size)
+        self._host_slots = [EMPTY] * (num_host_blocks * block_size)
         self._rows: dict[str, _Row] = {}
         self._last_step = 0
 
@@ -78,6 +80,8 @@ class SimulatedExecutor:
             self._rows.pop(request_id, None)
         for start in plan.starts:
             self._take(start, plan)
+        for copies in plan.copies:
+            self._copy(copies)
         for grant in plan.grants:  # all of a step's KV is written before any of it is read
             self._write(grant)
         return StepResult(
@@ -89,8 +93,18 @@ class SimulatedExecutor:
 
     def _take(self, start: RequestStart, plan: StepPlan) -> None:
         grant = next(g for g in plan.grants if g.request_id == start.request_id)
-        # What lies before grant.start came from the prefix cache: it is read, never written.
+        # What lies before grant.start is in its blocks already: it is read, never written.
         self._rows[start.request_id] = _Row(list(start.token_ids), start.seed, grant.start)
+
+    def _copy(self, copies: BlockCopies) -> None:
+        size = self.info.block_size
+        out = copies.direction is CopyDirection.OUT
+        source, target = (self._slots, self._host_slots) if out else (self._host_slots, self._slots)
+        for source_block, target_block in copies.pairs:
+            block = source[source_block * size : (source_block + 1) * size]
+            target[target_block * size : (target_block + 1) * size] = block
+            if not out:  # what was read back must never be needed again
+                source[source_block * size : (source_block + 1) * size] = [EMPTY] * size
 
     def _write(self, grant: Grant) -> None:
         row = self._rows[grant.request_id]
