@@ -24,7 +24,9 @@ def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
     plugins = PluginHost.load(config)
     model = Path(config.model) if config.model else find_default_model()
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
-    executor = ModelExecutor.load(config, plugins.attention_backend, progress)
+    executor = ModelExecutor.load(
+        config, plugins.attention_backend, progress, swaps=plugins.uses_swap
+    )
     return EngineParts(executor=executor, tokenizer=tokenizer, plugins=plugins)
 
 

@@ -317,6 +317,7 @@ def make_core(config: EngineConfig, parts: EngineParts, max_model_len: int) -> E
     return EngineCore(
         num_blocks=info.num_blocks,
         block_size=info.block_size,
+        num_host_blocks=info.num_host_blocks,
         max_model_len=max_model_len,
         limits=StepLimits(
             max_num_seqs=min(config.max_num_seqs, token_budget),

@@ -58,6 +58,11 @@ class EngineConfig:
     num_gpu_blocks_override: int | None = _knob(
         None, "number of KV blocks, whatever memory there is"
     )
+    swap_space: float | None = _knob(
+        None,
+        "GiB of host memory for the KV blocks of swapped requests; default: 4, or a quarter of what "
+        "is free if that is less",
+    )
     enable_prefix_caching: bool = _knob(True, "reuse the KV blocks of prompts that begin alike")
 
     max_num_seqs: int = _knob(256, "most requests in one step")
@@ -123,6 +128,8 @@ class EngineConfig:
             raise ConfigError(
                 f"--gpu-memory-utilization must be in (0, 1], got {self.gpu_memory_utilization}"
             )
+        if self.swap_space is not None and self.swap_space < 0:
+            raise ConfigError(f"--swap-space must not be negative, got {self.swap_space}")
         if not 0 <= self.watermark < 1:
             raise ConfigError(f"--watermark must be in [0, 1), got {self.watermark}")
         if self.request_timeout is not None and self.request_timeout <= 0:

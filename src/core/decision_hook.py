@@ -1,4 +1,4 @@
-"""A decision as a real pluggy call: one provider, wrappers around it, and nobody who can break it."""
+"""A decision as a real pluggy call: one provider, wrappers around it, none that can break it."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class FailureLog:
         """Plugins that lost a hook since the start, and what the last error was."""
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def record(self, source: Source, hook: str, error: BaseException | str, action: str) -> int:
-        """Note one failure; returns how often this plugin failed in this hook, this time included."""
+    def record(self, source: Source, hook: str, error: BaseException | str, action: str) -> None:
+        """Note one failure, and what was done instead."""
         self._counts[source.plugin, hook] += 1
         count = self._counts[source.plugin, hook]
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
@@ -41,9 +41,10 @@ class FailureLog:
             )
         if hook != "on_plugin_failed":  # or an observer of failures that fails would call itself
             self.emit(
-                PluginFailed(plugin=source.plugin, hook=hook, error=text, action=action, count=count)
+                PluginFailed(
+                    plugin=source.plugin, hook=hook, error=text, action=action, count=count
+                )
             )
-        return count
 
     def take_out(self, source: Source, hook: str, instead: str) -> None:
         """Say loudly that a plugin is not called any more in this hook."""
@@ -58,8 +59,6 @@ class FailureLog:
             instead=instead,
         )
 
-    def of_hook(self, hook: str) -> int:
-        return sum(n for (_, h), n in self._counts.items() if h == hook)
-
     def of_plugin(self, plugin: str) -> int:
+        """Failures of a plugin, in all hooks."""
         return sum(n for (p, _), n in self._counts.items() if p == plugin)

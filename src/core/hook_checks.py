@@ -84,10 +84,14 @@ def _check_known(
     return found
 
 
-def _check_one(hook: str, implementation: pluggy.HookImpl, source: Source, fills: str | None) -> None:
+def _check_one(
+    hook: str, implementation: pluggy.HookImpl, source: Source, fills: str | None
+) -> None:
     function = implementation.function
     if implementation.hookwrapper:
-        raise PluginError(f"{source}: {hook!r} is an old-style wrapper: use @hookimpl(wrapper=True)")
+        raise PluginError(
+            f"{source}: {hook!r} is an old-style wrapper: use @hookimpl(wrapper=True)"
+        )
     if implementation.wrapper and hook not in WRAPPABLE:
         raise PluginError(f"{source}: {hook!r} cannot be wrapped, only {', '.join(WRAPPABLE)} can")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):

@@ -33,6 +33,8 @@ class ModelInfo:
     block_size: int
     num_blocks: int
     """KV blocks on the device."""
+    num_host_blocks: int = 0
+    """KV blocks in host memory, for swapped requests."""
     kv_bytes_per_block: int
     attention_backend: str = "torch"
     sampling_defaults: Mapping[str, float | int] = field(default_factory=dict)

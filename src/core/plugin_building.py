@@ -1,4 +1,4 @@
-"""From settings to live objects: every slot filled, every enabled observer built, all registered."""
+"""From settings to live objects: slots filled, enabled observers built, all registered."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class BuiltPlugins:
     choices: Mapping[str, Choice]
     """The provider of each slot."""
     order: SchedulingPolicy = field(init=False)
+    preemption_modes: tuple[str, ...] = ()
+    """The modes that the chosen preemption mode may answer."""
     sources: dict[str, Source] = field(default_factory=dict)
     """By the name under which pluggy knows an object."""
 
@@ -43,8 +45,8 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
     plugins.refuse_failures()  # a choice may have made another plugin necessary
     _check_named(plugins)
     built.order = fill_slot(built, "scheduling_policy")
-    for slot in SLOT_HOOKS.values():
-        fill_slot(built, slot)
+    fill_slot(built, "scheduler")
+    built.preemption_modes = tuple(fill_slot(built, "preemption_mode").modes)
     _build_watchers(built, PluginContext(config=config))
     built.sources.update((name, p.source) for name, p in plugins.loaded.items())
     return built

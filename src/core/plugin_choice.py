@@ -1,4 +1,4 @@
-"""Which provider fills each slot: flag or constructor, then plugins.toml; and with which options."""
+"""Which provider fills each slot, with which options: flag or constructor, then plugins.toml."""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ def import_plugin(plugin: InstalledPlugin) -> object:
     return loaded
 
 
-def check_api(plugin: object, source: Source, *, module: object = None, required: bool = True) -> None:
+def check_api(
+    plugin: object, source: Source, *, module: object = None, required: bool = True
+) -> None:
     """Raise PluginError unless TOKENMILL_API, of the plugin or its module, includes HOOK_API."""
     declared = getattr(plugin, "TOKENMILL_API", getattr(module, "TOKENMILL_API", None))
     if declared is None:
@@ -108,7 +110,9 @@ def _entry_points() -> Iterator[tuple[Source, EntryPoint]]:
                 continue  # reading the metadata of everything that is installed takes long
             name, version = distribution.metadata["Name"], distribution.version
         except Exception as error:  # one broken installation must not hide all others
-            _log.warning("distribution_unreadable", distribution=str(distribution), error=repr(error))
+            _log.warning(
+                "distribution_unreadable", distribution=str(distribution), error=repr(error)
+            )
             continue
         if normalize(name.lower()) in seen:
             continue  # the first on sys.path is the one that is imported

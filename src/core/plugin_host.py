@@ -9,10 +9,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
+from .admission_hook import AdmissionHook
 from .client import EngineClient, Load
 from .config import EngineConfig
-from .decision_hook import FAILED, DecisionHook, find_culprit
-from .errors import PluginError, RequestFailedError
+from .decision_hook import FAILED, DecisionHook
+from .errors import PluginError
 from .events import (
     Admitted,
     Finished,
@@ -88,7 +89,7 @@ class PluginHost:
         self._schedule, self._preempt = self._decisions["schedule"], self._decisions["preempt"]
         self._events = {event: self._fan_out(hook) for event, hook in EVENTS.items()}
         self._metrics = self._fan_out("render_metrics")
-        self._has_admission = bool(self._hook.admit.get_hookimpls())
+        self._admit = AdmissionHook(self._hook.admit, self._sources, self._failures)
         self._failures.emit = self.emit
 
     @classmethod
@@ -107,6 +108,11 @@ class PluginHost:
         Built on first use, because that imports torch. Raises PluginError.
         """
         return fill_slot(self._built, "attention_backend")
+
+    @property
+    def uses_swap(self) -> bool:
+        """Whether the chosen preemption mode may swap, so that host memory is needed."""
+        return "swap" in self._built.preemption_modes
 
     def schedule(self, step: StepView) -> bool:
         """Let the scheduler decide. False: it failed, and the step must be dropped and redone."""
@@ -139,18 +145,7 @@ class PluginHost:
 
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
         """The first refusal, or None. Raises RequestFailedError if a doorkeeper failed."""
-        if not self._has_admission:
-            return None
-        try:
-            answer = self._hook.admit(request=request, load=load)
-            if answer is not None and not isinstance(answer, Refusal):
-                raise TypeError(f"'admit' answers None or a Refusal, got {answer!r}")
-        except Exception as error:
-            culprit = find_culprit(error, self._hook.admit.get_hookimpls())
-            source = self._sources[culprit.plugin_name] if culprit else Source(plugin="admission")
-            self._failures.record(source, "admit", error, "request failed")
-            raise RequestFailedError(f"the request could not be checked: {source} failed") from error
-        return answer
+        return self._admit.ask(request, load)
 
     def observes(self, event: type) -> bool:
         """Whether anybody listens: an unobserved event need not be built."""
@@ -167,7 +162,7 @@ class PluginHost:
         parts = []
         for listener, text in self._metrics():
             if isinstance(text, bytes):
-                parts.append(text if text.endswith(b"\n") else text + b"\n")
+                parts.append(text if not text or text.endswith(b"\n") else text + b"\n")
             else:
                 self._metrics.fail(listener, f"'render_metrics' answers bytes, got {text!r}")
         return b"".join(parts)
@@ -195,8 +190,8 @@ class PluginHost:
 
     def hook_stats(self) -> dict[str, HookStats]:
         """Calls, time and failures of every hook that the engine reached, since the start."""
-        hooks: list[DecisionHook | FanOut] = [*self._decisions.values()]
-        hooks += [*self._events.values(), self._metrics]
+        hooks: list[DecisionHook | AdmissionHook | FanOut] = [*self._decisions.values()]
+        hooks += [self._admit, *self._events.values(), self._metrics]
         return {hook.name: replace(hook.stats, slow=hook.stats.slow.copy()) for hook in hooks}
 
     def _fan_out(self, hook: str) -> FanOut:

@@ -69,7 +69,7 @@ class PluginSet:
         self._adopt(plugin, source)
 
     def find(self, kind: str, name: str) -> Provider:
-        """The provider of that name; naming an installed plugin makes it necessary, so it is loaded."""
+        """The provider of that name; to name an installed plugin is to make it necessary."""
         plugin = normalize(name)
         if not self.registry.has(kind, name) and self._may_still_load(plugin):
             self.load(plugin)
@@ -113,7 +113,9 @@ class PluginSet:
             self.registry.withdraw(source)
             if isinstance(error, PluginError):
                 raise
-            raise PluginError(f"{source} failed in 'register': {type(error).__name__}: {error}") from error
+            raise PluginError(
+                f"{source} failed in 'register': {type(error).__name__}: {error}"
+            ) from error
         finally:
             self.registry.source = None
         self.loaded[source.plugin] = LoadedPlugin(source=source, objects=[plugin])

@@ -113,7 +113,11 @@ def _parse(content: dict[str, Any], origin: str) -> PluginSettings:
         enable=tuple(map(normalize, plugins.get("enable", ()))),
         disable=tuple(map(normalize, plugins.get("disable", ()))),
         strict=plugins.get("strict"),
-        slots={slot: _parse_slot(tables[slot], f"{origin} [{slot}]") for slot in SLOTS if slot in tables},
+        slots={
+            slot: _parse_slot(tables[slot], f"{origin} [{slot}]")
+            for slot in SLOTS
+            if slot in tables
+        },
         named=_parse_named(tables, origin),
     )
 
@@ -157,14 +161,24 @@ def _merge(base: PluginSettings, user: PluginSettings) -> PluginSettings:
         enable=tuple(dict.fromkeys((*base.enable, *user.enable))),
         disable=user.disable,
         strict=base.strict if user.strict is None else user.strict,
-        slots={**base.slots, **{k: _merge_slot(base.slots.get(k), s) for k, s in user.slots.items()}},
-        named={**base.named, **{k: _merge_named(base.named.get(k), s) for k, s in user.named.items()}},
+        slots={
+            **base.slots,
+            **{k: _merge_slot(base.slots.get(k), s) for k, s in user.slots.items()},
+        },
+        named={
+            **base.named,
+            **{k: _merge_named(base.named.get(k), s) for k, s in user.named.items()},
+        },
     )
 
 
 def _merge_slot(base: SlotSetting | None, user: SlotSetting) -> SlotSetting:
     """Options belong to the provider they were written for: another `use` starts without any."""
-    if base is None or base.use is None or (user.use and normalize(user.use) != normalize(base.use)):
+    if (
+        base is None
+        or base.use is None
+        or (user.use and normalize(user.use) != normalize(base.use))
+    ):
         return user
     return SlotSetting(use=base.use, options={**base.options, **user.options}, origin=user.origin)
 

@@ -70,7 +70,9 @@ def _convert(value: object, hint: Any, where: str) -> object:
     try:
         converted: object = msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        raise PluginError(f"{where}: {error}, got {value!r}".replace("Expected", "expected")) from error
+        raise PluginError(
+            f"{where}: {error}, got {value!r}".replace("Expected", "expected")
+        ) from error
     return converted
 
 

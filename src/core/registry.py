@@ -36,7 +36,7 @@ KINDS = (*SLOTS, "observer", "admission")
 _REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "scheduler": ("schedule",),
     "scheduling_policy": ("key", "uses_priority"),
-    "preemption_mode": ("preempt",),
+    "preemption_mode": ("preempt", "modes"),
     "attention_backend": ("reasons_against", "__call__"),
     "admission": ("admit",),
 }
@@ -50,6 +50,10 @@ class Scheduler(Protocol):
 
 class PreemptionMode(Protocol):
     """What a preemption mode's factory returns; `preempt` is marked with @hookimpl."""
+
+    modes: tuple[str, ...]
+    """The modes that it may answer, of "recompute" and "swap": host memory is set aside for swap
+    only if it is among them."""
 
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
@@ -160,7 +164,7 @@ class Registry:
     def observer(
         self, name: str, factory: Callable[..., object], *, options: type[Any] | None = None
     ) -> None:
-        """Offer an object with hooks; built if its plugin is enabled. None from the factory: not now."""
+        """Offer an object with hooks, built if its plugin is enabled; a factory may return None."""
         self._offer("observer", name, factory, options, ())
 
     def admission(
@@ -170,10 +174,12 @@ class Registry:
         *,
         options: type[Any] | None = None,
     ) -> None:
-        """Offer a doorkeeper; built if its plugin is enabled. None from the factory: not now."""
+        """Offer a doorkeeper, built if its plugin is enabled; a factory may return None."""
         self._offer("admission", name, factory, options, ())
 
-    def providers(self, kind: str | None = None, *, plugin: str | None = None) -> tuple[Provider, ...]:
+    def providers(
+        self, kind: str | None = None, *, plugin: str | None = None
+    ) -> tuple[Provider, ...]:
         """What was offered, in order; of one kind, or by one plugin."""
         unique = dict.fromkeys(self._providers.values())
         return tuple(
@@ -228,11 +234,17 @@ class Registry:
         aliases: Sequence[str],
     ) -> None:
         if self.source is None:
-            raise PluginError(f"{label(kind)} {name!r} came too late: offer it in the hook 'register'")
+            raise PluginError(
+                f"{label(kind)} {name!r} came too late: offer it in the hook 'register'"
+            )
         if not callable(factory):
             raise PluginError(f"{label(kind)} {name!r} needs a factory to call, got {factory!r}")
-        if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
-            raise PluginError(f"options of {label(kind)} {name!r} must be a dataclass, got {options!r}")
+        if options is not None and not (
+            isinstance(options, type) and dataclasses.is_dataclass(options)
+        ):
+            raise PluginError(
+                f"options of {label(kind)} {name!r} must be a dataclass, got {options!r}"
+            )
         names = [normalize(n) for n in (name, *aliases)]
         provider = Provider(
             kind=kind,

@@ -62,7 +62,7 @@ class StopStringMatcher:
 
 
 def _fallbacks(pattern: str) -> list[int]:
-    """For each prefix of the pattern, the length of its longest proper end that is a prefix, too."""
+    """For each prefix of the pattern, the length of its longest proper end that is also one."""
     fallbacks = [0] * len(pattern)
     length = 0
     for index in range(1, len(pattern)):

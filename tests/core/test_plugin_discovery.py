@@ -64,9 +64,7 @@ def test_a_plugin_cannot_exit_the_process_by_being_imported(packages: Packages) 
         ("TOKENMILL_API = 1\n", "TOKENMILL_API must be two numbers (lowest, highest), got 1"),
     ],
 )
-def test_a_plugin_must_support_this_hook_api(
-    packages: Packages, header: str, message: str
-) -> None:
+def test_a_plugin_must_support_this_hook_api(packages: Packages, header: str, message: str) -> None:
     packages.install("acme-api", "", header=header)
     error = error_of("acme-api")
     assert error.startswith("plugin 'acme-api' (acme-api 1.0)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenmill.core.stop_strings import StopStringMatcher
@@ -26,7 +28,7 @@ def naive_safe(seen: str, stops: list[str]) -> str:
 
 def pieces_of(text: str, cuts: list[int]) -> list[str]:
     borders = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    return [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(borders)]
 
 
 few_chars = st.text(alphabet="ab·", max_size=30)

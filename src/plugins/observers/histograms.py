@@ -24,7 +24,7 @@ _ITERATION = (1, 8, *(2**power for power in range(4, 15)))
 
 
 class Histogram:
-    """Counts per bucket; a value belongs to the first bucket whose upper bound it does not exceed."""
+    """Counts per bucket; a value belongs to the first one whose upper bound is not below it."""
 
     __slots__ = ("_bounds", "_counts", "_sum", "help")
 
@@ -113,5 +113,3 @@ def _one_two_five(highest: int) -> list[int]:
     """1, 2, 5, 10, 20, 50, ... up to `highest`."""
     series = (digit * 10**power for power in range(len(str(highest))) for digit in (1, 2, 5))
     return [value for value in series if value <= highest]
-
-

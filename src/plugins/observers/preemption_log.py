@@ -38,6 +38,7 @@ class PreemptionLog:
             "request_preempted",
             request_id=event.request_id,
             mode=event.mode,
+            fell_back=event.fell_back,
             reason="there is not enough KV cache space; this delays requests",
             lost_tokens=event.num_computed_tokens,
             freed_blocks=event.num_blocks,

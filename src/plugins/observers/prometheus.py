@@ -183,7 +183,8 @@ class PrometheusMetrics:
 def _checked_prefix(prefix: str) -> str:
     if not re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)?", prefix):
         raise ConfigError(
-            f"--metrics-prefix takes letters, digits, '_' and ':', and begins with no digit, got {prefix!r}"
+            "--metrics-prefix takes letters, digits, '_' and ':', and begins with no digit, "
+            f"got {prefix!r}"
         )
     return prefix
 

@@ -10,7 +10,7 @@ TOKENMILL_API = (1, 1)
 
 
 class Priority:
-    """Orders waiting requests by priority, then arrival. Low ranks may wait for as long as it takes."""
+    """Orders waiting requests by priority, then arrival. The least urgent may wait for ever."""
 
     uses_priority = True
 

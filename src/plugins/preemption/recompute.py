@@ -17,6 +17,8 @@ TOKENMILL_API = (1, 1)
 class Recompute:
     """The last candidate, which is the most junior one."""
 
+    modes = ("recompute",)
+
     @hookimpl
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]

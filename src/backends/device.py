@@ -1,0 +1,52 @@
+"""Which device and which precision the engine computes in."""
+
+from __future__ import annotations
+
+import torch
+
+from ..core.errors import ConfigError
+
+
+def choose_device(name: str) -> torch.device:
+    """"auto" is the GPU if there is one. Raises ConfigError for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device must be auto, cpu or cuda, got {name!r}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device must be auto, cpu or cuda, got {name!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "--device cuda: torch finds no GPU here; is the driver installed, and is this torch built for it?"
+        )
+    return device
+
+
+def choose_dtype(name: str, published: torch.dtype, device: torch.device) -> torch.dtype:
+    """"auto" is bfloat16 where the device computes it natively, else float32; a model published in
+    float16 stays in it on a GPU. Raises ConfigError for float16 on a CPU."""
+    if name == "auto":
+        if device.type == "cuda" and published is torch.float16:
+            return torch.float16
+        return torch.bfloat16 if _has_bfloat16(device) else torch.float32
+    dtype: torch.dtype = getattr(torch, name)
+    if dtype is torch.float16 and device.type == "cpu":
+        raise ConfigError("--dtype float16 needs a GPU: CPUs compute bfloat16 or float32")
+    return dtype
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return "bf16" in _cpu_flags()
+
+
+def _cpu_flags() -> str:
+    """The processor's features; only Linux tells them, elsewhere float32 is the safe choice."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        return ""

@@ -1,0 +1,75 @@
+"""One step's plan as flat tensors: decodes first, then prompts and chunks; no loop per token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+
+from ..core.plan import Grant
+from .attention.base import AttentionBatch
+from .request_state import RequestState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputBatch:
+    """What the decoder and the sampler need. Shape suffixes: t tokens, b sequences, r sampled rows."""
+
+    token_ids_t: torch.Tensor
+    positions_t: torch.Tensor
+    attention: AttentionBatch
+    grant_order: Sequence[int]
+    """Index in plan.grants of each sequence."""
+    sampled: Sequence[int]
+    """Sequences that are sampled."""
+    last_rows_r: torch.Tensor
+    """int64: the row of each sampled sequence's last token."""
+
+
+def build_input_batch(
+    grants: Sequence[Grant], states: Sequence[RequestState], block_size: int, device: torch.device
+) -> InputBatch:
+    """Lay out the grants' tokens; `states` are aligned with them and have taken the grants in."""
+    order = sorted(range(len(grants)), key=lambda i: grants[i].num_tokens != 1)
+    rows = [(grants[i], states[i]) for i in order]
+    lens = np.array([grant.num_tokens for grant, _ in rows])
+    starts = np.array([grant.start for grant, _ in rows])
+    ends = np.cumsum(lens)
+    positions = np.arange(ends[-1]) + np.repeat(starts - ends + lens, lens)
+    tables = _block_tables([state for _, state in rows])
+    blocks = tables[np.repeat(np.arange(len(rows)), lens), positions // block_size]
+    token_ids = chain.from_iterable(s.token_ids[g.start : g.start + g.num_tokens] for g, s in rows)
+    sampled = [i for i, (grant, _) in enumerate(rows) if grant.samples]
+    seq_lens = starts + lens
+
+    def on_device(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+        return torch.as_tensor(array).to(device=device, dtype=dtype, non_blocking=True)
+
+    return InputBatch(
+        token_ids_t=on_device(np.fromiter(token_ids, np.int64, ends[-1]), torch.int64),
+        positions_t=on_device(positions, torch.int64),
+        attention=AttentionBatch(
+            query_start_loc=on_device(np.concatenate(([0], ends)), torch.int32),
+            seq_lens=on_device(seq_lens, torch.int32),
+            block_tables_bm=on_device(tables, torch.int32),
+            slot_mapping_t=on_device(blocks * block_size + positions % block_size, torch.int64),
+            query_lens_host=lens.tolist(),
+            seq_lens_host=seq_lens.tolist(),
+            num_decodes=int((lens == 1).sum()),
+        ),
+        grant_order=order,
+        sampled=sampled,
+        last_rows_r=on_device(ends[sampled] - 1, torch.int64),
+    )
+
+
+def _block_tables(states: Sequence[RequestState]) -> np.ndarray:
+    """int64 [b, m], 0 past the end of each table."""
+    tables = [state.block_table for state in states]
+    padded = np.zeros((len(tables), max(map(len, tables))), dtype=np.int64)
+    for row, table in zip(padded, tables, strict=True):
+        row[: len(table)] = table
+    return padded

@@ -1,0 +1,32 @@
+"""Counter-based noise: a random number that depends on a request's seed and a token's position only.
+
+So a seeded request gets the same tokens whatever else is in the batch, however its prompt was
+chunked, and whether or not it was preempted. Mixing is splitmix64's finalizer (Steele, Lea and
+Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), twice, in wrapping int64.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15
+_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def uniform(seeds_r: torch.Tensor, positions_r: torch.Tensor) -> torch.Tensor:
+    """Uniform float64 in (0, 1), never 0 or 1, one per row; seeds and positions are int64."""
+    mixed_r = _mix(_mix(seeds_r) + positions_r * _GOLDEN)
+    return (_shift_right(mixed_r, 11).double() + 0.5) * 2.0**-53
+
+
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    x = x + _GOLDEN
+    x = (x ^ _shift_right(x, 30)) * _MIX_1
+    x = (x ^ _shift_right(x, 27)) * _MIX_2
+    return x ^ _shift_right(x, 31)
+
+
+def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Logical shift of int64: the sign bit is not copied."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,0 +1,1 @@
+"""Text for the engine: tokenizers, chat templates, incremental detokenization."""

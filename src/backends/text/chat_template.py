@@ -1,0 +1,158 @@
+"""Renders a model's chat template, with the environment that transformers gives templates.
+
+Templates come with the model, never from a request, and still run in Jinja's immutable sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import ext, nodes
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ...core.errors import ConfigError, InvalidRequestError
+
+MAX_RENDERED_CHARS = 8 * 1024 * 1024
+
+
+class _Refusal(jinja2.TemplateError):
+    """The template itself called raise_exception: its message is meant for the sender."""
+
+
+class ChatTemplate:
+    """One compiled template. `variables` are the special tokens, as "bos_token" and so on.
+
+    Raises ConfigError when the source is not valid Jinja; `name` is whose template it is.
+    """
+
+    def __init__(self, source: str, variables: Mapping[str, str], name: str) -> None:
+        environment = _environment()
+        try:
+            tree = environment.parse(source)
+            self._template = environment.from_string(tree)
+        except jinja2.TemplateSyntaxError as error:
+            problem = f"line {error.lineno}: {error}"
+            raise ConfigError(f"the chat template of {name} is not valid, {problem}") from error
+        self._variables = dict(variables)
+        self.string_constants = frozenset(
+            node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)
+        )
+        """Every string in the template's code, such as the roles that it tells apart."""
+        texts = [node.data for node in tree.find_all(nodes.TemplateData)]
+        self.literal_text = "\0".join([*texts, *sorted(self.string_constants)])
+        """Everything that the template can write by itself; pieces are kept apart by NUL."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool,
+        continuation_mark: str | None,
+        template_kwargs: Mapping[str, Any],
+    ) -> str:
+        """The chat as one text.
+
+        With a `continuation_mark`, a character that occurs nowhere else, it ends where the last
+        message's content does. Raises InvalidRequestError.
+        """
+        chat = [dict(message) for message in messages]
+        if continuation_mark is None:
+            return self._render(chat, add_generation_prompt, template_kwargs)
+        content = chat[-1]["content"]
+        chat[-1]["content"] = f"{content}{continuation_mark} "
+        rendered = self._render(chat, False, template_kwargs)
+        return _cut(rendered, content, continuation_mark)
+
+    def _render(
+        self, chat: list[dict[str, str]], add_generation_prompt: bool, kwargs: Mapping[str, Any]
+    ) -> str:
+        variables = {"tools": None, "documents": None, **self._variables, **kwargs}
+        variables |= {"messages": chat, "add_generation_prompt": add_generation_prompt}
+        try:
+            return _join_bounded(self._template.generate(variables))
+        except _Refusal as error:
+            raise _invalid(f"the model's chat template refuses these messages: {error}") from error
+        except InvalidRequestError:
+            raise
+        except Exception as error:  # the template's own mistake, of any type
+            kind = type(error).__name__
+            raise _invalid(
+                f"the model's chat template cannot render these messages ({kind})"
+            ) from error
+
+
+def _join_bounded(pieces: Iterable[str]) -> str:
+    """The pieces as one text; a template may write much more than it was given."""
+    texts, length = [], 0
+    for piece in pieces:
+        texts.append(piece)
+        length += len(piece)
+        if length > MAX_RENDERED_CHARS:
+            raise _invalid(
+                f"messages make more than {MAX_RENDERED_CHARS} characters in the chat template"
+            )
+    return "".join(texts)
+
+
+def _cut(rendered: str, content: str, mark: str) -> str:
+    """As in transformers: where the template trims contents, what precedes the cut is trimmed."""
+    place = rendered.rfind(mark)
+    if place < 0 or content.strip() not in rendered:
+        raise InvalidRequestError(
+            "the model's chat template changes the last message, so it cannot be continued",
+            param="continue_final_message",
+        )
+    is_untrimmed = rendered[place + 1 : place + 2] == " "
+    return rendered[:place] if is_untrimmed else rendered[:place].rstrip()
+
+
+def _invalid(message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, param="messages")
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+class _Generation(ext.Extension):
+    """`{% generation %}`, by which templates mark what a model wrote: here without effect."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own name and type
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(
+            parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line
+        )
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter would escape HTML characters."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise _Refusal(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.now().strftime(layout)

@@ -1,0 +1,194 @@
+"""Keeps a user's text from becoming control tokens, while the chat template's own text does.
+
+Control tokens are those marked special and those that the chat template writes out itself (some
+models leave their "<|User|>" unmarked). Before rendering, every control token's text in a message
+is wrapped in two mark characters that occur nowhere else; after it, the marks tell what came from
+whom. The rendering is then cut at the template's control tokens, as the tokenizer does itself, and
+the stretches between are encoded with control tokens switched off. So marked text reads to the
+model like any other text, and a chat without such text gets exactly the tokens that the tokenizer
+gives for the whole rendering. What an assistant said keeps its unmarked kind, like "<think>": the
+model wrote it as a token. Out of reach is only a template that itself edits characters out of a
+message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tokenizers import AddedToken, Tokenizer
+
+from ...core.errors import InvalidRequestError
+from .plain_text import mid_text_tokenizer, plain_text_tokenizer
+
+_PRIVATE_USE = range(0xF0000, 0xFFFFE)
+_OTHER_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+_WHITESPACE = "\t\n\v\f\r " + _OTHER_SPACES + "".join(map(chr, range(0x2000, 0x200B)))
+"""Unicode White_Space, by which tokens take the space beside them; str.strip() takes more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """Characters that occur in no message of a chat and not in its template."""
+
+    open: str
+    close: str
+    end_of_message: str
+
+
+class ControlTokens:
+    """The control tokens of one tokenizer.
+
+    `template_text` is what its chat template writes itself; `unk` is the text of the token for
+    unknown text, should the model not name it.
+    """
+
+    def __init__(self, backend: Tokenizer, *, template_text: str, unk: str | None) -> None:
+        self._tokens = {
+            token.content: (index, token)
+            for index, token in backend.get_added_tokens_decoder().items()
+            if token.special or (token.content.strip() and token.content in template_text)
+        }
+        special = [text for text, (_, token) in self._tokens.items() if token.special]
+        self._pattern = _any_of(self._tokens)
+        self._find_any = re.compile(self._pattern)
+        self._find_special = re.compile(_any_of(special))
+        self._longest = max(map(len, self._tokens), default=0)
+        self._starts = {text[:cut] for text in self._tokens for cut in range(1, len(text))}
+        self._ends = {text[cut:] for text in self._tokens for cut in range(1, len(text))}
+        self._own_chars = set(template_text).union(*self._tokens)
+        unknown = getattr(backend.model, "unk_token", unk)
+        ids = {text: index for text, (index, _) in self._tokens.items() if text != unknown}
+        self._never_from_text = frozenset(ids.values())
+        self._backend = backend
+        self._plain = plain_text_tokenizer(backend, self._tokens)
+        self._mid_text = mid_text_tokenizer(self._plain, self._tokens)
+
+    def marks_for(self, messages: Sequence[Mapping[str, str]]) -> Marks:
+        """Mark characters for this chat."""
+        used = self._own_chars.union(*(text for message in messages for text in message.values()))
+        unused = (char for char in map(chr, _PRIVATE_USE) if char not in used)
+        marks = list(itertools.islice(unused, 3))
+        if len(marks) < 3:
+            raise InvalidRequestError("messages hold every private-use character", param="messages")
+        return Marks(open=marks[0], close=marks[1], end_of_message=marks[2])
+
+    def mark(self, message: Mapping[str, str], marks: Marks) -> dict[str, str]:
+        """The message with marks around control tokens in its texts; most messages have none."""
+        find = self._find_special if message["role"] == "assistant" else self._find_any
+        return {
+            name: text if name == "role" else self._mark_text(text, find, marks)
+            for name, text in message.items()
+        }
+
+    def encode_marked(self, rendered: str, marks: Marks) -> list[int]:
+        """Token ids of a rendering; only the template's own control tokens are control tokens."""
+        if marks.open not in rendered and marks.close not in rendered:
+            return self._encode_unmarked(rendered)
+        ids: list[int] = []
+        before: AddedToken | None = None
+        for number, (text, control) in enumerate(self._stretches(rendered, marks)):
+            index, after = self._tokens.get(control, (None, None))
+            stretch = _trimmed(text, before, after)
+            backend = self._mid_text if number else self._plain
+            ids += self._encode_stretch(backend, stretch, "messages")
+            ids += [] if index is None else [index]
+            before = after
+        return ids
+
+    def encode_plain(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text that holds no control tokens, but for those added around it."""
+        ids = self._encode_stretch(self._plain, text, "prompt")
+        return encode(self._plain, text, add_special_tokens=True) if add_special_tokens else ids
+
+    def _mark_text(self, text: str, find: re.Pattern[str], marks: Marks) -> str:
+        marked = find.sub(lambda match: marks.open + match[0] + marks.close, text)
+        core = text.strip()
+        if not self._may_join(core):
+            return marked
+        before, after = len(text) - len(text.lstrip()), len(text) - len(text.rstrip())
+        inner = marked[before : len(marked) - after]
+        return text[:before] + marks.open + inner + marks.close + text[len(text) - after :]
+
+    def _may_join(self, core: str) -> bool:
+        """Whether what a template writes next to this text could complete it to a control token."""
+        cuts = range(1, min(len(core), self._longest) + 1)
+        if any(core[:cut] in self._ends or core[-cut:] in self._starts for cut in cuts):
+            return True
+        return 0 < len(core) < self._longest and any(core in text for text in self._tokens)
+
+    def _stretches(self, rendered: str, marks: Marks) -> list[tuple[str, str]]:
+        """(text, the template's control token after it or ""), in order, without the marks."""
+        either = f"[{marks.open}{marks.close}]"
+        marked = f"{marks.open}({self._pattern}){marks.close}"
+        stretches, texts, at = [], [], 0
+        for match in re.finditer(f"{marked}|{either}|({self._pattern})", rendered):
+            texts += [rendered[at : match.start()], match[1] or ""]
+            at = match.end()
+            if match[2]:
+                stretches.append(("".join(texts), match[2]))
+                texts = []
+        return [*stretches, ("".join([*texts, rendered[at:]]), "")]
+
+    def _encode_unmarked(self, rendered: str) -> list[int]:
+        ids = encode(self._backend, rendered, add_special_tokens=False)
+        found = sum(index in self._never_from_text for index in ids)
+        if found > sum(1 for _ in self._find_any.finditer(rendered)):
+            raise _unwritable("messages")
+        return ids
+
+    def _encode_stretch(self, backend: Tokenizer, text: str, param: str) -> list[int]:
+        """Checked: a normalizer, or an ordinary word with that text, could make a control token."""
+        ids = encode(backend, text, add_special_tokens=False)
+        if not self._never_from_text.isdisjoint(ids):
+            raise _unwritable(param)
+        return ids
+
+
+def encode(backend: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text. As a batch of one, because only batches let other threads run."""
+    [encoding] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    ids: list[int] = encoding.ids
+    return ids
+
+
+def _unwritable(param: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{param}: the text holds a control token that this model cannot write as plain text",
+        param=param,
+    )
+
+
+def _any_of(texts: Iterable[str]) -> str:
+    """A regular expression for the longest of the texts that fits; for no texts it never matches.
+
+    Common beginnings are written once, so a search takes no longer for a thousand tokens.
+    """
+    ordered = sorted(set(texts))
+    return _branches(ordered) if ordered else "(?!)"
+
+
+def _branches(texts: list[str]) -> str:
+    """`texts` are sorted and differ; an empty one, the first, makes the others optional."""
+    groups = [list(group) for _, group in itertools.groupby(texts, key=lambda text: text[:1])]
+    optional = groups.pop(0) if groups[0] == [""] else None
+    if not groups:
+        return ""
+    branches = []
+    for group in groups:
+        shared = _shared_beginning(group[0], group[-1])
+        branches.append(re.escape(shared) + _branches([text[len(shared) :] for text in group]))
+    return f"(?:{'|'.join(branches)}){'?' if optional else ''}"
+
+
+def _shared_beginning(one: str, other: str) -> str:
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(char for char, _ in pairs)
+
+
+def _trimmed(text: str, before: AddedToken | None, after: AddedToken | None) -> str:
+    """The text between two control tokens, without the space that they take from it."""
+    text = text.lstrip(_WHITESPACE) if before is not None and before.rstrip else text
+    return text.rstrip(_WHITESPACE) if after is not None and after.lstrip else text

@@ -1,0 +1,250 @@
+"""Builds a tokenizer from the metadata of a GGUF file.
+
+`tokenizer.ggml.model` names the algorithm: "gpt2" is byte-level BPE with merges, "llama" is
+SentencePiece's BPE, whose merges follow from the scores of its pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+
+from ...core.errors import ConfigError
+from ...core.log import get_logger
+from .gguf_metadata import GGUFValue
+from .gguf_pre_tokenizers import find_pre_tokenization
+from .tokenizer import HFTokenizer, SpecialTokens
+
+T = TypeVar("T", str, int, bool)
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_logger = get_logger("text")
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, GGUFValue], source: str) -> HFTokenizer:
+    """The tokenizer and chat template that a GGUF file carries; `source` names it in errors.
+
+    Raises ConfigError when a part is missing or of a kind that cannot be reproduced exactly.
+    """
+    fields = _Fields(metadata, source)
+    model = fields.text("tokenizer.ggml.model")
+    if model == "gpt2":
+        backend, adds_bos = _byte_level_bpe(fields)
+    elif model == "llama":
+        backend, adds_bos = _sentencepiece_bpe(fields)
+    else:
+        found = "no tokenizer.ggml.model" if model is None else f"tokenizer.ggml.model {model!r}"
+        raise ConfigError(
+            f"{source} has {found}, supported are gpt2 (byte-level BPE) and llama (SentencePiece "
+            "BPE); or give a directory with a tokenizer.json with --tokenizer"
+        )
+    special_tokens = _special_tokens(fields, is_sentencepiece=model == "llama")
+    backend.post_processor = _post_processor(fields, backend, special_tokens, adds_bos)
+    chat_template = fields.text("tokenizer.chat_template")
+    return HFTokenizer(
+        backend, special_tokens=special_tokens, chat_template=chat_template, source=source
+    )
+
+
+class _Fields:
+    """Typed access to the metadata; an error names the file and the key."""
+
+    def __init__(self, metadata: Mapping[str, GGUFValue], source: str) -> None:
+        self._metadata = metadata
+        self.source = source
+        self.tokens = _without_gaps(self.strings("tokenizer.ggml.tokens"), source)
+
+    def has(self, key: str) -> bool:
+        return key in self._metadata
+
+    def text(self, key: str) -> str | None:
+        return self._typed(key, str)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._typed(key, bool)
+        return default if value is None else value
+
+    def special(self, name: str, default: int | None = None) -> str | None:
+        """The token that `tokenizer.ggml.<name>_token_id` names; None outside the vocabulary."""
+        value = self._typed(f"tokenizer.ggml.{name}_token_id", int)
+        value = default if value is None else value
+        return self.tokens[value] if value is not None and 0 <= value < len(self.tokens) else None
+
+    def strings(self, key: str) -> list[str]:
+        value = self._metadata.get(key)
+        texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+        if not texts:
+            raise ConfigError(
+                f"{self.source} has no {key}: no complete tokenizer; give one with --tokenizer"
+            )
+        return texts
+
+    def numbers(self, key: str) -> list[float] | None:
+        """One number per token, or None when the key is missing."""
+        value = self._metadata.get(key)
+        if value is None:
+            return None
+        items = value if isinstance(value, list) else []
+        numbers = [float(item) for item in items if not isinstance(item, str)]
+        if len(numbers) != len(self.tokens):
+            raise ConfigError(
+                f"{self.source}: {key} must hold one number for each of {len(self.tokens)} tokens"
+            )
+        return numbers
+
+    def token_types(self) -> list[float]:
+        return self.numbers("tokenizer.ggml.token_type") or [float(_NORMAL)] * len(self.tokens)
+
+    def _typed(self, key: str, kind: type[T]) -> T | None:
+        value = self._metadata.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise ConfigError(
+                f"{self.source}: {key} must be of type {kind.__name__}, got {value!r:.80}"
+            )
+        return value
+
+
+def _without_gaps(tokens: list[str], source: str) -> list[str]:
+    """Names empty tokens as llama.cpp does; two ids of one text could not be told apart."""
+    named = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
+    if len(set(named)) != len(named):
+        raise ConfigError(f"{source}: tokenizer.ggml.tokens holds the same token twice")
+    return named
+
+
+def _byte_level_bpe(fields: _Fields) -> tuple[Tokenizer, bool]:
+    """Returns the tokenizer, and whether it adds BOS when the file does not say."""
+    name = fields.text("tokenizer.ggml.pre")
+    if name is None or name == "default":
+        _logger.warning("pre_tokenizer_not_stated", model=fields.source, assumed="gpt-2")
+    pre = find_pre_tokenization(name or "default", fields.source)
+    vocab = {token: index for index, token in enumerate(fields.tokens)}
+    merges = [
+        _split_merge(merge, fields.source) for merge in fields.strings("tokenizer.ggml.merges")
+    ]
+    try:
+        backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre.ignore_merges))
+    except Exception as error:  # the library raises plain Exception
+        raise ConfigError(
+            f"{fields.source}: tokenizer.ggml.merges does not fit its tokens: {error}"
+        ) from error
+    backend.normalizer = pre.normalizer()
+    backend.pre_tokenizer = pre.pre_tokenizer()
+    backend.decoder = decoders.ByteLevel()
+    _add_tokens(backend, fields, special={_CONTROL})
+    return backend, pre.adds_bos
+
+
+def _split_merge(merge: str, source: str) -> tuple[str, str]:
+    left, space, right = merge.partition(" ")
+    if not (left and space and right):
+        raise ConfigError(
+            f"{source}: tokenizer.ggml.merges holds {merge!r}, which is not two tokens"
+        )
+    return left, right
+
+
+def _sentencepiece_bpe(fields: _Fields) -> tuple[Tokenizer, bool]:
+    """As in Llama 2's tokenizer.json: "▁" for spaces, and one before each stretch of text."""
+    architecture = fields.text("general.architecture") or ""
+    charsmap = "tokenizer.ggml.precompiled_charsmap"
+    if architecture.startswith("gemma") or fields.has(charsmap):
+        raise ConfigError(
+            f"{fields.source}: the SentencePiece tokenizer of {architecture or 'this file'} cannot "
+            "be rebuilt exactly; give a directory with a tokenizer.json with --tokenizer"
+        )
+    scores = fields.numbers("tokenizer.ggml.scores")
+    if scores is None:
+        raise ConfigError(
+            f"{fields.source} has no tokenizer.ggml.scores, which a SentencePiece tokenizer needs"
+        )
+    types = fields.token_types()
+    pieces = {
+        token: score
+        for token, score, kind in zip(fields.tokens, scores, types, strict=True)
+        if kind in (_NORMAL, _USER_DEFINED)
+    }
+    vocab = {token: index for index, token in enumerate(fields.tokens)}
+    unk = fields.special("unknown", 0)
+    backend = Tokenizer(
+        models.BPE(
+            vocab=vocab,
+            merges=_merges(pieces, vocab),
+            unk_token=unk,
+            byte_fallback=True,
+            fuse_unk=True,
+        )
+    )
+    _set_spaces(backend, has_prefix=fields.flag("tokenizer.ggml.add_space_prefix", True))
+    _add_tokens(backend, fields, special={_CONTROL, _UNKNOWN})
+    return backend, True
+
+
+def _merges(pieces: Mapping[str, float], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Every way to put a piece together from two others, best score first.
+
+    SentencePiece merges the pair whose result scores best; ordered like this, rank stands for
+    score. The order within one score is that of Hugging Face's own conversion.
+    """
+    found = []
+    for piece, score in pieces.items():
+        halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        halves = [(left, right) for left, right in halves if left in pieces and right in pieces]
+        halves.sort(key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
+        found += [((score, len(left), len(right)), (left, right)) for left, right in halves]
+    found.sort(key=lambda item: item[0], reverse=True)
+    return [pair for _, pair in found]
+
+
+def _set_spaces(backend: Tokenizer, *, has_prefix: bool) -> None:
+    replace = normalizers.Replace(" ", "▁")
+    prefixed = normalizers.Sequence([normalizers.Prepend("▁"), replace])
+    backend.normalizer = prefixed if has_prefix else replace
+    steps: list[decoders.Decoder] = [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+    ]
+    if has_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    backend.decoder = decoders.Sequence(steps)
+
+
+def _add_tokens(backend: Tokenizer, fields: _Fields, *, special: set[int]) -> None:
+    """Tokens that are found whole, before text is split; types in `special` are control tokens."""
+    typed = list(zip(fields.tokens, fields.token_types(), strict=True))
+    control = [token for token, kind in typed if kind in special]
+    plain = [token for token, kind in typed if kind == _USER_DEFINED]
+    backend.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in control]
+    )
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain])
+
+
+def _special_tokens(fields: _Fields, *, is_sentencepiece: bool) -> SpecialTokens:
+    """SentencePiece files may leave out ids that are the same in all of them."""
+    return SpecialTokens(
+        bos=fields.special("bos", 1 if is_sentencepiece else None),
+        eos=fields.special("eos", 2 if is_sentencepiece else None),
+        unk=fields.special("unknown", 0 if is_sentencepiece else None),
+        pad=fields.special("padding"),
+    )
+
+
+def _post_processor(
+    fields: _Fields, backend: Tokenizer, tokens: SpecialTokens, adds_bos: bool
+) -> processors.PostProcessor | None:
+    template, used = ["$A"], {}
+    if tokens.bos is not None and fields.flag("tokenizer.ggml.add_bos_token", adds_bos):
+        template, used["bos"] = ["bos", *template], tokens.bos
+    if tokens.eos is not None and fields.flag("tokenizer.ggml.add_eos_token", False):
+        template, used["eos"] = [*template, "eos"], tokens.eos
+    if not used:
+        return None
+    special = [
+        {"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
+        for name, token in used.items()
+    ]
+    return processors.TemplateProcessing(single=template, special_tokens=special)

@@ -1,0 +1,147 @@
+"""Loads a tokenizer from a Hugging Face directory or a .gguf file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from ...core.errors import ConfigError
+from ...core.log import get_logger
+from .gguf_metadata import read_gguf_metadata
+from .gguf_tokenizer import tokenizer_from_gguf
+from .tokenizer import HFTokenizer, SpecialTokens
+
+_logger = get_logger("text")
+
+
+def load_tokenizer(path: Path) -> HFTokenizer:
+    """The tokenizer and chat template of a model.
+
+    A directory must hold a tokenizer.json; tokenizer_config.json, special_tokens_map.json and
+    chat_template.jinja are read where they exist. What is added around a text (BOS, EOS) is what
+    tokenizer.json's post-processor says. Of a .gguf file only the header is read.
+
+    Raises ConfigError that says what was looked for.
+    """
+    if path.is_dir():
+        return _from_directory(path)
+    if path.is_file() and path.suffix == ".gguf":
+        return tokenizer_from_gguf(read_gguf_metadata(path), str(path))
+    found = "it is neither" if path.exists() else "there is nothing there"
+    raise ConfigError(
+        f"no tokenizer at {path}: needed is a directory with tokenizer.json or a .gguf, {found}"
+    )
+
+
+def _from_directory(path: Path) -> HFTokenizer:
+    backend = _read_backend(path)
+    config = _read_json(path / "tokenizer_config.json")
+    special_tokens = _special_tokens(config, _read_json(path / "special_tokens_map.json"))
+    _complete_added_tokens(backend, config, special_tokens, path)
+    return HFTokenizer(
+        backend,
+        special_tokens=special_tokens,
+        chat_template=_chat_template(path, config),
+        source=str(path),
+    )
+
+
+def _read_backend(path: Path) -> Tokenizer:
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        hint = " (tokenizer.model must be converted first: load and save it with transformers)"
+        has_model = (path / "tokenizer.model").is_file()
+        raise ConfigError(f"{path} has no tokenizer.json{hint if has_model else ''}")
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        raise ConfigError(f"{file} cannot be read as a tokenizer: {error}") from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """The file's object; an empty one when there is no such file."""
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(_read_text(file))
+    except ValueError as error:
+        raise ConfigError(f"{file} cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} must hold a JSON object")
+    return content
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+
+
+def _special_tokens(config: Mapping[str, Any], fallback: Mapping[str, Any]) -> SpecialTokens:
+    def text(role: str) -> str | None:
+        value = config.get(f"{role}_token") or fallback.get(f"{role}_token")
+        value = value.get("content") if isinstance(value, Mapping) else value
+        return value if isinstance(value, str) and value else None
+
+    return SpecialTokens(bos=text("bos"), eos=text("eos"), unk=text("unk"), pad=text("pad"))
+
+
+def _complete_added_tokens(
+    backend: Tokenizer, config: Mapping[str, Any], special_tokens: SpecialTokens, path: Path
+) -> None:
+    """Adds what tokenizer.json lacks: the configuration's tokens, and words with a role."""
+    for index, token in _listed_tokens(config, path):
+        if backend.id_to_token(index) is None:
+            backend.add_tokens([token])
+            if backend.token_to_id(token.content) != index:
+                raise ConfigError(f"{path}: added token {token.content!r} cannot have id {index}")
+    special = {
+        token.content for token in backend.get_added_tokens_decoder().values() if token.special
+    }
+    for text in special_tokens.as_variables().values():
+        if text not in special and backend.token_to_id(text) is not None:
+            backend.add_special_tokens([AddedToken(text, special=True, normalized=False)])
+
+
+def _listed_tokens(config: Mapping[str, Any], path: Path) -> list[tuple[int, AddedToken]]:
+    """The configuration's added_tokens_decoder, by id."""
+    known = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+    tokens = []
+    try:
+        for index, fields in (config.get("added_tokens_decoder") or {}).items():
+            given = {name: fields[name] for name in known if name in fields}
+            tokens.append((int(index), AddedToken(**given)))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}/tokenizer_config.json: added_tokens_decoder is malformed: {error}"
+        ) from error
+    return sorted(tokens, key=lambda item: item[0])
+
+
+def _chat_template(path: Path, config: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, else the configuration's: a text, or of a list the "default" one."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return _read_text(file)
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {
+            entry.get("name"): entry.get("template")
+            for entry in template
+            if isinstance(entry, Mapping)
+        }
+        template = named.get("default")
+        if template is None:
+            _logger.warning(
+                "no_default_chat_template", path=str(path), found=sorted(map(str, named))
+            )
+    if template is not None and not isinstance(template, str):
+        raise ConfigError(
+            f"{path}/tokenizer_config.json: chat_template must be a string or a list of named ones"
+        )
+    return template

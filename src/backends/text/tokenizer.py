@@ -1,0 +1,176 @@
+"""The engine's tokenizer on the `tokenizers` library: text to ids and back, and chats to ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from ...core.errors import InvalidRequestError
+from ...core.interfaces import ChatMessage, Detokenizer
+from .chat_messages import check_messages, check_template_kwargs
+from .chat_template import ChatTemplate
+from .control_tokens import ControlTokens, encode
+from .detokenizer import ByteDetokenizer, WindowDetokenizer
+from .token_table import build_token_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecialTokens:
+    """Texts of the tokens with a role; None where the model has none."""
+
+    bos: str | None = None
+    eos: str | None = None
+    unk: str | None = None
+    pad: str | None = None
+
+    def as_variables(self) -> dict[str, str]:
+        """As chat templates know them: "bos_token" and so on, only those that exist."""
+        pairs = ((f"{field.name}_token", getattr(self, field.name)) for field in fields(self))
+        return {name: text for name, text in pairs if text is not None}
+
+
+class HFTokenizer:
+    """Implements core's `Tokenizer`. Nothing in it changes after construction: any thread may call.
+
+    `backend` is taken over: truncation and padding are switched off. Raises ConfigError when the
+    chat template is not valid Jinja; `source` names the model in errors.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        special_tokens: SpecialTokens | None = None,
+        chat_template: str | None = None,
+        source: str = "tokenizer",
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.special_tokens = special_tokens or SpecialTokens()
+        self._backend = backend
+        self._table = build_token_table(backend, source)
+        self._max_chars_per_token = self._table.max_chars_per_token
+        variables = self.special_tokens.as_variables()
+        self._template = (
+            ChatTemplate(chat_template, variables, source) if chat_template is not None else None
+        )
+        template_text = self._template.literal_text if self._template else ""
+        self._control = ControlTokens(
+            backend, template_text=template_text, unk=self.special_tokens.unk
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        return len(self._table.token_bytes)
+
+    @property
+    def max_chars_per_token(self) -> int:
+        """No token stands for more characters."""
+        return self._max_chars_per_token
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self._id_of(self.special_tokens.bos)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return self._id_of(self.special_tokens.eos)
+
+    @property
+    def unk_token_id(self) -> int | None:
+        return self._id_of(self.special_tokens.unk)
+
+    @property
+    def pad_token_id(self) -> int | None:
+        return self._id_of(self.special_tokens.pad)
+
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of a text. With `parse_special` False, text like "<|im_end|>" stays plain text.
+
+        Raises InvalidRequestError for text that is not valid Unicode.
+        """
+        _check_unicode(text, "prompt")
+        if not parse_special:
+            return self._control.encode_plain(text, add_special_tokens=add_special_tokens)
+        return encode(self._backend, text, add_special_tokens=add_special_tokens)
+
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a chat, through the model's template; as transformers gives for the chat.
+
+        `template_kwargs` are checked against an allow-list. Text in a message never becomes a
+        control token (see ControlTokens). Raises InvalidRequestError, also for both flags at once.
+        """
+        if self._template is None:
+            raise InvalidRequestError(
+                "this model has no chat template; use /v1/completions", param="messages"
+            )
+        if add_generation_prompt and continue_final_message:
+            raise InvalidRequestError(
+                "continue_final_message cannot be used with add_generation_prompt",
+                param="continue_final_message",
+            )
+        checked = check_messages(messages, known_roles=self._template.string_constants)
+        _check_unicode(
+            "".join(text for message in checked for text in message.values()), "messages"
+        )
+        marks = self._control.marks_for(checked)
+        rendered = self._template.render(
+            [self._control.mark(message, marks) for message in checked],
+            add_generation_prompt=add_generation_prompt,
+            continuation_mark=marks.end_of_message if continue_final_message else None,
+            template_kwargs=check_template_kwargs(template_kwargs),
+        )
+        return self._control.encode_marked(rendered, marks)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of these tokens; bytes that are not UTF-8 are U+FFFD, unknown ids nothing."""
+        visible = self._table.visible(token_ids, skip_special_tokens=skip_special_tokens)
+        if not self._table.joins_bytes:
+            return self._backend.decode(visible, skip_special_tokens=False)
+        pieces = [self._table.token_bytes[index] for index in visible]
+        if self._table.strips_first and pieces and pieces[0].startswith(b" "):
+            pieces[0] = self._backend.decode(visible[:1], skip_special_tokens=False).encode()
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that this token stands for; none for an id that no token has."""
+        known = 0 <= token_id < len(self._table.token_bytes)
+        return self._table.token_bytes[token_id] if known else b""
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+        """A fresh incremental detokenizer of generated tokens."""
+        if self._table.joins_bytes:
+            return ByteDetokenizer(self._table, skip_special_tokens=skip_special_tokens)
+        return WindowDetokenizer(
+            self._backend, self._table, skip_special_tokens=skip_special_tokens
+        )
+
+    def _id_of(self, token: str | None) -> int | None:
+        return None if token is None else self._backend.token_to_id(token)
+
+
+def _check_unicode(text: str, param: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{param} holds half of a surrogate pair at character {error.start}, which is not text",
+            param=param,
+        ) from None

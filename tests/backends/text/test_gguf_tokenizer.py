@@ -1,0 +1,261 @@
+"""Tokenizers out of GGUF metadata: every supported kind, and clear words for the others."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenmill.backends.text.gguf_pre_tokenizers import PRE_TOKENIZATIONS
+from tokenmill.backends.text.gguf_tokenizer import tokenizer_from_gguf
+from tokenmill.core.errors import ConfigError
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+Metadata = dict[str, Any]
+
+
+def learn(
+    corpus: list[str], pre_tokenizer: Any, alphabet: list[str]
+) -> tuple[list[str], list[str]]:
+    """Tokens in the order of their ids and merges, from a little text."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizer
+    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, initial_alphabet=alphabet)
+    trained.train_from_iterator(corpus, trainer)
+    model = json.loads(trained.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    return tokens, [" ".join(merge) for merge in model["merges"]]
+
+
+@pytest.fixture
+def byte_level(corpus: list[str]) -> Metadata:
+    """Byte-level BPE with all 256 bytes, two control tokens and a user-defined one."""
+    pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens, merges = learn(corpus, pre_tokenizer, pre_tokenizers.ByteLevel.alphabet())
+    added = ["<|bos|>", "<|eos|>", "<think>"]
+    return {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": [*tokens, *added],
+        "tokenizer.ggml.token_type": [NORMAL] * len(tokens) + [CONTROL, CONTROL, USER_DEFINED],
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": len(tokens),
+        "tokenizer.ggml.eos_token_id": len(tokens) + 1,
+    }
+
+
+@pytest.fixture
+def sentencepiece(corpus: list[str]) -> Metadata:
+    """Metadata as of Llama 2: scores, byte tokens, <unk>, <s>, </s>, no merges."""
+    learned, _ = learn(corpus, pre_tokenizers.Metaspace(), [])
+    first = ["<unk>", "<s>", "</s>"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    learned.sort(key=lambda token: len(token) == 1)  # characters last, as SentencePiece puts them
+    tokens = [*first, *bytes_, *learned, "<|user|>"]
+    types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(learned), USER_DEFINED]
+    return {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * 259 + [-float(n) for n in range(len(learned) + 1)],
+        "tokenizer.ggml.token_type": types,
+    }
+
+
+TEXTS = ["The dog's 12 tokens, 1234!\n\n  HELLO", "naïve 日本語 🙂", "  a  b\t\n", "don't WE'LL"]
+
+
+@pytest.mark.parametrize("name", PRE_TOKENIZATIONS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_pre_tokenizer_keeps_the_text(byte_level: Metadata, name: str, text: str) -> None:
+    """Whatever the split, the tokens of a text decode to it."""
+    tokenizer = tokenizer_from_gguf(byte_level | {"tokenizer.ggml.pre": name}, "x.gguf")
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("gpt-2", ["ab", "Ġ123", "!", "Ġ", "Ġ45"]),
+        ("smollm", ["ab", "Ġ", "1", "2", "3", "!", "ĠĠ", "4", "5"]),
+        ("llama-bpe", ["ab", "Ġ", "123", "!", "Ġ", "Ġ", "45"]),
+        ("qwen2", ["ab", "Ġ", "1", "2", "3", "!", "Ġ", "Ġ", "4", "5"]),
+        ("tekken", ["ab", "Ġ", "1", "2", "3", "!", "Ġ", "Ġ", "4", "5"]),
+    ],
+)
+def test_pre_tokenizers_split_digits_and_spaces_each_in_its_way(
+    name: str, pieces: list[str]
+) -> None:
+    """What the models were trained with."""
+    split = PRE_TOKENIZATIONS[name].pre_tokenizer().pre_tokenize_str("ab 123!  45")
+    assert [piece for piece, _ in split] == pieces
+
+
+def test_composed_characters_are_one_for_models_that_normalize(byte_level: Metadata) -> None:
+    """Qwen's own tokenizer applies NFC; a GGUF does not say so."""
+    qwen = tokenizer_from_gguf(byte_level | {"tokenizer.ggml.pre": "qwen2"}, "x.gguf")
+    assert qwen.encode("e\u0301") == qwen.encode("é")
+
+
+def test_whole_pieces_win_over_merges_where_the_model_says_so(byte_level: Metadata) -> None:
+    """A word in the vocabulary that no merge makes, as in Llama 3."""
+    changed = byte_level | {"tokenizer.ggml.merges": byte_level["tokenizer.ggml.merges"][:1]}
+    word = changed["tokenizer.ggml.tokens"].index("Ġthe")
+    llama3 = tokenizer_from_gguf(changed | {"tokenizer.ggml.pre": "llama-bpe"}, "x.gguf")
+    smaug = tokenizer_from_gguf(changed | {"tokenizer.ggml.pre": "smaug-bpe"}, "x.gguf")
+    assert llama3.encode(" the", add_special_tokens=False) == [word]
+    assert smaug.encode(" the", add_special_tokens=False) != [word]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "adds"),
+    [
+        ("gpt-2", {}, (False, False)),
+        ("llama-bpe", {}, (True, False)),
+        ("llama-bpe", {"add_bos_token": False}, (False, False)),
+        ("gpt-2", {"add_bos_token": True, "add_eos_token": True}, (True, True)),
+    ],
+)
+def test_bos_and_eos_are_added_as_the_file_or_else_the_model_kind_says(
+    byte_level: Metadata, name: str, flags: dict[str, bool], adds: tuple[bool, bool]
+) -> None:
+    """Only with add_special_tokens."""
+    keys = {f"tokenizer.ggml.{key}": value for key, value in flags.items()}
+    tokenizer = tokenizer_from_gguf(byte_level | keys | {"tokenizer.ggml.pre": name}, "x.gguf")
+    bare = tokenizer.encode("the dog", add_special_tokens=False)
+    bos, eos = [tokenizer.bos_token_id] * adds[0], [tokenizer.eos_token_id] * adds[1]
+    assert tokenizer.encode("the dog") == [*bos, *bare, *eos]
+
+
+def test_control_tokens_are_special_and_user_defined_ones_are_not(byte_level: Metadata) -> None:
+    """Both are found whole in a text; only the first are skipped in decoding."""
+    tokenizer = tokenizer_from_gguf(byte_level, "x.gguf")
+    ids = tokenizer.encode("<|bos|><think>")
+    assert ids == [tokenizer.bos_token_id, tokenizer.vocab_size - 1]
+    assert tokenizer.decode(ids) == "<think>"
+
+
+def test_an_unstated_pre_tokenizer_is_taken_as_gpt2_with_a_warning(
+    byte_level: Metadata, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Old files do not say; the user is told."""
+    expected = tokenizer_from_gguf(byte_level, "x.gguf").encode(TEXTS[0])
+    del byte_level["tokenizer.ggml.pre"]
+    with caplog.at_level(logging.WARNING, logger="tokenmill"):
+        assert tokenizer_from_gguf(byte_level, "x.gguf").encode(TEXTS[0]) == expected
+    assert "pre_tokenizer_not_stated" in caplog.text
+
+
+def spm_reference(text: str, metadata: Metadata) -> list[int]:
+    """SentencePiece's own way: join the neighbours whose result scores best, the leftmost first."""
+    tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
+    score = {token: scores[i] for i, token in enumerate(tokens) if i > 258}
+    symbols = list("▁" + text.replace(" ", "▁")) if text else []
+    while True:
+        pairs = [(score[a + b], -i) for i, (a, b) in enumerate(pairwise(symbols)) if a + b in score]
+        if not pairs:
+            break
+        at = -max(pairs)[1]
+        symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
+    ids: list[int] = []
+    for symbol in symbols:
+        ids += [tokens.index(symbol)] if symbol in score else [3 + byte for byte in symbol.encode()]
+    return ids
+
+
+def test_sentencepiece_encodes_as_sentencepiece_does(sentencepiece: Metadata) -> None:
+    """Merges follow from scores; unknown characters become bytes."""
+    tokenizer = tokenizer_from_gguf(sentencepiece, "x.gguf")
+
+    @given(
+        st.lists(
+            st.sampled_from(
+                ["the", " ", "dog", "token", "s", "prompt", "é", "\n", "qu", ".", "🙂"]
+            ),
+            max_size=12,
+        )
+    )
+    def check(words: list[str]) -> None:
+        text = "".join(words)
+        assert tokenizer.encode(text, add_special_tokens=False) == spm_reference(
+            text, sentencepiece
+        )
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+    check()
+
+
+def test_sentencepiece_adds_bos_unless_told_not_to(sentencepiece: Metadata) -> None:
+    """Its ids for unknown, BOS and EOS need not be stated."""
+    tokenizer = tokenizer_from_gguf(sentencepiece, "x.gguf")
+    assert (tokenizer.unk_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 2)
+    assert tokenizer.encode("dog")[0] == 1
+    bare = tokenizer_from_gguf(sentencepiece | {"tokenizer.ggml.add_bos_token": False}, "x.gguf")
+    assert bare.encode("dog") == tokenizer.encode("dog")[1:]
+
+
+def test_sentencepiece_space_prefix_can_be_switched_off(sentencepiece: Metadata) -> None:
+    """And what it would have stripped in decoding is then kept."""
+    tokenizer = tokenizer_from_gguf(
+        sentencepiece | {"tokenizer.ggml.add_space_prefix": False}, "x.gguf"
+    )
+    assert tokenizer.decode(tokenizer.encode(" dog")) == " dog"
+    assert tokenizer.decode(tokenizer.encode("dog")) == "dog"
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"tokenizer.ggml.model": "t5"}, "'t5', supported are gpt2"),
+        ({"tokenizer.ggml.model": None}, "no tokenizer.ggml.model, supported"),
+        ({"tokenizer.ggml.model": 3}, "tokenizer.ggml.model must be of type str"),
+        ({"tokenizer.ggml.pre": "qwen22"}, "supported are default, .*Did you mean 'qwen2'"),
+        ({"tokenizer.ggml.tokens": None}, "no tokenizer.ggml.tokens"),
+        ({"tokenizer.ggml.merges": None}, "no tokenizer.ggml.merges"),
+        ({"tokenizer.ggml.merges": ["ab"]}, "'ab', which is not two tokens"),
+        ({"tokenizer.ggml.merges": ["nope nope"]}, "merges does not fit"),
+        ({"tokenizer.ggml.token_type": [1, 2]}, "one number for each"),
+        ({"tokenizer.ggml.tokens": ["a", "a"]}, "same token twice"),
+        ({"tokenizer.chat_template": "{% if"}, "chat template of x.gguf is not valid"),
+        ({"tokenizer.chat_template": 1}, "must be of type str"),
+    ],
+)
+def test_what_cannot_be_used_is_named(byte_level: Metadata, change: Metadata, what: str) -> None:
+    """With the file, the key and what is supported."""
+    changed = {key: value for key, value in (byte_level | change).items() if value is not None}
+    with pytest.raises(ConfigError, match=what) as caught:
+        tokenizer_from_gguf(changed, "x.gguf")
+    assert "x.gguf" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"general.architecture": "gemma2"}, "gemma2 cannot be rebuilt exactly"),
+        ({"tokenizer.ggml.precompiled_charsmap": [1]}, "cannot be rebuilt exactly"),
+        ({"tokenizer.ggml.scores": None}, "no tokenizer.ggml.scores"),
+    ],
+)
+def test_a_sentencepiece_that_cannot_be_exact_is_refused(
+    sentencepiece: Metadata, change: Metadata, what: str
+) -> None:
+    """Rather than tokens that are nearly right."""
+    changed = {key: value for key, value in (sentencepiece | change).items() if value is not None}
+    with pytest.raises(ConfigError, match=what):
+        tokenizer_from_gguf(changed, "x.gguf")
+
+
+def test_special_ids_outside_the_vocabulary_are_not_used(byte_level: Metadata) -> None:
+    """As in llama.cpp; empty tokens get a name of their own."""
+    tokens = [*byte_level["tokenizer.ggml.tokens"][:-1], ""]
+    changed = byte_level | {"tokenizer.ggml.eos_token_id": 10**6, "tokenizer.ggml.tokens": tokens}
+    tokenizer = tokenizer_from_gguf(changed, "x.gguf")
+    assert tokenizer.eos_token_id is None
+    assert tokenizer.vocab_size == len(tokens)

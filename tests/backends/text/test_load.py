@@ -1,0 +1,177 @@
+"""Tokenizers from directories and files on disk, as models come."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenmill.backends.text.load import load_tokenizer
+from tokenmill.backends.text.tokenizer import HFTokenizer
+from tokenmill.core.errors import ConfigError
+
+CHAT = [{"role": "user", "content": "hi <|im_end|>"}]
+
+
+@pytest.fixture(scope="module")
+def saved(oracle: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model's tokenizer as transformers saves it."""
+    path = tmp_path_factory.mktemp("saved")
+    oracle.save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def directory(saved: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def change(file: Path, **fields: Any) -> None:
+    """Sets fields of a JSON file; None takes them out."""
+    content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    content = {key: value for key, value in (content | fields).items() if value is not None}
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_a_saved_directory_gives_the_tokenizer_of_the_gguf(
+    directory: Path, smollm: HFTokenizer, text: str
+) -> None:
+    """Same ids, text, special tokens and chats."""
+    tokenizer = load_tokenizer(directory)
+    ids = smollm.encode(text)
+    assert (tokenizer.encode(text), tokenizer.decode(ids)) == (ids, smollm.decode(ids))
+    assert tokenizer.special_tokens == smollm.special_tokens
+    assert tokenizer.vocab_size == smollm.vocab_size
+    assert tokenizer.encode_chat(CHAT) == smollm.encode_chat(CHAT)
+
+
+def test_the_jinja_file_goes_before_the_configuration(directory: Path) -> None:
+    """As in transformers."""
+    change(directory / "tokenizer_config.json", chat_template="config")
+    (directory / "chat_template.jinja").write_text("file", encoding="utf-8")
+    tokenizer = load_tokenizer(directory)
+    assert tokenizer.decode(tokenizer.encode_chat(CHAT)) == "file"
+
+
+def test_of_named_templates_the_default_is_taken(directory: Path) -> None:
+    """A list without one is no template."""
+    (directory / "chat_template.jinja").unlink(missing_ok=True)
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    change(directory / "tokenizer_config.json", chat_template=named)
+    tokenizer = load_tokenizer(directory)
+    assert tokenizer.decode(tokenizer.encode_chat(CHAT)) == "plain"
+    change(directory / "tokenizer_config.json", chat_template=named[:1])
+    assert not load_tokenizer(directory).has_chat_template
+
+
+def test_a_tokenizer_json_alone_is_enough(directory: Path) -> None:
+    """Without roles for tokens and without chats."""
+    for file in directory.iterdir():
+        if file.name != "tokenizer.json":
+            file.unlink()
+    tokenizer = load_tokenizer(directory)
+    assert tokenizer.encode("Hello<|im_end|>") == [19556, 2]
+    assert tokenizer.eos_token_id is None
+    assert not tokenizer.has_chat_template
+
+
+def test_special_tokens_may_stand_in_a_file_of_their_own(directory: Path) -> None:
+    """As text or as object."""
+    change(directory / "tokenizer_config.json", bos_token=None, eos_token=None)
+    tokens = {"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>", "lstrip": False}}
+    change(directory / "special_tokens_map.json", **tokens)
+    tokenizer = load_tokenizer(directory)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
+
+
+def test_a_word_with_a_role_becomes_special(directory: Path) -> None:
+    """EOS is skipped in decoding though tokenizer.json lists it as an ordinary word."""
+    change(directory / "tokenizer_config.json", eos_token="Ġthe")
+    tokenizer = load_tokenizer(directory)
+    assert tokenizer.eos_token_id is not None
+    assert tokenizer.decode([tokenizer.eos_token_id]) == ""
+
+
+def test_added_tokens_of_the_configuration_are_added(directory: Path) -> None:
+    """Where tokenizer.json lacks them; their ids must be the next ones."""
+    listed = {"49152": {"content": "<new>", "special": True, "normalized": False}}
+    change(directory / "tokenizer_config.json", added_tokens_decoder=listed)
+    assert load_tokenizer(directory).encode("<new>") == [49152]
+    change(directory / "tokenizer_config.json", added_tokens_decoder={"50000": listed["49152"]})
+    with pytest.raises(ConfigError, match="'<new>' cannot have id 50000"):
+        load_tokenizer(directory)
+
+
+def test_truncation_and_padding_of_the_file_are_ignored(
+    sentencepiece_backend: Callable[[], Tokenizer], tmp_path: Path
+) -> None:
+    """They are for training; a prompt is never cut silently."""
+    backend = sentencepiece_backend()
+    whole = backend.encode("the dog again").ids
+    backend.enable_truncation(2)
+    backend.enable_padding(length=50)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path).encode("the dog again") == whole
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "what"),
+    [
+        ("tokenizer.json", "{}", "tokenizer.json cannot be read as a tokenizer"),
+        ("tokenizer_config.json", "{", "tokenizer_config.json cannot be read as JSON"),
+        ("tokenizer_config.json", "[]", "must hold a JSON object"),
+        (
+            "tokenizer_config.json",
+            '{"chat_template": 1}',
+            "chat_template must be a string or a list",
+        ),
+        (
+            "tokenizer_config.json",
+            '{"added_tokens_decoder": {"x": {}}}',
+            "added_tokens_decoder is malformed",
+        ),
+        (
+            "tokenizer_config.json",
+            '{"added_tokens_decoder": [1]}',
+            "added_tokens_decoder is malformed",
+        ),
+        ("special_tokens_map.json", "nonsense", "special_tokens_map.json cannot be read as JSON"),
+        ("chat_template.jinja", "{% endif %}", "chat template of .* is not valid"),
+    ],
+)
+def test_a_broken_file_is_named(directory: Path, file: str, content: str, what: str) -> None:
+    """With what is wrong in it."""
+    if file == "tokenizer_config.json":
+        (directory / "chat_template.jinja").unlink(missing_ok=True)
+    (directory / file).write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError, match=what):
+        load_tokenizer(directory)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    """Where it was looked for and what would do."""
+    with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(ConfigError, match="must be converted first"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(ConfigError, match=r"or a \.gguf, it is neither"):
+        load_tokenizer(tmp_path / "tokenizer.model")
+    with pytest.raises(ConfigError, match="there is nothing there"):
+        load_tokenizer(tmp_path / "none")
+
+
+def test_of_a_gguf_file_only_the_header_is_needed(
+    gguf_path: Path, tmp_path: Path, smollm: HFTokenizer
+) -> None:
+    """A file cut off behind its metadata, far ahead of the tensors, gives the same tokenizer."""
+    with gguf_path.open("rb") as file:
+        (tmp_path / "head.gguf").write_bytes(file.read(3_000_000))
+    tokenizer = load_tokenizer(tmp_path / "head.gguf")
+    assert tokenizer.encode_chat(CHAT) == smollm.encode_chat(CHAT)
