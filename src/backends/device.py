@@ -8,7 +8,7 @@ from ..core.errors import ConfigError
 
 
 def choose_device(name: str) -> torch.device:
-    """"auto" is the GPU if there is one. Raises ConfigError for a device that is not there."""
+    """ "auto" is the GPU if there is one. Raises ConfigError for a device that is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -25,7 +25,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, published: torch.dtype, device: torch.device) -> torch.dtype:
-    """"auto" is bfloat16 where the device computes it natively, else float32; a model published in
+    """ "auto" is bfloat16 where the device computes it natively, else float32; a model published in
     float16 stays in it on a GPU. Raises ConfigError for float16 on a CPU."""
     if name == "auto":
         if device.type == "cuda" and published is torch.float16:

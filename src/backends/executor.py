@@ -34,7 +34,12 @@ class ModelExecutor:
 
     @classmethod
     def load(
-        cls, config: EngineConfig, attention_backend: Any, progress: Progress, *, swaps: bool = False
+        cls,
+        config: EngineConfig,
+        attention_backend: Any,
+        progress: Progress,
+        *,
+        swaps: bool = False,
     ) -> Self:
         """Open the model, check what can be checked, then read the weights.
 
@@ -74,7 +79,9 @@ class ModelExecutor:
         num_blocks = kv_cache.count_blocks(
             config,
             block_bytes,
-            cuda_room=measure_activations(decoder, config, device) if device.type == "cuda" else None,
+            cuda_room=measure_activations(decoder, config, device)
+            if device.type == "cuda"
+            else None,
             block_limit=config.max_num_seqs * -(-max_len // config.block_size),
         )
         num_host_blocks = kv_cache.count_host_blocks(config, block_bytes) if swaps else 0

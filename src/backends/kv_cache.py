@@ -69,7 +69,7 @@ def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
 
     Raises ConfigError when the host has less memory free than what was asked for.
     """
-    free = psutil.virtual_memory().available
+    free: int = psutil.virtual_memory().available
     if config.swap_space is None:
         return min(SWAP_DEFAULT, free // 4) // block_bytes
     wanted = int(config.swap_space * 2**30)
@@ -90,14 +90,17 @@ def allocate(
     dtype: torch.dtype,
     device: torch.device,
 ) -> KVCache:
-    """Zeroed memory: backends may read a block's unused slots, and NaN there would spread."""
+    """Device memory is zeroed: backends may read a block's unused slots, and NaN there would spread.
+
+    Host blocks are only read after they were written whole, so theirs is not touched before.
+    """
     shape = attention.kv_cache_shape(num_blocks)
     host_shape = attention.kv_cache_shape(num_host_blocks)
     pinned = device.type == "cuda" and num_host_blocks > 0
     return KVCache(
         layers=[torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)],
         host_layers=[
-            torch.zeros(host_shape, dtype=dtype, pin_memory=pinned) for _ in range(num_layers)
+            torch.empty(host_shape, dtype=dtype, pin_memory=pinned) for _ in range(num_layers)
         ],
         block_size=block_size,
     )

@@ -41,7 +41,9 @@ class RequestState:
 
     def advance(self, grant: Grant, block_size: int) -> None:
         """Take in a grant: from now on its tokens count as computed."""
-        assert grant.start == self.num_computed_tokens, "a plan computes a request's tokens in order"
+        assert grant.start == self.num_computed_tokens, (
+            "a plan computes a request's tokens in order"
+        )
         end = grant.start + grant.num_tokens
         assert end <= len(self.token_ids), "a plan computes only tokens that are known"
         self.grow(grant.new_block_ids)

@@ -67,7 +67,10 @@ def _forbid_early_stops(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:
         start = state.start
         # The token that is sampled now is number num_generated + 1, and may be the last from
         # min_tokens on.
-        if state.num_generated_tokens + 1 < start.sampling_params.min_tokens and start.stop_token_ids:
+        if (
+            state.num_generated_tokens + 1 < start.sampling_params.min_tokens
+            and start.stop_token_ids
+        ):
             logits_rv[row, list(start.stop_token_ids)] = -torch.inf
 
 
@@ -110,7 +113,7 @@ def _threshold(
     vocab_size = probs_fv.shape[1]
     for num_sorted in (min(_FIRST_GUESS, vocab_size), vocab_size):
         best_fs = probs_fv.topk(num_sorted, dim=1).values
-        place_f1 = (top_k_f1.clamp(max=num_sorted) - 1)
+        place_f1 = top_k_f1.clamp(max=num_sorted) - 1
         kth_f1 = best_fs.gather(1, place_f1)
         is_whole_f1 = top_k_f1 >= vocab_size
         kept_fv = probs_fv.double() * (is_whole_f1 | (probs_fv >= kth_f1))
@@ -134,8 +137,12 @@ def _draw(probs_rv: torch.Tensor, uniform_r: torch.Tensor) -> torch.Tensor:
     below_total_r1 = torch.nextafter(total_r1, torch.zeros_like(total_r1))
     target_r1 = torch.minimum(uniform_r.unsqueeze(1) * total_r1, below_total_r1)
     # right=True: the first token whose cumulative probability exceeds the target.
-    return torch.searchsorted(cumulative_rv, target_r1, right=True).squeeze(1).clamp_(
-        max=probs_rv.shape[1] - 1  # NaN rows only; they are reported as not finite
+    return (
+        torch.searchsorted(cumulative_rv, target_r1, right=True)
+        .squeeze(1)
+        .clamp_(
+            max=probs_rv.shape[1] - 1  # NaN rows only; they are reported as not finite
+        )
     )
 
 

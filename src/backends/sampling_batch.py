@@ -53,9 +53,13 @@ class SamplingBatch:
         params = [state.start.sampling_params for state in states]
         self.all_greedy = all(p.is_greedy for p in params)
         self.is_greedy_r = torch.tensor([p.is_greedy for p in params], device=device)
-        self.temperature_r1 = _column([1.0 if p.is_greedy else p.temperature for p in params], device)
+        self.temperature_r1 = _column(
+            [1.0 if p.is_greedy else p.temperature for p in params], device
+        )
         self.seeds_r = torch.tensor([state.start.seed for state in states], device=device)
-        self.min_p_r1 = _column([p.min_p for p in params], device) if any(p.min_p for p in params) else None
+        self.min_p_r1 = (
+            _column([p.min_p for p in params], device) if any(p.min_p for p in params) else None
+        )
         self.filtered = [i for i, p in enumerate(params) if _is_filtered(p, vocab_size)]
         self.filtered_rows = torch.tensor(self.filtered, dtype=torch.int64, device=device)
         top_k = [p.top_k if p.top_k > 0 else vocab_size for p in params]

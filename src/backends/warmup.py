@@ -19,7 +19,9 @@ def measure_activations(decoder: Decoder, config: EngineConfig, device: torch.de
     token_ids_t = torch.zeros(num_tokens, dtype=torch.int64, device=device)
     positions_t = torch.arange(num_tokens, device=device)
     torch.cuda.reset_peak_memory_stats(device)
-    hidden_te = decoder.forward(token_ids_t, positions_t, lambda layer, q, k, v: torch.empty_like(q))
+    hidden_te = decoder.forward(
+        token_ids_t, positions_t, lambda layer, q, k, v: torch.empty_like(q)
+    )
     logits_rv = decoder.compute_logits(hidden_te[: config.max_num_seqs])
     (logits_rv / 1.0).softmax(dim=1).cumsum(dim=1, dtype=torch.float64)
     torch.cuda.synchronize(device)

@@ -49,6 +49,11 @@ class EngineClient(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
     @property
+    def model_name(self) -> str:
+        """The name that the API and metrics show."""
+        ...
+
+    @property
     def max_model_len(self) -> int:
         """Longest sequence, prompt and output together, that this engine accepts."""
         ...

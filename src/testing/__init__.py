@@ -1,0 +1,45 @@
+"""For plugin authors: the conformance kit, and an engine that needs no model.
+
+Everything is imported when asked for: the kit needs pytest, the rest does not.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .conformance import (
+        AdmissionConformance,
+        ObserverConformance,
+        PackageConformance,
+        PreemptionConformance,
+        SchedulerConformance,
+        SchedulingPolicyConformance,
+    )
+    from .simulated_executor import SimulatedExecutor, expected_tokens
+    from .toy_tokenizer import ToyTokenizer
+
+__all__ = [
+    "AdmissionConformance",
+    "ObserverConformance",
+    "PackageConformance",
+    "PreemptionConformance",
+    "SchedulerConformance",
+    "SchedulingPolicyConformance",
+    "SimulatedExecutor",
+    "ToyTokenizer",
+    "expected_tokens",
+]
+
+_MODULES = {
+    "SimulatedExecutor": "simulated_executor",
+    "ToyTokenizer": "toy_tokenizer",
+    "expected_tokens": "simulated_executor",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'conformance')}"), name)

@@ -82,6 +82,8 @@ class AttentionBackend(Protocol):
         """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         ...
 
-    def copy_blocks(self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_blocks(
+        self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
+    ) -> None:
         """Copy whole blocks of one layer, (source block, target block), in order."""
         ...

@@ -17,15 +17,13 @@ TOKENMILL_API = (1, 1)
 class LowestPriority:
     """The least urgent candidate; among equals the one that frees the most blocks, then the last."""
 
-    modes = ("recompute",)
+    modes: tuple[str, ...] = ("recompute",)
 
     @hookimpl
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
     ) -> Victim:
-        chosen = max(
-            reversed(candidates), key=lambda c: (c.request.priority, c.num_freed_blocks)
-        )
+        chosen = max(reversed(candidates), key=lambda c: (c.request.priority, c.num_freed_blocks))
         return Victim(request=chosen.request, mode="recompute")
 
 

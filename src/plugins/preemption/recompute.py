@@ -17,7 +17,7 @@ TOKENMILL_API = (1, 1)
 class Recompute:
     """The last candidate, which is the most junior one."""
 
-    modes = ("recompute",)
+    modes: tuple[str, ...] = ("recompute",)
 
     @hookimpl
     def preempt(

@@ -16,7 +16,7 @@ TOKENMILL_API = (1, 1)
 class Swap:
     """The last candidate, which is the most junior one."""
 
-    modes = ("swap", "recompute")
+    modes: tuple[str, ...] = ("swap", "recompute")
 
     @hookimpl
     def preempt(

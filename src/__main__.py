@@ -1,0 +1,7 @@
+"""`python -m tokenmill` is the command line."""
+
+import sys
+
+from .api.cli import main
+
+sys.exit(main())

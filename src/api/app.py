@@ -1,0 +1,65 @@
+"""The Starlette application over one engine."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
+
+from ..core.client import EngineClient
+from ..core.errors import TokenmillError
+from . import operations
+from .auth import RequireKey
+from .chat import create_chat_completion
+from .completions import create_completion
+from .context import AppContext, ServerSettings
+from .errors import APIError, handle_error
+
+ROUTES = (
+    Route("/", operations.index),
+    Route("/health", operations.health),
+    Route("/ready", operations.ready),
+    Route("/ping", operations.health, methods=["GET", "POST"]),
+    Route("/load", operations.load),
+    Route("/version", operations.version),
+    Route("/metrics", operations.metrics),
+    Route("/plugins", operations.plugins),
+    Route("/openapi.json", operations.openapi),
+    Route("/tokenize", operations.tokenize, methods=["POST"]),
+    Route("/detokenize", operations.detokenize, methods=["POST"]),
+    Route("/v1/models", operations.models),
+    Route("/v1/models/{name:path}", operations.model),
+    Route("/v1/completions", create_completion, methods=["POST"]),
+    Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+)
+
+
+def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> Starlette:
+    """An ASGI app that serves a started engine; who starts the engine also closes it."""
+    settings = settings or ServerSettings()
+    middleware = []
+    if settings.allowed_origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.allowed_origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+            )
+        )
+    if settings.api_keys:
+        middleware.append(Middleware(RequireKey, keys=settings.api_keys))
+    app = Starlette(
+        routes=list(ROUTES),
+        middleware=middleware,
+        exception_handlers={
+            APIError: handle_error,
+            TokenmillError: handle_error,
+            HTTPException: handle_error,
+            Exception: handle_error,
+        },
+    )
+    app.state.context = AppContext(engine=engine, settings=settings)
+    return app

@@ -1,0 +1,77 @@
+"""The command line: `tokenmill serve | generate | chat | plugins | model`.
+
+Importing this file loads no torch, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from .. import __version__
+from ..core.errors import TokenmillError
+from ..core.suggest import did_you_mean
+from .commands import chat, generate, model, plugins, serve
+
+COMMANDS = (serve, generate, chat, plugins, model)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that refuses abbreviations and says which flag was probably meant."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        for word in message.split():
+            if word.startswith("--"):
+                known = [name for action in self._known_actions() for name in action]
+                message += did_you_mean(word.split("=")[0], known)
+                break
+        self.exit(2, f"error: {message}\nSee `{self.prog} --help`.\n")
+
+    def _known_actions(self) -> list[Sequence[str]]:
+        parsers = [self]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+        return [action.option_strings for parser in parsers for action in parser._actions]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = _Parser(
+        prog="tokenmill",
+        description="An LLM inference engine whose every policy can be swapped by pip install.",
+    )
+    parser.add_argument("--version", action="version", version=f"tokenmill {__version__}")
+    subparsers = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_Parser
+    )
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; a user's mistake is one line on stderr and exit status 1 (2 for wrong flags)."""
+    args = make_parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except TokenmillError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

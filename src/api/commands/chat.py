@@ -1,0 +1,170 @@
+"""`tokenmill chat`: a conversation in the terminal, with a running server or without."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from ...core.errors import TokenmillError
+from ..engine_flags import add_engine_flags, engine_config
+from ..progress import ProgressDisplay
+from ..sampling_flags import add_sampling_flags, sampling_options
+
+Messages = list[dict[str, str]]
+
+
+class Partner(Protocol):
+    """Whoever answers."""
+
+    def answer(self, messages: Messages) -> AsyncIterator[str]:
+        """The answer, piece by piece."""
+        ...
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "chat",
+        help="talk to a model in the terminal",
+        description="Talk to a model in the terminal: to a running server with --url, else to one that "
+        "is loaded here. An empty line or Ctrl-D ends it.",
+    )
+    group = parser.add_argument_group("conversation")
+    group.add_argument("--url", help="a server's address, for example http://127.0.0.1:8000/v1")
+    group.add_argument("--api-key", help="key of that server")
+    group.add_argument("-q", "--quick", metavar="TEXT", help="say this, print the answer, and end")
+    group.add_argument(
+        "--system-prompt", metavar="TEXT", help="instructions before the conversation"
+    )
+    group.add_argument("--stats", action="store_true", help="print time to first token and speed")
+    add_sampling_flags(parser)
+    add_engine_flags(parser, leave_out=("seed", "served_model_name", "metrics_prefix"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises TokenmillError when there is no model or no server."""
+    asyncio.run(_talk(args))
+    return 0
+
+
+async def _talk(args: argparse.Namespace) -> None:
+    system = args.system_prompt
+    messages: Messages = [{"role": "system", "content": system}] if system else []
+    async with _partner(args) as partner:
+        for text in [args.quick] if args.quick else _inputs():
+            messages.append({"role": "user", "content": text})
+            answer = await _print_answer(partner, messages, args.stats)
+            messages.append({"role": "assistant", "content": answer})
+
+
+def _inputs() -> Iterator[str]:
+    while True:
+        try:
+            text = input("you> ").strip()
+        except EOFError:
+            print()
+            return
+        if not text:
+            return
+        yield text
+
+
+async def _print_answer(partner: Partner, messages: Messages, show_stats: bool) -> str:
+    started = time.monotonic()
+    times: list[float] = []
+    pieces: list[str] = []
+    async for piece in partner.answer(messages):
+        times.append(time.monotonic())
+        pieces.append(piece)
+        print(piece, end="", flush=True)
+    print()
+    if show_stats and len(times) > 1:
+        speed = (len(times) - 1) / max(times[-1] - times[0], 1e-9)
+        print(
+            f"[first token after {times[0] - started:.2f} s, {speed:.1f} tokens/s]", file=sys.stderr
+        )
+    return "".join(pieces)
+
+
+@asynccontextmanager
+async def _partner(args: argparse.Namespace) -> AsyncIterator[Partner]:
+    if args.url:
+        yield _Server(args.url.rstrip("/"), args.api_key, sampling_options(args))
+        return
+    from ...assembly import build_engine
+
+    config = engine_config(args)
+    with ProgressDisplay() as progress:
+        engine = build_engine(config, progress)
+        await engine.start()
+    try:
+        yield _Embedded(engine, sampling_options(args))
+    finally:
+        await engine.close()
+
+
+class _Embedded:
+    """An engine in this process."""
+
+    def __init__(self, engine: Any, options: dict[str, Any]) -> None:
+        self._engine = engine
+        self._options = options
+
+    async def answer(self, messages: Messages) -> AsyncIterator[str]:
+        from ...core.sampling_params import OutputKind
+
+        prompt = await asyncio.to_thread(self._engine.tokenizer.encode_chat, messages)
+        params = self._engine.default_sampling_params(
+            **{"max_tokens": 2**31, **self._options}, output_kind=OutputKind.DELTA
+        )
+        if "max_tokens" not in self._options:
+            params = params.with_changes(max_tokens=None)
+        async for output in self._engine.generate(prompt, params):
+            yield output.outputs[0].text
+
+
+class _Server:
+    """A server of the OpenAI API; lines are read in a thread."""
+
+    def __init__(self, url: str, api_key: str | None, options: dict[str, Any]) -> None:
+        self._url = url
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._options = options
+
+    async def answer(self, messages: Messages) -> AsyncIterator[str]:
+        body = json.dumps({"messages": messages, "stream": True, **self._options}).encode()
+        request = urllib.request.Request(
+            f"{self._url}/chat/completions", body, self._headers, method="POST"
+        )
+        try:
+            reply = await asyncio.to_thread(urllib.request.urlopen, request)
+        except urllib.error.HTTPError as error:
+            raise TokenmillError(_message(error)) from error
+        except OSError as error:
+            raise TokenmillError(f"no server answers at {self._url}: {error}") from error
+        with reply:
+            while line := await asyncio.to_thread(reply.readline):
+                if line.startswith(b"data: {"):
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        raise TokenmillError(event["error"]["message"])
+                    for choice in event["choices"]:
+                        yield choice["delta"].get("content", "")
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.loads(error.read())["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the server answered {error.code} {error.reason}"

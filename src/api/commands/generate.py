@@ -1,0 +1,52 @@
+"""`tokenmill generate`: text from a prompt, without a server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+from ..engine_flags import add_engine_flags, engine_config
+from ..progress import ProgressDisplay
+from ..sampling_flags import add_sampling_flags, sampling_options
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "generate",
+        help="continue a prompt, without a server",
+        description="Continue a prompt; the text streams to standard output.",
+        epilog='example: tokenmill generate "Once upon a time" --max-tokens 50 --temperature 0',
+    )
+    parser.add_argument("prompt", help="the text to continue, or - for standard input")
+    add_sampling_flags(parser)
+    add_engine_flags(parser, leave_out=("seed", "served_model_name", "metrics_prefix"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ConfigError, InvalidRequestError."""
+    config = engine_config(args)
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    from ...assembly import build_engine
+    from ...core.sampling_params import OutputKind
+
+    async def generate() -> None:
+        with ProgressDisplay() as progress:
+            engine = build_engine(config, progress)
+            await engine.start()
+        try:
+            options = {"max_tokens": 2**31, **sampling_options(args)}
+            params = engine.default_sampling_params(**options, output_kind=OutputKind.DELTA)
+            if options["max_tokens"] == 2**31:
+                params = params.with_changes(max_tokens=None)
+            async for output in engine.generate(prompt, params):
+                print(output.outputs[0].text, end="", flush=True)
+            print()
+        finally:
+            await engine.close()
+
+    asyncio.run(generate())
+    return 0

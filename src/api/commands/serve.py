@@ -1,0 +1,122 @@
+"""`tokenmill serve`: the OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from typing import Any
+
+from ..engine_flags import add_engine_flags, engine_config, parse_size
+from ..progress import ProgressDisplay
+
+KEY_VARIABLE = "TOKENMILL_API_KEY"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve a model through an OpenAI-compatible HTTP API",
+        description="Serve a model through an OpenAI-compatible HTTP API. Without MODEL it is the "
+        "embedded SmolLM2-135M-Instruct.",
+        epilog="The first SIGTERM or Ctrl-C lets accepted requests finish, the second ends at once.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    group.add_argument(
+        "--port", type=int, default=8000, help="port; 0 takes a free one (default: %(default)s)"
+    )
+    group.add_argument(
+        "--api-key",
+        action="append",
+        metavar="KEY",
+        help=f"a key that clients must send; may be repeated (default: {KEY_VARIABLE}, or no key)",
+    )
+    group.add_argument(
+        "--allowed-origins",
+        action="append",
+        metavar="ORIGIN",
+        help="origin that browsers may call from; may be repeated",
+    )
+    group.add_argument(
+        "--max-body-bytes",
+        type=parse_size,
+        default=4 << 20,
+        metavar="SIZE",
+        help="largest request body (default: 4M)",
+    )
+    group.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="time for accepted requests to finish (default: %(default)s)",
+    )
+    group.add_argument(
+        "--sse-keep-alive-interval",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="send a comment when a stream is silent for so long; 0: never (default)",
+    )
+    group.add_argument("--access-log", action="store_true", help="log every HTTP request")
+    group.add_argument(
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least severe log line that is shown (default: %(default)s)",
+    )
+    add_engine_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal. Raises ConfigError."""
+    if args.model is None:
+        args.model = args.model_argument
+    config = engine_config(args)
+    from ..context import ServerSettings
+    from ..server import ServeOptions, configure_logging, serve
+
+    configure_logging(args.log_level)
+    options = ServeOptions(
+        host=args.host,
+        port=args.port,
+        shutdown_timeout=args.shutdown_timeout,
+        access_log=args.access_log,
+        settings=ServerSettings(
+            api_keys=_keys(args),
+            max_body_bytes=args.max_body_bytes,
+            allowed_origins=tuple(args.allowed_origins or ()),
+            sse_keep_alive_interval=args.sse_keep_alive_interval,
+        ),
+    )
+    with ProgressDisplay() as progress:
+
+        def on_ready(engine: Any, url: str) -> None:
+            progress.stop()
+            _announce(engine.model_name, url, has_key=bool(options.settings.api_keys))
+
+        asyncio.run(serve(config, options, progress, on_ready))
+    return 0
+
+
+def _keys(args: argparse.Namespace) -> tuple[str, ...]:
+    given = args.api_key or [os.environ.get(KEY_VARIABLE, "")]
+    return tuple(key for key in given if key)
+
+
+def _announce(model: str, url: str, *, has_key: bool) -> None:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if has_key else ""
+    print(f"\n{model} is served at {url}\nTry:\n", flush=True)
+    print(
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'\n",
+        flush=True,
+    )

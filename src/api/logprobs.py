@@ -1,0 +1,56 @@
+"""Log-probabilities in the two shapes that OpenAI's endpoints have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core.interfaces import Tokenizer
+from ..core.plan import TokenLogprobs
+from .responses import ChatLogprobs, CompletionLogprobs, ContentLogprob, TopLogprob
+
+LEAST = -9999.0
+"""Stands for a log-probability of minus infinity, which JSON does not have."""
+
+
+def completion_logprobs(
+    logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer, offset: int
+) -> CompletionLogprobs:
+    """`offset` is the length of the text before the first of these tokens."""
+    tokens = [_text(tokenizer.token_bytes(found.token_id)) for found in logprobs]
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    return CompletionLogprobs(
+        tokens=tokens,
+        token_logprobs=[max(found.logprob, LEAST) for found in logprobs],
+        top_logprobs=[
+            {_text(tokenizer.token_bytes(i)): max(value, LEAST) for i, value in found.top}
+            for found in logprobs
+        ],
+        text_offset=offsets,
+    )
+
+
+def chat_logprobs(logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> ChatLogprobs:
+    """One entry per token."""
+    return ChatLogprobs(content=[_content(found, tokenizer) for found in logprobs])
+
+
+def _content(found: TokenLogprobs, tokenizer: Tokenizer) -> ContentLogprob:
+    raw = tokenizer.token_bytes(found.token_id)
+    return ContentLogprob(
+        token=_text(raw),
+        logprob=max(found.logprob, LEAST),
+        bytes=list(raw),
+        top_logprobs=[_top(token_id, value, tokenizer) for token_id, value in found.top],
+    )
+
+
+def _top(token_id: int, logprob: float, tokenizer: Tokenizer) -> TopLogprob:
+    raw = tokenizer.token_bytes(token_id)
+    return TopLogprob(token=_text(raw), logprob=max(logprob, LEAST), bytes=list(raw))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", errors="replace")

@@ -1,0 +1,154 @@
+"""Health, metrics, models, tokens, plugins: what operators and clients ask beside generating."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from .. import __version__
+from .bodies import DetokenizeBody, TokenizeBody
+from .chat import check_length, message_fields
+from .context import AppContext, context_of
+from .errors import APIError
+from .openapi import openapi_document
+from .request_reading import read_body
+from .responses import DetokenizeResponse, ModelCard, ModelList, TokenizeResponse
+
+INDEX = """tokenmill {version} serves {model}
+
+POST /v1/chat/completions   POST /v1/completions   GET /v1/models
+POST /tokenize              POST /detokenize       GET /plugins
+GET  /health  /ready  /load  /metrics  /version    GET /openapi.json
+"""
+
+
+async def index(request: Request) -> Response:
+    """GET /: where things are."""
+    model = context_of(request).engine.model_name
+    return PlainTextResponse(INDEX.format(version=__version__, model=model))
+
+
+async def health(request: Request) -> Response:
+    """200 while the engine works or idles; 503 when it is dead, or has work and completes no step."""
+    context = context_of(request)
+    load = context.engine.load()
+    if not load.is_alive:
+        raise APIError(503, "the engine stopped", code="dead")
+    if load.stalled_for > context.settings.stalled_after:
+        raise APIError(
+            503, f"no step was completed for {load.stalled_for:.0f} seconds", code="stalled"
+        )
+    return Response()
+
+
+async def ready(request: Request) -> Response:
+    """200 while new requests are taken; 503 while draining or dead."""
+    load = context_of(request).engine.load()
+    if load.is_draining or not load.is_alive:
+        raise APIError(503, "no new requests are taken", code="draining", retry_after=5.0)
+    return Response()
+
+
+async def load(request: Request) -> Response:
+    """How busy the engine is."""
+    return _json(context_of(request).engine.load())
+
+
+async def version(request: Request) -> Response:
+    return _json({"version": __version__})
+
+
+async def metrics(request: Request) -> Response:
+    """Prometheus's text format."""
+    text = context_of(request).engine.render_metrics()
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+async def models(request: Request) -> Response:
+    """The one model that is served."""
+    return _json(ModelList(data=[_card(context_of(request))]))
+
+
+async def model(request: Request) -> Response:
+    """One model by its name; 404 for any other."""
+    context = context_of(request)
+    context.check_model(request.path_params["name"])
+    return _json(_card(context))
+
+
+async def plugins(request: Request) -> Response:
+    """Every installed plugin, what it provides and how often it failed. Read-only."""
+    return _json({"plugins": context_of(request).engine.plugins()})
+
+
+async def tokenize(request: Request) -> Response:
+    """Token ids of a text or a conversation."""
+    context = context_of(request)
+    body = await read_body(request, TokenizeBody, context.settings.max_body_bytes)
+    context.check_model(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise APIError(400, "give either prompt or messages", param="prompt")
+    engine = context.engine
+    messages = message_fields(body.messages or [])
+    check_length(messages or [{"content": body.prompt}], engine)
+
+    def encode() -> list[int]:
+        if body.prompt is not None:
+            special = body.add_special_tokens is not False
+            return engine.tokenizer.encode(body.prompt, add_special_tokens=special)
+        generates = body.add_generation_prompt is not False
+        return engine.tokenizer.encode_chat(messages, add_generation_prompt=generates)
+
+    tokens = await anyio.to_thread.run_sync(encode)
+    strings = None
+    if body.return_token_strs:
+        strings = [engine.tokenizer.token_bytes(t).decode("utf-8", "replace") for t in tokens]
+    return _json(
+        TokenizeResponse(
+            count=len(tokens),
+            max_model_len=engine.max_model_len,
+            tokens=tokens,
+            token_strs=strings,
+        )
+    )
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of token ids."""
+    context = context_of(request)
+    body = await read_body(request, DetokenizeBody, context.settings.max_body_bytes)
+    context.check_model(body.model)
+    vocab_size = context.engine.info.vocab_size
+    if body.tokens and not (min(body.tokens) >= 0 and max(body.tokens) < vocab_size):
+        raise APIError(
+            400,
+            f"tokens has ids that are not in the vocabulary (0 to {vocab_size - 1})",
+            param="tokens",
+        )
+    tokenizer = context.engine.tokenizer
+    text = await anyio.to_thread.run_sync(
+        lambda: tokenizer.decode(body.tokens, skip_special_tokens=False)
+    )
+    return _json(DetokenizeResponse(prompt=text))
+
+
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document, made from the bodies and answers themselves."""
+    return _json(openapi_document())
+
+
+def _card(context: AppContext) -> ModelCard:
+    engine = context.engine
+    return ModelCard(
+        id=engine.model_name,
+        created=context.started_at,
+        root=engine.info.name,
+        max_model_len=engine.max_model_len,
+    )
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

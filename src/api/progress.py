@@ -1,0 +1,60 @@
+"""Progress of long work on stderr: a bar on a terminal, a line per stage elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+
+class ProgressDisplay:
+    """Called with (stage, part done), from any thread; a context manager."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        if sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+            )
+        self._tasks: dict[str, TaskID] = {}
+        self._announced: set[str] = set()
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the terminal to others. Safe to call twice."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, stage: str, part: float) -> None:
+        if self._bar is None:
+            self._print(stage, part)
+            return
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bar.add_task(stage, total=1.0)
+        self._bar.update(self._tasks[stage], completed=part)
+
+    def _print(self, stage: str, part: float) -> None:
+        if stage not in self._announced:
+            self._announced.add(stage)
+            print(f"{stage} ...", file=sys.stderr, flush=True)
+        if part >= 1.0:
+            print(f"{stage}: done", file=sys.stderr, flush=True)

@@ -1,0 +1,157 @@
+"""Runs the app under uvicorn: one loopback socket, a clean start, and a drain at SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+
+from ..assembly import build_engine
+from ..core.client import EngineClient
+from ..core.config import EngineConfig
+from ..core.errors import ConfigError
+from ..core.interfaces import Progress
+from ..core.log import get_logger
+from .app import create_app
+from .context import ServerSettings
+
+log = get_logger("api")
+
+MAX_HEADER_BYTES = 16 << 10
+BACKLOG = 1024
+LAST_WORDS = 1.0
+"""Seconds that answers get to leave after everything was aborted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Where and how to serve."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    shutdown_timeout: float = 30.0
+    """Seconds that accepted requests get to finish after the first SIGTERM or Ctrl-C."""
+    access_log: bool = False
+    settings: ServerSettings
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling: who stops it drains the engine first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, made before the model is loaded so that a taken port is known at once.
+
+    Raises ConfigError.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host or --port"
+        ) from error
+    return sock
+
+
+async def serve(
+    config: EngineConfig,
+    options: ServeOptions,
+    progress: Progress,
+    on_ready: Callable[[EngineClient, str], None],
+) -> None:
+    """Load the model and serve until SIGTERM or SIGINT; the second of them ends it at once.
+
+    Raises ConfigError when configuration, model, plugins or the address cannot work.
+    """
+    sock = bind(options.host, options.port)
+    async with build_engine(config, progress) as engine:
+        server = _Server(
+            uvicorn.Config(
+                create_app(engine, options.settings),
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=options.access_log,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                timeout_graceful_shutdown=None,
+                server_header=False,
+            )
+        )
+        stopper = _Stopper(engine, server, options.shutdown_timeout)
+        stopper.install()
+        announcing = asyncio.create_task(_announce(engine, server, sock, on_ready))
+        await server.serve(sockets=[sock])
+        announcing.cancel()
+
+
+async def _announce(
+    engine: EngineClient,
+    server: uvicorn.Server,
+    sock: socket.socket,
+    on_ready: Callable[[EngineClient, str], None],
+) -> None:
+    while not server.started:  # noqa: ASYNC110 (uvicorn has no event for it)
+        await asyncio.sleep(0.01)
+    host, port = sock.getsockname()[:2]
+    on_ready(engine, f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+
+class _Stopper:
+    """First signal: refuse new requests, finish the accepted ones. Second: stop now."""
+
+    def __init__(self, engine: EngineClient, server: uvicorn.Server, timeout: float) -> None:
+        self._engine = engine
+        self._server = server
+        self._timeout = timeout
+        self._task: asyncio.Task[None] | None = None
+
+    def install(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+
+    def _stop(self) -> None:
+        if self._task is None:
+            log.info("draining", timeout=self._timeout)
+            self._task = asyncio.create_task(self._drain())
+        else:
+            self._server.force_exit = self._server.should_exit = True
+
+    async def _drain(self) -> None:
+        await self._engine.drain(self._timeout)
+        self._server.should_exit = True
+        await asyncio.sleep(LAST_WORDS)  # streams send their last chunk and [DONE]
+        self._server.force_exit = True
+
+
+def configure_logging(level: str) -> None:
+    """Send the "tokenmill" logger, and uvicorn's complaints, to stderr in one line each."""
+    from ..core.log import EventFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(EventFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    for name, at_least in (
+        ("tokenmill", level),
+        ("uvicorn.error", "WARNING"),
+        ("uvicorn.access", level),
+    ):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(at_least.upper())
+        logger.propagate = False

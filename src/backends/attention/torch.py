@@ -1,0 +1,294 @@
+"""Attention in plain torch operations: the readable reference, on CPU and GPU, for any block size.
+
+Keys and values are gathered token by token, only from slots that hold tokens of the sequence
+itself; padding repeats its last token. So whatever lies in unused slots, even NaN, is never read,
+and a mask only has to hide finite numbers.
+
+Shape suffixes: t tokens of the step, b sequences, h query heads, k KV heads, g query heads per KV
+head, d head size, n KV blocks, s slots of a block, q queries of a sequence, l keys of a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from .base import AttentionBatch, AttentionSpec
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_SMALLEST_GROUP = 128
+_PADDING = 16
+_MAX_MASK_SIZE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DecodeGroup:
+    """Sequences with one query each and about as many keys, computed in one call."""
+
+    rows_b: torch.Tensor
+    """int64: the rows of their queries."""
+    slots_bl: torch.Tensor
+    """int64: the cache slot of each key."""
+    visible_b11l: torch.Tensor
+    """bool: False where a slot is padding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """Consecutive tokens of one sequence: a prompt, or a part of one."""
+
+    first_row: int
+    num_queries: int
+    first_position: int
+    """Position of the first query."""
+    first_key: int
+    """Position of the first key that any of the queries sees."""
+    slots_l: torch.Tensor | None
+    """int64: the cache slot of each key; None when the queries' own tokens are all there is."""
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first_row, self.first_row + self.num_queries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchMetadata:
+    """One step's layout, ready to be used by every layer."""
+
+    slot_mapping_t: torch.Tensor
+    decode_groups: tuple[_DecodeGroup, ...]
+    chunks: tuple[_Chunk, ...]
+
+
+class TorchAttention:
+    """The reference backend; see AttentionBackend for the contract."""
+
+    name = "torch"
+
+    @classmethod
+    def reasons_against(cls, spec: AttentionSpec) -> list[str]:
+        """Every reason why this backend cannot serve the spec; empty when it can."""
+        reasons = []
+        if spec.dtype not in _DTYPES:
+            reasons.append(f"it computes in float32, bfloat16 or float16, not in {spec.dtype}")
+        if spec.device.type not in ("cpu", "cuda"):
+            reasons.append(f"it runs on cpu and cuda, not on {spec.device.type}")
+        if spec.num_heads % spec.num_kv_heads:
+            reasons.append(
+                f"{spec.num_heads} query heads cannot share {spec.num_kv_heads} KV heads"
+            )
+        return reasons
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        self._spec = spec
+        self._group_size = spec.num_heads // spec.num_kv_heads
+
+    def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
+        """[2, n, s, k, d]: keys, then values."""
+        spec = self._spec
+        return (2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_size)
+
+    def build_metadata(self, batch: AttentionBatch) -> TorchMetadata:
+        """Slots and masks of one step; copies a few numbers to the device, waits for nothing."""
+        return TorchMetadata(
+            slot_mapping_t=batch.slot_mapping_t,
+            decode_groups=tuple(
+                self._build_group(batch, rows) for rows in self._group_decodes(batch)
+            ),
+            chunks=tuple(self._build_chunks(batch)),
+        )
+
+    def forward(
+        self,
+        layer: int,
+        q_thd: torch.Tensor,
+        k_tkd: torch.Tensor,
+        v_tkd: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: TorchMetadata,
+        out_thd: torch.Tensor,
+    ) -> None:
+        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
+        keys, values = kv_cache.view(2, -1, *kv_cache.shape[3:])
+        keys.index_copy_(0, metadata.slot_mapping_t, k_tkd)
+        values.index_copy_(0, metadata.slot_mapping_t, v_tkd)
+        for group in metadata.decode_groups:
+            self._decode(group, q_thd, keys, values, out_thd)
+        for chunk in metadata.chunks:
+            if chunk.slots_l is None:
+                k_lkd, v_lkd = k_tkd[chunk.rows], v_tkd[chunk.rows]
+            else:
+                k_lkd, v_lkd = (x.index_select(0, chunk.slots_l) for x in (keys, values))
+            self._prefill(chunk, q_thd[chunk.rows], k_lkd, v_lkd, out_thd[chunk.rows])
+
+    def copy_blocks(
+        self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Copy whole blocks of one layer, (source block, target block), in order."""
+        for source_block, target_block in pairs:
+            target[:, target_block].copy_(source[:, source_block])
+
+    def _num_visible(self, seq_len: int) -> int:
+        """Keys that the last token of a sequence sees."""
+        return min(seq_len, self._spec.sliding_window or seq_len)
+
+    def _group_decodes(self, batch: AttentionBatch) -> list[list[int]]:
+        """Decodes by the power of two that holds their keys: at most half of a group is padding,
+        except that short ones go together."""
+        groups: dict[int, list[int]] = {}
+        for row in range(batch.num_decodes):
+            visible = self._num_visible(batch.seq_lens_host[row])
+            size = max(visible - 1, _SMALLEST_GROUP - 1).bit_length()
+            groups.setdefault(size, []).append(row)
+        return list(groups.values())
+
+    def _build_group(self, batch: AttentionBatch, rows: list[int]) -> _DecodeGroup:
+        device = batch.block_tables_bm.device
+        rows_b = torch.tensor(rows, device=device)
+        visible = [self._num_visible(batch.seq_lens_host[row]) for row in rows]
+        visible_b1 = torch.tensor(visible, device=device).unsqueeze(1)
+        last_b1 = batch.seq_lens.index_select(0, rows_b).unsqueeze(1) - 1
+        index_l = torch.arange(-(-max(visible) // _PADDING) * _PADDING, device=device)
+        positions_bl = torch.minimum(last_b1 - visible_b1 + 1 + index_l, last_b1)
+        blocks_bm = batch.block_tables_bm.index_select(0, rows_b)
+        visible_bl = index_l < visible_b1
+        return _DecodeGroup(
+            rows_b=rows_b,
+            slots_bl=self._slots(blocks_bm, positions_bl),
+            visible_b11l=visible_bl[:, None, None, :],
+        )
+
+    def _build_chunks(self, batch: AttentionBatch) -> list[_Chunk]:
+        chunks = []
+        row = batch.num_decodes
+        for index in range(batch.num_decodes, len(batch.query_lens_host)):
+            num_queries = batch.query_lens_host[index]
+            chunks.append(self._build_chunk(batch, index, row, num_queries))
+            row += num_queries
+        return chunks
+
+    def _build_chunk(
+        self, batch: AttentionBatch, index: int, first_row: int, num_queries: int
+    ) -> _Chunk:
+        seq_len = batch.seq_lens_host[index]
+        first_position = seq_len - num_queries
+        first_key = first_position + 1 - self._num_visible(first_position + 1)
+        slots_l = None
+        if first_key < first_position:
+            table_1m = batch.block_tables_bm[index : index + 1]
+            positions_l = torch.arange(first_key, seq_len, device=table_1m.device)
+            slots_l = self._slots(table_1m, positions_l.unsqueeze(0)).squeeze(0)
+        return _Chunk(
+            first_row=first_row,
+            num_queries=num_queries,
+            first_position=first_position,
+            first_key=first_key,
+            slots_l=slots_l,
+        )
+
+    def _slots(self, blocks_bm: torch.Tensor, positions_bl: torch.Tensor) -> torch.Tensor:
+        """Cache slots of positions, through each sequence's block table."""
+        size = self._spec.block_size
+        blocks_bl = blocks_bm.long().gather(1, positions_bl // size)
+        return blocks_bl * size + positions_bl % size
+
+    def _decode(
+        self,
+        group: _DecodeGroup,
+        q_thd: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        out_thd: torch.Tensor,
+    ) -> None:
+        slots = group.slots_bl.flatten()
+        k_bkld, v_bkld = (
+            x.index_select(0, slots).view(*group.slots_bl.shape, *x.shape[1:]).transpose(1, 2)
+            for x in (keys, values)
+        )
+        # The query heads of a KV head become its queries: K and V are read once for all of them.
+        q_bhd = q_thd.index_select(0, group.rows_b)
+        q_bkgd = q_bhd.view(-1, self._spec.num_kv_heads, self._group_size, self._spec.head_size)
+        attended_bkgd = self._attend(q_bkgd, k_bkld, v_bkld, group.visible_b11l)
+        out_thd.index_copy_(0, group.rows_b, attended_bkgd.flatten(1, 2))
+
+    def _prefill(
+        self,
+        chunk: _Chunk,
+        q_qhd: torch.Tensor,
+        k_lkd: torch.Tensor,
+        v_lkd: torch.Tensor,
+        out_qhd: torch.Tensor,
+    ) -> None:
+        """Attend in tiles of queries, so that no mask grows beyond a bound."""
+        q_1hqd, k_1kld, v_1kld = (x.transpose(0, 1).unsqueeze(0) for x in (q_qhd, k_lkd, v_lkd))
+        if self._is_plainly_causal(chunk):
+            out_qhd.copy_(self._attend(q_1hqd, k_1kld, v_1kld, None).squeeze(0).transpose(0, 1))
+            return
+        tile_size = max(1, _MAX_MASK_SIZE // k_lkd.shape[0])
+        for start in range(0, chunk.num_queries, tile_size):
+            end = min(start + tile_size, chunk.num_queries)
+            num_keys = chunk.first_position + end - chunk.first_key
+            attended_1hqd = self._attend(
+                q_1hqd[:, :, start:end],
+                k_1kld[:, :, :num_keys],
+                v_1kld[:, :, :num_keys],
+                self._visible(chunk, start, end, q_qhd.device),
+            )
+            out_qhd[start:end].copy_(attended_1hqd.squeeze(0).transpose(0, 1))
+
+    def _is_plainly_causal(self, chunk: _Chunk) -> bool:
+        """True when query i sees exactly keys 0 to i: what `is_causal` of torch, which is aligned
+        at the top left, computes without a mask."""
+        spec = self._spec
+        fits_window = spec.sliding_window is None or chunk.num_queries <= spec.sliding_window
+        return chunk.slots_l is None and fits_window and spec.logits_soft_cap is None
+
+    def _visible(self, chunk: _Chunk, start: int, end: int, device: torch.device) -> torch.Tensor:
+        """Which keys queries [start, end) of a chunk see: bool [1, 1, q, l]."""
+        first, last = chunk.first_position + start, chunk.first_position + end
+        query_q1 = torch.arange(first, last, device=device).unsqueeze(1)
+        key_l = torch.arange(chunk.first_key, last, device=device)
+        visible_ql = key_l <= query_q1
+        if self._spec.sliding_window is not None:
+            visible_ql &= key_l > query_q1 - self._spec.sliding_window
+        return visible_ql[None, None]
+
+    def _attend(
+        self,
+        q_bhqd: torch.Tensor,
+        k_bkld: torch.Tensor,
+        v_bkld: torch.Tensor,
+        visible: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Softmax attention; `visible` None means top-left causal."""
+        if self._spec.logits_soft_cap is not None:
+            assert visible is not None
+            return self._attend_capped(q_bhqd, k_bkld, v_bkld, visible)
+        return F.scaled_dot_product_attention(
+            q_bhqd,
+            k_bkld,
+            v_bkld,
+            attn_mask=visible,
+            is_causal=visible is None,
+            scale=self._spec.scale,
+            enable_gqa=q_bhqd.shape[1] != k_bkld.shape[1],
+        )
+
+    def _attend_capped(
+        self,
+        q_bhqd: torch.Tensor,
+        k_bkld: torch.Tensor,
+        v_bkld: torch.Tensor,
+        visible: torch.Tensor,
+    ) -> torch.Tensor:
+        """With scores bent into (-cap, cap) by tanh (Gemma 2), computed in float32."""
+        cap = self._spec.logits_soft_cap
+        assert cap is not None
+        q_bkgqd = q_bhqd.float().view(*k_bkld.shape[:2], -1, *q_bhqd.shape[2:])
+        scores = (q_bkgqd @ k_bkld.float().unsqueeze(2).mT) * self._spec.scale
+        scores = (cap * torch.tanh(scores / cap)).masked_fill_(~visible.unsqueeze(1), -torch.inf)
+        attended = scores.softmax(dim=-1) @ v_bkld.float().unsqueeze(2)
+        return attended.flatten(1, 2).to(q_bhqd.dtype)

@@ -1,0 +1,151 @@
+"""The Llama family's decoder: Llama, Mistral, Qwen2, Qwen3 and their kin, by configuration.
+
+Inference only, over a flat batch of tokens from any number of sequences. What joins the tokens,
+attention over the KV cache, is handed in as a callable. Formulas and their order of operations
+are transformers', so that float32 gives its tokens.
+
+Shape suffixes: t tokens, r rows whose logits are wanted, e hidden size, i intermediate size,
+h query heads, k KV heads, n = h + k heads, d head size, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from .config import ModelConfig
+from .rope import RotaryTable, rotate
+
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""attend(layer, q_thd, k_tkd, v_tkd) -> out_thd."""
+
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x W^T + b, with the weight as [out, in]."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    @property
+    def num_parameters(self) -> int:
+        return self.weight.numel() + (0 if self.bias is None else self.bias.numel())
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm:
+    """Root-mean-square norm over the last dimension; the weight may have one row per head."""
+
+    weight: torch.Tensor
+    eps: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        # The norm is computed in float32 and rounded before the weight is applied, as in
+        # transformers; rms_norm with the weight inside rounds once less in bfloat16.
+        return self.weight * F.rms_norm(x, self.weight.shape[-1:], None, self.eps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderLayer:
+    """Weights of one layer; q, k and v are one matrix, and so are gate and up."""
+
+    input_norm: RMSNorm
+    qkv: Linear
+    qk_norm: RMSNorm | None
+    """Weight [n, d]: the norm of q for the first h heads, that of k for the others."""
+    attention_output: Linear
+    post_attention_norm: RMSNorm
+    gate_up: Linear
+    down: Linear
+
+
+class Decoder:
+    """Token ids to hidden states, and hidden states to logits."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        embedding_ve: torch.Tensor,
+        layers: Sequence[DecoderLayer],
+        norm: RMSNorm,
+        lm_head: Linear,
+        rotary: RotaryTable,
+    ) -> None:
+        """`lm_head` may hold the embedding itself."""
+        self.config = config
+        self.layers = tuple(layers)
+        self._embedding_ve = embedding_ve
+        self._norm = norm
+        self._lm_head = lm_head
+        self._rotary = rotary
+        self._num_rotated_heads = config.num_heads + config.num_kv_heads
+        self._activation = _ACTIVATIONS[config.hidden_act]
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in all weights; tied embeddings count once."""
+        tied = self._lm_head.weight is self._embedding_ve
+        total = self._embedding_ve.numel() + self._norm.weight.numel()
+        total += 0 if tied else self._lm_head.num_parameters
+        return total + sum(self._count(layer) for layer in self.layers)
+
+    def forward(
+        self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """Hidden states [t, e] after the last norm.
+
+        Positions are below `config.max_position_embeddings`; both inputs are int32 or int64.
+        """
+        hidden_te = F.embedding(token_ids_t, self._embedding_ve)
+        cos_t1c, sin_t1c = self._rotary.at(positions_t)
+        for index, layer in enumerate(self.layers):
+            q_thd, k_tkd, v_tkd = self._project(layer, hidden_te, cos_t1c, sin_t1c)
+            attended_te = attend(index, q_thd, k_tkd, v_tkd).flatten(1)
+            hidden_te = hidden_te + layer.attention_output(attended_te)
+            hidden_te = hidden_te + self._feed_forward(layer, hidden_te)
+        return self._norm(hidden_te)
+
+    def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
+        """Logits [r, v] in float32 of chosen rows of `forward`'s result."""
+        return self._lm_head(hidden_re).float()
+
+    def _project(
+        self,
+        layer: DecoderLayer,
+        hidden_te: torch.Tensor,
+        cos_t1c: torch.Tensor,
+        sin_t1c: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k and v of every token, q and k rotated to their positions."""
+        num_heads, num_rotated = self.config.num_heads, self._num_rotated_heads
+        projected = layer.qkv(layer.input_norm(hidden_te))
+        heads = projected.view(hidden_te.shape[0], -1, self.config.head_size)
+        qk_tnd, v_tkd = heads[:, :num_rotated], heads[:, num_rotated:]
+        if layer.qk_norm is not None:
+            qk_tnd = layer.qk_norm(qk_tnd)
+        qk_tnd = rotate(qk_tnd, cos_t1c, sin_t1c)
+        return qk_tnd[:, :num_heads], qk_tnd[:, num_heads:], v_tkd
+
+    def _feed_forward(self, layer: DecoderLayer, hidden_te: torch.Tensor) -> torch.Tensor:
+        gate_up = layer.gate_up(layer.post_attention_norm(hidden_te))
+        gate_ti, up_ti = gate_up.chunk(2, dim=-1)
+        return layer.down(self._activation(gate_ti) * up_ti)
+
+    def _count(self, layer: DecoderLayer) -> int:
+        qk_norm = 0 if layer.qk_norm is None else 2 * self.config.head_size
+        norms = layer.input_norm.weight.numel() + layer.post_attention_norm.weight.numel()
+        linears = (layer.qkv, layer.attention_output, layer.gate_up, layer.down)
+        return norms + qk_norm + sum(linear.num_parameters for linear in linears)

@@ -1,0 +1,79 @@
+"""Typed reading of loosely typed metadata, with errors that name the key and the file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.errors import ConfigError
+
+
+class Fields:
+    """A mapping from JSON or GGUF; a key whose value is null counts as absent."""
+
+    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+        self._values = values
+        self.source = source
+
+    def get(self, name: str) -> Any:
+        """The value as it is, or None."""
+        return self._values.get(name)
+
+    def keys(self) -> set[str]:
+        return set(self._values)
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Raises ConfigError when it is absent without a default, or no integer."""
+        value = self._present(name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(name, value, "an integer")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Raises ConfigError when it is absent without a default, or no finite number."""
+        value = self._present(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(name, value, "a number")
+        if not math.isfinite(value):
+            raise self._wrong(name, value, "a finite number")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Raises ConfigError when it is not true or false."""
+        value = self._present(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, value, "true or false")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Raises ConfigError when it is absent without a default, or no string."""
+        value = self._present(name, default)
+        if not isinstance(value, str):
+            raise self._wrong(name, value, "a string")
+        return value
+
+    def optional_integer(self, name: str) -> int | None:
+        return None if self.get(name) is None else self.integer(name)
+
+    def optional_number(self, name: str) -> float | None:
+        return None if self.get(name) is None else self.number(name)
+
+    def part(self, name: str) -> Fields | None:
+        """A nested mapping, or None. Raises ConfigError when it is something else."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self._wrong(name, value, "an object")
+        return Fields(value, f"{name} in {self.source}")
+
+    def _present(self, name: str, default: Any) -> Any:
+        value = self._values.get(name)
+        value = default if value is None else value
+        if value is None:
+            raise ConfigError(f"{self.source} lacks {name}")
+        return value
+
+    def _wrong(self, name: str, value: Any, wanted: str) -> ConfigError:
+        return ConfigError(f"{name} in {self.source} must be {wanted}, got {value!r:.80}")

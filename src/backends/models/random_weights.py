@@ -1,0 +1,122 @@
+"""Seeded random weights for any configuration: small models for tests, big ones for timings.
+
+Scales keep hidden states near 1, make attention pick few tokens rather than average over all, and
+spread the logits, so that a wrong mask or position shows and near-ties are rare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...core.errors import ConfigError
+from ..weights.checkpoint import Checkpoint
+from .config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class _Normal:
+    """A tensor of normally distributed numbers."""
+
+    shape: tuple[int, ...]
+    std: float
+    mean: float = 0.0
+
+
+def random_checkpoint(config: ModelConfig, seed: int) -> Checkpoint:
+    """A checkpoint of random float32 weights, made when asked for: the same for the same seed."""
+    return _RandomCheckpoint(config, seed)
+
+
+class _RandomCheckpoint:
+    """See Checkpoint."""
+
+    def __init__(self, config: ModelConfig, seed: int) -> None:
+        self.config = config
+        self._seed = seed
+        self._layout = _layout(config)
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name)
+
+    @property
+    def name(self) -> str:
+        return f"random-{self.config.architecture}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """None: such a model always runs into max_tokens."""
+        return ()
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float | int]:
+        return {}
+
+    def tensor_names(self) -> Sequence[str]:
+        return tuple(self._layout)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Depends on nothing but seed, name, shape and scale."""
+        if name not in self._layout:
+            raise ConfigError(f"{self.name} lacks the tensor {name}")
+        normal = self._layout[name]
+        digest = hashlib.sha256(f"{self._seed}/{name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        noise = torch.randn(normal.shape, generator=generator)
+        return noise.mul_(normal.std).add_(normal.mean)
+
+
+def _layout(config: ModelConfig) -> dict[str, _Normal]:
+    """Every tensor of the model."""
+    embedding = _Normal((config.vocab_size, config.hidden_size), 2 / math.sqrt(config.hidden_size))
+    layout = {"model.embed_tokens.weight": embedding}
+    for index in range(config.num_layers):
+        layer = _layer_layout(config)
+        layout |= {f"model.layers.{index}.{name}": normal for name, normal in layer.items()}
+    layout["model.norm.weight"] = _norm(config.hidden_size)
+    if not config.tie_word_embeddings:
+        layout["lm_head.weight"] = embedding
+    return layout
+
+
+def _layer_layout(config: ModelConfig) -> dict[str, _Normal]:
+    hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_size
+    q_size, kv_size = config.num_heads * head, config.num_kv_heads * head
+    qkv_bias, out_bias = config.attention_bias, config.attention_output_bias
+    layout = {
+        "input_layernorm.weight": _norm(hidden),
+        "post_attention_layernorm.weight": _norm(hidden),
+        **_linear("self_attn.q_proj", q_size, hidden, qkv_bias, gain=2.0),
+        **_linear("self_attn.k_proj", kv_size, hidden, qkv_bias, gain=2.0),
+        **_linear("self_attn.v_proj", kv_size, hidden, qkv_bias),
+        **_linear("self_attn.o_proj", hidden, q_size, out_bias),
+        **_linear("mlp.gate_proj", inner, hidden, config.mlp_bias),
+        **_linear("mlp.up_proj", inner, hidden, config.mlp_bias),
+        **_linear("mlp.down_proj", hidden, inner, config.mlp_bias),
+    }
+    if config.qk_norm:
+        layout |= {f"self_attn.{n}_norm.weight": _norm(head, mean=2.0) for n in ("q", "k")}
+    return layout
+
+
+def _norm(size: int, mean: float = 1.0) -> _Normal:
+    return _Normal((size,), 0.1, mean)
+
+
+def _linear(
+    name: str, outputs: int, inputs: int, has_bias: bool, gain: float = 1.0
+) -> dict[str, _Normal]:
+    layout = {f"{name}.weight": _Normal((outputs, inputs), gain / math.sqrt(inputs))}
+    if has_bias:
+        layout[f"{name}.bias"] = _Normal((outputs,), 0.1)
+    return layout

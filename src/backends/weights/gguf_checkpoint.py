@@ -1,0 +1,157 @@
+"""A GGUF file as a checkpoint: tensors are dequantized and get transformers' names and layout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
+
+from ...core.errors import ConfigError
+from ..models.config import ModelConfig
+from ..models.gguf_config import from_gguf_metadata
+from .gguf_file import GGUFFile, GGUFTensor, read_gguf_file
+from .sampling_defaults import check_sampling_defaults
+
+_FREQUENCIES = "rope_freqs.weight"
+_TOP_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_PERMUTED = re.compile(r".*\.self_attn\.([qk])_proj\.(weight|bias)")
+_QUANTIZATION_SUFFIX = re.compile(r"[.-](i?q\d\w*|tq\d\w*|b?f16|f32|mxfp4|nvfp4)$", re.IGNORECASE)
+_EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_SAMPLING_KEYS = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+_DTYPES = {
+    GGMLQuantizationType.BF16: torch.bfloat16,
+    GGMLQuantizationType.F16: torch.float16,
+}
+
+
+class GGUFCheckpoint:
+    """See Checkpoint. Any type of tensor is taken that the gguf package can dequantize."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError when the file is damaged, incomplete or of an unsupported model."""
+        self.path = path
+        self._file = read_gguf_file(path)
+        _refuse_split(self._file)
+        self._data = np.memmap(path, dtype=np.uint8, mode="r")
+        self._tensors = {
+            _rename(name): tensor
+            for name, tensor in self._file.tensors.items()
+            if name != _FREQUENCIES
+        }
+        self._is_permuted = self._file.metadata.get("general.architecture") == "llama"
+        self.config = self._read_config()
+        self.sampling_defaults = self._read_sampling_defaults()
+
+    @property
+    def name(self) -> str:
+        """The file's name without the quantization: "SmolLM2-135M-Instruct"."""
+        return _QUANTIZATION_SUFFIX.sub("", self.path.stem)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the layers' matrices; float32 when they are quantized."""
+        matrix = self._file.tensors.get("blk.0.attn_q.weight")
+        return torch.float32 if matrix is None else _DTYPES.get(matrix.kind, torch.float32)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        values = (self._file.metadata.get(f"tokenizer.ggml.{key}") for key in _EOS_KEYS)
+        return tuple(dict.fromkeys(value for value in values if isinstance(value, int)))
+
+    def tensor_names(self) -> Sequence[str]:
+        return tuple(self._tensors)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One tensor in float32. Raises ConfigError when it is missing or its type unsupported."""
+        if name not in self._tensors:
+            raise ConfigError(f"{self.path} lacks the tensor {name}")
+        tensor = self._dequantize(name, self._tensors[name])
+        match = _PERMUTED.fullmatch(name) if self._is_permuted else None
+        if match is None:
+            return tensor
+        config = self.config
+        return _unpermute(tensor, config.num_heads if match[1] == "q" else config.num_kv_heads)
+
+    def _dequantize(self, name: str, tensor: GGUFTensor) -> torch.Tensor:
+        packed = self._data[tensor.offset : tensor.offset + tensor.num_bytes]
+        rows = packed.reshape(*tensor.shape[:-1], -1)
+        try:
+            values = dequantize(rows, tensor.kind)
+        except NotImplementedError as error:
+            raise ConfigError(
+                f"{name} of {self.path} has the type {tensor.kind.name}, which is not supported"
+            ) from error
+        values = np.ascontiguousarray(values, dtype=np.float32)
+        return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+    def _read_config(self) -> ModelConfig:
+        divisors = None
+        if _FREQUENCIES in self._file.tensors:
+            tensor = self._dequantize(_FREQUENCIES, self._file.tensors[_FREQUENCIES])
+            divisors = tuple(tensor.tolist())
+        return from_gguf_metadata(
+            self._file.metadata,
+            tensor_shapes={name: tensor.shape for name, tensor in self._file.tensors.items()},
+            frequency_divisors=divisors,
+            source=str(self.path),
+        )
+
+    def _read_sampling_defaults(self) -> dict[str, float | int]:
+        metadata = self._file.metadata
+        found = {
+            name: metadata.get(f"general.sampling.{key}") for key, name in _SAMPLING_KEYS.items()
+        }
+        return check_sampling_defaults(found, source=str(self.path))
+
+
+def _refuse_split(file: GGUFFile) -> None:
+    count = file.metadata.get("split.count", 1)
+    if count != 1:
+        raise ConfigError(
+            f"{file.path} is one of {count} parts of a model, which is not supported; join them "
+            "with llama.cpp's llama-gguf-split --merge"
+        )
+
+
+def _rename(name: str) -> str:
+    """transformers' name; one that is not known stays as it is, and is refused by the loader."""
+    match = _LAYER.fullmatch(name)
+    if match is None or match[2] not in _LAYER_NAMES:
+        return _TOP_NAMES.get(name, name)
+    return f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{match[3]}"
+
+
+def _unpermute(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Undo llama.cpp's reordering: it pairs neighbouring rows of a head for the rotation, where
+    transformers pairs a row of the first half with one of the second."""
+    pairs = tensor.reshape(num_heads, -1, 2, *tensor.shape[1:])
+    return pairs.transpose(1, 2).reshape(tensor.shape)

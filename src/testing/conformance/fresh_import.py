@@ -1,0 +1,68 @@
+"""What importing a plugin costs, seen in an interpreter of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.plugin_info import Source
+
+_PROGRAM = """
+import json, sys, time
+from contextlib import suppress
+from importlib.metadata import EntryPoint
+import tokenmill.core.plugin_host
+from tokenmill.core.hook_checks import new_manager
+from tokenmill.core.plugin_info import Source
+from tokenmill.core.registry import Registry
+
+name, value = sys.argv[1:]
+manager, registry = new_manager(), Registry()
+registry.source = Source(plugin=name)
+before = set(sys.modules)
+started = time.process_time()
+plugin = EntryPoint(name=name, value=value, group="tokenmill.plugins").load()
+with suppress(Exception):  # that it registers is another question
+    manager.register(plugin)
+    manager.hook.register(registry=registry)
+seconds = time.process_time() - started
+print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshImport:
+    """An import of a plugin, and its `register`, where the engine's core is imported already."""
+
+    seconds: float
+    """Time on the processor."""
+    modules: frozenset[str]
+    """What it brought in."""
+
+
+def import_afresh(source: Source, entry_point: str, bytecode: Path) -> FreshImport:
+    """Import a plugin twice, each time in a new interpreter; the second time counts.
+
+    The first one compiles everything into the folder `bytecode`, as an installation would. Raises
+    AssertionError with what Python said if it fails.
+    """
+    return [_import_once(source, entry_point, bytecode) for _ in range(2)][1]
+
+
+def _import_once(source: Source, entry_point: str, bytecode: Path) -> FreshImport:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONPYCACHEPREFIX": str(bytecode)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _PROGRAM, source.plugin, entry_point],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    return FreshImport(seconds=found["seconds"], modules=frozenset(found["modules"]))

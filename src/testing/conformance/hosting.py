@@ -1,0 +1,102 @@
+"""Brings an object under test into a real plugin host, in the way that an engine would."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from pathlib import Path
+
+from ...core.config import EngineConfig
+from ...core.events import PluginFailed
+from ...core.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
+from ...core.hookspecs import hookimpl
+from ...core.plugin_host import PluginHost
+from ...core.registry import SLOTS, Registry
+
+SETTINGS = str(Path(__file__).with_name("plugins.toml"))
+_NAME = "under-test"
+_HOOK_OF_SLOT = {slot: hook for hook, slot in SLOT_HOOKS.items()}
+
+
+class UnderTest:
+    """A plugin that offers one finished object as the provider of a slot."""
+
+    def __init__(self, slot: str, provider: object) -> None:
+        self._slot = slot
+        self._provider = provider
+
+    @hookimpl
+    def register(self, registry: Registry) -> None:
+        getattr(registry, self._slot)(_NAME, lambda: self._provider)
+
+
+class FailureWatch:
+    """Notes every failure of a plugin that the engine had to make good."""
+
+    def __init__(self) -> None:
+        self.events: list[PluginFailed] = []
+
+    @hookimpl
+    def on_plugin_failed(self, event: PluginFailed) -> None:
+        self.events.append(event)
+
+    def describe(self, *hooks: str) -> str:
+        """The failures in these hooks, or in all, one a line; empty if there are none."""
+        found = {(e.hook, e.error): e.count for e in self.events if not hooks or e.hook in hooks}
+        return "\n".join(f"{hook}: {error} ({n} times)" for (hook, error), n in found.items())
+
+
+def fresh(given: object) -> object:
+    """A provider for one engine: made by what the fixture gave, or a copy of it.
+
+    Raises TypeError, with advice, for an object that cannot be copied.
+    """
+    if _is_factory(given):
+        return take(given)
+    try:
+        return copy.deepcopy(given)
+    except Exception as error:
+        raise TypeError(
+            f"every check runs in engines of its own and {given!r} cannot be copied for them "
+            f"({error}): let the fixture return a function that makes one"
+        ) from error
+
+
+def take(given: object) -> object:
+    """What the fixture gave, or what that makes."""
+    return given() if callable(given) and _is_factory(given) else given
+
+
+def load_host(kind: str, provider: object, *others: object) -> PluginHost:
+    """A plugin host in which `provider` has its place: in its slot, or beside the defaults.
+
+    `kind` is one of the registry's kinds. A wrapper around a slot's hook stands around the default
+    provider. Raises PluginError in one line if the engine would not take it.
+    """
+    slot = _slot_of(kind, provider)
+    if slot is None:
+        return PluginHost.load(EngineConfig(plugins_file=SETTINGS), extra=[provider, *others])
+    config = EngineConfig.from_options(plugins_file=SETTINGS, **{slot: _NAME})
+    return PluginHost.load(config, extra=[UnderTest(slot, provider), *others])
+
+
+def wraps(plugin: object, hook: str) -> bool:
+    """Whether the object amends this hook instead of deciding it."""
+    options = new_manager().parse_hookimpl_opts(plugin, hook)
+    return options is not None and options["wrapper"]
+
+
+def _slot_of(kind: str, provider: object) -> str | None:
+    if kind in SLOTS and not (kind in _HOOK_OF_SLOT and wraps(provider, _HOOK_OF_SLOT[kind])):
+        return kind
+    decided = [
+        hook for hook in implemented_hooks(new_manager(), provider) if not wraps(provider, hook)
+    ]
+    return next((SLOT_HOOKS[hook] for hook in decided if hook in SLOT_HOOKS), None)
+
+
+def _is_factory(given: object) -> bool:
+    return (
+        inspect.isclass(given) or inspect.isfunction(given) or isinstance(given, functools.partial)
+    )

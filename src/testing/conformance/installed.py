@@ -1,0 +1,117 @@
+"""An installed plugin: loaded on its own, and what of it can be put to the suites."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ...core.config import EngineConfig
+from ...core.errors import PluginError
+from ...core.hook_checks import implemented_hooks, new_manager
+from ...core.plugin_discovery import InstalledPlugin, find_installed
+from ...core.plugin_info import normalize
+from ...core.plugin_set import PluginSet
+from ...core.plugins_file import PluginSettings, read_settings
+from ...core.registry import SLOTS, PluginContext, Provider
+from ...core.suggest import did_you_mean
+from .hosting import SETTINGS
+
+_DECISIONS = {"schedule": "scheduler", "preempt": "preemption_mode", "admit": "admission"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One thing that a plugin brings, and the kind whose suite it must pass."""
+
+    kind: str
+    name: str
+    make: Callable[[], object]
+
+
+def find_plugin(name: str) -> InstalledPlugin:
+    """The installed plugin of that name. Raises PluginError that lists what is known."""
+    installed = find_installed()
+    plugin = installed.get(normalize(name))
+    if plugin is None:
+        near = did_you_mean(normalize(name), installed) or "."
+        raise PluginError(f"no plugin named {name!r}. Known: {', '.join(installed)}{near}")
+    return plugin
+
+
+class LoadedPlugin:
+    """A plugin beside the engine's own ones. Raises PluginError if the engine would not load it.
+
+    Its options come from `plugins_file`; without one it gets the defaults that it declares.
+    """
+
+    def __init__(self, name: str, plugins_file: str | None = None) -> None:
+        self.name = find_plugin(name).source.plugin
+        settings = read_settings(plugins_file or SETTINGS)
+        enable = tuple(dict.fromkeys((*settings.builtin, self.name)))
+        self._settings = replace(settings, enable=enable, disable=())
+        self._plugins = PluginSet(self._settings)
+        self._plugins.load_enabled()
+        if self.name in self._plugins.failed:
+            raise PluginError(self._plugins.failed[self.name][1])
+
+    @property
+    def plugin(self) -> object:
+        """The module or object that the entry point names."""
+        return self._plugins.loaded[self.name].objects[0]
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        return self._plugins.registry.providers(plugin=self.name)
+
+    def build(self, provider: Provider) -> object:
+        """What a provider's factory makes; None if it stays out. Raises PluginError in one line."""
+        return self._plugins.registry.build(
+            provider.kind,
+            provider.name,
+            _options(self._settings, provider),
+            context=PluginContext(config=EngineConfig()),
+        )
+
+    def subjects(self) -> list[Subject]:
+        """What can be put to the suites: what it offers, and the hooks of the plugin itself.
+
+        Nothing is built here: the kinds come from the hooks of a provider's class.
+        """
+        found = []
+        for provider in self.providers:
+            kinds = {provider.kind}
+            if inspect.isclass(provider.factory):
+                kinds |= _kinds(provider.factory)
+            make = partial(self.build, provider)
+            found += [Subject(kind=k, name=provider.name, make=make) for k in sorted(kinds)]
+        make = partial(BareHooks, self.plugin)
+        found += [Subject(kind=k, name=self.name, make=make) for k in sorted(_kinds(self.plugin))]
+        return found
+
+
+class BareHooks:
+    """The hooks of a plugin itself, without what it registers."""
+
+    def __init__(self, plugin: object) -> None:
+        manager = new_manager()
+        for name in dir(plugin):
+            options = manager.parse_hookimpl_opts(plugin, name)
+            if options is not None and "register" not in (name, options["specname"]):
+                setattr(self, name, getattr(plugin, name))
+
+
+def _kinds(plugin: object) -> set[str]:
+    hooks = set(implemented_hooks(new_manager(), plugin)) - {"register"}
+    return {_DECISIONS.get(hook, "observer") for hook in hooks}
+
+
+def _options(settings: PluginSettings, provider: Provider) -> Mapping[str, object]:
+    """What the plugins file says for this provider; options for another one are not meant for it."""
+    if provider.kind not in SLOTS:
+        named = settings.named.get((provider.kind, provider.name))
+        return named.options if named else {}
+    slot = settings.slots.get(provider.kind)
+    names = (provider.name, *provider.aliases)
+    return slot.options if slot and slot.use and normalize(slot.use) in names else {}

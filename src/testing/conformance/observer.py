@@ -1,0 +1,113 @@
+"""The suite for observers: whatever watches the engine, offers metrics or lives beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ...core.events import Stopping
+from ...core.hook_checks import implemented_hooks, new_manager
+from ...core.plugin_host import PluginHost
+from .engine_life import live_through
+from .hosting import FailureWatch, load_host, take
+from .reporting import RecordProperty, report_time
+from .sample_events import SAMPLE_EVENTS
+
+_KIND = "observer"
+_CALLS = 20
+_MOST_WAITING = 0.001
+"""Seconds that an observer may wait for something else than the processor."""
+
+
+class ObserverConformance:
+    """Subclass it as Test..., with a fixture `observer` that returns one or a function making one.
+
+    Every test runs in an empty working directory.
+    """
+
+    @pytest.fixture(autouse=True)
+    def _in_empty_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    def test_it_survives_every_event(self, observer: object) -> None:
+        """No event makes it raise, in none of its forms."""
+        watch = FailureWatch()
+        host = load_host(_KIND, take(observer), watch)
+        for events in SAMPLE_EVENTS.values():
+            for event in events:
+                host.emit(event)
+        failures = _failures(host, watch)
+        assert not failures, failures
+
+    def test_it_never_waits(self, observer: object) -> None:
+        """An event costs computing at most: the engine stands still while an observer waits.
+
+        What waits (a connection, a slow disk) belongs into a task or thread of its own.
+        """
+        seen = take(observer)
+        host = load_host(_KIND, seen)
+        for hook in implemented_hooks(new_manager(), seen):
+            for event in SAMPLE_EVENTS.get(hook, ()):
+                waited = _least_waiting(lambda event=event: host.emit(event))  # type: ignore[misc]
+                assert waited < _MOST_WAITING, (
+                    f"{hook} waits for {waited * 1000:.1f} ms, at every call"
+                )
+        host.emit(Stopping())
+
+    def test_it_lives_through_an_engine(self, observer: object) -> None:
+        """From start to end of an engine that serves, preempts and aborts, nothing fails."""
+        watch = FailureWatch()
+        host = load_host(_KIND, take(observer), watch)
+        asyncio.run(live_through(host))
+        failures = _failures(host, watch)
+        assert not failures, failures
+
+    def test_metrics_are_prometheus_text(self, observer: object) -> None:
+        """What it offers as metrics, if anything, can be read by Prometheus, before and after events."""
+        host = load_host(_KIND, take(observer))
+        for events in SAMPLE_EVENTS.values():
+            text = host.render_metrics()
+            assert not host.hook_stats()["render_metrics"].failures, (
+                "render_metrics raised, or did not answer bytes"
+            )
+            list(text_string_to_metric_families(text.decode()))
+            for event in events:
+                host.emit(event)
+
+    def test_time_per_event_is_reported(
+        self, observer: object, record_property: RecordProperty
+    ) -> None:
+        """How long an event takes; reported, not judged."""
+        seen = take(observer)
+        host = load_host(_KIND, seen)
+        for hook in implemented_hooks(new_manager(), seen):
+            for event in SAMPLE_EVENTS.get(hook, ())[:1]:
+                started = time.perf_counter()
+                for _ in range(_CALLS):
+                    host.emit(event)
+                report_time(record_property, hook, (time.perf_counter() - started) / _CALLS)
+        host.emit(Stopping())
+
+
+def _least_waiting(call: Callable[[], None]) -> float:
+    """Seconds that a call spends off the processor, at least: the least of several, because the
+    system may take the processor away at any time."""
+    waited = []
+    for _ in range(_CALLS):
+        started, computed = time.perf_counter(), time.thread_time()
+        call()
+        computed = time.thread_time() - computed
+        waited.append(time.perf_counter() - started - computed)
+    return min(waited)
+
+
+def _failures(host: PluginHost, watch: FailureWatch) -> str:
+    """All failures, but for those that are only samples."""
+    watch.events = [e for e in watch.events if e not in SAMPLE_EVENTS["on_plugin_failed"]]
+    own = host.hook_stats()["on_plugin_failed"].failures  # these are told to nobody
+    return watch.describe() or (f"on_plugin_failed raised {own} times" if own else "")

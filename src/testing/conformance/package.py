@@ -1,0 +1,135 @@
+"""The suite for the package around a plugin: entry point, hook API, options, cost of the import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ...core.events import Stopping
+from ...core.hook_checks import new_manager, register_checked
+from ...core.plugin_discovery import InstalledPlugin, import_plugin
+from ...core.registry import Registry
+from .fresh_import import FreshImport, import_afresh
+from .hosting import load_host
+from .installed import LoadedPlugin, find_plugin
+from .reporting import RecordProperty, report_time
+
+MOST_SECONDS = 0.05
+"""Of computing, that the import of a plugin may add to the start of every command."""
+_HEAVY = ("torch", "transformers", "tensorflow", "jax")
+
+
+class PackageConformance:
+    """Subclass it as Test..., with a fixture `plugin_name` that returns the entry point's name.
+
+    The plugin must be installed. A fixture `plugins_file` may name a plugins.toml with options.
+    """
+
+    @pytest.fixture
+    def plugins_file(self) -> str | None:
+        return None
+
+    def test_the_entry_point_loads(self, plugin_name: str) -> None:
+        """What the entry point names can be imported, and nobody else claims its name."""
+        plugin = find_plugin(plugin_name)
+        assert not plugin.rivals, f"{plugin.source} and {plugin.rivals[0]} have the same name"
+        plugin.entry_point.load()
+
+    def test_it_says_which_hook_api_it_supports(self, plugin_name: str) -> None:
+        """TOKENMILL_API is there, and includes the engine's own number."""
+        import_plugin(_importable(plugin_name))
+
+    def test_its_hooks_are_known(self, plugin_name: str) -> None:
+        """Every function that is marked as a hook is one, with arguments that exist."""
+        _check_hooks(_importable(plugin_name))
+
+    def test_it_registers(self, plugin_name: str) -> None:
+        """The hook `register` offers only what the registry takes."""
+        _register(_importable(plugin_name))
+
+    def test_its_options_are_documented(self, plugin_name: str) -> None:
+        """Every option has a help text: `tokenmill plugins show` prints it."""
+        plugin = _importable(plugin_name)
+        _skip_if_broken(_register, plugin)
+        registry = _register(plugin)
+        for provider in registry.providers():
+            for option in provider.describe().options:
+                assert option.help, (
+                    f'{provider} {option.name}: field(..., metadata={{"help": ...}}) is missing'
+                )
+
+    def test_all_of_it_can_be_built(
+        self,
+        plugin_name: str,
+        plugins_file: str | None,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Every provider can be made with its defaults, or with the options of the plugins file."""
+        for step in (import_plugin, _check_hooks, _register):
+            _skip_if_broken(step, _importable(plugin_name))
+        monkeypatch.chdir(tmp_path)
+        plugin = LoadedPlugin(plugin_name, plugins_file)
+        for provider in plugin.providers:
+            if provider.kind == "attention_backend":
+                continue  # made for a model, which is not there
+            built = plugin.build(provider)
+            if built is not None:
+                load_host(provider.kind, built).emit(Stopping())
+
+    def test_the_import_is_quick(
+        self,
+        plugin_name: str,
+        tmp_path_factory: pytest.TempPathFactory,
+        record_property: RecordProperty,
+    ) -> None:
+        """It costs less than 50 ms of computing: heavy imports belong into the factories."""
+        seconds = _import(_importable(plugin_name), tmp_path_factory).seconds
+        report_time(record_property, "import", seconds)
+        assert seconds < MOST_SECONDS, f"the import takes {seconds * 1000:.0f} ms"
+
+    def test_the_import_brings_no_heavy_library(
+        self, plugin_name: str, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """`tokenmill plugins list` imports every enabled plugin: torch must not come with it."""
+        found = _import(_importable(plugin_name), tmp_path_factory).modules.intersection(_HEAVY)
+        assert not found, f"the import brings {', '.join(found)}: import it inside the factory"
+
+
+def _importable(name: str) -> InstalledPlugin:
+    """The plugin; skips the test if it cannot be imported, which has a test of its own."""
+    plugin = find_plugin(name)
+    _skip_if_broken(lambda plugin: plugin.entry_point.load(), plugin)
+    return plugin
+
+
+def _skip_if_broken(step: Callable[[InstalledPlugin], object], plugin: InstalledPlugin) -> None:
+    """Skip the test if this step fails: another test says so."""
+    try:
+        step(plugin)
+    except Exception as error:
+        pytest.skip(f"{plugin.source} fails earlier: {error}")
+
+
+def _check_hooks(plugin: InstalledPlugin) -> None:
+    register_checked(new_manager(), plugin.entry_point.load(), plugin.source.plugin, plugin.source)
+
+
+def _register(plugin: InstalledPlugin) -> Registry:
+    """What the plugin offers."""
+    manager, registry = new_manager(), Registry()
+    registry.source = plugin.source
+    manager.register(plugin.entry_point.load())
+    manager.hook.register(registry=registry)
+    return registry
+
+
+def _import(plugin: InstalledPlugin, tmp_path_factory: pytest.TempPathFactory) -> FreshImport:
+    bytecode = tmp_path_factory.getbasetemp() / "bytecode"
+    return _import_cached(plugin.source, plugin.entry_point.value, bytecode)
+
+
+_import_cached = cache(import_afresh)

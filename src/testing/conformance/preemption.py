@@ -1,0 +1,121 @@
+"""The suite for preemption modes, and for wrappers around `preempt`."""
+
+from __future__ import annotations
+
+import statistics
+from typing import cast
+
+import pytest
+
+from ...core.plugin_host import PREEMPTION_MODES
+from ...core.policy import Victim
+from ...core.registry import PreemptionMode
+from . import engine_checks as checks
+from .answers import Answer, PreemptListener
+from .hosting import fresh, wraps
+from .reporting import RecordProperty, report_time
+from .workload import AMPLE, NO_HOST_ROOM, STARVED, STARVED_TWO, EngineShape
+
+_KIND = "preemption_mode"
+_every_shape = pytest.mark.parametrize("shape", (STARVED, STARVED_TWO, NO_HOST_ROOM), ids=str)
+
+
+class PreemptionConformance:
+    """Subclass it as Test..., with a fixture `preemption_mode` that returns one or a function making
+    one.
+
+    An object with `@hookimpl(wrapper=True) def preempt` is checked around the default mode.
+    """
+
+    @_every_shape
+    def test_it_answers_every_question(self, preemption_mode: object, shape: EngineShape) -> None:
+        """It never raises, and answers None or a Victim."""
+        for answer in _answers(preemption_mode, shape):
+            assert answer.error is None, f"`preempt` raised {answer.error!r}"
+            assert answer.value is None or isinstance(answer.value, Victim), (
+                f"`preempt` answers None or a Victim, got {answer.value!r}"
+            )
+
+    @_every_shape
+    def test_victims_are_candidates(self, preemption_mode: object, shape: EngineShape) -> None:
+        """Nobody but a candidate is chosen."""
+        for answer, victim in _victims(preemption_mode, shape):
+            assert any(victim.request is request for request in answer.candidates), (
+                f"{victim.request.request_id} is not among the candidates "
+                f"{[request.request_id for request in answer.candidates]}"
+            )
+
+    @_every_shape
+    def test_modes_are_declared(self, preemption_mode: object, shape: EngineShape) -> None:
+        """Every mode that it answers is known to the engine, and declared in `modes`."""
+        declared = _declared_modes(preemption_mode)
+        for _, victim in _victims(preemption_mode, shape):
+            assert victim.mode in declared, (
+                f"the mode {victim.mode!r} is not in modes = {declared!r}, of "
+                f"{' and '.join(PREEMPTION_MODES)}"
+            )
+
+    @_every_shape
+    def test_somebody_always_gives_way(self, preemption_mode: object, shape: EngineShape) -> None:
+        """To answer None never leaves everybody waiting for blocks that nobody gives up."""
+        checks.check_decides_itself(_KIND, preemption_mode, shape, "schedule")
+
+    @_every_shape
+    def test_every_request_finishes(self, preemption_mode: object, shape: EngineShape) -> None:
+        """All requests end, however often they were preempted."""
+        checks.check_everyone_finishes(_KIND, preemption_mode, shape)
+
+    @_every_shape
+    def test_tokens_are_the_same_with_and_without_preemption(
+        self, preemption_mode: object, shape: EngineShape
+    ) -> None:
+        """A starved engine gives the tokens of an ample one."""
+        for seed in checks.SEEDS:
+            starved = checks.serve(_KIND, preemption_mode, shape, seed)
+            ample = checks.serve(_KIND, preemption_mode, AMPLE, seed)
+            assert starved.core.total_preemptions and not ample.core.total_preemptions
+            for request_id in starved.tokens.keys() & ample.tokens.keys():
+                tokens = starved.tokens[request_id]
+                assert tokens == ample.tokens[request_id] == starved.expected(request_id), (
+                    f"{request_id} of workload {seed} got {tokens} with preemptions and "
+                    f"{ample.tokens[request_id]} without"
+                )
+
+    @_every_shape
+    def test_blocks_and_host_blocks_come_back(
+        self, preemption_mode: object, shape: EngineShape
+    ) -> None:
+        """When all have ended, by themselves or aborted, no block is held, nor any host block."""
+        checks.check_blocks_come_back(_KIND, preemption_mode, shape)
+        checks.check_aborts(_KIND, preemption_mode, shape)
+
+    @_every_shape
+    def test_it_is_deterministic(self, preemption_mode: object, shape: EngineShape) -> None:
+        """The same requests at the same times lead to the same plans."""
+        checks.check_determinism(_KIND, preemption_mode, shape)
+
+    def test_time_per_decision_is_reported(
+        self, preemption_mode: object, record_property: RecordProperty
+    ) -> None:
+        """How long a decision takes; reported, not judged."""
+        seconds = [answer.seconds for answer in _answers(preemption_mode, STARVED)]
+        report_time(record_property, "preempt()", statistics.median(seconds))
+
+
+def _answers(given: object, shape: EngineShape) -> list[Answer]:
+    listener = PreemptListener()
+    for seed in checks.SEEDS:
+        checks.serve(_KIND, given, shape, seed, listener)
+    assert listener.answers, "nobody was asked: blocks never ran out"
+    return listener.answers
+
+
+def _victims(given: object, shape: EngineShape) -> list[tuple[Answer, Victim]]:
+    return [(a, a.value) for a in _answers(given, shape) if isinstance(a.value, Victim)]
+
+
+def _declared_modes(given: object) -> tuple[str, ...]:
+    provider = fresh(given)
+    if wraps(provider, "preempt"):
+        return PREEMPTION_MODES  # those of whatever it stands around
+    return tuple(m for m in cast(PreemptionMode, provider).modes if m in PREEMPTION_MODES)

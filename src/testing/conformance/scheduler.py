@@ -1,0 +1,65 @@
+"""The suite for schedulers, and for wrappers around `schedule`."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import engine_checks as checks
+from .reporting import RecordProperty, report_time
+from .workload import AMPLE, SHAPES, STARVED, EngineShape
+
+_KIND = "scheduler"
+_every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+class SchedulerConformance:
+    """Subclass it as Test..., with a fixture `scheduler` that returns one or a function making one.
+
+    An object with `@hookimpl(wrapper=True) def schedule` is checked around the default scheduler.
+    """
+
+    starvation_bound = 300
+    """Turns for which a request may wait while others are served; a turn is 0.05 s of the engine's
+    clock. The engine itself serves a request first after 1000 steps."""
+
+    @_every_shape
+    def test_no_plan_exceeds_the_limits(self, scheduler: object, shape: EngineShape) -> None:
+        """Token budget and sequence limit hold in every step."""
+        checks.check_limits(_KIND, scheduler, shape)
+
+    @_every_shape
+    def test_it_decides_every_step_itself(self, scheduler: object, shape: EngineShape) -> None:
+        """It never raises, and never grants nothing although something could run."""
+        checks.check_decides_itself(_KIND, scheduler, shape, "schedule")
+
+    @_every_shape
+    def test_every_request_finishes(self, scheduler: object, shape: EngineShape) -> None:
+        """All requests of random workloads end, also the last one that is left alone."""
+        checks.check_everyone_finishes(_KIND, scheduler, shape)
+
+    def test_nobody_starves(self, scheduler: object) -> None:
+        """No request waits longer than the bound, however many others come."""
+        checks.check_nobody_starves(_KIND, scheduler, self.starvation_bound)
+
+    @_every_shape
+    def test_tokens_are_exact(self, scheduler: object, shape: EngineShape) -> None:
+        """Every request gets the tokens that it would have got alone."""
+        checks.check_tokens(_KIND, scheduler, shape)
+
+    @_every_shape
+    def test_aborts_give_back_every_block(self, scheduler: object, shape: EngineShape) -> None:
+        """Whenever requests are aborted, no block stays behind."""
+        checks.check_aborts(_KIND, scheduler, shape)
+
+    @pytest.mark.parametrize("shape", (AMPLE, STARVED), ids=str)
+    def test_it_is_deterministic(self, scheduler: object, shape: EngineShape) -> None:
+        """The same requests at the same times lead to the same plans."""
+        checks.check_determinism(_KIND, scheduler, shape)
+
+    @pytest.mark.parametrize("num_requests", (256, 2048))
+    def test_plan_time_is_reported(
+        self, scheduler: object, num_requests: int, record_property: RecordProperty
+    ) -> None:
+        """How long a step takes to decide; reported, not judged."""
+        seconds = checks.measure_plan_time(_KIND, scheduler, num_requests)
+        report_time(record_property, f"plan() with {num_requests} requests", seconds)

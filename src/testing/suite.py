@@ -1,0 +1,85 @@
+"""The suites for an installed plugin, without a line of code:
+
+pytest --pyargs tokenmill.testing.suite --plugin NAME
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from .conformance import (
+    AdmissionConformance,
+    ObserverConformance,
+    PackageConformance,
+    PreemptionConformance,
+    SchedulerConformance,
+    SchedulingPolicyConformance,
+)
+from .conformance.installed import Subject
+
+
+class TestPackage(PackageConformance):
+    """What holds for every plugin."""
+
+    @pytest.fixture
+    def plugins_file(self, pytestconfig: pytest.Config) -> str | None:
+        file: str | None = pytestconfig.getoption("--plugins-file")
+        return file
+
+
+class TestScheduler(SchedulerConformance):
+    """Every scheduler that the plugin offers, and its wrapper around `schedule`."""
+
+    kind = "scheduler"
+
+    @pytest.fixture
+    def scheduler(self, subject: Subject) -> object:
+        return subject.make
+
+
+class TestSchedulingPolicy(SchedulingPolicyConformance):
+    """Every order of the waiting requests."""
+
+    kind = "scheduling_policy"
+
+    @pytest.fixture
+    def scheduling_policy(self, subject: Subject) -> object:
+        return subject.make
+
+
+class TestPreemption(PreemptionConformance):
+    """Every preemption mode, and the wrapper around `preempt`."""
+
+    kind = "preemption_mode"
+
+    @pytest.fixture
+    def preemption_mode(self, subject: Subject) -> object:
+        return subject.make
+
+
+class TestAdmission(AdmissionConformance):
+    """Every doorkeeper, offered or in the plugin itself."""
+
+    kind = "admission"
+
+    @pytest.fixture
+    def admission(self, subject: Subject) -> object:
+        return _made(subject)
+
+
+class TestObserver(ObserverConformance):
+    """Every observer, offered or in the plugin itself."""
+
+    kind = "observer"
+
+    @pytest.fixture
+    def observer(self, subject: Subject) -> object:
+        return _made(subject)
+
+
+def _made(subject: Subject) -> object:
+    """What the factory makes; it may choose to stay out."""
+    made = subject.make()
+    if made is None:
+        pytest.skip(f"{subject.kind} {subject.name!r} stays out with these options")
+    return made

@@ -1,0 +1,30 @@
+"""Runs a decoder on whole prompts without an engine: attention sees all tokens at once."""
+
+from __future__ import annotations
+
+import torch
+
+from tokenmill.backends.models.decoder import Decoder
+
+
+def ignore_progress(stage: str, done: float) -> None:
+    """For loaders whose progress nobody watches."""
+
+
+def compute_logits(decoder: Decoder, token_ids: torch.Tensor) -> torch.Tensor:
+    """Logits of every position of one prompt, float32 [t, v]."""
+    config = decoder.config
+    positions = torch.arange(token_ids.numel())
+    distance = positions[:, None] - positions
+    visible = (distance >= 0) & (distance < (config.sliding_window or token_ids.numel()))
+
+    def attend(
+        layer: int, q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor
+    ) -> torch.Tensor:
+        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q_thd, k_tkd, v_tkd))
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, scale=config.attention_scale, enable_gqa=True
+        )
+        return out.squeeze(0).transpose(0, 1)
+
+    return decoder.compute_logits(decoder.forward(token_ids, positions, attend))

@@ -1,0 +1,127 @@
+"""The native decoder against transformers' models, through a saved Hugging Face directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from tokenmill.backends.models.decoder import Decoder
+from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.weights.checkpoint import open_checkpoint
+
+from .dense import compute_logits, ignore_progress
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+ROPE = {"rope_theta": 500.0, "original_max_position_embeddings": 16}
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama, one KV head per query head": ("Llama", {"num_key_value_heads": 6}),
+    "llama, tied embeddings": ("Llama", {"tie_word_embeddings": True}),
+    "llama, head size of its own": ("Llama", {"head_dim": 10}),
+    "llama, attention biases": ("Llama", {"attention_bias": True}),
+    "llama, MLP biases": ("Llama", {"mlp_bias": True}),
+    "llama, gelu": ("Llama", {"hidden_act": "gelu"}),
+    "llama, tanh gelu": ("Llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "llama, epsilon": ("Llama", {"rms_norm_eps": 0.01}),
+    "llama, theta": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
+    "llama, linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
+    "llama, llama3": ("Llama", {"rope_parameters": ROPE | LLAMA3}),
+    "llama, yarn": ("Llama", {"rope_parameters": ROPE | {"rope_type": "yarn", "factor": 4.0}}),
+    "llama, yarn with all numbers": (
+        "Llama",
+        {
+            "rope_parameters": ROPE
+            | {"rope_type": "yarn", "factor": 4.0, "beta_fast": 8, "beta_slow": 2}
+            | {"mscale": 0.7, "mscale_all_dim": 0.3, "truncate": False}
+        },
+    ),
+    "mistral, full attention": ("Mistral", {"sliding_window": None}),
+    "mistral, sliding window": ("Mistral", {"sliding_window": 7}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2, sliding window": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0},
+    ),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "qwen3, tied, biases": (
+        "Qwen3",
+        {"head_dim": 16, "tie_word_embeddings": True, "attention_bias": True},
+    ),
+}
+
+
+def make_reference(family: str, **changes: Any) -> Any:
+    """A small model of transformers in which every number matters, norms and biases too."""
+    config = getattr(transformers, f"{family}Config")(**SIZES | changes)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean = 1.0 if "norm" in name else 0.0
+            parameter.normal_(mean, 0.2, generator=generator)
+    return model
+
+
+def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+    return load_decoder(
+        open_checkpoint(path), dtype=dtype, device=torch.device("cpu"), progress=ignore_progress
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_those_of_transformers(case: str, tmp_path: Path) -> None:
+    family, changes = CASES[case]
+    reference = make_reference(family, **changes)
+    reference.save_pretrained(tmp_path)
+    token_ids = torch.arange(40) * 31 % 97
+    decoder = load(tmp_path)
+    with torch.inference_mode():
+        expected = reference(token_ids.unsqueeze(0)).logits.squeeze(0)
+        torch.testing.assert_close(
+            compute_logits(decoder, token_ids), expected, rtol=1e-5, atol=1e-5
+        )
+    assert decoder.num_parameters == reference.num_parameters()
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen3"])
+def test_bfloat16_is_as_near_to_float32_as_transformers_is(family: str, tmp_path: Path) -> None:
+    reference = make_reference(family, head_dim=16).to(torch.bfloat16)
+    reference.save_pretrained(tmp_path)
+    token_ids = torch.arange(40) * 31 % 97
+    with torch.inference_mode():
+        theirs = reference(token_ids.unsqueeze(0)).logits.squeeze(0)
+        ours = compute_logits(load(tmp_path, torch.bfloat16), token_ids)
+        exact = compute_logits(load(tmp_path), token_ids)
+    assert ours.dtype == torch.float32
+    assert (ours - exact).norm() < 1.2 * (theirs.float() - exact).norm()
+
+
+def test_sequences_in_one_flat_batch_do_not_mix(tmp_path: Path) -> None:
+    """Only the attend callable joins tokens: with each token seeing itself, order is nothing."""
+    make_reference("Llama").save_pretrained(tmp_path)
+    decoder = load(tmp_path)
+
+    def see_oneself(
+        layer: int, q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor
+    ) -> torch.Tensor:
+        return v_tkd.repeat_interleave(3, dim=1)
+
+    token_ids, positions = torch.tensor([5, 17, 5, 30]), torch.tensor([0, 9, 3, 50])
+    hidden = decoder.forward(token_ids, positions, see_oneself)
+    torch.testing.assert_close(hidden[0], hidden[2])
+    backwards = decoder.forward(token_ids.flip(0), positions.flip(0), see_oneself)
+    torch.testing.assert_close(backwards.flip(0), hidden)

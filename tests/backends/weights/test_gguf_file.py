@@ -1,0 +1,110 @@
+"""The GGUF header: read right, and damage is an error and nothing else."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import gguf
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tokenmill.backends.models.random_weights import random_checkpoint
+from tokenmill.backends.weights.gguf_file import read_gguf_file
+from tokenmill.core.errors import ConfigError
+
+from ..models.test_loader import CONFIG
+from .gguf_writing import Values, write_gguf
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    values: Values = {"a.text": "ä", "a.number": 5, "a.float": 0.5}
+    write_gguf(path, random_checkpoint(CONFIG, 0), values=values)
+    return path
+
+
+def test_agrees_with_the_gguf_package_s_reader(path: Path) -> None:
+    ours, theirs = read_gguf_file(path), gguf.GGUFReader(path)
+    for key, field in theirs.fields.items():
+        if not key.startswith("GGUF."):
+            assert ours.metadata[key] == field.contents()
+    assert list(ours.tensors) == [tensor.name for tensor in theirs.tensors]
+    for tensor in theirs.tensors:
+        mine = ours.tensors[tensor.name]
+        assert mine.shape == tuple(reversed(tensor.shape.tolist()))
+        assert mine.kind == tensor.tensor_type
+        assert (mine.offset, mine.num_bytes) == (tensor.data_offset, tensor.n_bytes)
+
+
+def test_a_file_that_is_cut_short_names_the_tensor(path: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match=r"cut.gguf .* it is cut short: tensor .* ends at byte"):
+        read_gguf_file(cut)
+
+
+HEADERS = {
+    "empty": (b"", "cannot mmap an empty file"),
+    "other format": (b"GGML" + bytes(100), "does not begin with 'GGUF'"),
+    "old version": (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "versions 2 and 3"),
+    "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
+    "endless metadata": (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60), "ends inside its header"),
+    "endless tensors": (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "ends inside its header"),
+    "endless string": (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "ends inside its header"),
+    "endless array": (
+        b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 10, 2**60),
+        "GGUF file: ",
+    ),
+    "unknown value": (b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 99), "unknown type 99"),
+    "unknown tensor": (
+        b"GGUF" + struct.pack("<IQQQ1sIQIQ", 3, 1, 0, 1, b"t", 1, 32, 999, 0),
+        "tensor t has the unknown type 999",
+    ),
+    "tensor without elements": (
+        b"GGUF" + struct.pack("<IQQQ1sIQIQ", 3, 1, 0, 1, b"t", 1, 0, 0, 0),
+        r"has the shape \[0\]",
+    ),
+    "tensor of many dimensions": (
+        b"GGUF" + struct.pack("<IQQQ1sI", 3, 1, 0, 1, b"t", 9),
+        "tensor t has 9 dimensions",
+    ),
+    "tensor twice": (
+        b"GGUF" + struct.pack("<IQQ", 3, 2, 0) + 2 * struct.pack("<Q1sIQIQ", 1, b"t", 1, 1, 0, 0),
+        "names a tensor twice",
+    ),
+    "alignment of zero": (
+        b"GGUF" + struct.pack("<IQQQ17sII", 3, 0, 1, 17, b"general.alignment", 4, 0),
+        "general.alignment is 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_damaged_headers_are_refused(kind: str, tmp_path: Path) -> None:
+    content, message = HEADERS[kind]
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read_gguf_file(path)
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_damage_is_a_config_error_or_harmless(
+    path: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    content = bytearray(path.read_bytes())
+    header = content.index(b"blk.1.ffn_down.weight")
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, header + 60))] = data.draw(st.integers(0, 255))
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        read_gguf_file(damaged)
+    except ConfigError as error:
+        assert str(damaged) in str(error)
