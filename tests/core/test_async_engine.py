@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+
 from tokenmill.core.async_engine import AsyncEngine, EngineParts
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import (
@@ -45,9 +46,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 60))
 
 
-async def collect(
-    engine: AsyncEngine, prompt: Any = PROMPT, **params: Any
-) -> list[RequestOutput]:
+async def collect(engine: AsyncEngine, prompt: Any = PROMPT, **params: Any) -> list[RequestOutput]:
     params.setdefault("seed", 7)
     return [o async for o in engine.generate(prompt, SamplingParams(**params))]
 
@@ -132,7 +131,10 @@ def test_a_stop_token_is_not_part_of_the_text() -> None:
         completion = output.outputs[0]
         assert completion.text == text_of(EXPECTED[:3])
         assert list(completion.token_ids) == EXPECTED[:4]
-        assert (completion.finish_reason, completion.stop_reason) == (FinishReason.STOP, EXPECTED[3])
+        assert (completion.finish_reason, completion.stop_reason) == (
+            FinishReason.STOP,
+            EXPECTED[3],
+        )
 
     run(test())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+
 from tokenmill.core import decision_hook
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import RequestFailedError
@@ -49,6 +50,8 @@ class Deciding:
                 return deciding.schedule(step)
 
         class Mode:
+            modes: tuple[str, ...] = ("recompute", "swap")
+
             @hookimpl
             def preempt(self, step: Any, needy: Any, candidates: Any) -> Any:
                 return deciding.preempt(candidates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tokenmill.core.engine import STARVATION_STEPS
 from tokenmill.core.errors import InvalidRequestError, OverloadedError
 from tokenmill.core.outputs import FinishReason

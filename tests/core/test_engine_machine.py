@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
 from tokenmill.core.errors import InvalidRequestError
 from tokenmill.core.outputs import FinishReason
 

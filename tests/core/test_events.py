@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tokenmill.core import fan_out
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.events import Planned, PluginFailed, Stopping

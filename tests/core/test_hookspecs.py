@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.events import FinishedRequest
 from tokenmill.core.hook_checks import HOOKS

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tokenmill.core.errors import PluginError
 from tokenmill.core.plugin_discovery import (
     check_own_installation,

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, PluginError
 from tokenmill.core.events import Stopping

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.plugins_file import packaged_file, read_plugins_file, read_settings
 from tokenmill.core.registry import SLOTS

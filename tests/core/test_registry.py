@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 from msgspec import Meta
+
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, PluginError
 from tokenmill.core.hookspecs import hookimpl

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+
 from tokenmill.core.errors import InvalidRequestError
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
 

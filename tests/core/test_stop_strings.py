@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tokenmill.core.stop_strings import StopStringMatcher
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tokenmill.assembly import verify_default_model
 
 from .prompts import all_prompts

@@ -47,11 +47,11 @@ CODE = [
     "#include <stdio.h>\n\nint main(void) {\n",
     "fn main() {\n    let mut total = 0;\n",
     "const add = (a, b) =>",
-    "{\n  \"name\": \"tokenmill\",\n  \"version\":",
+    '{\n  "name": "tokenmill",\n  "version":',
     "#!/bin/bash\nset -e\nfor f in *.txt; do\n",
     "public static void main(String[] args) {\n",
     "| Name | Age |\n|------|-----|\n| Ann  | 31  |\n|",
-    "git commit -m \"",
+    'git commit -m "',
     "try:\n    value = int(text)\nexcept ValueError:\n",
 ]
 _PARAGRAPH = (

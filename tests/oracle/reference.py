@@ -55,7 +55,9 @@ class Reference:
             batch = order[start : start + BATCH]
             ids = [self.encode(prompts[i]) for i in batch]
             num_tokens = max(prompts[i].num_tokens for i in batch)
-            for i, prompt_ids, tokens in zip(batch, ids, self._greedy(ids, num_tokens), strict=True):
+            for i, prompt_ids, tokens in zip(
+                batch, ids, self._greedy(ids, num_tokens), strict=True
+            ):
                 cases[i] = ReferenceCase(prompts[i], prompt_ids, tokens[: prompts[i].num_tokens])
         return [cases[i] for i in range(len(prompts))]
 

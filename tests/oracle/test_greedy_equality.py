@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
 from tokenmill import LLM, SamplingParams
 from tokenmill.core.outputs import RequestOutput
 

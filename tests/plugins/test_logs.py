@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import PluginError
 from tokenmill.core.events import Preempted

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
 from tokenmill.core.client import Load
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError

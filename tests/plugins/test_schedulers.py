@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tokenmill.plugins.schedulers.chunked import Chunked
 from tokenmill.plugins.schedulers.prefill_first import PrefillFirst
 
