@@ -137,7 +137,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def same_as_model(self) -> None:
         self.pool.check([self.held.get(b, 0) for b in range(self.pool.num_blocks)])
-        counts, free, cached, hashes = self.pool.digest()
+        _, free, cached, hashes = self.pool.digest()
         assert (list(free), list(cached)) == (self.free, self.cached)  # type: ignore[call-overload]
         assert {b: h for b, h in enumerate(hashes) if h} == self.hashes  # type: ignore[arg-type, var-annotated]
         assert self.pool.num_available + self.pool.num_held == self.pool.num_blocks

@@ -1,0 +1,66 @@
+"""The sdist and the wheel that is built from it hold what the repository holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+def source_files() -> set[str]:
+    return {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_wheel_holds_all_of_src_under_the_packages_name(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        packed = {n.removeprefix("tokenmill/") for n in names if n.startswith("tokenmill/")}
+        assert packed == source_files()
+        assert {n.split("/")[0] for n in names} == {"tokenmill", names[-1].split("/")[0]}
+        for name in packed:
+            assert archive.read(f"tokenmill/{name}") == (ROOT / "src" / name).read_bytes()
+
+
+def test_the_default_plugins_toml_is_in_the_wheel(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("tokenmill/plugins.toml") == (ROOT / "plugins.toml").read_bytes()
+
+
+def test_the_wheel_names_the_command_and_the_plugins(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
+        text = archive.read(name).decode()
+    assert "tokenmill = tokenmill.api.cli:main" in text
+    assert "chunked = tokenmill.plugins.schedulers.chunked" in text
+
+
+def test_the_sdist_holds_tests_docs_and_examples(dist: Path) -> None:
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    assert {"src", "tests", "docs", "examples", "benchmarks", "plugins.toml", "LICENSE"} <= tops
