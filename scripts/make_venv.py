@@ -1,22 +1,24 @@
-"""Makes the virtual environment. Run by the Makefile with the Python that it is to have.
+"""Makes the virtual environment. The Makefile runs it with the Python that it is made from.
 
-A machine whose Python has a suitable torch already (a GPU image, say) shares it with the
-environment, so that it is not downloaded again.
+make_venv.py FOLDER
+
+A Python that has a suitable torch already (in a GPU image, say) shares its packages with the
+environment, so that no second torch is downloaded.
 """
 
-import subprocess
 import sys
 import venv
 
-from install_torch import describe_torch
+from install_torch import suitable_torch
 
 
 def main(folder: str) -> None:
-    found = describe_torch(sys.executable)
-    if found is not None:
-        print(f"sharing this Python's torch {found}")
-    venv.create(folder, with_pip=True, system_site_packages=found is not None, clear=True)
-    subprocess.run([f"{folder}/bin/python", "--version"], check=True)
+    """Create `folder` anew."""
+    # Only an installation can be shared: the environment of an environment does not see the latter.
+    torch = suitable_torch(sys.executable) if sys.prefix == sys.base_prefix else None
+    print(f"making {folder} with Python {sys.version.split()[0]}", end="")
+    print(f", sharing its torch {torch}" if torch else "", flush=True)
+    venv.create(folder, with_pip=True, system_site_packages=torch is not None, clear=True)
 
 
 if __name__ == "__main__":
