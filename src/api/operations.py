@@ -80,8 +80,9 @@ async def model(request: Request) -> Response:
 
 
 async def plugins(request: Request) -> Response:
-    """Every installed plugin, what it provides and how often it failed. Read-only."""
-    return _json({"plugins": context_of(request).engine.plugins()})
+    """Every installed plugin, and what each hook cost and how often it failed. Read-only."""
+    engine = context_of(request).engine
+    return _json({"plugins": engine.plugins(), "hooks": engine.hook_stats()})
 
 
 async def tokenize(request: Request) -> Response:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from .config import EngineConfig
 from .engine import EngineCore
 from .errors import ConfigError, EngineStoppedError
 from .events import Started, Stopping
+from .hook_timing import HookStats
 from .interfaces import Executor, ModelInfo, Progress, Tokenizer
 from .output_stream import Completion, OutputStream
 from .outputs import RequestOutput
@@ -232,6 +233,10 @@ class AsyncEngine:
     def plugins(self) -> tuple[PluginInfo, ...]:
         """Every installed plugin, enabled or not, in order, with what it provides."""
         return self._started().plugins.plugins()
+
+    def hook_stats(self) -> Mapping[str, HookStats]:
+        """Calls, seconds and failures of every hook since the start."""
+        return self._started().plugins.hook_stats()
 
     def render_metrics(self) -> bytes:
         """The metrics of this engine in Prometheus's text format."""

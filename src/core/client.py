@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from .config import EngineConfig
+from .hook_timing import HookStats
 from .interfaces import ModelInfo, Tokenizer
 from .outputs import RequestOutput
 from .plugin_info import PluginInfo
@@ -99,6 +100,10 @@ class EngineClient(Protocol):
     def load(self) -> Load: ...
     def plugins(self) -> tuple[PluginInfo, ...]:
         """Every installed plugin, enabled or not, in order, with what it provides."""
+        ...
+
+    def hook_stats(self) -> Mapping[str, HookStats]:
+        """Calls, seconds and failures of every hook since the start."""
         ...
 
     def render_metrics(self) -> bytes:

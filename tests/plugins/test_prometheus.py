@@ -25,6 +25,7 @@ VLLM_NAMES = [
     "num_requests_running",
     "num_requests_waiting",
     "kv_cache_usage_perc",
+    "prefix_cache_hit_rate",
     "num_preemptions",
     "prompt_tokens",
     "prompt_tokens_cached",
@@ -149,7 +150,7 @@ def test_preemptions_and_plugin_failures_are_counted(metrics: PrometheusMetrics)
         Preempted(
             request_id="a",
             mode="recompute",
-            fell_back=False,
+            fell_back=True,
             num_computed_tokens=9,
             num_blocks=1,
             total_cumulative_preemption_cnt=1,
@@ -159,7 +160,9 @@ def test_preemptions_and_plugin_failures_are_counted(metrics: PrometheusMetrics)
         PluginFailed(plugin="acme", hook="on_step", error="x", action="dropped", count=3)
     )
     seen = scrape(metrics)
-    assert seen.value("vllm:num_preemptions_total") == 1
+    assert seen.value("vllm:num_preemptions_total", mode="recompute") == 1
+    assert seen.value("vllm:num_preemptions_total", mode="swap") == 0
+    assert seen.value("vllm:num_swap_fallbacks_total") == 1
     labels = {"plugin": "acme", "hook": "on_step", "action": "dropped"}
     assert seen.value("vllm:plugin_failures_total", **labels) == 1
 

@@ -37,7 +37,7 @@ from .histograms import make_histograms, measure
 TOKENMILL_API = (1, 1)
 
 _COUNTERS: Mapping[str, str] = {
-    "num_preemptions": "Requests that lost their KV blocks to another one.",
+    "num_swap_fallbacks": "Preempted requests that host memory had no room for, so recomputed.",
     "prompt_tokens": "Prompt tokens processed, those from the prefix cache included.",
     "prompt_tokens_cached": "Prompt tokens of finished requests that came from the prefix cache.",
     "generation_tokens": "Tokens generated.",
@@ -48,6 +48,7 @@ _GAUGES: Mapping[str, str] = {
     "num_requests_running": "Requests that hold KV blocks.",
     "num_requests_waiting": "Requests in the queue.",
     "kv_cache_usage_perc": "Part of the KV blocks in use; 1 means all of them.",
+    "prefix_cache_hit_rate": "Hits by queries of the prefix cache since the start, in tokens.",
 }
 
 
@@ -62,6 +63,7 @@ class PrometheusMetrics:
         self._engine: EngineClient | None = None
         self._counters = Counter(dict.fromkeys(_COUNTERS, 0))
         self._reasons = Counter({reason.value: 0 for reason in FinishReason})
+        self._preemptions = Counter({"recompute": 0, "swap": 0})
         self._failures: Counter[tuple[str, str, str]] = Counter()
         self._gauges = dict.fromkeys(_GAUGES, 0.0)
         self._histograms = make_histograms(context.config.max_model_len or 1)
@@ -81,7 +83,8 @@ class PrometheusMetrics:
 
     @hookimpl
     def on_preempted(self, event: Preempted) -> None:
-        self._counters["num_preemptions"] += 1
+        self._preemptions[event.mode] += 1
+        self._counters["num_swap_fallbacks"] += event.fell_back
 
     @hookimpl
     def on_step(self, event: StepDone) -> None:
@@ -90,6 +93,9 @@ class PrometheusMetrics:
         counters["generation_tokens"] += event.num_generation_tokens
         counters["prefix_cache_queries"] += event.prefix_cache_queries
         counters["prefix_cache_hits"] += event.prefix_cache_hits
+        queries = counters["prefix_cache_queries"]
+        hit_rate = counters["prefix_cache_hits"] / queries if queries else 0.0
+        self._gauges["prefix_cache_hit_rate"] = hit_rate
         histograms["iteration_tokens_total"].observe(
             event.num_prompt_tokens + event.num_generation_tokens
         )
@@ -137,6 +143,12 @@ class PrometheusMetrics:
             "Finished requests, by the reason for which they ended.",
             [*names, "finished_reason"],
             {(*values, reason): count for reason, count in self._reasons.items()},
+        )
+        yield self._labelled_counter(
+            "num_preemptions",
+            "Requests that lost their KV blocks to another one, by what was done with them.",
+            [*names, "mode"],
+            {(*values, mode): count for mode, count in self._preemptions.items()},
         )
         yield self._labelled_counter(
             "plugin_failures",
