@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ class ReferenceCase:
     prompt: OraclePrompt
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
+
+    def shortened(self, num_tokens: int) -> ReferenceCase:
+        """Only the first tokens of the continuation."""
+        return replace(self, token_ids=self.token_ids[:num_tokens])
 
 
 class Reference:
