@@ -35,7 +35,6 @@ class LLM:
         self._thread.start()
         self._engine = AsyncEngine(model, **options)
         self._finalizer = weakref.finalize(self, _shut_down, self._engine, self._loop, self._thread)
-        self._finalizer.atexit = False  # a program that ends needs nothing given back
         try:
             self._run(self._engine.start())
         except BaseException:

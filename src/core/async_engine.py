@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -125,7 +125,8 @@ class AsyncEngine:
         await self._lifespans.aclose()
         if self._parts is not None:
             self._parts.plugins.emit(Stopping())
-            await self._on_device(self._parts.executor.close)
+            with suppress(RuntimeError):  # the program ends, and its worker threads have already
+                await self._on_device(self._parts.executor.close)
         self._device.shutdown(wait=False)
 
     # What callers see
