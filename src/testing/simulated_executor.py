@@ -88,6 +88,25 @@ class SimulatedExecutor:
             step_id=plan.step_id, token_ids=tuple(self._sample(grant) for grant in plan.grants)
         )
 
+    def crash(self, plan: StepPlan) -> None:
+        """A step that raised: its requests are lost, and what it should have written is garbage.
+
+        Later plans may still name them, if they were made before; such grants compute nothing.
+        """
+        self._last_step = plan.step_id
+        for request_id in plan.ended:
+            self._rows.pop(request_id, None)
+        for start in plan.starts:
+            self._take(start, plan)
+        for copies in plan.copies:
+            self._spoil(copies)
+        for grant in plan.grants:
+            row = self._rows.pop(grant.request_id, None)
+            if row is not None:
+                row.block_table.extend(grant.new_block_ids)
+                for position in range(grant.start, grant.start + grant.num_tokens):
+                    self._slots[self._slot(row, position)] = EMPTY
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -106,8 +125,16 @@ class SimulatedExecutor:
             if not out:  # what was read back must never be needed again
                 source[source_block * size : (source_block + 1) * size] = [EMPTY] * size
 
+    def _spoil(self, copies: BlockCopies) -> None:
+        size = self.info.block_size
+        target = self._host_slots if copies.direction is CopyDirection.OUT else self._slots
+        for _, block in copies.pairs:
+            target[block * size : (block + 1) * size] = [EMPTY] * size
+
     def _write(self, grant: Grant) -> None:
-        row = self._rows[grant.request_id]
+        row = self._rows.get(grant.request_id)
+        if row is None:
+            return  # lost in a crash
         assert grant.num_tokens > 0 and grant.start == row.num_computed, (
             "tokens are computed in order, once"
         )
@@ -118,8 +145,8 @@ class SimulatedExecutor:
         row.num_computed += grant.num_tokens
 
     def _sample(self, grant: Grant) -> tuple[int, ...]:
-        row = self._rows[grant.request_id]
-        if not grant.samples:
+        row = self._rows.get(grant.request_id)
+        if row is None or not grant.samples:
             return ()
         assert row.num_computed == len(row.token_ids), "only the last known token is sampled after"
         read = [self._slots[self._slot(row, position)] for position in range(row.num_computed)]

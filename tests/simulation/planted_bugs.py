@@ -1,0 +1,338 @@
+"""Bugs as somebody could write them, each a small change of the core, to see whether the net holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tokenmill.core import engine, request, step
+from tokenmill.core.blocks import BlockPool, hash_block
+from tokenmill.core.engine import EngineCore
+from tokenmill.core.outputs import FinishReason
+from tokenmill.core.queues import RequestQueues
+from tokenmill.core.request import PromptGroup, Request, RequestStatus
+from tokenmill.core.step import PendingPreemption, Step
+
+Patch = pytest.MonkeyPatch
+BUGS: dict[str, Callable[[Patch], None]] = {}
+
+
+def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Register a bug under its function's name."""
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+@bug
+def sharing_does_not_count(patch: Patch) -> None:
+    original = BlockPool.share
+
+    def share(self: BlockPool, block: int) -> None:
+        if not self.is_held(block):
+            original(self, block)
+
+    patch.setattr(BlockPool, "share", share)
+
+
+@bug
+def one_block_is_never_dropped(patch: Patch) -> None:
+    original = BlockPool.drop
+    patch.setattr(BlockPool, "drop", lambda self, blocks: original(self, list(blocks)[:-1]))
+
+
+@bug
+def the_hash_forgets_its_parent(patch: Patch) -> None:
+    def forgetful(parent: bytes, token_ids: Sequence[int]) -> bytes:
+        return hash_block(b"", token_ids)
+
+    patch.setattr(request, "hash_block", forgetful)
+
+
+@bug
+def the_hash_forgets_the_tokens_and_nobody_compares(patch: Patch) -> None:
+    patch.setattr(request, "hash_block", lambda parent, ids: hash_block(parent, ids[:1]))
+    patch.setattr(BlockPool, "find", lambda self, h, ids: self._by_hash.get(h))
+
+
+@bug
+def a_failed_step_publishes_its_blocks(patch: Patch) -> None:
+    original = EngineCore.fail
+
+    def fail(self: EngineCore, plan: Any, message: str, now: float) -> Any:
+        opened = self._open[0]
+        for grant, found in zip(plan.grants, opened.requests, strict=True):
+            if found.status is RequestStatus.RUNNING:
+                found.num_computed_tokens += grant.num_tokens
+                self._publish(found)
+        return original(self, plan, message, now)
+
+    patch.setattr(EngineCore, "fail", fail)
+
+
+@bug
+def a_whole_prompt_may_come_from_the_cache(patch: Patch) -> None:
+    original = Step._find_hits
+
+    def find_hits(self: Step, found: Request) -> list[int]:
+        hits = original(self, found)
+        size = self._pool.block_size
+        if len(hits) * size == found.num_tokens - size:
+            chain = found.hashes_for(len(hits) + 1, size)
+            block = self._pool.find(chain[-1], found.token_ids[-size:])
+            return hits if block is None else [*hits, block]
+        return hits
+
+    patch.setattr(Step, "_find_hits", find_hits)
+
+
+@bug
+def a_chunk_is_one_token_too_long(patch: Patch) -> None:
+    original = Step._bound
+    patch.setattr(Step, "_bound", lambda self, *args: original(self, *args) + 1)
+
+
+@bug
+def a_chunk_inside_a_prompt_samples(patch: Patch) -> None:
+    original = EngineCore._grant
+
+    def grant(self: EngineCore, pending: Any) -> Any:
+        made = original(self, pending)
+        if made.samples:
+            return made
+        pending.request.num_inflight_samples += 1
+        return type(made)(
+            **{name: getattr(made, name) for name in made.__slots__ if name != "samples"},
+            samples=True,
+        )
+
+    patch.setattr(EngineCore, "_grant", grant)
+
+
+@bug
+def the_budget_is_not_spent(patch: Patch) -> None:
+    original = Step._grant
+
+    def grant(self: Step, pending: Any) -> int:
+        num_tokens = original(self, pending)
+        self.budget += num_tokens
+        return num_tokens
+
+    patch.setattr(Step, "_grant", grant)
+
+
+@bug
+def too_many_sequences_start(patch: Patch) -> None:
+    original = Step._may_start
+
+    def may_start(self: Step, found: Request) -> bool:
+        self._num_running -= 1
+        try:
+            return original(self, found)
+        finally:
+            self._num_running += 1
+
+    patch.setattr(Step, "_may_start", may_start)
+
+
+@bug
+def copies_in_go_before_copies_out(patch: Patch) -> None:
+    """Seen where a step swaps out and in; the plan's order is reversed."""
+    original = Step._swap_in
+
+    def swap_in(self: Step, found: Request, blocks: Sequence[int], num_hits: int) -> None:
+        original(self, found, list(reversed(blocks)), num_hits)
+
+    patch.setattr(Step, "_swap_in", swap_in)
+
+
+@bug
+def the_last_partial_block_is_not_copied_out(patch: Patch) -> None:
+    original = Step._take_out
+
+    def take_out(self: Step, found: Request, mode: str) -> PendingPreemption:
+        taken = original(self, found, mode)
+        if self.copies and taken.host_block_ids:
+            last = self.copies[-1]
+            self.copies[-1] = type(last)(direction=last.direction, pairs=last.pairs[:-1])
+        return taken
+
+    patch.setattr(Step, "_take_out", take_out)
+
+
+@bug
+def a_failed_copy_is_trusted(patch: Patch) -> None:
+    original = EngineCore.fail
+
+    def fail(self: EngineCore, plan: Any, message: str, now: float) -> Any:
+        patch.setattr(EngineCore, "_distrust_host_copy", lambda self, found: None)
+        # What the device did not copy is gone: blocks of the host hold something else.
+        return original(self, plan, message, now)
+
+    patch.setattr(EngineCore, "fail", fail)
+    patch.setattr(EngineCore, "_release", _release_but_keep_host_blocks)
+
+
+def _release_but_keep_host_blocks(self: EngineCore, found: Request) -> None:
+    if not found.num_open_plans:
+        self.pool.drop(reversed(found.block_ids))
+        found.block_ids.clear()
+        found.host_block_ids.clear()
+        self._queues.forget(found)
+
+
+@bug
+def host_blocks_are_never_given_back(patch: Patch) -> None:
+    original = EngineCore._close_oldest
+
+    def close_oldest(self: EngineCore, plan: Any) -> Any:
+        self._open[0].freed_host_blocks.clear()
+        return original(self, plan)
+
+    patch.setattr(EngineCore, "_close_oldest", close_oldest)
+
+
+@bug
+def rollback_forgets_the_last_change(patch: Patch) -> None:
+    original = BlockPool.rollback
+
+    def rollback(self: BlockPool) -> None:
+        if self._journal:
+            self._journal.pop()
+        original(self)
+
+    patch.setattr(BlockPool, "rollback", rollback)
+
+
+@bug
+def rollback_is_skipped(patch: Patch) -> None:
+    patch.setattr(BlockPool, "rollback", BlockPool.confirm)
+
+
+@bug
+def an_abort_in_flight_releases_at_once(patch: Patch) -> None:
+    def release(self: EngineCore, found: Request) -> None:
+        self.pool.drop(reversed(found.block_ids))
+        found.block_ids.clear()
+        if not found.num_open_plans:
+            self.host_pool.drop(found.host_block_ids)
+            found.host_block_ids.clear()
+            self._queues.forget(found)
+
+    patch.setattr(EngineCore, "_release", release)
+
+
+@bug
+def a_victim_may_be_in_an_open_plan(patch: Patch) -> None:
+    original = Step._choose_victim
+
+    def choose(self: Step, needy: Request) -> Any:
+        victim = original(self, needy)
+        if self.must_drain:
+            self.must_drain = False
+            return step.Victim(request=self.running[-1])
+        return victim
+
+    patch.setattr(Step, "_choose_victim", choose)
+
+
+@bug
+def siblings_do_not_wait_and_their_hashes_are_shared(patch: Patch) -> None:
+    """Without waiting nothing is wrong but speed; with the leader's blocks taken early, much is."""
+
+    def ready(self: RequestQueues) -> list[Request]:
+        for found in self.waiting.values():
+            group = found.group
+            if group is not None and group.must_wait(found):
+                leader = group.members[0]
+                found.token_ids = leader.token_ids
+        return list(self.waiting.values())
+
+    patch.setattr(RequestQueues, "ready", ready)
+
+
+@bug
+def siblings_wait_for_a_leader_that_ended(patch: Patch) -> None:
+    def must_wait(self: PromptGroup, found: Request) -> bool:
+        leader = self.members[0]
+        return found is not leader and leader.num_computed_tokens < leader.num_prompt_tokens
+
+    patch.setattr(PromptGroup, "must_wait", must_wait)
+
+
+@bug
+def a_step_that_grants_nothing_is_accepted(patch: Patch) -> None:
+    """The wake-up is lost: nobody asks again."""
+    patch.setattr(engine, "decode_first", lambda step: None)
+
+
+@bug
+def a_preempted_request_is_not_queued_again(patch: Patch) -> None:
+    original = RequestQueues.requeue
+
+    def requeue(self: RequestQueues, found: Request) -> None:
+        original(self, found)
+        del self.waiting[found.request_id]
+
+    patch.setattr(RequestQueues, "requeue", requeue)
+
+
+@bug
+def the_executor_keeps_a_preempted_requests_tokens(patch: Patch) -> None:
+    original = EngineCore._requeue
+
+    def requeue(self: EngineCore, preemption: PendingPreemption) -> None:
+        original(self, preemption)
+        preemption.request.num_computed_tokens = max(
+            0, preemption.request.num_tokens - 1 if not preemption.host_block_ids else 0
+        )
+
+    patch.setattr(EngineCore, "_requeue", requeue)
+
+
+@bug
+def a_deadline_is_noticed_twice(patch: Patch) -> None:
+    original = EngineCore.finish
+
+    def finish(self: EngineCore, name: str, reason: FinishReason, now: float, **more: Any) -> None:
+        original(self, name, reason, now, **more)
+        if more.get("stop_reason") == "request_timeout":
+            self._updates.append(self._updates[-1])
+
+    patch.setattr(EngineCore, "finish", finish)
+
+
+@bug
+def a_stop_string_keeps_the_tokens_after_it(patch: Patch) -> None:
+    original = EngineCore.finish
+
+    def finish(self: EngineCore, name: str, reason: FinishReason, now: float, **more: Any) -> None:
+        more.pop("num_tokens", None)
+        original(self, name, reason, now, **more)
+
+    patch.setattr(EngineCore, "finish", finish)
+
+
+@bug
+def one_token_too_many_is_generated(patch: Patch) -> None:
+    original = EngineCore._check_end
+
+    def check_end(self: EngineCore, found: Request, token_id: int) -> Any:
+        if found.num_generated_tokens == found.max_tokens:
+            return None, None
+        return original(self, found, token_id)
+
+    patch.setattr(EngineCore, "_check_end", check_end)
+    patch.setattr(
+        Request,
+        "num_uncomputed_tokens",
+        property(
+            lambda self: (
+                len(self.token_ids)
+                + self.num_inflight_samples
+                - self.num_computed_tokens
+                - self.num_inflight_tokens
+            )
+        ),
+    )
