@@ -8,7 +8,10 @@ from ..core.errors import ConfigError
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto" is the GPU if there is one. Raises ConfigError for a device that is not there."""
+    """The device of that name; "auto" is the GPU if there is one.
+
+    Raises ConfigError for a device that is not there.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -19,14 +22,18 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError(f"--device must be auto, cpu or cuda, got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            "--device cuda: torch finds no GPU here; is the driver installed, and is this torch built for it?"
+            "--device cuda: torch finds no GPU here; is the driver installed, and is this torch "
+            "built for it?"
         )
     return device
 
 
 def choose_dtype(name: str, published: torch.dtype, device: torch.device) -> torch.dtype:
-    """ "auto" is bfloat16 where the device computes it natively, else float32; a model published in
-    float16 stays in it on a GPU. Raises ConfigError for float16 on a CPU."""
+    """The precision of that name; "auto" is bfloat16 where the device computes it natively, else
+    float32, and a model that was published in float16 stays in it on a GPU.
+
+    Raises ConfigError for float16 on a CPU.
+    """
     if name == "auto":
         if device.type == "cuda" and published is torch.float16:
             return torch.float16

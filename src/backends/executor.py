@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+import psutil
 import torch
 
 from ..core.config import EngineConfig
@@ -14,11 +16,12 @@ from ..core.interfaces import ModelInfo, Progress
 from ..core.log import get_logger
 from ..core.plan import StepPlan, StepResult
 from . import kv_cache
-from .attention.base import AttentionSpec
+from .attention.base import AttentionBackend, AttentionSpec
 from .device import choose_device, choose_dtype
+from .models.decoder import Decoder
 from .models.loader import load_decoder
 from .runner import ModelRunner
-from .warmup import measure_activations
+from .warmup import measure_gpu_memory
 from .weights.checkpoint import Checkpoint, open_checkpoint
 from .weights.default_model import find_default_model
 
@@ -26,7 +29,11 @@ log = get_logger("model")
 
 
 class ModelExecutor:
-    """Runs plans on the device; everything on the one thread that the engine gives it."""
+    """Runs plans on the device; everything on the one thread that the engine gives it.
+
+    On a CPU it computes with as many threads as torch has been given: one per core, unless
+    OMP_NUM_THREADS or torch.set_num_threads say otherwise.
+    """
 
     def __init__(self, info: ModelInfo, runner: ModelRunner) -> None:
         self.info = info
@@ -36,16 +43,15 @@ class ModelExecutor:
     def load(
         cls,
         config: EngineConfig,
-        attention_backend: Any,
+        attention_backend: type[AttentionBackend],
         progress: Progress,
         *,
         swaps: bool = False,
     ) -> Self:
         """Open the model, check what can be checked, then read the weights.
 
-        `attention_backend` makes a backend when called with an AttentionSpec; `swaps` sets host
-        memory aside for swapped requests. Raises ConfigError for a model, device, precision or
-        memory that cannot work.
+        `swaps` sets host memory aside for swapped requests. Raises ConfigError for a model,
+        device, precision or memory that cannot work.
         """
         path = Path(config.model) if config.model else find_default_model()
         return cls.from_checkpoint(
@@ -57,71 +63,30 @@ class ModelExecutor:
         cls,
         checkpoint: Checkpoint,
         config: EngineConfig,
-        attention_backend: Any,
+        attention_backend: type[AttentionBackend],
         progress: Progress,
         *,
         swaps: bool = False,
     ) -> Self:
         """As `load`, for a checkpoint that is open already."""
         started = time.monotonic()
-        device = choose_device(config.device)
-        dtype = choose_dtype(config.dtype, checkpoint.dtype, device)
-        spec = _attention_spec(checkpoint, config, dtype, device)
-        reasons = attention_backend.reasons_against(spec)
-        if reasons:
-            raise ConfigError(
-                f"attention backend {attention_backend.name!r} cannot serve this model: {'; '.join(reasons)}"
-            )
-        decoder = load_decoder(checkpoint, dtype=dtype, device=device, progress=progress)
-        attention = attention_backend(spec)
-        block_bytes = kv_cache.bytes_per_block(checkpoint.config, config.block_size, dtype)
-        max_len = config.max_model_len or checkpoint.config.max_position_embeddings
-        num_blocks = kv_cache.count_blocks(
-            config,
-            block_bytes,
-            cuda_room=measure_activations(decoder, config, device)
-            if device.type == "cuda"
-            else None,
-            block_limit=config.max_num_seqs * -(-max_len // config.block_size),
+        layout = _lay_out(checkpoint, config, attention_backend, swaps)
+        decoder = load_decoder(
+            checkpoint, dtype=layout.spec.dtype, device=layout.spec.device, progress=progress
         )
-        num_host_blocks = kv_cache.count_host_blocks(config, block_bytes) if swaps else 0
+        attention = attention_backend(layout.spec)
+        num_blocks = layout.num_blocks or _count_blocks(decoder, attention, config, layout)
         cache = kv_cache.allocate(
             attention,
             num_layers=checkpoint.config.num_layers,
             num_blocks=num_blocks,
-            num_host_blocks=num_host_blocks,
+            num_host_blocks=layout.num_host_blocks,
             block_size=config.block_size,
-            dtype=dtype,
-            device=device,
+            dtype=layout.spec.dtype,
+            device=layout.spec.device,
         )
-        info = ModelInfo(
-            name=checkpoint.name,
-            architecture=checkpoint.config.architecture,
-            dtype=str(dtype).removeprefix("torch."),
-            device=str(device),
-            vocab_size=checkpoint.config.vocab_size,
-            max_model_len=checkpoint.config.max_position_embeddings,
-            eos_token_ids=checkpoint.eos_token_ids,
-            num_parameters=decoder.num_parameters,
-            block_size=config.block_size,
-            num_blocks=num_blocks,
-            num_host_blocks=num_host_blocks,
-            kv_bytes_per_block=block_bytes,
-            attention_backend=attention_backend.name,
-            sampling_defaults=dict(checkpoint.sampling_defaults),
-        )
-        log.info(
-            "model_loaded",
-            model=info.name,
-            dtype=info.dtype,
-            device=info.device,
-            num_parameters=info.num_parameters,
-            weights_mib=round(info.num_parameters * dtype.itemsize / 2**20),
-            kv_cache_mib=round(num_blocks * block_bytes / 2**20),
-            num_blocks=num_blocks,
-            num_host_blocks=num_host_blocks,
-            seconds=round(time.monotonic() - started, 1),
-        )
+        info = _describe(checkpoint, decoder, attention, layout, num_blocks)
+        _log_loaded(info, layout, time.monotonic() - started)
         return cls(info, ModelRunner(decoder, attention, cache))
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -129,10 +94,9 @@ class ModelExecutor:
         assert self._runner is not None, "the executor is closed"
         try:
             return self._runner.run(plan)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except torch.AcceleratorError as error:
-            raise DeviceError(f"the device failed: {type(error).__name__}") from error
+        except torch.AcceleratorError as error:  # not OutOfMemoryError: the next step may need less
+            reason = str(error).partition("\n")[0]
+            raise DeviceError(f"the device failed and must be restarted: {reason}") from error
 
     def close(self) -> None:
         """Let go of weights and KV cache."""
@@ -141,17 +105,110 @@ class ModelExecutor:
             torch.cuda.empty_cache()
 
 
-def _attention_spec(
-    checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype, device: torch.device
-) -> AttentionSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """What is known before the weights are read."""
+
+    spec: AttentionSpec
+    block_bytes: int
+    num_blocks: int | None
+    """None when the memory that the weights leave decides."""
+    num_host_blocks: int
+
+
+def _lay_out(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    attention_backend: type[AttentionBackend],
+    swaps: bool,
+) -> _Layout:
+    """Everything that can be refused without the weights is refused here, with a ConfigError."""
     model = checkpoint.config
-    return AttentionSpec(
+    if (config.max_model_len or 0) > model.max_position_embeddings:
+        raise ConfigError(
+            f"--max-model-len is {config.max_model_len} and the model was made for "
+            f"{model.max_position_embeddings} tokens"
+        )
+    device = choose_device(config.device)
+    spec = AttentionSpec(
         num_heads=model.num_heads,
         num_kv_heads=model.num_kv_heads,
         head_size=model.head_size,
         block_size=config.block_size,
-        dtype=dtype,
+        dtype=choose_dtype(config.dtype, checkpoint.dtype, device),
         device=device,
-        scale=model.head_size**-0.5,
+        scale=model.attention_scale,
         sliding_window=model.sliding_window,
+    )
+    reasons = attention_backend.reasons_against(spec)
+    if reasons:
+        raise ConfigError(
+            f"attention backend {attention_backend.name!r} cannot serve this model: "
+            f"{'; '.join(reasons)}"
+        )
+    block_bytes = kv_cache.bytes_per_block(model, config.block_size, spec.dtype)
+    return _Layout(
+        spec=spec,
+        block_bytes=block_bytes,
+        num_blocks=kv_cache.fixed_num_blocks(config, block_bytes),
+        num_host_blocks=kv_cache.count_host_blocks(config, block_bytes) if swaps else 0,
+    )
+
+
+def _count_blocks(
+    decoder: Decoder, attention: AttentionBackend, config: EngineConfig, layout: _Layout
+) -> int:
+    spec = layout.spec
+    if spec.device.type == "cpu":
+        return kv_cache.count_cpu_blocks(config, decoder.config, layout.block_bytes)
+    memory = measure_gpu_memory(decoder, attention, config, spec.dtype, spec.device)
+    log.info(
+        "gpu_memory",
+        total_mib=memory.total >> 20,
+        used_elsewhere_mib=memory.used_elsewhere >> 20,
+        weights_mib=memory.weights >> 20,
+        activations_mib=memory.activations >> 20,
+    )
+    return kv_cache.count_gpu_blocks(config, decoder.config, layout.block_bytes, memory)
+
+
+def _describe(
+    checkpoint: Checkpoint,
+    decoder: Decoder,
+    attention: AttentionBackend,
+    layout: _Layout,
+    num_blocks: int,
+) -> ModelInfo:
+    return ModelInfo(
+        name=checkpoint.name,
+        architecture=checkpoint.config.architecture,
+        dtype=str(layout.spec.dtype).removeprefix("torch."),
+        device=str(layout.spec.device),
+        vocab_size=checkpoint.config.vocab_size,
+        max_model_len=checkpoint.config.max_position_embeddings,
+        eos_token_ids=checkpoint.eos_token_ids,
+        num_parameters=decoder.num_parameters,
+        block_size=layout.spec.block_size,
+        num_blocks=num_blocks,
+        num_host_blocks=layout.num_host_blocks,
+        kv_bytes_per_block=layout.block_bytes,
+        attention_backend=attention.name,
+        sampling_defaults=dict(checkpoint.sampling_defaults),
+    )
+
+
+def _log_loaded(info: ModelInfo, layout: _Layout, seconds: float) -> None:
+    log.info(
+        "model_loaded",
+        model=info.name,
+        dtype=info.dtype,
+        device=info.device,
+        num_parameters=info.num_parameters,
+        weights_mib=info.num_parameters * layout.spec.dtype.itemsize >> 20,
+        kv_cache_mib=info.num_blocks * info.kv_bytes_per_block >> 20,
+        swap_space_mib=info.num_host_blocks * info.kv_bytes_per_block >> 20,
+        free_mib=psutil.virtual_memory().available >> 20,
+        num_blocks=info.num_blocks,
+        num_host_blocks=info.num_host_blocks,
+        seconds=round(seconds, 1),
     )

@@ -1,4 +1,7 @@
-"""One step's plan as flat tensors: decodes first, then prompts and chunks; no loop per token."""
+"""One step's plan as flat tensors: decodes first, then prompts and chunks; no loop per token.
+
+Shape suffixes: t tokens, b sequences, r sampled rows, m blocks of the longest block table.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..core.plan import Grant
@@ -16,7 +20,7 @@ from .request_state import RequestState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputBatch:
-    """What the decoder and the sampler need. Shape suffixes: t tokens, b sequences, r sampled rows."""
+    """What the decoder and the sampler need."""
 
     token_ids_t: torch.Tensor
     positions_t: torch.Tensor
@@ -35,41 +39,43 @@ def build_input_batch(
     """Lay out the grants' tokens; `states` are aligned with them and have taken the grants in."""
     order = sorted(range(len(grants)), key=lambda i: grants[i].num_tokens != 1)
     rows = [(grants[i], states[i]) for i in order]
-    lens = np.array([grant.num_tokens for grant, _ in rows])
-    starts = np.array([grant.start for grant, _ in rows])
-    ends = np.cumsum(lens)
-    positions = np.arange(ends[-1]) + np.repeat(starts - ends + lens, lens)
-    tables = _block_tables([state for _, state in rows])
-    blocks = tables[np.repeat(np.arange(len(rows)), lens), positions // block_size]
+    lens_b = np.array([grant.num_tokens for grant, _ in rows])
+    starts_b = np.array([grant.start for grant, _ in rows])
+    ends_b = np.cumsum(lens_b)
+    seq_lens_b = starts_b + lens_b
+    positions_t = np.arange(ends_b[-1]) + np.repeat(seq_lens_b - ends_b, lens_b)
+    tables_bm = _block_tables([state for _, state in rows])
+    blocks_t = tables_bm[np.repeat(np.arange(len(rows)), lens_b), positions_t // block_size]
     token_ids = chain.from_iterable(s.token_ids[g.start : g.start + g.num_tokens] for g, s in rows)
     sampled = [i for i, (grant, _) in enumerate(rows) if grant.samples]
-    seq_lens = starts + lens
 
-    def on_device(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-        return torch.as_tensor(array).to(device=device, dtype=dtype, non_blocking=True)
+    def on_device(array: npt.NDArray[np.integer], dtype: torch.dtype) -> torch.Tensor:
+        return torch.from_numpy(array).to(device=device, dtype=dtype, non_blocking=True)
 
     return InputBatch(
-        token_ids_t=on_device(np.fromiter(token_ids, np.int64, ends[-1]), torch.int64),
-        positions_t=on_device(positions, torch.int64),
+        token_ids_t=on_device(np.fromiter(token_ids, np.int64, ends_b[-1]), torch.int64),
+        positions_t=on_device(positions_t, torch.int64),
         attention=AttentionBatch(
-            query_start_loc=on_device(np.concatenate(([0], ends)), torch.int32),
-            seq_lens=on_device(seq_lens, torch.int32),
-            block_tables_bm=on_device(tables, torch.int32),
-            slot_mapping_t=on_device(blocks * block_size + positions % block_size, torch.int64),
-            query_lens_host=lens.tolist(),
-            seq_lens_host=seq_lens.tolist(),
-            num_decodes=int((lens == 1).sum()),
+            query_start_loc=on_device(np.concatenate(([0], ends_b)), torch.int32),
+            seq_lens=on_device(seq_lens_b, torch.int32),
+            block_tables_bm=on_device(tables_bm, torch.int32),
+            slot_mapping_t=on_device(
+                blocks_t * np.int64(block_size) + positions_t % block_size, torch.int64
+            ),
+            query_lens_host=lens_b.tolist(),
+            seq_lens_host=seq_lens_b.tolist(),
+            num_decodes=int((lens_b == 1).sum()),
         ),
         grant_order=order,
         sampled=sampled,
-        last_rows_r=on_device(ends[sampled] - 1, torch.int64),
+        last_rows_r=on_device(ends_b[sampled] - 1, torch.int64),
     )
 
 
-def _block_tables(states: Sequence[RequestState]) -> np.ndarray:
-    """int64 [b, m], 0 past the end of each table."""
+def _block_tables(states: Sequence[RequestState]) -> npt.NDArray[np.int32]:
+    """int32 [b, m], 0 past the end of each table."""
     tables = [state.block_table for state in states]
-    padded = np.zeros((len(tables), max(map(len, tables))), dtype=np.int64)
-    for row, table in zip(padded, tables, strict=True):
+    padded_bm = np.zeros((len(tables), max(map(len, tables))), dtype=np.int32)
+    for row, table in zip(padded_bm, tables, strict=True):
         row[: len(table)] = table
-    return padded
+    return padded_bm

@@ -19,6 +19,10 @@ CPU_DEFAULT = 1 << 30
 SWAP_DEFAULT = 4 << 30
 """Bytes of host memory for swapped requests, if a quarter of what is free allows it."""
 
+AMPLE_BLOCKS = 1 << 16
+"""More are taken only if the running requests could hold them: on a big GPU a small model would
+get millions, and each costs the host some bytes and start-up time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVCache:
@@ -26,6 +30,7 @@ class KVCache:
 
     layers: Sequence[torch.Tensor]
     host_layers: Sequence[torch.Tensor]
+    num_blocks: int
     block_size: int
 
     @property
@@ -33,35 +38,66 @@ class KVCache:
         return self.layers[0].device
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPUMemory:
+    """Where a GPU's memory goes once the weights are there, in bytes."""
+
+    total: int
+    used_elsewhere: int
+    """By other programs, and by this one outside of torch's tensors."""
+    weights: int
+    activations: int
+    """Most that one step needs beside the weights."""
+
+    def room(self, utilization: float) -> int:
+        """What is left for the KV cache of the part that this engine may use."""
+        taken = self.used_elsewhere + self.weights + self.activations
+        return int(self.total * utilization) - taken
+
+
 def bytes_per_block(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers, keys and values."""
     return 2 * model.num_layers * block_size * model.num_kv_heads * model.head_size * dtype.itemsize
 
 
-def count_blocks(
-    config: EngineConfig, block_bytes: int, *, cuda_room: int | None, block_limit: int
-) -> int:
-    """How many blocks the cache has.
+def fixed_num_blocks(config: EngineConfig, block_bytes: int) -> int | None:
+    """How many blocks the configuration asks for; None when what is free decides.
 
-    `cuda_room` is what weights and activations leave of `gpu_memory_utilization`, in bytes, None on
-    a CPU; `block_limit` is what max_num_seqs sequences of full length could ever use. Raises
-    ConfigError, which names the knob, when there is no room for a single block.
+    Raises ConfigError when --kv-cache-memory does not hold a single block.
     """
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
-    if config.kv_cache_memory is not None:
-        room, knob = config.kv_cache_memory, "raise --kv-cache-memory"
-    elif cuda_room is not None:
-        room, knob = cuda_room, "raise --gpu-memory-utilization or use a smaller model"
-    else:
-        room = min(CPU_DEFAULT, psutil.virtual_memory().available // 4)
-        knob = "free memory, or set --kv-cache-memory"
-    if room < block_bytes:
-        raise ConfigError(
-            f"the KV cache would get {max(room, 0)} bytes and a single block of {config.block_size} tokens "
-            f"needs {block_bytes}: {knob}"
-        )
-    return min(room // block_bytes, block_limit)
+    if config.kv_cache_memory is None:
+        return None
+    knob = f"raise --kv-cache-memory to {block_bytes} or more"
+    return _blocks_in(config.kv_cache_memory, config, block_bytes, knob)
+
+
+def count_cpu_blocks(config: EngineConfig, model: ModelConfig, block_bytes: int) -> int:
+    """How many blocks main memory has room for, beside everything else that runs there.
+
+    Raises ConfigError when there is no room for a single one.
+    """
+    room = min(CPU_DEFAULT, psutil.virtual_memory().available // 4)
+    knob = "free some memory (a quarter of it is taken), or set --kv-cache-memory"
+    return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model))
+
+
+def count_gpu_blocks(
+    config: EngineConfig, model: ModelConfig, block_bytes: int, memory: GPUMemory
+) -> int:
+    """How many blocks fit into what weights and activations leave.
+
+    Raises ConfigError when there is no room for a single one.
+    """
+    knob = (
+        f"of the GPU's {memory.total >> 20} MiB, a part of {config.gpu_memory_utilization:g} may be "
+        f"used; {memory.used_elsewhere >> 20} MiB are in use elsewhere, {memory.weights >> 20} MiB "
+        f"go to weights and {memory.activations >> 20} MiB to activations. Raise --gpu-memory-utilization, lower "
+        "--max-num-batched-tokens or use a smaller model"
+    )
+    room = memory.room(config.gpu_memory_utilization)
+    return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model))
 
 
 def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
@@ -75,7 +111,8 @@ def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
     wanted = int(config.swap_space * 2**30)
     if wanted > free:
         raise ConfigError(
-            f"--swap-space asks for {config.swap_space:g} GiB and {free / 2**30:.1f} GiB are free; lower it"
+            f"--swap-space asks for {config.swap_space:g} GiB and {free / 2**30:.1f} GiB are free; "
+            "lower it"
         )
     return wanted // block_bytes
 
@@ -90,17 +127,30 @@ def allocate(
     dtype: torch.dtype,
     device: torch.device,
 ) -> KVCache:
-    """Device memory is zeroed: backends may read a block's unused slots, and NaN there would spread.
-
-    Host blocks are only read after they were written whole, so theirs is not touched before.
-    """
+    """The tensors. The device's are zeroed: backends may read a block's unused slots, and NaN there
+    would spread. The host's are written before they are read, and taken only as they are used."""
     shape = attention.kv_cache_shape(num_blocks)
     host_shape = attention.kv_cache_shape(num_host_blocks)
-    pinned = device.type == "cuda" and num_host_blocks > 0
+    is_pinned = device.type == "cuda" and num_host_blocks > 0
     return KVCache(
         layers=[torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)],
         host_layers=[
-            torch.empty(host_shape, dtype=dtype, pin_memory=pinned) for _ in range(num_layers)
+            torch.empty(host_shape, dtype=dtype, pin_memory=is_pinned) for _ in range(num_layers)
         ],
+        num_blocks=num_blocks,
         block_size=block_size,
     )
+
+
+def _most_blocks(config: EngineConfig, model: ModelConfig) -> int:
+    max_len = config.max_model_len or model.max_position_embeddings
+    return max(AMPLE_BLOCKS, config.max_num_seqs * -(-max_len // config.block_size))
+
+
+def _blocks_in(room: int, config: EngineConfig, block_bytes: int, knob: str) -> int:
+    if room < block_bytes:
+        raise ConfigError(
+            f"the KV cache would get {max(room, 0)} bytes and a single block of "
+            f"{config.block_size} tokens needs {block_bytes}: {knob}"
+        )
+    return room // block_bytes

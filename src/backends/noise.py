@@ -1,4 +1,4 @@
-"""Counter-based noise: a random number that depends on a request's seed and a token's position only.
+"""Counter-based noise: random numbers that depend on a request's seed and a token's position only.
 
 So a seeded request gets the same tokens whatever else is in the batch, however its prompt was
 chunked, and whether or not it was preempted. Mixing is splitmix64's finalizer (Steele, Lea and
@@ -17,7 +17,8 @@ _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 def uniform(seeds_r: torch.Tensor, positions_r: torch.Tensor) -> torch.Tensor:
     """Uniform float64 in (0, 1), never 0 or 1, one per row; seeds and positions are int64."""
     mixed_r = _mix(_mix(seeds_r) + positions_r * _GOLDEN)
-    return (_shift_right(mixed_r, 11).double() + 0.5) * 2.0**-53
+    # 52 bits and a half: with one more the largest would round to 1.
+    return (_shift_right(mixed_r, 12).double() + 0.5) * 2.0**-52
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:

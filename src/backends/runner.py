@@ -9,7 +9,6 @@ import torch
 from ..core.plan import (
     BlockCopies,
     CopyDirection,
-    Grant,
     RequestFailure,
     StepPlan,
     StepResult,
@@ -27,7 +26,7 @@ NOT_FINITE = "the model's output for this request was not a number; it cannot be
 
 
 class ModelRunner:
-    """Keeps what plans do not repeat: each request's tokens, block table and sampling parameters."""
+    """Keeps what plans do not repeat: requests' tokens, block tables and sampling parameters."""
 
     def __init__(self, decoder: Decoder, attention: AttentionBackend, kv_cache: KVCache) -> None:
         self._decoder = decoder
@@ -38,10 +37,12 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step. If it raises, the plan's requests are lost and all others are unharmed."""
+        """Compute one step. If it raises, the plan's requests are lost, all others unharmed."""
         states = self._take_in(plan)
         for copies in plan.copies:
             self._copy(copies)
+        if not plan.grants:
+            return StepResult(step_id=plan.step_id, token_ids=())
         batch = build_input_batch(
             plan.grants, states, self._kv_cache.block_size, self._kv_cache.device
         )
@@ -56,12 +57,18 @@ class ModelRunner:
         """Requests that ended, started or grew; done before anything can fail on the device."""
         for request_id in plan.ended:
             self._states.pop(request_id, None)
-        first = {grant.request_id: grant.start for grant in plan.grants} if plan.starts else {}
+        begin = {grant.request_id: grant.start for grant in plan.grants}
+        assert len(begin) == len(plan.grants), "a plan grants each request once"
         for start in plan.starts:
-            self._states[start.request_id] = RequestState(start, first[start.request_id])
-        states = [self._states[grant.request_id] for grant in plan.grants]
+            assert start.request_id in begin, "a plan grants what it starts"
+            self._states[start.request_id] = RequestState(
+                start, begin[start.request_id], self._decoder.config.vocab_size
+            )
+        assert begin.keys() <= self._states.keys(), "a plan grants requests that were started"
+        states = [self._states[request_id] for request_id in begin]
+        cache = self._kv_cache
         for grant, state in zip(plan.grants, states, strict=True):
-            state.advance(grant, self._kv_cache.block_size)
+            state.advance(grant, cache.block_size, cache.num_blocks)
         return states
 
     def _copy(self, copies: BlockCopies) -> None:
@@ -98,24 +105,26 @@ class ModelRunner:
 def _make_result(
     plan: StepPlan, rows: Sequence[int], sampled: Sampled, states: Sequence[RequestState]
 ) -> StepResult:
-    """Back in the order of the plan's grants; `rows` says which grant each sampled row belongs to."""
+    """Back in the order of the plan's grants; `rows` says which grant each sampled row belongs to.
+
+    A row that is not finite yields a failure and no token. Its state takes the token all the same:
+    a plan that is open already may compute it, and will be told again.
+    """
     token_ids: list[tuple[int, ...]] = [()] * len(plan.grants)
     logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)
     failures = []
-    for row, token_id, is_finite in zip(rows, sampled.token_ids, sampled.is_finite, strict=True):
-        states[row].token_ids.append(token_id)
+    for i, (row, token_id) in enumerate(zip(rows, sampled.token_ids, strict=True)):
+        states[row].append_token(token_id)
+        if not sampled.is_finite[i]:
+            request_id = plan.grants[row].request_id
+            failures.append(RequestFailure(request_id=request_id, message=NOT_FINITE))
+            continue
         token_ids[row] = (token_id,)
-        if not is_finite:
-            failures.append(_not_finite(plan.grants[row]))
-    for row, found in zip(rows, sampled.logprobs or (), strict=False):
-        logprobs[row] = () if found is None else (found,)
+        if i in sampled.logprobs:
+            logprobs[row] = (sampled.logprobs[i],)
     return StepResult(
         step_id=plan.step_id,
         token_ids=tuple(token_ids),
-        logprobs=None if sampled.logprobs is None else tuple(logprobs),
+        logprobs=tuple(logprobs) if sampled.logprobs else None,
         failures=tuple(failures),
     )
-
-
-def _not_finite(grant: Grant) -> RequestFailure:
-    return RequestFailure(request_id=grant.request_id, message=NOT_FINITE)

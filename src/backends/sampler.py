@@ -4,21 +4,22 @@ Order: raw logits give the log-probabilities; then bias, min_tokens, penalties, 
 top_k and top_p; then the draw. A row's result depends on its own logits, parameters, seed and
 position alone, never on its neighbours.
 
-Shape suffixes: r sampled rows, v vocabulary, f rows with top_k or top_p.
+Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ..core.plan import TokenLogprobs
+from .drawing import draw, draw_filtered, most_likely
 from .noise import uniform
-from .sampling_batch import LogitBias, Penalties, SamplingBatch
-
-_FIRST_GUESS = 1024
-"""So many of the most likely tokens nearly always hold top_p's mass; if not, all are sorted."""
+from .request_state import RequestState
+from .sampling_batch import Draws, LogitBias, Penalties, SamplingBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,143 +29,119 @@ class Sampled:
     token_ids: list[int]
     is_finite: list[bool]
     """False where the logits held NaN or infinity: the token means nothing there."""
-    logprobs: list[TokenLogprobs | None] | None
+    logprobs: dict[int, TokenLogprobs]
+    """By row, for those that asked."""
 
 
 def sample(logits_rv: torch.Tensor, batch: SamplingBatch, positions_r: torch.Tensor) -> Sampled:
-    """Sample one token per row. Logits are float32 and may be overwritten; positions are those of
-    the tokens to be sampled, int64."""
-    is_finite_r = logits_rv.sum(dim=1).isfinite()
-    raw_rv = logits_rv.clone() if batch.wants_logprobs else logits_rv
+    """Sample one token per row. Logits are float32 and are overwritten; positions are those of the
+    tokens to be sampled, int64."""
+    is_finite_r = logits_rv.sum(dim=1).isfinite()  # one bad number spoils the sum
+    logprobs_lv = _raw_logprobs(logits_rv, batch) if batch.num_logprobs else None
     _adjust(logits_rv, batch)
-    token_ids_r = logits_rv.argmax(dim=1)
-    if not batch.all_greedy:
-        drawn_r = _draw(_probabilities(logits_rv, batch), uniform(batch.seeds_r, positions_r))
-        token_ids_r = torch.where(batch.is_greedy_r, token_ids_r, drawn_r)
-    if batch.penalties is not None:
-        batch.penalties.count(token_ids_r)
-    logprobs = _logprobs(raw_rv, token_ids_r, batch) if batch.wants_logprobs else None
+    token_ids_r = _choose(logits_rv, batch, positions_r)
     return Sampled(
-        token_ids=token_ids_r.tolist(), is_finite=is_finite_r.tolist(), logprobs=logprobs
+        token_ids=token_ids_r.tolist(),
+        is_finite=is_finite_r.tolist(),
+        logprobs={} if logprobs_lv is None else _describe(logprobs_lv, token_ids_r, batch),
     )
+
+
+def _choose(
+    logits_rv: torch.Tensor, batch: SamplingBatch, positions_r: torch.Tensor
+) -> torch.Tensor:
+    if batch.greedy is not None and batch.greedy.are_all:
+        return most_likely(logits_rv)
+    token_ids_r = torch.empty_like(positions_r)
+    if batch.greedy is not None:
+        token_ids_r[batch.greedy.index_g] = most_likely(batch.greedy.take(logits_rv))
+    for draws in batch.draws:
+        token_ids_r[draws.rows.index_g] = _draw(logits_rv, draws, positions_r)
+    return token_ids_r
+
+
+def _draw(logits_rv: torch.Tensor, draws: Draws, positions_r: torch.Tensor) -> torch.Tensor:
+    probs_gv = draws.rows.take(logits_rv).div_(draws.temperature_g1).softmax(dim=1)
+    uniform_g = uniform(draws.seeds_g, draws.rows.take(positions_r))
+    if draws.filters is None:
+        return draw(probs_gv, uniform_g)
+    return draw_filtered(probs_gv, uniform_g, draws.filters)
 
 
 def _adjust(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:
     if batch.bias is not None:
         _add_bias(logits_rv, batch.bias)
-    if batch.has_min_tokens:
-        _forbid_early_stops(logits_rv, batch)
+    if batch.min_tokens:
+        _forbid_early_stops(logits_rv, batch.min_tokens)
     if batch.penalties is not None:
         _penalize(logits_rv, batch.penalties)
 
 
 def _add_bias(logits_rv: torch.Tensor, bias: LogitBias) -> None:
-    logits_rv.index_put_((bias.rows, bias.token_ids), bias.values, accumulate=True)
+    logits_rv.index_put_((bias.rows_n, bias.token_ids_n), bias.values_n, accumulate=True)
 
 
-def _forbid_early_stops(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:
-    for row, state in enumerate(batch.states):
+def _forbid_early_stops(
+    logits_rv: torch.Tensor, min_tokens: Sequence[tuple[int, RequestState]]
+) -> None:
+    vocab_size = logits_rv.shape[1]
+    for row, state in min_tokens:
         start = state.start
-        # The token that is sampled now is number num_generated + 1, and may be the last from
-        # min_tokens on.
-        if (
-            state.num_generated_tokens + 1 < start.sampling_params.min_tokens
-            and start.stop_token_ids
-        ):
-            logits_rv[row, list(start.stop_token_ids)] = -torch.inf
+        if state.num_generated_tokens < start.sampling_params.min_tokens:
+            # A model may name an end token that it has no logit for.
+            stops = [token_id for token_id in start.stop_token_ids if token_id < vocab_size]
+            logits_rv[row, stops] = -torch.inf
 
 
 def _penalize(logits_rv: torch.Tensor, penalties: Penalties) -> None:
-    """Repetition as in Keskar et al., 2019 (CTRL); presence and frequency as in the OpenAI API."""
-    logits_pv = logits_rv.index_select(0, penalties.rows_p)
-    counts_pv = penalties.output_counts_pv
-    was_generated_pv = counts_pv > 0
-    factor_pv = torch.where(
-        was_generated_pv | penalties.is_in_prompt_pv, penalties.repetition_p1, 1.0
-    )
-    logits_pv = torch.where(logits_pv > 0, logits_pv / factor_pv, logits_pv * factor_pv)
-    logits_pv -= penalties.frequency_p1 * counts_pv
-    logits_pv -= penalties.presence_p1 * was_generated_pv
-    logits_rv.index_copy_(0, penalties.rows_p, logits_pv)
+    """Repetition as in Keskar et al., 2019 (CTRL); presence and frequency as in the OpenAI API.
 
-
-def _probabilities(logits_rv: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-    """Unnormalized probabilities [r, v]; a token that was filtered out has exactly 0."""
-    probs_rv = (logits_rv / batch.temperature_r1).softmax(dim=1)
-    if batch.min_p_r1 is not None:
-        floor_r1 = probs_rv.amax(dim=1, keepdim=True) * batch.min_p_r1
-        probs_rv = probs_rv.masked_fill_(probs_rv < floor_r1, 0.0)
-    if batch.filtered:
-        probs_fv = probs_rv.index_select(0, batch.filtered_rows)
-        threshold_f1 = _threshold(probs_fv, batch.top_k_f1, batch.top_p_f1)
-        probs_fv.masked_fill_(probs_fv < threshold_f1, 0.0)
-        probs_rv.index_copy_(0, batch.filtered_rows, probs_fv)
-    return probs_rv
-
-
-def _threshold(
-    probs_fv: torch.Tensor, top_k_f1: torch.Tensor, top_p_f1: torch.Tensor
-) -> torch.Tensor:
-    """The least probability that top_k, then top_p of what that leaves, keep.
-
-    A threshold on the value keeps all of several equally likely tokens at the edge, so the result
-    does not depend on how ties are sorted, nor on how many tokens were sorted.
+    Only the logits of tokens that were seen are touched, not the whole vocabulary.
     """
-    vocab_size = probs_fv.shape[1]
-    for num_sorted in (min(_FIRST_GUESS, vocab_size), vocab_size):
-        best_fs = probs_fv.topk(num_sorted, dim=1).values
-        place_f1 = top_k_f1.clamp(max=num_sorted) - 1
-        kth_f1 = best_fs.gather(1, place_f1)
-        is_whole_f1 = top_k_f1 >= vocab_size
-        kept_fv = probs_fv.double() * (is_whole_f1 | (probs_fv >= kth_f1))
-        total_f1 = kept_fv.sum(dim=1, keepdim=True)
-        before_fs = best_fs.double().cumsum(dim=1) - best_fs
-        is_kept_fs = before_fs < top_p_f1 * total_f1
-        is_kept_fs[:, 0] = True
-        # Enough were sorted if the k-th is among them, or the last one is already beyond top_p.
-        is_enough = (top_k_f1 <= num_sorted) | ~is_kept_fs[:, -1:]
-        if num_sorted == vocab_size or bool(is_enough.all()):
-            break
-    last_f1 = is_kept_fs.sum(dim=1, keepdim=True) - 1
-    nucleus_f1 = best_fs.gather(1, last_f1)
-    return torch.where(is_whole_f1, nucleus_f1, torch.maximum(nucleus_f1, kth_f1))
+    lengths = [len(counts) for counts in penalties.counts]
+
+    def on_device(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(logits_rv.device, non_blocking=True)
+
+    rows_n = on_device(np.repeat(penalties.rows, lengths))
+    token_ids_n = on_device(np.concatenate([counts.token_ids for counts in penalties.counts]))
+    counts_n = on_device(np.concatenate([counts.output_counts for counts in penalties.counts]))
+    repetition_n = on_device(np.repeat(penalties.repetition, lengths))
+    logits_n = logits_rv[rows_n, token_ids_n]
+    logits_n = torch.where(logits_n > 0, logits_n / repetition_n, logits_n * repetition_n)
+    logits_n -= on_device(np.repeat(penalties.frequency, lengths)) * counts_n
+    logits_n -= on_device(np.repeat(penalties.presence, lengths)) * (counts_n > 0)
+    logits_rv[rows_n, token_ids_n] = logits_n
 
 
-def _draw(probs_rv: torch.Tensor, uniform_r: torch.Tensor) -> torch.Tensor:
-    """Inverse of the cumulative distribution; a token of probability 0 is never drawn."""
-    cumulative_rv = probs_rv.cumsum(dim=1, dtype=torch.float64)
-    total_r1 = cumulative_rv[:, -1:]
-    below_total_r1 = torch.nextafter(total_r1, torch.zeros_like(total_r1))
-    target_r1 = torch.minimum(uniform_r.unsqueeze(1) * total_r1, below_total_r1)
-    # right=True: the first token whose cumulative probability exceeds the target.
-    return (
-        torch.searchsorted(cumulative_rv, target_r1, right=True)
-        .squeeze(1)
-        .clamp_(
-            max=probs_rv.shape[1] - 1  # NaN rows only; they are reported as not finite
-        )
+def _raw_logprobs(logits_rv: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    rows_l = torch.tensor(list(batch.num_logprobs), device=logits_rv.device)
+    return logits_rv.index_select(0, rows_l).log_softmax(dim=1)
+
+
+def _describe(
+    logprobs_lv: torch.Tensor, token_ids_r: torch.Tensor, batch: SamplingBatch
+) -> dict[int, TokenLogprobs]:
+    rows_l = torch.tensor(list(batch.num_logprobs), device=logprobs_lv.device)
+    chosen_l1 = token_ids_r.index_select(0, rows_l).unsqueeze(1)
+    logprob_l1 = logprobs_lv.gather(1, chosen_l1)
+    rank_l = (logprobs_lv > logprob_l1).sum(dim=1) + 1
+    top = logprobs_lv.topk(min(max(batch.num_logprobs.values()), logprobs_lv.shape[1]), dim=1)
+    found = zip(
+        batch.num_logprobs.items(),
+        chosen_l1.squeeze(1).tolist(),
+        logprob_l1.squeeze(1).tolist(),
+        rank_l.tolist(),
+        top.indices.tolist(),
+        top.values.tolist(),
+        strict=True,
     )
-
-
-def _logprobs(
-    raw_rv: torch.Tensor, token_ids_r: torch.Tensor, batch: SamplingBatch
-) -> list[TokenLogprobs | None]:
-    rows = [i for i, n in enumerate(batch.num_logprobs) if n is not None]
-    index = torch.tensor(rows, device=raw_rv.device)
-    logprobs_nv = raw_rv.index_select(0, index).log_softmax(dim=1)
-    chosen_n1 = token_ids_r.index_select(0, index).unsqueeze(1)
-    value_n1 = logprobs_nv.gather(1, chosen_n1)
-    ranks = ((logprobs_nv > value_n1).sum(dim=1) + 1).tolist()
-    most = max(batch.num_logprobs[i] or 0 for i in rows)
-    top = logprobs_nv.topk(min(most, logprobs_nv.shape[1]), dim=1)
-    values, ids = top.values.tolist(), top.indices.tolist()
-    found: list[TokenLogprobs | None] = [None] * len(batch.num_logprobs)
-    for place, i in enumerate(rows):
-        count = batch.num_logprobs[i] or 0
-        found[i] = TokenLogprobs(
-            token_id=int(chosen_n1[place]),
-            logprob=float(value_n1[place]),
-            rank=ranks[place],
-            top=tuple(zip(ids[place][:count], values[place][:count], strict=True)),
+    return {
+        row: TokenLogprobs(
+            token_id=token_id,
+            logprob=logprob,
+            rank=rank,
+            top=tuple(zip(ids[:count], values[:count], strict=True)),
         )
-    return found
+        for (row, count), token_id, logprob, rank, ids, values in found
+    }

@@ -1,46 +1,64 @@
-"""The sampling parameters of a step's rows as tensors, kept as long as the same requests are sampled.
+"""The sampling parameters of a step's rows as tensors, kept as long as the rows stay the same.
 
-Shape suffixes: r sampled rows, v vocabulary, p rows with penalties.
+Shape suffixes: r sampled rows, g rows of a group, n entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ..core.sampling_params import SamplingParams
+from .filters import Filters
 from .request_state import RequestState
+from .token_counts import TokenCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Penalties:
-    """Rows whose logits depend on the tokens so far; counts are kept up to date step by step."""
+class Rows:
+    """Some of the sampled rows."""
 
-    rows_p: torch.Tensor
-    repetition_p1: torch.Tensor
-    presence_p1: torch.Tensor
-    frequency_p1: torch.Tensor
-    output_counts_pv: torch.Tensor
-    """How often each token was generated."""
-    is_in_prompt_pv: torch.Tensor
+    index_g: torch.Tensor
+    """int64, ascending."""
+    are_all: bool
 
-    def count(self, token_ids_r: torch.Tensor) -> None:
-        """Take in the tokens that were sampled for all rows of the batch."""
-        tokens_p1 = token_ids_r.index_select(0, self.rows_p).unsqueeze(1)
-        self.output_counts_pv.scatter_add_(
-            1, tokens_p1, torch.ones_like(tokens_p1, dtype=self.output_counts_pv.dtype)
-        )
+    def take(self, x_r: torch.Tensor) -> torch.Tensor:
+        """These rows of a tensor; itself when these are all."""
+        return x_r if self.are_all else x_r.index_select(0, self.index_g)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """Rows whose tokens are drawn."""
+
+    rows: Rows
+    temperature_g1: torch.Tensor
+    seeds_g: torch.Tensor
+    filters: Filters | None
+    """None when every token may be drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitBias:
     """All (row, token, value) of the batch."""
 
-    rows: torch.Tensor
-    token_ids: torch.Tensor
-    values: torch.Tensor
+    rows_n: torch.Tensor
+    token_ids_n: torch.Tensor
+    values_n: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Penalties:
+    """Rows whose logits depend on the tokens so far."""
+
+    rows: np.ndarray
+    counts: Sequence[TokenCounts]
+    repetition: np.ndarray
+    presence: np.ndarray
+    frequency: np.ndarray
 
 
 class SamplingBatch:
@@ -49,74 +67,66 @@ class SamplingBatch:
     def __init__(
         self, states: Sequence[RequestState], vocab_size: int, device: torch.device
     ) -> None:
-        self.states = tuple(states)
+        self._states = tuple(states)
         params = [state.start.sampling_params for state in states]
-        self.all_greedy = all(p.is_greedy for p in params)
-        self.is_greedy_r = torch.tensor([p.is_greedy for p in params], device=device)
-        self.temperature_r1 = _column(
-            [1.0 if p.is_greedy else p.temperature for p in params], device
+        greedy = [i for i, p in enumerate(params) if p.is_greedy]
+        filtered = [i for i, p in enumerate(params) if _is_filtered(p, vocab_size)]
+        free = sorted(set(range(len(params))).difference(greedy, filtered))
+        self.greedy = _rows(greedy, len(params), device) if greedy else None
+        self.draws = tuple(
+            _draws(states, rows, vocab_size if rows is filtered else None, device)
+            for rows in (free, filtered)
+            if rows
         )
-        self.seeds_r = torch.tensor([state.start.seed for state in states], device=device)
-        self.min_p_r1 = (
-            _column([p.min_p for p in params], device) if any(p.min_p for p in params) else None
-        )
-        self.filtered = [i for i, p in enumerate(params) if _is_filtered(p, vocab_size)]
-        self.filtered_rows = torch.tensor(self.filtered, dtype=torch.int64, device=device)
-        top_k = [p.top_k if p.top_k > 0 else vocab_size for p in params]
-        self.top_k_f1 = torch.tensor(
-            [[min(top_k[i], vocab_size)] for i in self.filtered], dtype=torch.int64, device=device
-        )
-        self.top_p_f1 = _column([params[i].top_p for i in self.filtered], device)
-        self.num_logprobs = [p.logprobs for p in params]
-        self.wants_logprobs = any(n is not None for n in self.num_logprobs)
-        self.has_min_tokens = any(p.min_tokens for p in params)
-        self.penalties = _penalties(self.states, vocab_size, device)
         self.bias = _bias(params, device)
+        self.penalties = _penalties(self._states)
+        self.min_tokens = [(i, s) for i, s in enumerate(states) if params[i].min_tokens]
+        self.num_logprobs = {i: p.logprobs for i, p in enumerate(params) if p.logprobs is not None}
+        """By row, for those that asked."""
 
     def holds(self, states: Sequence[RequestState]) -> bool:
         """True if this batch was made for these very rows, in this order."""
-        mine = self.states
-        return len(mine) == len(states) and all(a is b for a, b in zip(mine, states, strict=True))
+        return self._states == tuple(states)
 
 
 def _is_filtered(params: SamplingParams, vocab_size: int) -> bool:
-    return not params.is_greedy and (0 < params.top_k < vocab_size or params.top_p < 1.0)
+    limits = 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0
+    return limits and not params.is_greedy
 
 
-def _column(values: Sequence[float], device: torch.device) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device).unsqueeze(1)
+def _rows(rows: Sequence[int], num_rows: int, device: torch.device) -> Rows:
+    index_g = torch.tensor(rows, dtype=torch.int64, device=device)
+    return Rows(index_g=index_g, are_all=len(rows) == num_rows)
 
 
-def _penalties(
-    states: Sequence[RequestState], vocab_size: int, device: torch.device
-) -> Penalties | None:
-    rows = [i for i, state in enumerate(states) if _is_penalized(state.start.sampling_params)]
-    if not rows:
-        return None
-    params = [states[i].start.sampling_params for i in rows]
-    prompt_pv = torch.zeros(len(rows), vocab_size, dtype=torch.bool)
-    counts_pv = torch.zeros(len(rows), vocab_size, dtype=torch.float32)
-    for place, i in enumerate(rows):
-        num_prompt_tokens = states[i].start.num_prompt_tokens
-        tokens = torch.tensor(states[i].token_ids)
-        prompt_pv[place, tokens[:num_prompt_tokens]] = True
-        counts_pv[place] = tokens[num_prompt_tokens:].bincount(minlength=vocab_size)
-    return Penalties(
-        rows_p=torch.tensor(rows, device=device),
-        repetition_p1=_column([p.repetition_penalty for p in params], device),
-        presence_p1=_column([p.presence_penalty for p in params], device),
-        frequency_p1=_column([p.frequency_penalty for p in params], device),
-        output_counts_pv=counts_pv.to(device),
-        is_in_prompt_pv=prompt_pv.to(device),
+def _draws(
+    states: Sequence[RequestState],
+    rows: Sequence[int],
+    filtered_vocab_size: int | None,
+    device: torch.device,
+) -> Draws:
+    starts = [states[i].start for i in rows]
+    params = [start.sampling_params for start in starts]
+    return Draws(
+        rows=_rows(rows, len(states), device),
+        temperature_g1=_column([p.temperature for p in params], torch.float32, device),
+        seeds_g=torch.tensor([start.seed for start in starts], dtype=torch.int64, device=device),
+        filters=_filters(params, filtered_vocab_size, device) if filtered_vocab_size else None,
     )
 
 
-def _is_penalized(params: SamplingParams) -> bool:
-    return (
-        params.repetition_penalty != 1.0
-        or params.presence_penalty != 0.0
-        or params.frequency_penalty != 0.0
+def _filters(params: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> Filters:
+    top_k = [min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in params]
+    top_p = [p.top_p if p.top_p < 1.0 else float("inf") for p in params]
+    return Filters(
+        min_p_r1=_column([p.min_p for p in params], torch.float32, device),
+        top_k_r1=_column(top_k, torch.int64, device),
+        top_p_r1=_column(top_p, torch.float64, device),
     )
+
+
+def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype, device=device).unsqueeze(1)
 
 
 def _bias(params: Sequence[SamplingParams], device: torch.device) -> LogitBias | None:
@@ -129,7 +139,25 @@ def _bias(params: Sequence[SamplingParams], device: torch.device) -> LogitBias |
         return None
     rows, token_ids, values = zip(*entries, strict=True)
     return LogitBias(
-        rows=torch.tensor(rows, device=device),
-        token_ids=torch.tensor(token_ids, device=device),
-        values=torch.tensor(values, dtype=torch.float32, device=device),
+        rows_n=torch.tensor(rows, dtype=torch.int64, device=device),
+        token_ids_n=torch.tensor(token_ids, dtype=torch.int64, device=device),
+        values_n=torch.tensor(values, dtype=torch.float32, device=device),
+    )
+
+
+def _penalties(states: Sequence[RequestState]) -> Penalties | None:
+    counted = [(i, s.token_counts) for i, s in enumerate(states) if s.token_counts is not None]
+    if not counted:
+        return None
+    params = [states[i].start.sampling_params for i, _ in counted]
+
+    def column(value: Callable[[SamplingParams], float]) -> np.ndarray:
+        return np.array([value(p) for p in params], dtype=np.float32)
+
+    return Penalties(
+        rows=np.array([i for i, _ in counted]),
+        counts=[counts for _, counts in counted],
+        repetition=column(lambda p: p.repetition_penalty),
+        presence=column(lambda p: p.presence_penalty),
+        frequency=column(lambda p: p.frequency_penalty),
     )

@@ -1,35 +1,89 @@
-"""A worst-case step on the GPU, to know what activations take before the KV cache gets the rest."""
+"""A worst-case step, to know what a GPU needs for activations before the KV cache gets the rest."""
 
 from __future__ import annotations
 
 import torch
 
 from ..core.config import EngineConfig
+from ..core.plan import Grant, RequestStart, StepPlan
+from ..core.sampling_params import SamplingParams
+from .attention.base import AttentionBackend
+from .kv_cache import GPUMemory, KVCache
 from .models.decoder import Decoder
+from .runner import ModelRunner
 
 
-@torch.inference_mode()
-def measure_activations(decoder: Decoder, config: EngineConfig, device: torch.device) -> int:
-    """Bytes that are left for the KV cache, of gpu_memory_utilization times the GPU's memory.
-
-    Runs `max_num_batched_tokens` tokens through the decoder, attention left out, and the logits of
-    `max_num_seqs` rows with what sampling allocates for them.
-    """
-    num_tokens = min(config.token_budget(device.type), decoder.config.max_position_embeddings)
-    token_ids_t = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-    positions_t = torch.arange(num_tokens, device=device)
+def measure_gpu_memory(
+    decoder: Decoder,
+    attention: AttentionBackend,
+    config: EngineConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> GPUMemory:
+    """Where the GPU's memory goes in a step as large as the configuration allows."""
+    weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    hidden_te = decoder.forward(
-        token_ids_t, positions_t, lambda layer, q, k, v: torch.empty_like(q)
-    )
-    logits_rv = decoder.compute_logits(hidden_te[: config.max_num_seqs])
-    (logits_rv / 1.0).softmax(dim=1).cumsum(dim=1, dtype=torch.float64)
+    run_largest_step(decoder, attention, config, dtype, device)
     torch.cuda.synchronize(device)
-    free, total = torch.cuda.mem_get_info(device)
-    peak_growth = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
-    reserved = torch.cuda.memory_reserved(device)
-    del hidden_te, logits_rv
+    peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.empty_cache()
-    used_by_others = total - free - reserved
-    allocated = torch.cuda.memory_allocated(device)
-    return int(total * config.gpu_memory_utilization) - used_by_others - allocated - peak_growth
+    free, total = torch.cuda.mem_get_info(device)
+    return GPUMemory(
+        total=total,
+        used_elsewhere=total - free - torch.cuda.memory_reserved(device),
+        weights=weights,
+        activations=peak - weights,
+    )
+
+
+def run_largest_step(
+    decoder: Decoder,
+    attention: AttentionBackend,
+    config: EngineConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, with filters and
+    penalties, as far as the model takes so many; one layer's scratch memory serves all layers."""
+    plan, num_blocks = _largest_plan(config, decoder.config.max_position_embeddings, device)
+    scratch = torch.zeros(attention.kv_cache_shape(num_blocks), dtype=dtype, device=device)
+    cache = KVCache(
+        layers=[scratch] * decoder.config.num_layers,
+        host_layers=[],
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+    )
+    ModelRunner(decoder, attention, cache).run(plan)
+
+
+def _largest_plan(config: EngineConfig, max_len: int, device: torch.device) -> tuple[StepPlan, int]:
+    """Such a plan, and how many blocks it needs: prompts as long as can be, then single tokens."""
+    budget = config.token_budget(device.type)
+    num_requests = min(config.max_num_seqs, budget)
+    params = SamplingParams(top_p=0.9, repetition_penalty=1.1, logprobs=config.max_logprobs)
+    starts, grants, num_blocks = [], [], 0
+    for index in range(num_requests):
+        num_tokens = min(max_len, budget - (num_requests - index - 1))
+        budget -= num_tokens
+        blocks = tuple(range(num_blocks, num_blocks + -(-num_tokens // config.block_size)))
+        num_blocks += len(blocks)
+        starts.append(
+            RequestStart(
+                request_id=str(index),
+                token_ids=(0,) * num_tokens,
+                num_prompt_tokens=num_tokens,
+                sampling_params=params,
+                seed=index,
+                stop_token_ids=(),
+            )
+        )
+        grants.append(
+            Grant(
+                request_id=str(index),
+                start=0,
+                num_tokens=num_tokens,
+                new_block_ids=blocks,
+                samples=True,
+            )
+        )
+    return StepPlan(step_id=0, starts=tuple(starts), grants=tuple(grants)), num_blocks

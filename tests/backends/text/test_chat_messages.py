@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from tokenmill.backends.text.chat_messages import check_messages, check_template_kwargs
 from tokenmill.core.errors import InvalidRequestError
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+
 from tokenmill.backends.text import chat_template
 from tokenmill.backends.text.chat_template import ChatTemplate
 from tokenmill.backends.text.tokenizer import HFTokenizer

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
 from tokenmill.backends.text.tokenizer import HFTokenizer
 from tokenmill.core.errors import InvalidRequestError
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
+
 from tokenmill.backends.text.detokenizer import WindowDetokenizer
 from tokenmill.backends.text.token_table import build_token_table
 from tokenmill.backends.text.tokenizer import HFTokenizer

@@ -9,6 +9,7 @@ import gguf
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tokenmill.backends.text.gguf_metadata import read_gguf_metadata
 from tokenmill.core.errors import ConfigError
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
 from tokenmill.backends.text.gguf_pre_tokenizers import PRE_TOKENIZATIONS
 from tokenmill.backends.text.gguf_tokenizer import tokenizer_from_gguf
 from tokenmill.core.errors import ConfigError

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, processors
+
 from tokenmill.backends.text.tokenizer import HFTokenizer, SpecialTokens
 from tokenmill.core.errors import ConfigError, InvalidRequestError
 from tokenmill.core.interfaces import Tokenizer as TokenizerProtocol

@@ -1,0 +1,110 @@
+"""Picking one token per row: the most likely one, or one drawn with its probability.
+
+A draw is the inverse of the cumulative distribution at one uniform number, in float64. Rows do not
+influence each other: each gets what it would get alone.
+
+Reading the whole vocabulary is what costs, so it is read in blocks: one pass adds up or finds the
+maximum of each, and only the block that holds the answer is looked at token by token.
+
+Shape suffixes: r rows, v vocabulary, c blocks of it, w tokens of a block, s likeliest tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .filters import Filters, bound_among_best, bound_by_histogram
+
+_WIDEST_BLOCK = 256
+_NARROWEST_BLOCK = 16
+_NUM_BEST = 128
+"""So many of the likeliest tokens nearly always hold all that filters keep."""
+_CPU_ROWS, _GPU_ROWS = 4, 64
+"""Histograms at once: what fits into a core's cache, and what a GPU has memory for."""
+
+
+def most_likely(logits_rv: torch.Tensor) -> torch.Tensor:
+    """int64 [r]: the token with the highest logit; of equals the lowest id."""
+    width = _block_width(logits_rv.shape[1])
+    if width < _NARROWEST_BLOCK or logits_rv.is_cuda:
+        return logits_rv.argmax(dim=1)
+    blocks_rcw = logits_rv.view(len(logits_rv), -1, width)
+    block_r1 = blocks_rcw.amax(dim=2).argmax(dim=1, keepdim=True)
+    return block_r1.squeeze(1) * width + _take_block(blocks_rcw, block_r1).argmax(dim=1)
+
+
+def draw(probs_rv: torch.Tensor, uniform_r: torch.Tensor) -> torch.Tensor:
+    """int64 [r]: a token of each row, each with its part of the row's sum; never one with 0."""
+    width = _block_width(probs_rv.shape[1])
+    blocks_rcw = probs_rv.view(len(probs_rv), -1, width)
+    mass_rc = blocks_rcw.sum(dim=2, dtype=torch.float64)
+    cdf_rc = mass_rc.cumsum(dim=1)
+    target_r1 = uniform_r.unsqueeze(1) * cdf_rc[:, -1:]
+    block_r1 = _invert(mass_rc, cdf_rc, target_r1)
+    before_r1 = torch.where(block_r1 > 0, cdf_rc.gather(1, (block_r1 - 1).clamp(min=0)), 0.0)
+    block_rw = _take_block(blocks_rcw, block_r1)
+    cdf_rw = block_rw.cumsum(dim=1, dtype=torch.float64)
+    place_r1 = _invert(block_rw, cdf_rw, target_r1 - before_r1)
+    return (block_r1 * width + place_r1).squeeze(1)
+
+
+def draw_filtered(
+    probs_rv: torch.Tensor, uniform_r: torch.Tensor, filters: Filters
+) -> torch.Tensor:
+    """int64 [r]: as `draw`, among the tokens that the filters keep. Rows of `probs_rv` sum to 1."""
+    if probs_rv.is_cuda:  # to ask which rows a first try left would make it wait
+        return _draw_above_bounds(probs_rv, uniform_r, filters, _GPU_ROWS)
+    token_ids_r, is_done_r = _draw_among_best(probs_rv, uniform_r, filters)
+    rest = (~is_done_r).nonzero().squeeze(1)
+    if len(rest):
+        token_ids_r[rest] = _draw_above_bounds(
+            probs_rv.index_select(0, rest), uniform_r[rest], filters.select(rest), _CPU_ROWS
+        )
+    return token_ids_r
+
+
+def _draw_among_best(
+    probs_rv: torch.Tensor, uniform_r: torch.Tensor, filters: Filters
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A draw among the likeliest tokens, and whether these were all that may be drawn."""
+    best_rs, ids_rs = probs_rv.topk(min(_NUM_BEST, probs_rv.shape[1]), dim=1)
+    cdf_rs = best_rs.cumsum(dim=1, dtype=torch.float64)
+    bound_r1, is_enough_r = bound_among_best(best_rs, cdf_rs, filters, probs_rv.shape[1])
+    num_kept_r1 = (best_rs >= bound_r1).sum(dim=1, keepdim=True).clamp_(min=1)
+    mass_r1 = cdf_rs.gather(1, num_kept_r1 - 1)
+    place_r1 = _invert(best_rs, cdf_rs, uniform_r.unsqueeze(1) * mass_r1)
+    return ids_rs.gather(1, place_r1).squeeze(1), is_enough_r
+
+
+def _draw_above_bounds(
+    probs_rv: torch.Tensor, uniform_r: torch.Tensor, filters: Filters, num_at_once: int
+) -> torch.Tensor:
+    found = []
+    for start in range(0, len(probs_rv), num_at_once):
+        rows = slice(start, start + num_at_once)
+        bound_r1 = bound_by_histogram(probs_rv[rows], filters.select(rows))
+        kept_rv = probs_rv[rows].masked_fill(probs_rv[rows] < bound_r1, 0.0)
+        found.append(draw(kept_rv, uniform_r[rows]))
+    return torch.cat(found)
+
+
+def _invert(
+    weights_rs: torch.Tensor, cdf_rs: torch.Tensor, target_r1: torch.Tensor
+) -> torch.Tensor:
+    """The first place whose cumulative weight exceeds the target."""
+    place_r1 = torch.searchsorted(cdf_rs, target_r1, right=True).clamp_(max=cdf_rs.shape[1] - 1)
+    # Where sums are made in another order, or in parallel, a rounding may lead to a place without
+    # weight, or to none at all.
+    is_possible_r1 = weights_rs.gather(1, place_r1) > 0
+    return torch.where(is_possible_r1, place_r1, weights_rs.argmax(dim=1, keepdim=True))
+
+
+def _take_block(blocks_rcw: torch.Tensor, block_r1: torch.Tensor) -> torch.Tensor:
+    """One block of each row: [r, w]."""
+    index_r1w = block_r1.unsqueeze(2).expand(-1, 1, blocks_rcw.shape[2])
+    return blocks_rcw.gather(1, index_r1w).squeeze(1)
+
+
+def _block_width(vocab_size: int) -> int:
+    """The widest power of two that divides the vocabulary; nearly all are multiples of 64."""
+    return min(vocab_size & -vocab_size, _WIDEST_BLOCK)
