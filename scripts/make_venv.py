@@ -14,7 +14,7 @@ from install_torch import suitable_torch
 
 def main(folder: str) -> None:
     """Create `folder` anew."""
-    # Only an installation can be shared: the environment of an environment does not see the latter.
+    # What is made from a virtual environment shares the packages of that one's base, not its own.
     torch = suitable_torch(sys.executable) if sys.prefix == sys.base_prefix else None
     print(f"making {folder} with Python {sys.version.split()[0]}", end="")
     print(f", sharing its torch {torch}" if torch else "", flush=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Self, TypeVar
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .assembly import AsyncEngine
+from .core.errors import EngineStoppedError
 from .core.interfaces import ChatMessage
 from .core.outputs import RequestOutput
 from .core.sampling_params import OutputKind, SamplingParams
@@ -28,13 +30,13 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
+        self._engine = AsyncEngine(model, **options)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=_serve, args=(self._loop,), name="tokenmill-llm", daemon=True
         )
-        self._thread.start()
-        self._engine = AsyncEngine(model, **options)
-        self._finalizer = weakref.finalize(self, _shut_down, self._engine, self._loop, self._thread)
+        thread.start()
+        self._finalizer = weakref.finalize(self, _shut_down, self._engine, self._loop, thread)
         try:
             self._run(self._engine.start())
         except BaseException:
@@ -87,14 +89,22 @@ class LLM:
         self._finalizer()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        if not self._finalizer.alive:
+            work.close()
+            raise EngineStoppedError("this LLM is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # a Ctrl-C ends the requests, too
+            raise
 
     async def _generate_all(
         self, prompts: list[Prompt], params: list[SamplingParams], show_progress: bool
     ) -> list[RequestOutput]:
         # No more at once than the queue takes, so that a long list is never refused for its length.
-        config = self._engine.config
-        room = asyncio.Semaphore(max(1, config.max_num_queued_reqs // max(p.n for p in params)))
+        most_n = max((p.n for p in params), default=1)
+        room = asyncio.Semaphore(max(1, self._engine.config.max_num_queued_reqs // most_n))
         with _progress_bar(len(prompts)) if show_progress else nullcontext() as bar:
 
             async def generate_one(prompt: Prompt, one: SamplingParams) -> RequestOutput:
@@ -104,12 +114,7 @@ class LLM:
                     bar.advance(bar.task_ids[0])
                 return output
 
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(generate_one(p, s))
-                    for p, s in zip(prompts, params, strict=True)
-                ]
-        return [task.result() for task in tasks]
+            return await _all_or_first_error(map(generate_one, prompts, params))
 
     async def _last_output(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
         stream = await self._engine.submit(
@@ -119,6 +124,16 @@ class LLM:
             return await anext(stream)
         finally:
             await stream.aclose()
+
+
+async def _all_or_first_error(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order; the first exception cancels the rest and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -147,6 +162,7 @@ def _progress_bar(total: int) -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        console=Console(stderr=True),  # its own: rich allows one display per console
         transient=True,
     )
     bar.add_task("generating", total=total)
@@ -162,6 +178,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 def _shut_down(
     engine: AsyncEngine, loop: asyncio.AbstractEventLoop, thread: threading.Thread
 ) -> None:
-    asyncio.run_coroutine_threadsafe(engine.close(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
+    closing = asyncio.run_coroutine_threadsafe(engine.close(), loop)
+    closing.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+    if thread is not threading.current_thread():  # the garbage collector may run in any
+        thread.join()
+        closing.result()

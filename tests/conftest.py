@@ -1,9 +1,25 @@
-"""For all tests: one compute thread, so that a busy machine does not make them ten times slower.
+"""For all tests: how many threads compute, no network, and which tests a machine can run."""
 
-OpenMP's threads wait for each other by spinning; with as many of them as cores, any other process
-stalls all of them.
-"""
+from __future__ import annotations
 
 import os
 
+import pytest
+
+# OpenMP's threads wait for each other by spinning; with as many of them as cores, any other process
+# stalls all of them, and the tests take ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# transformers, the oracle, would ask its hub about local files, too.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` where there is none."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

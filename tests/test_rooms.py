@@ -1,13 +1,62 @@
-"""What may be imported where, seen at run time; the static arrows are import-linter's (`make lint`)."""
+"""What may be imported where: import-linter's contracts in pyproject.toml, and what loads what."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent.parent
 HEAVY = ("torch", "transformers", "starlette", "uvicorn", "numpy")
+LINT_IMPORTS = "from importlinter.cli import lint_imports_command as lint; lint()"
+
+
+def broken_contracts(root: Path, folder: Path) -> list[str]:
+    """Lint the package in `folder` by the rules of `root`; the names of the contracts it breaks."""
+    config = str(root / "pyproject.toml")
+    done = subprocess.run(
+        [sys.executable, "-c", LINT_IMPORTS, "--no-logo", "--no-cache", "--config", config],
+        env={**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Contracts: " in done.stdout, done.stdout + done.stderr
+    return [line.split(" BROKEN")[0] for line in done.stdout.splitlines() if " BROKEN" in line]
+
+
+def test_every_import_goes_in_the_direction_of_the_arrows() -> None:
+    assert broken_contracts(ROOT, ROOT / ".dev") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "statement", "contract"),
+    [
+        ("core/request.py", "import torch", "core decides"),
+        ("core/request.py", "from ..backends import device", "core decides"),
+        ("plugins/orders/fcfs.py", "from ...backends import device", "plugins are policies"),
+        ("plugins/orders/fcfs.py", "from .priority import Priority", "plugins do not know"),
+        ("backends/device.py", "from ..plugins.orders import fcfs", "backends compute"),
+        ("api/sse.py", "from ..backends import device", "the API reaches"),
+        ("llm.py", "from .backends import device", "the library's LLM"),
+        ("testing/toy_tokenizer.py", "from ..api import sse", "testing is for"),
+        ("backends/device.py", "import transformers", "transformers is"),
+    ],
+)
+def test_an_import_against_the_arrows_is_found(
+    tmp_path: Path, file: str, statement: str, contract: str
+) -> None:
+    """Even inside a function; and nothing else is reported."""
+    package = tmp_path / "tokenmill"
+    shutil.copytree(ROOT / "src", package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / file).open("a") as source:
+        source.write(f"\n\ndef late() -> None:\n    {statement}\n")
+    [broken] = broken_contracts(ROOT, tmp_path)
+    assert broken.startswith(contract)
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -32,7 +81,7 @@ def test_all_of_core_is_imported_without_torch_or_http() -> None:
     [
         "import tokenmill",
         "from tokenmill import SamplingParams, hookimpl, EngineConfig",
-        "import tokenmill.api.cli; tokenmill.api.cli.make_parser()",
+        "import tokenmill.api.cli; tokenmill.api.cli.make_parser().format_help()",
         "import tokenmill.plugins.schedulers.chunked",
     ],
 )

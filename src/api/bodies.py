@@ -6,7 +6,7 @@ that is not listed here is refused by its name.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +20,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=1, le=2**31)]
 StopStrings = str | Annotated[list[str], Meta(max_length=MAX_STOP_STRINGS)]
 PromptItem = str | int | list[int]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -85,8 +86,11 @@ class TextPart(msgspec.Struct, kw_only=True):
     text: str | None = None
 
 
-class ChatMessageBody(msgspec.Struct, kw_only=True):
-    """One message; fields that only some roles have are checked by the chat template's rules."""
+class ChatMessageBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One message; its fields are checked by the tokenizer, which knows what the template takes.
+
+    The last ones are there because clients send back what they were answered, nulls included.
+    """
 
     role: str
     content: str | list[TextPart] | None = None
@@ -95,6 +99,9 @@ class ChatMessageBody(msgspec.Struct, kw_only=True):
     reasoning_content: str | None = None
     tool_calls: list[Any] | None = None
     tool_call_id: str | None = None
+    annotations: list[Any] | None = None
+    audio: dict[str, Any] | None = None
+    function_call: dict[str, Any] | None = None
 
 
 class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
@@ -112,7 +119,7 @@ class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
     modalities: list[str] | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: ReasoningEffort | None = None
     verbosity: str | None = None
 
 

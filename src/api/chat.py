@@ -49,7 +49,7 @@ async def create_chat_completion(request: Request) -> Response:
         engine,
         [await _encode(body, engine)],
         params,
-        request_id=head.id,
+        request_id=head.engine_id,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
         is_streamed=bool(body.stream),
@@ -166,6 +166,9 @@ async def _encode(body: ChatBody, engine: EngineClient) -> list[int]:
             "continue_final_message and add_generation_prompt exclude each other",
             param="continue_final_message",
         )
+    kwargs = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = body.reasoning_effort
     generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
 
     def encode() -> list[int]:
@@ -173,7 +176,7 @@ async def _encode(body: ChatBody, engine: EngineClient) -> list[int]:
             messages,
             add_generation_prompt=generates,
             continue_final_message=continues,
-            template_kwargs=body.chat_template_kwargs,
+            template_kwargs=kwargs,
         )
 
     return await anyio.to_thread.run_sync(encode)

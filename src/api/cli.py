@@ -6,6 +6,7 @@ Importing this file loads no torch, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -67,10 +68,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        _leave_at_once()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
         return 1
+
+
+def _leave_at_once() -> NoReturn:
+    """Everything is closed by now but perhaps a thread that loads a model: exiting would wait for it."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(130)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ async def create_completion(request: Request) -> Response:
         if body.add_special_tokens is False
         else prompts,
         completion_params(body, engine),
-        request_id=head.id,
+        request_id=head.engine_id,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
         is_streamed=bool(body.stream),

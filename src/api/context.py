@@ -55,6 +55,8 @@ class AnswerHead:
     """What all chunks of one answer repeat."""
 
     id: str
+    engine_id: str
+    """The request's id inside the engine: always a new one, since clients send theirs twice."""
     created: int
     model: str
 
@@ -68,8 +70,12 @@ def context_of(request: Request) -> AppContext:
 def make_head(request: Request, body: SamplingFields, prefix: str, model: str) -> AnswerHead:
     """Id of the answer: from the body, the X-Request-Id header, or a new one."""
     given = body.request_id or request.headers.get("x-request-id", "")[:256]
+    unique = uuid.uuid4().hex
     return AnswerHead(
-        id=f"{prefix}-{given or uuid.uuid4().hex}", created=int(time.time()), model=model
+        id=f"{prefix}-{given or unique}",
+        engine_id=f"{prefix}-{unique}",
+        created=int(time.time()),
+        model=model,
     )
 
 

@@ -40,7 +40,7 @@ def parse_size(text: str) -> int:
     number = text[:-1] if factor > 1 else text
     try:
         return int(float(number) * factor)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a size: give bytes, or a number with K, M or G"
         ) from error

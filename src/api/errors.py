@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -34,6 +35,7 @@ class APIError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -41,6 +43,7 @@ class APIError(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.headers = headers or {}
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
@@ -68,7 +71,7 @@ def as_api_error(error: Exception) -> APIError:
         case RequestFailedError():
             return APIError(500, str(error), code="request_failed")
         case HTTPException():
-            return APIError(error.status_code, error.detail)
+            return APIError(error.status_code, error.detail, headers=error.headers)
         case _:
             log.error("request_crashed", exc_info=error)
             return APIError(500, SERVER_ERROR)
@@ -88,7 +91,7 @@ def error_body(error: APIError) -> bytes:
 
 def error_response(error: APIError) -> Response:
     """The error as an HTTP answer."""
-    headers = {}
+    headers = dict(error.headers)
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.status == 401:
@@ -102,5 +105,6 @@ def handle_error(request: Request, error: Exception) -> Response:
     if found.status == 404 and isinstance(error, HTTPException):
         found = APIError(404, f"there is no {request.method} {request.scope['path']} here")
     if found.status == 405:
-        found = APIError(405, f"{request.scope['path']} does not take {request.method}")
+        text = f"{request.scope['path']} does not take {request.method}"
+        found = APIError(405, text, headers=found.headers)
     return error_response(found)

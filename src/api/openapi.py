@@ -1,11 +1,12 @@
-"""The OpenAPI 3.1 document of the HTTP surface."""
+"""The OpenAPI 3.1 document of the HTTP surface, made from the routes, the bodies and the answers."""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from starlette.routing import BaseRoute, Route
 
 from .. import __version__
 from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -14,56 +15,64 @@ from .responses import (
     ChatResponse,
     CompletionResponse,
     DetokenizeResponse,
+    ModelCard,
     ModelList,
     TokenizeResponse,
 )
 
-_POSTS: dict[str, tuple[type, type]] = {
-    "/v1/completions": (CompletionBody, CompletionResponse),
-    "/v1/chat/completions": (ChatBody, ChatResponse),
-    "/tokenize": (TokenizeBody, TokenizeResponse),
-    "/detokenize": (DetokenizeBody, DetokenizeResponse),
+_BODIES: dict[str, type] = {
+    "/v1/completions": CompletionBody,
+    "/v1/chat/completions": ChatBody,
+    "/tokenize": TokenizeBody,
+    "/detokenize": DetokenizeBody,
+}
+_ANSWERS: dict[str, type] = {
+    "/v1/completions": CompletionResponse,
+    "/v1/chat/completions": ChatResponse,
+    "/tokenize": TokenizeResponse,
+    "/detokenize": DetokenizeResponse,
+    "/v1/models": ModelList,
+    "/v1/models/{name}": ModelCard,
 }
 _REFERENCES = "#/components/schemas/{name}"
 
 
-@cache
-def openapi_document() -> dict[str, Any]:
-    """Paths with their request and response schemas, and the error that each may answer."""
-    kinds = [kind for pair in _POSTS.values() for kind in pair] + [ModelList, ErrorBody]
+def openapi_document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+    """Every path with what it takes, what it answers, and the error that it may answer."""
+    kinds = [*_BODIES.values(), *_ANSWERS.values(), ErrorBody]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
     schema_of = dict(zip(kinds, schemas, strict=True))
-    failure = {"description": "error", "content": _content(schema_of[ErrorBody])}
-    paths: dict[str, Any] = {
-        path: {
-            "post": {
-                "requestBody": {"required": True, "content": _content(schema_of[body])},
-                "responses": {
-                    "200": {"description": "answer", "content": _content(schema_of[answer])},
-                    "default": failure,
-                },
-            }
-        }
-        for path, (body, answer) in _POSTS.items()
-    }
-    paths["/v1/models"] = {
-        "get": {
-            "responses": {
-                "200": {"description": "answer", "content": _content(schema_of[ModelList])},
-                "default": failure,
-            }
-        }
-    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "tokenmill", "version": __version__},
-        "paths": paths,
+        "paths": dict(_path(route, schema_of) for route in routes if isinstance(route, Route)),
         "components": {
             "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"key": []}],
     }
+
+
+def _path(route: Route, schema_of: dict[type, Any]) -> tuple[str, dict[str, Any]]:
+    path = route.path.replace("{name:path}", "{name}")
+    operation: dict[str, Any] = {
+        "summary": (route.endpoint.__doc__ or "").partition("\n")[0],
+        "responses": {
+            "200": {"description": "answer"},
+            "default": {"description": "error", "content": _content(schema_of[ErrorBody])},
+        },
+    }
+    if path in _ANSWERS:
+        operation["responses"]["200"]["content"] = _content(schema_of[_ANSWERS[path]])
+    if path in _BODIES:
+        operation["requestBody"] = {"required": True, "content": _content(schema_of[_BODIES[path]])}
+    if "{name}" in path:
+        operation["parameters"] = [
+            {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+        ]
+    methods = sorted(method.lower() for method in (route.methods or ()) if method != "HEAD")
+    return path, dict.fromkeys(methods, operation)
 
 
 def _content(schema: dict[str, Any]) -> dict[str, Any]:

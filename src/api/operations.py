@@ -58,6 +58,7 @@ async def load(request: Request) -> Response:
 
 
 async def version(request: Request) -> Response:
+    """Which tokenmill this is."""
     return _json({"version": __version__})
 
 
@@ -138,7 +139,7 @@ async def detokenize(request: Request) -> Response:
 
 async def openapi(request: Request) -> Response:
     """The OpenAPI document, made from the bodies and answers themselves."""
-    return _json(openapi_document())
+    return _json(openapi_document(request.app.routes))
 
 
 def _card(context: AppContext) -> ModelCard:

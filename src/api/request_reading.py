@@ -67,6 +67,8 @@ def refuse_unsupported(body: SamplingFields) -> None:
         raise _unsupported("best_of", "use n")
     if body.response_format is not None and body.response_format.type != "text":
         raise _unsupported("response_format", "only {'type': 'text'} is")
+    if body.store:
+        raise _unsupported("store", "answers are not kept")
     options = body.stream_options
     if options is not None and not body.stream:
         raise APIError(400, "stream_options needs stream: true", param="stream_options")
@@ -91,6 +93,8 @@ def _refuse_in_chat(body: ChatBody) -> None:
             raise _unsupported(name, "tool calls are not there yet")
     if body.tool_choice not in (None, "none", "auto"):
         raise _unsupported("tool_choice", "tool calls are not there yet")
+    if body.verbosity not in (None, "medium"):
+        raise _unsupported("verbosity", "ask for it in the messages")
     if body.modalities not in (None, ["text"]):
         raise _unsupported("modalities", "only text is")
     if body.top_logprobs and not body.logprobs:

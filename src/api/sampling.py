@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..core.client import EngineClient
 from ..core.sampling_params import OutputKind, SamplingParams
 from .bodies import ChatBody, CompletionBody, SamplingFields
@@ -41,14 +43,23 @@ def chat_params(body: ChatBody, engine: EngineClient) -> SamplingParams:
     """Raises InvalidRequestError or APIError with the field's name."""
     max_tokens = body.max_completion_tokens or body.max_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    params = _common(body, engine, max_tokens=max_tokens or NO_LIMIT, logprobs=logprobs)
+    return _common(body, engine, max_tokens=max_tokens, logprobs=logprobs)
+
+
+def params_with_all_room(
+    engine: EngineClient, *, max_tokens: int | None, **given: Any
+) -> SamplingParams:
+    """The model's defaults with `given` on top; without `max_tokens` all the room that is left, not
+    the few tokens that are the engine's own default."""
+    params = engine.default_sampling_params(max_tokens=max_tokens or NO_LIMIT, **given)
     return params if max_tokens else params.with_changes(max_tokens=None)
 
 
 def _common(
-    body: SamplingFields, engine: EngineClient, *, max_tokens: int, logprobs: int | None
+    body: SamplingFields, engine: EngineClient, *, max_tokens: int | None, logprobs: int | None
 ) -> SamplingParams:
-    return engine.default_sampling_params(
+    return params_with_all_room(
+        engine,
         **{name: getattr(body, name) for name in _SAME_NAME},
         max_tokens=max_tokens,
         logit_bias=_logit_bias(body),

@@ -33,7 +33,6 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What was given, by the names of SamplingParams' fields."""
+    """What was given, by the names of SamplingParams' fields; None means not given."""
     given = {name: getattr(args, f"sampling_{name}") for name, _, _ in _FLAGS}
-    given["stop"] = args.stop
-    return {name: value for name, value in given.items() if value is not None}
+    return given | {"stop": args.stop}

@@ -19,6 +19,7 @@ from ..core.errors import ConfigError
 from ..core.interfaces import Progress
 from ..core.log import get_logger
 from .app import create_app
+from .connections import Connection
 from .context import ServerSettings
 
 log = get_logger("api")
@@ -54,6 +55,10 @@ def bind(host: str, port: int) -> socket.socket:
 
     Raises ConfigError.
     """
+    if not host:
+        raise ConfigError(
+            "--host is empty; give 127.0.0.1 for this machine, 0.0.0.0 for all networks"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -68,6 +73,23 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def make_server(engine: EngineClient, options: ServeOptions) -> uvicorn.Server:
+    """uvicorn over a started engine; it installs no signal handlers."""
+    return _Server(
+        uvicorn.Config(
+            create_app(engine, options.settings),
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=options.access_log,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_graceful_shutdown=None,
+            server_header=False,
+        )
+    )
+
+
 async def serve(
     config: EngineConfig,
     options: ServeOptions,
@@ -80,19 +102,7 @@ async def serve(
     """
     sock = bind(options.host, options.port)
     async with build_engine(config, progress) as engine:
-        server = _Server(
-            uvicorn.Config(
-                create_app(engine, options.settings),
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=options.access_log,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                timeout_graceful_shutdown=None,
-                server_header=False,
-            )
-        )
+        server = make_server(engine, options)
         stopper = _Stopper(engine, server, options.shutdown_timeout)
         stopper.install()
         announcing = asyncio.create_task(_announce(engine, server, sock, on_ready))

@@ -14,6 +14,7 @@ from .errors import as_api_error, error_body
 from .streams import wait_for_disconnect
 
 DONE = b"data: [DONE]\n\n"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may hold events back
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
@@ -31,7 +32,7 @@ class EventStream(Response):
         *,
         keep_alive_interval: float = 0.0,
     ) -> None:
-        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        super().__init__(media_type="text/event-stream", headers=HEADERS)
         del self.headers["content-length"]
         self._request = request
         self._chunks = chunks

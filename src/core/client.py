@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .config import EngineConfig
-from .hook_timing import HookStats
 from .interfaces import ModelInfo, Tokenizer
 from .outputs import RequestOutput
 from .plugin_info import PluginInfo
 from .sampling_params import SamplingParams
+
+if TYPE_CHECKING:  # it logs, and `import tokenmill` must not cost a logging library
+    from .hook_timing import HookStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,9 +51,11 @@ class Scheduler(Protocol):
 class PreemptionMode(Protocol):
     """What a preemption mode's factory returns; `preempt` is marked with @hookimpl."""
 
-    modes: tuple[str, ...]
-    """The modes that it may answer, of "recompute" and "swap": host memory is set aside for swap
-    only if it is among them."""
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes that it may answer, of "recompute" and "swap": host memory is set aside for
+        swap only if it is among them."""
+        ...
 
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
         SchedulerConformance,
         SchedulingPolicyConformance,
     )
+    from .conformance.engine_bench import EngineBench
+    from .conformance.workload import EngineShape, Job
     from .simulated_executor import SimulatedExecutor, expected_tokens
     from .toy_tokenizer import ToyTokenizer
 
 __all__ = [
     "AdmissionConformance",
+    "EngineBench",
+    "EngineShape",
+    "Job",
     "ObserverConformance",
     "PackageConformance",
     "PreemptionConformance",
@@ -33,6 +38,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "EngineBench": "conformance.engine_bench",
+    "EngineShape": "conformance.workload",
+    "Job": "conformance.workload",
     "SimulatedExecutor": "simulated_executor",
     "ToyTokenizer": "toy_tokenizer",
     "expected_tokens": "simulated_executor",

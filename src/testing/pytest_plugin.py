@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 SUITE = "tokenmill.testing.suite"
-_PREFIX = "tokenmill: "
+_PREFIX = "tokenmill: "  # REPORT_PREFIX of the suites, which are not imported here
 
 pytest.register_assert_rewrite("tokenmill.testing.conformance")
 

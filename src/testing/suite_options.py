@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ..core.errors import TokenmillError
+from ..core.plugins_file import read_settings
 from .conformance.installed import LoadedPlugin, Subject, find_plugin
 
 _NAME = pytest.StashKey[str]()
@@ -29,12 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
     name: str | None = config.getoption("--plugin")
     if name is None:
         raise pytest.UsageError("say which plugin to check: --plugin NAME")
+    plugins_file: str | None = config.getoption("--plugins-file")
     try:
         config.stash[_NAME] = find_plugin(name).source.plugin
+        if plugins_file is not None:
+            read_settings(plugins_file)
     except TokenmillError as error:
         raise pytest.UsageError(str(error)) from None
     try:
-        plugin = LoadedPlugin(name, config.getoption("--plugins-file"))
+        plugin = LoadedPlugin(name, plugins_file)
         config.stash[_SUBJECTS] = plugin.subjects()
     except TokenmillError:
         config.stash[_SUBJECTS] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import http.client
 import json
 import sys
 import time
@@ -12,8 +13,9 @@ import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-from ...core.errors import TokenmillError
+from ...core.errors import ConfigError, TokenmillError
 from ..engine_flags import add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 from ..sampling_flags import add_sampling_flags, sampling_options
@@ -98,7 +100,7 @@ async def _print_answer(partner: Partner, messages: Messages, show_stats: bool) 
 @asynccontextmanager
 async def _partner(args: argparse.Namespace) -> AsyncIterator[Partner]:
     if args.url:
-        yield _Server(args.url.rstrip("/"), args.api_key, sampling_options(args))
+        yield _Server(_base_url(args.url), args.api_key, sampling_options(args))
         return
     from ...assembly import build_engine
 
@@ -112,6 +114,16 @@ async def _partner(args: argparse.Namespace) -> AsyncIterator[Partner]:
         await engine.close()
 
 
+def _base_url(url: str) -> str:
+    """With http:// and /v1, as nobody types them every time. Raises ConfigError."""
+    if "://" not in url:
+        url = f"http://{url}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(f"--url must be like http://127.0.0.1:8000/v1, got {url!r}")
+    return url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+
+
 class _Embedded:
     """An engine in this process."""
 
@@ -121,13 +133,10 @@ class _Embedded:
 
     async def answer(self, messages: Messages) -> AsyncIterator[str]:
         from ...core.sampling_params import OutputKind
+        from ..sampling import params_with_all_room
 
         prompt = await asyncio.to_thread(self._engine.tokenizer.encode_chat, messages)
-        params = self._engine.default_sampling_params(
-            **{"max_tokens": 2**31, **self._options}, output_kind=OutputKind.DELTA
-        )
-        if "max_tokens" not in self._options:
-            params = params.with_changes(max_tokens=None)
+        params = params_with_all_room(self._engine, **self._options, output_kind=OutputKind.DELTA)
         async for output in self._engine.generate(prompt, params):
             yield output.outputs[0].text
 
@@ -143,24 +152,28 @@ class _Server:
         self._options = options
 
     async def answer(self, messages: Messages) -> AsyncIterator[str]:
-        body = json.dumps({"messages": messages, "stream": True, **self._options}).encode()
-        request = urllib.request.Request(
-            f"{self._url}/chat/completions", body, self._headers, method="POST"
-        )
+        given = {name: value for name, value in self._options.items() if value is not None}
+        body = json.dumps({"messages": messages, "stream": True, **given}).encode()
         try:
-            reply = await asyncio.to_thread(urllib.request.urlopen, request)
+            request = urllib.request.Request(
+                f"{self._url}/chat/completions", body, self._headers, method="POST"
+            )
+            with await asyncio.to_thread(urllib.request.urlopen, request) as reply:
+                while line := await asyncio.to_thread(reply.readline):
+                    if line.startswith(b"data: {"):
+                        for piece in _pieces(json.loads(line[6:])):
+                            yield piece
         except urllib.error.HTTPError as error:
             raise TokenmillError(_message(error)) from error
-        except OSError as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise TokenmillError(f"no server answers at {self._url}: {error}") from error
-        with reply:
-            while line := await asyncio.to_thread(reply.readline):
-                if line.startswith(b"data: {"):
-                    event = json.loads(line[6:])
-                    if "error" in event:
-                        raise TokenmillError(event["error"]["message"])
-                    for choice in event["choices"]:
-                        yield choice["delta"].get("content", "")
+
+
+def _pieces(event: dict[str, Any]) -> list[str]:
+    """The text of a chunk. Raises TokenmillError for an error that ends the stream."""
+    if "error" in event:
+        raise TokenmillError(event["error"]["message"])
+    return [choice["delta"].get("content") or "" for choice in event["choices"]]
 
 
 def _message(error: urllib.error.HTTPError) -> str:

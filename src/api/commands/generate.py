@@ -32,16 +32,15 @@ def run(args: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     from ...assembly import build_engine
     from ...core.sampling_params import OutputKind
+    from ..sampling import params_with_all_room
 
     async def generate() -> None:
         with ProgressDisplay() as progress:
             engine = build_engine(config, progress)
             await engine.start()
         try:
-            options = {"max_tokens": 2**31, **sampling_options(args)}
-            params = engine.default_sampling_params(**options, output_kind=OutputKind.DELTA)
-            if options["max_tokens"] == 2**31:
-                params = params.with_changes(max_tokens=None)
+            options = sampling_options(args)
+            params = params_with_all_room(engine, **options, output_kind=OutputKind.DELTA)
             async for output in engine.generate(prompt, params):
                 print(output.outputs[0].text, end="", flush=True)
             print()

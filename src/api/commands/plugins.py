@@ -10,6 +10,10 @@ import msgspec
 
 from ...core.plugin_info import PluginDescription, PluginInfo
 from ...core.plugin_listing import describe_plugin, discover_plugins
+from .plugin_check import run_check
+
+UNLIMITED = 10_000
+"""Columns of a table that is not shown on a terminal."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -28,7 +32,10 @@ def add_parser(subparsers: Any) -> None:
     show.add_argument("name")
     show.add_argument("--json", action="store_true", help="as JSON")
     show.set_defaults(run=_show)
-    for verb in (listing, show):
+    check = verbs.add_parser("check", help="run the conformance suites on an installed plugin")
+    check.add_argument("name")
+    check.set_defaults(run=_check)
+    for verb in (listing, show, check):
         verb.add_argument("--plugins-file", metavar="FILE", help="the plugins.toml to use")
 
 
@@ -57,7 +64,8 @@ def _print_table(infos: tuple[PluginInfo, ...]) -> None:
             ", ".join(info.hooks) or "-",
             f"{info.distribution} {info.version}",
         )
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    # Who reads it through a pipe wants one row per plugin, however long.
+    Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
     for info in infos:
         if info.error:
             print(f"\n{info.name}: {info.error}")
@@ -77,6 +85,10 @@ def _show(args: argparse.Namespace) -> int:
         print("\n" + found.doc)
     _print_providers(found)
     return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    return run_check(args.name, args.plugins_file)
 
 
 def _print_providers(found: PluginDescription) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ipaddress
 import json
 import os
+import sys
 from typing import Any
 
+from ...core.errors import ConfigError
 from ..engine_flags import add_engine_flags, engine_config, parse_size
 from ..progress import ProgressDisplay
 
@@ -30,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     group.add_argument(
-        "--port", type=int, default=8000, help="port; 0 takes a free one (default: %(default)s)"
+        "--port", type=_port, default=8000, help="port; 0 takes a free one (default: %(default)s)"
     )
     group.add_argument(
         "--api-key",
@@ -103,17 +106,46 @@ def run(args: argparse.Namespace) -> int:
             progress.stop()
             _announce(engine.model_name, url, has_key=bool(options.settings.api_keys))
 
+        if not options.settings.api_keys and not _is_loopback(args.host):
+            print(
+                f"warning: whoever can reach {args.host} may use this server: there is no --api-key",
+                file=sys.stderr,
+            )
         asyncio.run(serve(config, options, progress, on_ready))
     return 0
 
 
 def _keys(args: argparse.Namespace) -> tuple[str, ...]:
-    given = args.api_key or [os.environ.get(KEY_VARIABLE, "")]
-    return tuple(key for key in given if key)
+    """Raises ConfigError for an empty key: an unset shell variable must not open the server."""
+    given = args.api_key
+    if given is None:
+        key = os.environ.get(KEY_VARIABLE)
+        given = [] if key is None else [key]
+    if not all(key.strip() for key in given):
+        raise ConfigError(
+            f"the API key is empty; give --api-key or {KEY_VARIABLE} a value, or neither"
+        )
+    return tuple(key.strip() for key in given)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in ("localhost", "")  # an empty one is refused when it is bound
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give 0 to 65535")
+    return int(text)
 
 
 def _announce(model: str, url: str, *, has_key: bool) -> None:
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+    message = {"role": "user", "content": "What is the capital of France?"}
+    body = json.dumps(
+        {"model": model, "messages": [message], "temperature": 0.2, "max_tokens": 64}
+    ).replace("'", "'\\''")  # for the shell
     key = " -H 'Authorization: Bearer YOUR_KEY'" if has_key else ""
     print(f"\n{model} is served at {url}\nTry:\n", flush=True)
     print(

@@ -7,6 +7,8 @@ import statistics
 from contextlib import suppress
 from itertools import product
 
+import pytest
+
 from ...core.client import Load
 from ...core.errors import RequestFailedError
 from ...core.policy import Refusal
@@ -14,7 +16,7 @@ from ...core.request import Request
 from ...core.sampling_params import SamplingParams
 from .answers import AdmitListener, Answer
 from .hosting import fresh, load_host
-from .reporting import RecordProperty, report_time
+from .reporting import report_time
 
 
 class AdmissionConformance:
@@ -39,11 +41,11 @@ class AdmissionConformance:
                 _check_refusal(answer.value)
 
     def test_time_per_request_is_reported(
-        self, admission: object, record_property: RecordProperty
+        self, admission: object, request: pytest.FixtureRequest
     ) -> None:
         """How long a decision takes; reported, not judged."""
         seconds = [answer.seconds for answer in _ask(admission)]
-        report_time(record_property, "admit()", statistics.median(seconds))
+        report_time(request, "admit()", statistics.median(seconds))
 
 
 def _ask(given: object) -> list[Answer]:

@@ -80,6 +80,7 @@ class LoadedPlugin:
         Nothing is built here: the kinds come from the hooks of a provider's class.
         """
         found = []
+        make: Callable[[], object]
         for provider in self.providers:
             kinds = {provider.kind}
             if inspect.isclass(provider.factory):

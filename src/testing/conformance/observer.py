@@ -15,7 +15,7 @@ from ...core.hook_checks import implemented_hooks, new_manager
 from ...core.plugin_host import PluginHost
 from .engine_life import live_through
 from .hosting import FailureWatch, load_host, take
-from .reporting import RecordProperty, report_time
+from .reporting import report_time
 from .sample_events import SAMPLE_EVENTS
 
 _KIND = "observer"
@@ -80,7 +80,7 @@ class ObserverConformance:
                 host.emit(event)
 
     def test_time_per_event_is_reported(
-        self, observer: object, record_property: RecordProperty
+        self, observer: object, request: pytest.FixtureRequest
     ) -> None:
         """How long an event takes; reported, not judged."""
         seen = take(observer)
@@ -90,7 +90,7 @@ class ObserverConformance:
                 started = time.perf_counter()
                 for _ in range(_CALLS):
                     host.emit(event)
-                report_time(record_property, hook, (time.perf_counter() - started) / _CALLS)
+                report_time(request, hook, (time.perf_counter() - started) / _CALLS)
         host.emit(Stopping())
 
 

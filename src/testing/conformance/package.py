@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,12 +11,12 @@ import pytest
 
 from ...core.events import Stopping
 from ...core.hook_checks import new_manager, register_checked
-from ...core.plugin_discovery import InstalledPlugin, import_plugin
+from ...core.plugin_discovery import InstalledPlugin, check_api, import_plugin
 from ...core.registry import Registry
 from .fresh_import import FreshImport, import_afresh
 from .hosting import load_host
 from .installed import LoadedPlugin, find_plugin
-from .reporting import RecordProperty, report_time
+from .reporting import report_time
 
 MOST_SECONDS = 0.05
 """Of computing, that the import of a plugin may add to the start of every command."""
@@ -40,7 +41,9 @@ class PackageConformance:
 
     def test_it_says_which_hook_api_it_supports(self, plugin_name: str) -> None:
         """TOKENMILL_API is there, and includes the engine's own number."""
-        import_plugin(_importable(plugin_name))
+        plugin = _importable(plugin_name)
+        module = sys.modules.get(plugin.entry_point.module)
+        check_api(plugin.entry_point.load(), plugin.source, module=module)
 
     def test_its_hooks_are_known(self, plugin_name: str) -> None:
         """Every function that is marked as a hook is one, with arguments that exist."""
@@ -84,11 +87,11 @@ class PackageConformance:
         self,
         plugin_name: str,
         tmp_path_factory: pytest.TempPathFactory,
-        record_property: RecordProperty,
+        request: pytest.FixtureRequest,
     ) -> None:
         """It costs less than 50 ms of computing: heavy imports belong into the factories."""
         seconds = _import(_importable(plugin_name), tmp_path_factory).seconds
-        report_time(record_property, "import", seconds)
+        report_time(request, "import", seconds)
         assert seconds < MOST_SECONDS, f"the import takes {seconds * 1000:.0f} ms"
 
     def test_the_import_brings_no_heavy_library(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pytest
 
 REPORT_PREFIX = "tokenmill: "
 """Begins the name of every property that the pytest plugin prints at the end of a run."""
 
-RecordProperty = Callable[[str, object], None]
-"""pytest's fixture `record_property`."""
 
-
-def report_time(record_property: RecordProperty, what: str, seconds: float) -> None:
+def report_time(request: pytest.FixtureRequest, what: str, seconds: float) -> None:
     """Attach a time to the test: printed at the end of the run, and written to JUnit XML."""
     scaled = f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
-    record_property(REPORT_PREFIX + what, scaled)
+    request.node.user_properties.append((REPORT_PREFIX + what, scaled))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from . import engine_checks as checks
-from .reporting import RecordProperty, report_time
-from .workload import AMPLE, SHAPES, STARVED, EngineShape
+from .reporting import report_time
+from .workload import AMPLE, SHAPES, STARVED, STARVED_TWO, EngineShape
 
 _KIND = "scheduler"
 _every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -46,7 +46,7 @@ class SchedulerConformance:
         """Every request gets the tokens that it would have got alone."""
         checks.check_tokens(_KIND, scheduler, shape)
 
-    @_every_shape
+    @pytest.mark.parametrize("shape", (STARVED, STARVED_TWO), ids=str)
     def test_aborts_give_back_every_block(self, scheduler: object, shape: EngineShape) -> None:
         """Whenever requests are aborted, no block stays behind."""
         checks.check_aborts(_KIND, scheduler, shape)
@@ -58,8 +58,8 @@ class SchedulerConformance:
 
     @pytest.mark.parametrize("num_requests", (256, 2048))
     def test_plan_time_is_reported(
-        self, scheduler: object, num_requests: int, record_property: RecordProperty
+        self, scheduler: object, num_requests: int, request: pytest.FixtureRequest
     ) -> None:
         """How long a step takes to decide; reported, not judged."""
         seconds = checks.measure_plan_time(_KIND, scheduler, num_requests)
-        report_time(record_property, f"plan() with {num_requests} requests", seconds)
+        report_time(request, f"plan() with {num_requests} requests", seconds)

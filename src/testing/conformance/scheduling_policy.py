@@ -12,7 +12,7 @@ import pytest
 from ...core.policy import RequestView, SchedulingPolicy
 from . import engine_checks as checks
 from .engine_bench import EngineBench
-from .reporting import RecordProperty, report_time
+from .reporting import report_time
 from .workload import AMPLE, SHAPES, STARVED, EngineShape, random_job, random_jobs
 
 _KIND = "scheduling_policy"
@@ -76,11 +76,11 @@ class SchedulingPolicyConformance:
 
     @pytest.mark.parametrize("num_requests", (256, 2048))
     def test_plan_time_is_reported(
-        self, scheduling_policy: object, num_requests: int, record_property: RecordProperty
+        self, scheduling_policy: object, num_requests: int, request: pytest.FixtureRequest
     ) -> None:
         """How long a step takes to decide; reported, not judged."""
         seconds = checks.measure_plan_time(_KIND, scheduling_policy, num_requests)
-        report_time(record_property, f"plan() with {num_requests} requests", seconds)
+        report_time(request, f"plan() with {num_requests} requests", seconds)
 
 
 def _asked_twice(given: object) -> Iterator[tuple[RequestView, object, object]]:
@@ -90,7 +90,7 @@ def _asked_twice(given: object) -> Iterator[tuple[RequestView, object, object]]:
     """
     bench = EngineBench(_KIND, given, AMPLE)
     policy = cast(SchedulingPolicy, bench.provider)
-    for job in random_jobs(1):
+    for job in random_jobs(num_jobs=24):
         request = bench.add(job)
         for now in (bench.now, bench.now + 0.5, bench.now + 600):
             try:

@@ -1,0 +1,230 @@
+"""What the plugin system costs in an engine step, against the same calls made directly.
+
+python benchmarks/hook_cost.py --help
+
+One engine decodes, and who decides and watches takes turns from step to step. `plugins` is the
+shipped set behind PluginHost, as served: pluggy, timing, containment. `direct` calls the methods of
+the same scheduler and observers and nothing else. `bare` has no observers at all. A step here is
+everything but the model: plan and commit. Figures are CPU time of the thread, medians over the
+steps; the cost of the hooks is the median of the differences between steps of one round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from recording import make_parser, record
+from rich.console import Console
+from rich.table import Table
+
+from tokenmill.core.blocks import hash_root
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.engine import EngineCore
+from tokenmill.core.events import Finished, Preempted, StepDone
+from tokenmill.core.fallback import last_come
+from tokenmill.core.plan import StepPlan, StepResult
+from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.policy import PreemptionCandidate, RequestView, StepView, Victim
+from tokenmill.core.registry import PluginContext
+from tokenmill.core.request import Request
+from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.step import StepLimits
+from tokenmill.plugins.observers.prometheus import PrometheusMetrics
+from tokenmill.plugins.observers.stats_log import StatsLog, StatsLogOptions
+from tokenmill.plugins.orders.fcfs import FirstComeFirstServed
+from tokenmill.plugins.schedulers.chunked import Chunked
+
+STEP_MICROSECONDS = 5000.0
+"""A fast step of a small model; the cost is given as a part of it."""
+BLOCK_SIZE = 16
+NUM_PROMPT_TOKENS = 16
+WARM_UP_ROUNDS = 20
+
+
+class DirectCalls:
+    """What the engine asks of a PluginHost, answered by plain calls of the same functions."""
+
+    def __init__(self, *, observed: bool) -> None:
+        self.order = FirstComeFirstServed()
+        self._scheduler = Chunked()
+        self._listeners: dict[type, tuple[Callable[[Any], None], ...]] = {}
+        if observed:
+            stats = StatsLog(StatsLogOptions())
+            metrics = PrometheusMetrics(PluginContext(config=EngineConfig()))
+            self._listeners = {
+                StepDone: (metrics.on_step, stats.on_step),
+                Finished: (metrics.on_finished,),
+                Preempted: (metrics.on_preempted, stats.on_preempted),
+            }
+
+    def admit(self, request: RequestView, load: object) -> None:
+        return None
+
+    def schedule(self, step: StepView) -> bool:
+        self._scheduler.schedule(step)
+        return True
+
+    def sort_waiting(self, requests: Iterable[Request], now: float) -> list[Request]:
+        return sorted(requests, key=lambda request: self.order.key(request, now))
+
+    def preempt(
+        self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
+    ) -> Victim | None:
+        return last_come(candidates)
+
+    def observes(self, event: type) -> bool:
+        return event in self._listeners
+
+    def emit(self, event: object) -> None:
+        for listener in self._listeners.get(type(event), ()):
+            listener(event)
+
+
+class Relay:
+    """Stands where the engine expects its PluginHost, and is another one from step to step.
+
+    Two engines would not do: where their objects lie in memory makes a greater difference.
+    """
+
+    def use(self, host: PluginHost | DirectCalls) -> None:
+        """Take over the host's methods themselves, so that a call costs no detour."""
+        self.order = host.order
+        self.admit = host.admit
+        self.schedule = host.schedule
+        self.sort_waiting = host.sort_waiting
+        self.preempt = host.preempt
+        self.observes = host.observes
+        self.emit = host.emit
+
+
+class Bench:
+    """An engine whose requests all decode, and a clock of its own."""
+
+    def __init__(self, num_requests: int, num_steps: int) -> None:
+        num_tokens = NUM_PROMPT_TOKENS + num_steps + 2
+        self._relay = Relay()
+        self.core = EngineCore(
+            num_blocks=num_requests * (num_tokens // BLOCK_SIZE + 1),
+            block_size=BLOCK_SIZE,
+            max_model_len=num_tokens + 1,
+            limits=StepLimits(
+                max_num_seqs=num_requests,
+                max_num_batched_tokens=num_requests * NUM_PROMPT_TOKENS,
+                long_prefill_token_threshold=0,
+                watermark_blocks=0,
+                enable_prefix_caching=True,
+            ),
+            plugins=cast(PluginHost, self._relay),
+        )
+        self._now = 0.0
+        self._relay.use(DirectCalls(observed=False))
+        for index in range(num_requests):
+            self.core.add([_make_request(index, num_steps + 2)], self._now)
+        self.step(DirectCalls(observed=False))  # the prompts
+
+    def step(self, host: PluginHost | DirectCalls) -> int:
+        """Plan and commit one step; nanoseconds of CPU time, the sampled tokens' making left out."""
+        self._relay.use(host)
+        self._now += 0.005
+        started = time.thread_time_ns()
+        plan = self.core.plan(self._now)
+        planned = time.thread_time_ns()
+        assert plan is not None
+        result = _sample(plan)
+        resumed = time.thread_time_ns()
+        self.core.commit(plan, result, self._now)
+        return planned - started + time.thread_time_ns() - resumed
+
+
+def _make_request(index: int, max_tokens: int) -> Request:
+    prompt = tuple((index * 31 + i) % 1000 for i in range(NUM_PROMPT_TOKENS))
+    return Request(
+        request_id=f"request-{index}",
+        prompt_token_ids=prompt,
+        sampling_params=SamplingParams(),
+        max_tokens=max_tokens,
+        arrival_time=0.0,
+        seed=index,
+        cache_root=hash_root("bench"),
+    )
+
+
+def _sample(plan: StepPlan) -> StepResult:
+    """What an executor that computes nothing would answer."""
+    return StepResult(step_id=plan.step_id, token_ids=((7,),) * len(plan.grants))
+
+
+def measure(num_requests: int, num_rounds: int) -> dict[str, float]:
+    """Microseconds per step with each host, and the cost of the hooks."""
+    hosts: dict[str, PluginHost | DirectCalls] = {
+        "plugins": PluginHost.load(EngineConfig(scheduler="chunked")),
+        "direct": DirectCalls(observed=True),
+        "bare": DirectCalls(observed=False),
+    }
+    names = list(hosts)
+    bench = Bench(num_requests, (WARM_UP_ROUNDS + num_rounds) * len(names))
+    taken: dict[str, list[int]] = {name: [] for name in names}
+    gc.collect()
+    gc.disable()
+    for turn in range(WARM_UP_ROUNDS + num_rounds):
+        for name in names if turn % 2 else reversed(names):
+            taken[name].append(bench.step(hosts[name]))
+    gc.enable()
+    taken = {name: values[WARM_UP_ROUNDS:] for name, values in taken.items()}
+    cost = _median_difference(taken["plugins"], taken["direct"])
+    return {
+        **{name: statistics.median(values) / 1000 for name, values in taken.items()},
+        "hooks": cost,
+        "hooks_and_observers": _median_difference(taken["plugins"], taken["bare"]),
+        "part_of_step": cost / STEP_MICROSECONDS,
+    }
+
+
+def _median_difference(these: list[int], those: list[int]) -> float:
+    return statistics.median(a - b for a, b in zip(these, those, strict=True)) / 1000
+
+
+def show(results: dict[int, dict[str, float]]) -> None:
+    """The table."""
+    columns = ("requests", "plugins µs", "direct µs", "bare µs", "hooks µs", "of a 5 ms step")
+    table = Table(*columns, box=None)
+    for column in table.columns:
+        column.justify = "right"
+    for num_requests, row in results.items():
+        figures = [f"{row[name]:.1f}" for name in ("plugins", "direct", "bare", "hooks")]
+        table.add_row(str(num_requests), *figures, f"{row['part_of_step']:.2%}")
+    Console().print(table)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument(
+        "--num-requests", type=int, nargs="+", default=[1, 32, 256], help="that decode at once"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=2400, help="of three steps; an eighth of it with 256 requests"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    results = {}
+    for num_requests in args.num_requests:
+        rounds = max(1, args.rounds // max(1, num_requests // 32))
+        print(f"{num_requests} requests, {rounds} rounds", flush=True)
+        results[num_requests] = measure(num_requests, rounds)
+    show(results)
+    rounded = {
+        str(n): {name: round(value, 5) for name, value in row.items()} for n, row in results.items()
+    }
+    record(args, "hook_cost", {"microseconds_per_step": rounded})
+
+
+if __name__ == "__main__":
+    main()

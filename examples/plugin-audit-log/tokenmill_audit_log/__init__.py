@@ -1,0 +1,13 @@
+"""Audit log: a JSON line for every request that comes, is preempted and goes."""
+
+from tokenmill import hookimpl
+from tokenmill.core.registry import Registry
+
+TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    from .observer import AuditLog, AuditLogOptions
+
+    registry.observer("audit-log", AuditLog, options=AuditLogOptions)

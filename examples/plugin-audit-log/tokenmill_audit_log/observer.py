@@ -1,0 +1,67 @@
+"""The observer and its options."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tokenmill import hookimpl
+from tokenmill.core.events import Admitted, Finished, PluginFailed, Preempted, Started, Stopping
+from tokenmill.core.registry import PluginContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLogOptions:
+    """Options of the table [observer.audit-log]."""
+
+    path: str = field(
+        default="audit.jsonl", metadata={"help": "file to append to; its folder must exist"}
+    )
+
+
+class AuditLog:
+    """Appends to a file in blocks, so that the engine does not wait for the disk at every line."""
+
+    def __init__(self, context: PluginContext, options: AuditLogOptions) -> None:
+        # Opened here, so that a path that does not work refuses the start; closed in on_stopping.
+        self._file = Path(options.path).open("a", encoding="utf-8")  # noqa: SIM115
+
+    @hookimpl
+    def on_started(self, event: Started) -> None:
+        self._write("started", model=event.model_name)
+        self._file.flush()
+
+    @hookimpl
+    def on_admitted(self, event: Admitted) -> None:
+        sizes = zip(event.request_ids, event.num_prompt_tokens, event.max_tokens, strict=True)
+        for request_id, num_prompt_tokens, max_tokens in sizes:
+            self._write(
+                "admitted",
+                request_id=request_id,
+                num_prompt_tokens=num_prompt_tokens,
+                max_tokens=max_tokens,
+            )
+
+    @hookimpl
+    def on_preempted(self, event: Preempted) -> None:
+        self._write("preempted", request_id=event.request_id, mode=event.mode)
+
+    @hookimpl
+    def on_finished(self, event: Finished) -> None:
+        for request in event.requests:
+            self._write("finished", **asdict(request))
+
+    @hookimpl
+    def on_plugin_failed(self, event: PluginFailed) -> None:
+        self._write("plugin_failed", **asdict(event))
+
+    @hookimpl
+    def on_stopping(self, event: Stopping) -> None:
+        self._write("stopping")
+        self._file.close()
+
+    def _write(self, what: str, **fields: object) -> None:
+        if self._file.closed:
+            return  # another plugin failed while the engine was closing
+        line = {"time": datetime.now(UTC).isoformat(), "event": what, **fields}
+        self._file.write(json.dumps(line) + "\n")

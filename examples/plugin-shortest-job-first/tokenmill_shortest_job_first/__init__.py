@@ -1,0 +1,13 @@
+"""Shortest job first: requests with the least work left go first, so most answers come sooner."""
+
+from tokenmill import hookimpl
+from tokenmill.core.registry import Registry
+
+TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    from .scheduler import ShortestJobFirst, ShortestJobFirstOptions
+
+    registry.scheduler("shortest-job-first", ShortestJobFirst, options=ShortestJobFirstOptions)

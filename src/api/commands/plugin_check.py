@@ -1,0 +1,35 @@
+"""`tokenmill plugins check NAME`: the conformance suites, in a pytest run of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+from ...core.errors import ConfigError
+
+SUITE = "tokenmill.testing.suite"
+_PYTEST_USAGE_ERROR = 4
+
+
+def run_check(name: str, plugins_file: str | None = None) -> int:
+    """Run the suites of every kind that the installed plugin has; its output goes to the terminal.
+
+    Returns 0 if it passed, 1 if a check failed, 2 if there is no such plugin. Options come from
+    `plugins_file`; without one the plugin gets its own defaults. Raises ConfigError without pytest.
+    """
+    if find_spec("pytest") is None:
+        raise ConfigError(
+            "`tokenmill plugins check` runs pytest: install it with `pip install pytest`"
+        )
+    # Neither the user's pytest settings nor other pytest plugins have a say in the outcome.
+    command = [sys.executable, "-P", "-m", "pytest", "-v", "--no-header", "--tb=short"]
+    command += ["-c", os.devnull, "-p", "no:cacheprovider", "-p", "tokenmill.testing.pytest_plugin"]
+    command += ["--pyargs", SUITE, f"--plugin={name}"]
+    if plugins_file is not None:
+        command.append(f"--plugins-file={os.path.abspath(plugins_file)}")
+    environment = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    status = subprocess.run(command, env=environment, check=False).returncode
+    return 2 if status == _PYTEST_USAGE_ERROR else status

@@ -1,0 +1,34 @@
+"""Servers that all tests of this folder share; a test that hurts its server starts one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tokenmill.assembly import AsyncEngine
+
+from .serving import Served, serve_engine, toy_engine
+
+
+@pytest.fixture(scope="session")
+def toy() -> Iterator[Served]:
+    """An engine without a model: answers in no time, to test HTTP alone."""
+    with serve_engine(toy_engine()) as served:
+        yield served
+
+
+@pytest.fixture
+def http(toy: Served) -> Iterator[httpx.Client]:
+    with toy.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def real() -> Iterator[Served]:
+    """The embedded default model with its real weights; in float32, where a text does not depend on
+    what else is in its batch or in the prefix cache."""
+    engine = AsyncEngine(dtype="float32", num_gpu_blocks_override=128, disable_log_stats=True)
+    with serve_engine(engine) as served:
+        yield served

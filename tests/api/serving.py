@@ -1,0 +1,127 @@
+"""A real uvicorn on a free loopback port, in a thread, over an engine with or without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import httpx
+
+from tokenmill.api.context import ServerSettings
+from tokenmill.api.server import ServeOptions, bind, make_server
+from tokenmill.core.async_engine import AsyncEngine, EngineParts
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.plan import StepPlan, StepResult
+from tokenmill.core.plugin_host import PluginHost
+from tokenmill.testing.simulated_executor import SimulatedExecutor
+from tokenmill.testing.toy_tokenizer import ToyTokenizer
+
+PATIENCE = 60.0
+"""Seconds that a test waits for something that takes milliseconds on an idle machine."""
+
+
+class SteeredExecutor(SimulatedExecutor):
+    """Each step takes `step_seconds`, waits for `gate`, and raises `failure` if there is one."""
+
+    def __init__(self, *, num_blocks: int = 256, step_seconds: float = 0.0) -> None:
+        super().__init__(num_blocks=num_blocks, block_size=4)
+        self.step_seconds = step_seconds
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+
+    def run(self, plan: StepPlan) -> StepResult:
+        time.sleep(self.step_seconds)
+        self.gate.wait(PATIENCE)
+        if self.failure is not None:
+            raise self.failure
+        return super().run(plan)
+
+
+def toy_engine(executor: SimulatedExecutor | None = None, **options: Any) -> AsyncEngine:
+    """An engine without a model: a character is a token, and 256 blocks of 4 tokens."""
+
+    def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineParts:
+        return EngineParts(
+            executor=executor or SteeredExecutor(),
+            tokenizer=ToyTokenizer(),
+            plugins=PluginHost.load(config),
+        )
+
+    return AsyncEngine(EngineConfig(disable_log_stats=True, **options), build)
+
+
+class Served:
+    """What a test knows of its server."""
+
+    def __init__(self, engine: AsyncEngine, url: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.engine = engine
+        self.url = url
+        self._loop = loop
+
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False, **options)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run something of the engine on its event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def wait_until(self, is_reached: Callable[[Any], bool]) -> None:
+        """Poll /load until it is as wanted."""
+        with self.client() as client:
+            end = time.monotonic() + PATIENCE
+            while not is_reached(load := client.get("/load").json()):
+                assert time.monotonic() < end, f"still {load}"
+                time.sleep(0.01)
+
+    def wait_idle(self) -> None:
+        """No request is left and no block is held."""
+        self.wait_until(
+            lambda load: (
+                not load["num_running"] and not load["num_waiting"] and not load["kv_cache_usage"]
+            )
+        )
+
+
+@contextlib.contextmanager
+def serve_engine(engine: AsyncEngine, **settings: Any) -> Iterator[Served]:
+    """Start the engine and serve it; both end with the block."""
+    started: list[Served] = []
+    errors: list[BaseException] = []
+    is_up, end = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        sock = bind("127.0.0.1", 0)
+        async with engine:
+            server = make_server(engine, ServeOptions(settings=ServerSettings(**settings)))
+            serving = asyncio.create_task(server.serve(sockets=[sock]))
+            url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+            started.append(Served(engine, url, asyncio.get_running_loop()))
+            is_up.set()
+            await asyncio.to_thread(end.wait)
+            server.should_exit = server.force_exit = True
+            await serving
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            is_up.set()
+
+    thread = threading.Thread(target=run, name="served")
+    thread.start()
+    is_up.wait()
+    try:
+        if started:
+            yield started[0]
+    finally:
+        end.set()
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,140 @@
+"""The command line without a model: help, mistakes, plugins."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = ("serve", "generate", "chat", "plugins", "model")
+
+
+def tokenmill(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "tokenmill", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def check_one_line(done: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
+    """A user's mistake: an exit status, a line that says what it was, no traceback."""
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = [found for found in done.stderr.splitlines() if found.startswith("error: ")]
+    for word in words:
+        assert word in line
+
+
+def test_help_answers_at_once_without_torch_or_a_web_framework() -> None:
+    code = (
+        "import sys; from tokenmill.api.cli import make_parser; make_parser().format_help();"
+        "print(sorted({'torch', 'starlette', 'uvicorn', 'transformers'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(command: str) -> None:
+    done = tokenmill(command, "--help")
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith(f"usage: tokenmill {command}")
+
+
+def test_help_of_serve_names_vllm_s_flags_and_their_defaults() -> None:
+    text = tokenmill("serve", "--help").stdout
+    for flag in ("--dtype", "--max-num-seqs", "--block-size", "--num-gpu-blocks-override",
+                 "--api-key", "--served-model-name", "--gpu-memory-utilization",
+                 "--max-num-batched-tokens", "--kv-cache-memory", "--scheduler",
+                 "--preemption-mode", "--metrics-prefix", "--disable-log-stats"):  # fmt: skip
+        assert flag in text
+    assert "(default: 256)" in text and "(default: 127.0.0.1)" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--max-num-seq", "4"], ["--max-num-seq", "--max-num-seqs"]),
+        (["serve", "--port", "99999"], ["99999"]),
+        (["serve", "--max-num-seqs", "many"], ["many"]),
+        (["serve", "--kv-cache-memory", "1e999G"], ["1e999G"]),
+        (["generate"], ["prompt"]),
+        (["sreve"], ["sreve"]),
+        ([], ["COMMAND"]),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_flag_is_one_line_and_status_2(arguments: list[str], words: list[str]) -> None:
+    check_one_line(tokenmill(*arguments), 2, *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--block-size", "7"], ["--block-size", "7"]),
+        (["serve", "--dtype", "flaot32"], ["flaot32", "float32"]),
+        (["serve", "--api-key", ""], ["key"]),
+        (["serve", "--port", "0", "--scheduler", "chunkd"], ["chunkd", "chunked"]),
+        (["serve", "--port", "0", "/no/such/model"], ["/no/such/model"]),
+        (["generate", "hi", "--model", __file__], ["test_cli.py"]),
+        (["plugins", "list", "--plugins-file", "/no/such/plugins.toml"], ["plugins.toml"]),
+        (["serve", "--host", "no.such.host.invalid"], ["no.such.host.invalid"]),
+        (["chat", "-q", "hi", "--url", "http://127.0.0.1:9/v1"], ["127.0.0.1:9"]),
+        (["chat", "-q", "hi", "--url", "ftp:x"], ["ftp:x"]),
+        (["chat", "-q", "hi", "--url", "localhost:x/v1"], ["localhost:x"]),
+        (["serve", "--host", ""], ["--host"]),
+        (["plugins", "show", "chunkd"], ["chunkd", "chunked"]),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_work_is_one_line_and_status_1(arguments: list[str], words: list[str]) -> None:
+    check_one_line(tokenmill(*arguments), 1, *words)
+
+
+def test_a_taken_port_is_told_before_anything_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = tokenmill("serve", "--port", port)
+    check_one_line(done, 1, port, "--port")
+    assert "loading" not in done.stderr
+
+
+def test_plugins_are_listed_one_per_row_where_nobody_sees_it_on_a_terminal() -> None:
+    rows = tokenmill("plugins", "list").stdout.splitlines()
+    assert rows[0].split()[:2] == ["NAME", "STATE"]
+    (row,) = [row for row in rows if row.startswith("fcfs ")]
+    assert "enabled" in row and "scheduling_policy:fcfs *" in row
+    assert row.split()[-2] == "tokenmill"
+    listed = json.loads(tokenmill("plugins", "list", "--json").stdout)
+    assert [row.split()[0] for row in rows[1:]] == [plugin["name"] for plugin in listed]
+
+
+def test_a_plugin_is_described() -> None:
+    text = tokenmill("plugins", "show", "chunked").stdout
+    assert "scheduler chunked" in text
+    found = json.loads(tokenmill("plugins", "show", "chunked", "--json").stdout)
+    assert found["info"]["name"] == "chunked"
+    assert found["providers"][0]["kind"] == "scheduler"
+
+
+def test_the_default_model_s_path_is_printed_alone() -> None:
+    done = tokenmill("model", "path")
+    assert done.returncode == 0
+    assert Path(done.stdout.strip()).is_file()
+
+
+def test_a_reader_that_stops_is_no_error() -> None:
+    command = f"{sys.executable} -m tokenmill plugins list --json | head -c 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stdout == "[" and "Traceback" not in done.stderr

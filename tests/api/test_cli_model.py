@@ -1,0 +1,160 @@
+"""The command line with the real model: serving until a signal, and answers in the terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+
+from .serving import PATIENCE, Served
+from .test_cli import check_one_line, tokenmill
+from .test_errors import check_error
+
+STORY = {"prompt": "Once upon a time", "stream": True, "ignore_eos": True}
+
+
+@contextmanager
+def serving(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], Path, Path]]:
+    """`tokenmill serve` on a free port, and the files that it prints to, once it is ready."""
+    out, err = tmp_path / "out", tmp_path / "err"
+    command = [sys.executable, "-m", "tokenmill", "serve", "--port", "0"]
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen([*command, *flags], stdout=stdout, stderr=stderr)
+    try:
+        end = time.monotonic() + 90
+        while "curl" not in out.read_text():
+            assert process.poll() is None and time.monotonic() < end, err.read_text()
+            time.sleep(0.05)
+        yield process, out, err
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_serve_prints_what_to_do_and_drains_at_sigterm(tmp_path: Path) -> None:
+    flags = ("--num-gpu-blocks-override", "64", "--served-model-name", "it's mine")
+    with serving(tmp_path, *flags) as (process, out, err):
+        text = out.read_text()
+        assert "loading weights" in err.read_text()
+        (url,) = re.findall(r"it's mine is served at (http://127\.0\.0\.1:\d+)\n", text)
+        (line,) = [line for line in text.splitlines() if line.startswith("  curl ")]
+        check_curl_line(line, url)
+        check_listeners(process, int(url.rpartition(":")[2]))
+        with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as http:
+            with http.stream("POST", "/v1/completions", json=STORY | {"max_tokens": 80}) as story:
+                lines = story.iter_lines()
+                next(lines)
+                process.send_signal(signal.SIGTERM)
+                with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as other:
+                    while other.get("/ready").status_code == 200:
+                        pass
+                    refused = other.post("/v1/completions", json={"prompt": "a"})
+                    assert refused.headers["retry-after"]
+                    check_error(refused, 503)
+                    assert other.get("/health").status_code == 200
+                rest = [line for line in lines if line]
+            assert rest[-1] == "data: [DONE]"
+            assert json.loads(rest[-2][6:])["choices"][0]["finish_reason"] == "length"
+        assert process.wait(PATIENCE) == 0
+    assert "Traceback" not in err.read_text()
+
+
+def check_curl_line(line: str, url: str) -> None:
+    """What a shell makes of the line is a request that is answered pleasantly."""
+    words = shlex.split(line)
+    assert words[1] == f"{url}/v1/chat/completions"
+    body = words[words.index("-d") + 1]
+    answer = httpx.post(words[1], content=body, timeout=PATIENCE, trust_env=False)
+    assert "Paris" in answer.json()["choices"][0]["message"]["content"]
+
+
+def check_listeners(process: subprocess.Popen[bytes], port: int) -> None:
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    listening = [
+        connection.laddr
+        for member in family
+        for connection in member.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", port)]
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, "--shutdown-timeout", "600") as (process, out, err):
+        (url,) = re.findall(r"served at (\S+)", out.read_text())
+        with (
+            httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as http,
+            http.stream("POST", "/v1/completions", json=STORY | {"max_tokens": 2000}) as story,
+        ):
+            lines = story.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            while http.get("/ready").status_code == 200:
+                pass
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 0
+    assert "Traceback" not in err.read_text()
+
+
+def test_ctrl_c_ends_it_while_the_model_is_loading(tmp_path: Path) -> None:
+    err = tmp_path / "err"
+    command = [sys.executable, "-m", "tokenmill", "serve", "--port", "0"]
+    with err.open("wb") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
+    end = time.monotonic() + 90
+    while "loading weights" not in err.read_text():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 130
+    assert "Traceback" not in err.read_text() and "model_loaded" not in err.read_text()
+
+
+def test_generate_continues_a_prompt_on_standard_output_alone() -> None:
+    done = tokenmill("generate", "The capital of France is", "--max-tokens", "4",
+                     "--temperature", "0", "--num-gpu-blocks-override", "16")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout and done.stdout.endswith("\n")
+    assert "loading weights" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_chat_answers_once_and_shows_its_speed() -> None:
+    done = tokenmill("chat", "-q", "What is the capital of France?", "--max-tokens", "16", "--stats",
+                     "--temperature", "0", "--num-gpu-blocks-override", "16")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+    assert "tokens/s" in done.stderr
+
+
+def test_chat_talks_to_a_server_and_keeps_the_conversation(real: Served) -> None:
+    url = f"{real.url}/v1"
+    asked = ("My name is Bob.", "What is my name?")
+    done = tokenmill("chat", "--url", url, "--max-tokens", "8", "--temperature", "0",
+                     input="\n".join([*asked, "", ""]))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = re.findall(r"you> (.+)\n", done.stdout)
+    messages = [
+        {"role": "user", "content": asked[0]},
+        {"role": "assistant", "content": first},
+        {"role": "user", "content": asked[1]},
+    ]
+    body = {"messages": messages, "max_tokens": 8, "temperature": 0}
+    with real.client() as http:
+        answer = http.post("/v1/chat/completions", json=body).json()
+    assert answer["choices"][0]["message"]["content"] == second
+    real.wait_idle()
+
+
+def test_chat_says_what_the_server_refused(real: Served) -> None:
+    done = tokenmill("chat", "-q", "hi", "--url", f"{real.url}/v1", "--temperature", "-1")
+    check_one_line(done, 1, "temperature")

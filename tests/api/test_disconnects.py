@@ -1,0 +1,115 @@
+"""Clients that leave, that read slowly, and that come in crowds: nothing stays held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from .serving import PATIENCE, Served, SteeredExecutor, serve_engine, toy_engine
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Served]:
+    """A step takes 5 ms, so that a request of 500 tokens is under way for a while."""
+    executor = SteeredExecutor(num_blocks=8192, step_seconds=0.005)
+    with serve_engine(toy_engine(executor, max_model_len=4000)) as served:
+        yield served
+
+
+def send(served: Served, **fields: object) -> socket.socket:
+    """A request on a socket of its own, which the test reads and closes as it likes."""
+    target = urlsplit(served.url)
+    body = json.dumps({"prompt": "abc", "max_tokens": 3000, **fields}).encode()
+    sock = socket.create_connection((target.hostname or "", target.port or 0), timeout=PATIENCE)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    sock.sendall(head.encode() + body)
+    return sock
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_blocks(slow: Served, stream: bool, n: int) -> None:
+    with send(slow, stream=stream, n=n) as sock:
+        slow.wait_until(lambda load: load["num_running"] == n and load["kv_cache_usage"] > 0)
+        if stream:
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")
+    slow.wait_idle()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_leaving_ends_all_prompts_of_a_list(slow: Served, stream: bool) -> None:
+    with send(slow, stream=stream, prompt=["a", "bc", "def"]):
+        slow.wait_until(lambda load: load["num_running"] == 3)
+    slow.wait_idle()
+
+
+def test_a_client_that_leaves_while_waiting_is_forgotten() -> None:
+    executor = SteeredExecutor()
+    executor.gate.clear()
+    with serve_engine(toy_engine(executor, max_num_seqs=1)) as served:
+        with send(served, max_tokens=100):
+            served.wait_until(lambda load: load["num_running"] == 1)
+            with send(served, max_tokens=100):
+                served.wait_until(lambda load: load["num_waiting"] == 1)
+            served.wait_until(lambda load: load["num_waiting"] == 0)
+        executor.gate.set()
+        served.wait_idle()
+
+
+def test_two_hundred_clients_of_whom_many_leave_hold_nothing_in_the_end(slow: Served) -> None:
+    rng = random.Random(5)
+
+    async def ask(http: httpx.AsyncClient, number: int) -> str:
+        body = {
+            "prompt": "abcdefgh" * rng.randint(1, 20),
+            "max_tokens": rng.randint(1, 60),
+            "stream": number % 2 == 0,
+            "n": rng.choice([1, 1, 2]),
+        }
+        patience = rng.choice([None, rng.uniform(0, 1.5)])
+        try:
+            async with asyncio.timeout(patience):
+                answer = await http.post("/v1/completions", json=body)
+        except TimeoutError:
+            return "left"
+        assert answer.status_code == 200
+        if body["stream"]:
+            assert answer.text.endswith("data: [DONE]\n\n")
+        return "answered"
+
+    async def main() -> list[str]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(
+            base_url=slow.url, limits=limits, timeout=60, trust_env=False
+        ) as http:
+            return await asyncio.gather(*(ask(http, i) for i in range(200)))
+
+    results = asyncio.run(main())
+    assert results.count("left") > 10 and results.count("answered") > 10
+    slow.wait_idle()
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(slow: Served) -> None:
+    with send(slow, stream=True, n=8, max_tokens=3000):
+        slow.wait_until(lambda load: load["num_running"] == 8)
+        with slow.client() as http:
+            answer = http.post("/v1/completions", json={"prompt": "abc", "max_tokens": 20})
+        assert answer.json()["usage"]["completion_tokens"] == 20
+    slow.wait_idle()
+
+
+def test_a_client_that_leaves_before_its_body_is_complete_disturbs_nobody(slow: Served) -> None:
+    target = urlsplit(slow.url)
+    for _ in range(5):
+        with socket.create_connection((target.hostname or "", target.port or 0)) as sock:
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+    with slow.client() as http:
+        assert http.get("/health").status_code == 200
+    slow.wait_idle()

@@ -1,0 +1,83 @@
+"""The net is tested, too: every check of the kit catches a plugin that does just that wrong."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+from tokenmill.testing import conformance
+
+from .wrong import admissions, observers, orders, packages, preemptions, schedulers
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = ((schedulers,), (preemptions,), (orders, packages, observers, admissions))
+"""What runs in one process, each of about the same length."""
+WRONG = {
+    name: cls
+    for module in itertools.chain(*RUNS)
+    for name, cls in vars(module).items()
+    if name.startswith("Test")
+}
+OPTIONS = ("-q", "--tb=no", "--noconftest", "-c", os.devnull, "-p", "no:cacheprovider")
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
+    """The tests that failed, by class: all wrong plugins, in several processes."""
+    folder = tmp_path_factory.mktemp("wrong")
+    packages.install_wrong_packages(folder)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(partial(run_suites, folder), RUNS))
+    return {name: failures for result in results for name, failures in result.items()}
+
+
+def run_suites(folder: Path, modules: Sequence[ModuleType]) -> Mapping[str, set[str]]:
+    """Which tests of which class fail, where the packages of a folder are installed."""
+    name, files = modules[0].__name__, [str(module.__file__) for module in modules]
+    report = folder / f"{name}.xml"
+    options = ["-p", "tokenmill.testing.pytest_plugin", "-k", "not reported"]
+    options += [f"--rootdir={ROOT}", f"--junitxml={report}", f"--basetemp={folder / name}"]
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *OPTIONS, *options, *files],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    found: dict[str, set[str]] = defaultdict(set)
+    for case in ElementTree.parse(report).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            name = case.attrib["classname"].rpartition(".")[2]
+            found[name].add(case.attrib["name"].partition("[")[0])
+    return found
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_plugin_fails_exactly_the_check_for_what_it_does_wrong(
+    name: str, failed: Mapping[str, set[str]]
+) -> None:
+    assert failed.get(name) == {WRONG[name].fails}
+
+
+def test_every_check_has_a_plugin_that_fails_it() -> None:
+    for suite in map(vars(conformance).__getitem__, conformance.__all__):
+        checks = {name for name in dir(suite) if name.startswith("test_")}
+        judging = {name for name in checks if not name.endswith("_is_reported")}
+        caught = {cls.fails for cls in WRONG.values() if issubclass(cls, suite)}
+        assert caught == judging, suite.__name__

@@ -1,0 +1,176 @@
+"""Deliberately wrong packages, as pip would have left them: a module and its metadata."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tokenmill.testing import PackageConformance
+
+
+def module(body: str, api: str = "TOKENMILL_API = (1, 1)") -> str:
+    """The code of a plugin."""
+    imports = "from dataclasses import dataclass\nfrom tokenmill.core.hookspecs import hookimpl"
+    return f"{imports}\n{api}\n{dedent(body)}"
+
+
+HOOK = """
+@hookimpl
+def on_step(event):
+    pass
+"""
+MODULES = {
+    "wrong-import": module("import a_module_that_nobody_has"),
+    "wrong-twice": module(HOOK),
+    "wrong-no-api": module(HOOK, api=""),
+    "wrong-api": module(HOOK, api="TOKENMILL_API = (7, 9)"),
+    "wrong-hook": module(HOOK.replace("on_step", "on_steps")),
+    "wrong-register": module(
+        """
+        @hookimpl
+        def register(registry):
+            registry.scheduler("wrong", "not something to call")
+        """
+    ),
+    "wrong-options": module(
+        """
+        @dataclass
+        class Options:
+            size: int = 3
+
+        class Observer:
+            def __init__(self, context, options):
+                pass
+
+            @hookimpl
+            def on_step(self, event):
+                pass
+
+        @hookimpl
+        def register(registry):
+            registry.observer("wrong", Observer, options=Options)
+        """
+    ),
+    "wrong-factory": module(
+        """
+        class Scheduler:
+            def schedule(self, step):
+                pass  # without @hookimpl
+
+        @hookimpl
+        def register(registry):
+            registry.scheduler("wrong", Scheduler)
+        """
+    ),
+    "wrong-name": module(
+        """
+        class Scheduler:
+            @hookimpl
+            def schedule(self, step):
+                pass
+
+        @hookimpl
+        def register(registry):
+            registry.scheduler("chunked", Scheduler)
+        """
+    ),
+    "wrong-slow": module(
+        """
+        import time
+        end = time.process_time() + 0.2
+        while time.process_time() < end:
+            pass
+        """
+        + HOOK.replace("\n", "\n        ")
+    ),
+    "wrong-torch": module(
+        """
+        import sys, types
+        sys.modules.setdefault("torch", types.ModuleType("torch"))
+        """
+        + HOOK.replace("\n", "\n        ")
+    ),
+}
+
+
+def install_wrong_packages(folder: Path) -> None:
+    """Lay all of them into a folder that will be on sys.path; two claim the name wrong-twice."""
+    for name, code in MODULES.items():
+        (folder / f"{name.replace('-', '_')}.py").write_text(code)
+        _write_metadata(folder, name, name)
+    _write_metadata(folder, "wrong-twice-again", "wrong-twice")
+
+
+def _write_metadata(folder: Path, distribution: str, plugin: str) -> None:
+    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    entry_point = f"{plugin} = {plugin.replace('-', '_')}\n"
+    (info / "entry_points.txt").write_text(f"[tokenmill.plugins]\n{entry_point}")
+
+
+class WrongPackage(PackageConformance):
+    """One of MODULES, installed."""
+
+    name = ""
+
+    @pytest.fixture
+    def plugin_name(self) -> str:
+        return self.name
+
+
+class TestCannotBeImported(WrongPackage):
+    fails = "test_the_entry_point_loads"
+    name = "wrong-import"
+
+
+class TestNameIsClaimedTwice(WrongPackage):
+    fails = "test_the_entry_point_loads"
+    name = "wrong-twice"
+
+
+class TestDeclaresNoApi(WrongPackage):
+    fails = "test_it_says_which_hook_api_it_supports"
+    name = "wrong-no-api"
+
+
+class TestIsMadeForAnotherApi(WrongPackage):
+    fails = "test_it_says_which_hook_api_it_supports"
+    name = "wrong-api"
+
+
+class TestImplementsAnUnknownHook(WrongPackage):
+    fails = "test_its_hooks_are_known"
+    name = "wrong-hook"
+
+
+class TestRegistersNonsense(WrongPackage):
+    fails = "test_it_registers"
+    name = "wrong-register"
+
+
+class TestDoesNotExplainItsOptions(WrongPackage):
+    fails = "test_its_options_are_documented"
+    name = "wrong-options"
+
+
+class TestCannotBeBuilt(WrongPackage):
+    fails = "test_all_of_it_can_be_built"
+    name = "wrong-factory"
+
+
+class TestTakesANameOfTheEngine(WrongPackage):
+    fails = "test_all_of_it_can_be_built"
+    name = "wrong-name"
+
+
+class TestImportsSlowly(WrongPackage):
+    fails = "test_the_import_is_quick"
+    name = "wrong-slow"
+
+
+class TestImportsTorch(WrongPackage):
+    fails = "test_the_import_brings_no_heavy_library"
+    name = "wrong-torch"

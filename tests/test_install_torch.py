@@ -1,0 +1,148 @@
+"""scripts/install_torch.py and make_venv.py with a real pip, and small wheels in place of torch's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "install_torch.py"
+UNREACHABLE = "http://127.0.0.1:9/cpu"
+
+
+def write_wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
+    """A wheel with one empty module that knows its version."""
+    info = f"{name}-{version}.dist-info"
+    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", f"__version__ = '{version}'\n")
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with nothing but pip."""
+    folder = tmp_path_factory.mktemp("machine") / "venv"
+    venv.create(folder, with_pip=True)
+    return folder
+
+
+@pytest.fixture
+def packages(machine: Path) -> Path:
+    """Where that environment's packages lie; torch and its needs are not there yet."""
+    [folder] = machine.glob("lib/python*/site-packages")
+    for path in folder.iterdir():
+        if path.name.startswith(("torch", "nvidia")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return folder
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """What pip's default index has."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    return folder
+
+
+def install(
+    machine: Path, wheels: Path, requirement: str = "torch==2.13.0", index: str = UNREACHABLE
+) -> subprocess.CompletedProcess[str]:
+    """Run the script on that machine, which has no GPU."""
+    return subprocess.run(
+        [str(machine / "bin" / "python"), str(SCRIPT), requirement, index],
+        env={
+            **{name: text for name, text in os.environ.items() if not name.startswith("PIP_")},
+            "PATH": "",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(wheels),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_cuda_build_is_refused_where_there_is_no_gpu(
+    machine: Path, packages: Path, wheels: Path
+) -> None:
+    """Nothing is installed then, and the message says what can be done."""
+    write_wheel(wheels, "torch", "2.13.0", requires="nvidia-cublas")
+    write_wheel(wheels, "nvidia_cublas", "13.0")
+    done = install(machine, wheels)
+    assert done.returncode == 1
+    assert "only a CUDA build" in done.stderr
+    assert "TORCH_INDEX=URL" in done.stderr
+    assert not (packages / "torch.py").exists()
+
+
+def test_an_empty_index_takes_what_the_default_one_has(
+    machine: Path, packages: Path, wheels: Path
+) -> None:
+    write_wheel(wheels, "torch", "2.13.0", requires="nvidia-cublas")
+    write_wheel(wheels, "nvidia_cublas", "13.0")
+    assert install(machine, wheels, index="").returncode == 0
+    assert (packages / "nvidia_cublas.py").exists()
+
+
+def test_a_cpu_build_of_the_default_index_is_taken_when_the_other_cannot_be_reached(
+    machine: Path, packages: Path, wheels: Path
+) -> None:
+    write_wheel(wheels, "torch", "2.13.0+cpu")
+    done = install(machine, wheels)
+    assert done.returncode == 0, done.stderr
+    assert f"{UNREACHABLE} cannot be reached" in done.stdout
+    assert (packages / "torch.py").exists()
+
+
+def test_a_suitable_torch_is_kept(machine: Path, packages: Path, wheels: Path) -> None:
+    (packages / "torch.py").write_text("__version__ = '2.11.1+cu130'\n")
+    done = install(machine, wheels)
+    assert done.returncode == 0
+    assert "torch 2.11.1+cu130 is there already" in done.stdout
+
+
+def test_a_torch_that_is_too_old_is_replaced(machine: Path, packages: Path, wheels: Path) -> None:
+    (packages / "torch.py").write_text("__version__ = '2.9.0'\n")
+    write_wheel(wheels, "torch", "2.13.0")
+    assert install(machine, wheels).returncode == 0
+    assert "2.13.0" in (packages / "torch.py").read_text()
+
+
+def test_a_torch_that_does_not_exist_ends_with_pips_own_words(
+    machine: Path, packages: Path, wheels: Path
+) -> None:
+    done = install(machine, wheels, requirement="torch==9.9")
+    assert done.returncode != 0
+    assert "torch==9.9" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_environment_shares_the_packages_of_a_python_that_has_torch(tmp_path: Path) -> None:
+    """As in a GPU image; nothing has to be downloaded then."""
+    (tmp_path / "torch.py").write_text("__version__ = '2.13.0+cu130'\n")
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    done = subprocess.run(
+        [str(python), str(SCRIPT.with_name("make_venv.py")), str(tmp_path / "venv")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "sharing its torch 2.13.0+cu130" in done.stdout
+    config = (tmp_path / "venv" / "pyvenv.cfg").read_text()
+    assert "include-system-site-packages = true" in config

@@ -1,0 +1,218 @@
+"""The library: LLM in scripts and notebooks, AsyncEngine in programs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tokenmill
+from tokenmill import (
+    LLM,
+    AsyncEngine,
+    ConfigError,
+    EngineStoppedError,
+    InvalidRequestError,
+    OutputKind,
+    RequestFailedError,
+    SamplingParams,
+)
+from tokenmill.testing.simulated_executor import expected_tokens
+
+from .api.serving import SteeredExecutor, toy_engine
+
+GREEDY = SamplingParams(max_tokens=5, temperature=0)
+SEEDED = SamplingParams(max_tokens=6, seed=7)
+
+
+@pytest.fixture
+def executor() -> SteeredExecutor:
+    return SteeredExecutor()
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch, executor: SteeredExecutor) -> Iterator[LLM]:
+    """An LLM without a model: a character is a token."""
+    monkeypatch.setattr(
+        "tokenmill.llm.AsyncEngine", lambda model, **options: toy_engine(executor, **options)
+    )
+    with LLM(max_num_queued_reqs=8) as llm:
+        yield llm
+
+
+def expected(prompt: str, num_tokens: int = 6, seed: int = 7) -> str:
+    return "".join(map(chr, expected_tokens(list(map(ord, prompt)), num_tokens, seed, 1000)))
+
+
+def texts_of(outputs: list[tokenmill.RequestOutput]) -> list[str]:
+    return [output.outputs[0].text for output in outputs]
+
+
+def test_prompts_are_answered_in_their_order_however_many_there_are(llm: LLM) -> None:
+    prompts = [f"prompt {i}" for i in range(50)]
+    outputs = llm.generate(prompts, SEEDED, use_tqdm=False)
+    assert texts_of(outputs) == [expected(prompt) for prompt in prompts]
+    assert [output.prompt for output in outputs] == prompts
+    assert all(output.finished for output in outputs)
+    assert llm.engine.load().kv_cache_usage == 0
+
+
+def test_one_prompt_may_come_without_a_list_as_text_or_token_ids(llm: LLM) -> None:
+    assert texts_of(llm.generate("abc", SEEDED)) == [expected("abc")]
+    assert texts_of(llm.generate([97, 98, 99], SEEDED)) == [expected("abc")]
+    assert texts_of(llm.generate([[97], [98]], SEEDED)) == [expected("a"), expected("b")]
+    assert llm.generate([]) == []
+
+
+def test_each_prompt_may_have_parameters_of_its_own(llm: LLM) -> None:
+    params = [SEEDED.with_changes(max_tokens=n) for n in (1, 4)]
+    outputs = llm.generate(["a", "b"], params)
+    assert texts_of(outputs) == [expected("a", 1), expected("b", 4)]
+    with pytest.raises(ValueError, match="2 prompts"):
+        llm.generate(["a", "b"], params[:1])
+
+
+def test_n_completions_come_whole_in_one_output(llm: LLM) -> None:
+    (output,) = llm.generate("abc", SEEDED.with_changes(n=3))
+    assert [completion.index for completion in output.outputs] == [0, 1, 2]
+    assert all(len(completion.token_ids) == 6 for completion in output.outputs)
+
+
+def test_the_progress_bar_leaves_standard_output_alone(
+    llm: LLM, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for use_tqdm in (False, True):
+        assert texts_of(llm.generate("abc", SEEDED, use_tqdm=use_tqdm)) == [expected("abc")]
+        assert capsys.readouterr().out == ""
+
+
+def test_a_refused_prompt_is_raised_as_it_is_and_the_next_call_works(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="2000"):
+        llm.generate(["abc", "a" * 2000, "def"], SEEDED)
+    with pytest.raises(InvalidRequestError):
+        llm.generate("abc", SEEDED.with_changes(stop_token_ids=(5000,)))
+    assert texts_of(llm.generate("abc", SEEDED)) == [expected("abc")]
+    assert llm.engine.load().kv_cache_usage == 0
+
+
+def test_a_failed_step_is_raised_as_it_is_and_the_next_call_works(
+    llm: LLM, executor: SteeredExecutor
+) -> None:
+    executor.failure = ValueError("injected")
+    with pytest.raises(RequestFailedError):
+        llm.generate(["abc", "def"], SEEDED)
+    executor.failure = None
+    assert texts_of(llm.generate("abc", SEEDED)) == [expected("abc")]
+
+
+def test_it_works_inside_a_running_event_loop(llm: LLM) -> None:
+    async def notebook_cell() -> list[str]:
+        return texts_of(llm.generate("abc", SEEDED))
+
+    assert asyncio.run(notebook_cell()) == [expected("abc")]
+
+
+def test_threads_may_share_it(llm: LLM) -> None:
+    results: dict[str, list[str]] = {}
+
+    def work(prompt: str) -> None:
+        results[prompt] = texts_of(llm.generate([prompt] * 4, SEEDED))
+
+    threads = [threading.Thread(target=work, args=(prompt,)) for prompt in ("ab", "cd")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {prompt: [expected(prompt)] * 4 for prompt in ("ab", "cd")}
+
+
+def test_after_close_it_says_so_and_its_threads_are_gone(llm: LLM) -> None:
+    llm.close()
+    llm.close()
+    with pytest.raises(EngineStoppedError, match="closed"):
+        llm.generate("abc")
+    assert not [t for t in threading.enumerate() if t.name == "tokenmill-llm"]
+
+
+def test_a_forgotten_one_closes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenmill.llm.AsyncEngine", lambda model, **options: toy_engine())
+    llm = LLM()
+    assert texts_of(llm.generate("abc", SEEDED)) == [expected("abc")]
+    del llm
+    gc.collect()
+    assert not [t for t in threading.enumerate() if t.name == "tokenmill-llm"]
+
+
+def test_several_at_once_have_metrics_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenmill.llm.AsyncEngine", lambda model, **options: toy_engine())
+    with LLM() as first, LLM() as second:
+        first.generate(["abc"] * 3, SEEDED)
+        second.generate("abc", SEEDED)
+        counts = [
+            next(
+                float(line.split()[-1])
+                for line in one.engine.render_metrics().decode().splitlines()
+                if line.startswith("tokenmill:generation_tokens_total")
+            )
+            for one in (first, second)
+        ]
+    assert counts == [18, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_num_seq": 4}, "max_num_seqs"),
+        ({"block_size": 7}, "block-size"),
+        ({"model": "/no/such/model"}, "/no/such/model"),
+        ({"scheduler": "chunkd"}, "chunked"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_a_config_error_and_leaves_no_thread(
+    options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        LLM(**options)
+    assert not [t for t in threading.enumerate() if t.name == "tokenmill-llm"]
+
+
+def test_the_real_model_answers_and_nothing_global_changes() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    levels = (logging.root.handlers[:], logging.root.level)
+    with LLM(num_gpu_blocks_override=32, dtype="float32") as llm:
+        (output,) = llm.generate("The capital of France is", GREEDY)
+        assert "Paris" in output.outputs[0].text
+        question = [{"role": "user", "content": "What is the capital of France?"}]
+        answers = llm.chat([question, question], GREEDY.with_changes(max_tokens=8))
+        assert "Paris" in answers[0].outputs[0].text == answers[1].outputs[0].text
+        with pytest.raises(InvalidRequestError, match="role"):
+            llm.chat([{"role": "robot", "content": "hi"}])
+    assert handlers == {number: signal.getsignal(number) for number in handlers}
+    assert levels == (logging.root.handlers, logging.root.level)
+    assert not logging.getLogger("tokenmill").handlers
+
+
+def test_an_embedded_engine_streams_and_breaking_off_aborts() -> None:
+    async def main() -> None:
+        async with AsyncEngine(num_gpu_blocks_override=32, disable_log_stats=True) as engine:
+            text = ""
+            params = SamplingParams(max_tokens=5, temperature=0, output_kind=OutputKind.DELTA)
+            async for output in engine.generate("The capital of France is", params):
+                text += output.outputs[0].text
+            assert "Paris" in text
+            stream = engine.generate("Once", SamplingParams(max_tokens=300))
+            async for _ in stream:
+                break
+            await stream.aclose()  # type: ignore[attr-defined]
+            await engine.drain()
+            assert engine.load().kv_cache_usage == 0
+        await engine.close()
+
+    asyncio.run(main())

@@ -1,0 +1,60 @@
+"""What the README shows is true."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tokenmill.api.cli import make_parser
+from tokenmill.core.plugins_file import read_plugins_file
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code in one language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_it_shows_the_two_commands_first() -> None:
+    lines = [line.split("#")[0].strip() for line in blocks("sh")[0].splitlines()]
+    assert lines == ["make serve", "make test"]
+
+
+@pytest.mark.parametrize("source", [b for b in blocks("python") if "hookimpl" not in b])
+def test_its_programs_run(source: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_its_flags_exist() -> None:
+    commands = next(
+        action.choices
+        for action in make_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    known = {name for action in commands["serve"]._actions for name in action.option_strings}
+    shown = set(re.findall(r"`(--[a-z-]+)`", README))
+    assert "--max-num-seqs" in shown
+    assert shown <= known
+
+
+def test_its_plugins_toml_is_accepted(tmp_path: Path) -> None:
+    [settings] = [b for b in blocks("toml") if "[scheduler]" in b]
+    path = tmp_path / "plugins.toml"
+    path.write_text(settings)
+    slots = read_plugins_file(path).slots
+    assert {slots[table].use for table in tomllib.loads(settings)} == {
+        "prefill-first",
+        "shortest-first",
+        "swap",
+    }
