@@ -1,4 +1,4 @@
-"""The example scripts and the benchmark run as printed, with the real model."""
+"""The examples run as their docstrings say, on the real model."""
 
 from __future__ import annotations
 
@@ -6,32 +6,45 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from .serving import running_server
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def output_of(script: str, *args: str) -> str:
-    """What it prints, when nothing goes wrong."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), *args], capture_output=True, text=True, check=False
-    )
+def run_example(name: str, *arguments: str) -> list[str]:
+    """The lines that it prints; fails if it fails."""
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.splitlines()
 
 
-def test_the_offline_example_answers_every_prompt() -> None:
-    printed = output_of("examples/offline.py")
-    assert "'The capital of France is' -> ' Paris" in printed
-    assert "'def fibonacci(n):' -> " in printed
+def test_offline_answers_every_prompt_and_a_chat() -> None:
+    lines = run_example("offline.py", "4")
+    assert [line.split(" -> ")[0] for line in lines] == [
+        "'The capital of France is'",
+        "'Water boils at'",
+        "'def fibonacci(n):'",
+        "chat",
+    ]
+    assert "Paris" in lines[0]
 
 
-def test_the_embedding_example_streams_two_answers_and_breaks_off_a_third() -> None:
-    printed = output_of("examples/embed.py")
-    assert printed.count("first: ") == printed.count("second: ") == 32
-    assert "broken off" in printed
+def test_embed_streams_two_answers_and_breaks_off_a_third() -> None:
+    lines = run_example("embed.py", "6")
+    assert {line.partition(":")[0] for line in lines} == {
+        "first",
+        "second",
+        "third",
+        "still running",
+    }
+    assert "third: broken off" in lines
+    assert lines[-1] == "still running: 0"
 
 
-def test_the_benchmark_measures_all_three_on_the_same_tokens() -> None:
-    sizes = ("--num-prompts", "2", "--input-len", "8", "--output-len", "4", "--rounds", "1")
-    printed = output_of("benchmarks/throughput.py", *sizes, "--range-ratio", "0.5")
-    assert "same tokens as transformers, one by one: 2 of 2 prompts" in printed
-    assert "same tokens as transformers, one batch: 2 of 2 prompts" in printed
+def test_serve_client_gets_an_answer_and_a_stream_from_a_running_server(tmp_path: Path) -> None:
+    with running_server(tmp_path, "--max-num-seqs", "4") as server:
+        answer, usage, *streamed = run_example("serve_client.py", f"{server.url}/v1")
+    assert "Paris" in answer
+    assert "completion_tokens" in usage
+    assert "".join(streamed).strip()

@@ -77,7 +77,6 @@ class EngineConfig:
     )
     max_num_queued_reqs: int = _knob(1024, "most waiting requests; more are refused with 503")
     watermark: float = _knob(0.01, "part of the KV blocks that a new request must leave free")
-    max_inflight: int = _knob(1, "plans that may be open at once")
 
     plugins_file: str | None = _knob(
         None, "the plugins.toml to use; default: ./plugins.toml, then the packaged one"
@@ -110,7 +109,6 @@ class EngineConfig:
             ("kv_cache_memory", 1, 2**63),
             ("long_prefill_token_threshold", 0, 2**31),
             ("max_num_queued_reqs", 1, 2**31),
-            ("max_inflight", 1, 2),
             ("max_logprobs", 0, 1000),
         ):
             value = getattr(self, name)
