@@ -75,15 +75,18 @@ def tokenmill_contender(llm: LLM) -> Contender:
 
 
 def load_transformers(path: Path, dtype: str) -> Any:
-    """transformers' model of the same file or directory."""
-    from transformers import AutoModelForCausalLM
+    """transformers' model of the same file or directory, its weights dense, as tokenmill's are."""
+    import transformers
 
-    source = (
-        {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-        if path.is_file()
-        else {"pretrained_model_name_or_path": str(path)}
-    )
-    model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, dtype))
+    source: dict[str, Any] = {"pretrained_model_name_or_path": str(path)}
+    if path.is_file():
+        source = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+        if hasattr(transformers, "GgufConfig"):  # newer ones might compute on the packed weights
+            source["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    wanted = getattr(torch, dtype)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=wanted)
+    if found := {weight.dtype for weight in model.parameters()} - {wanted}:
+        raise SystemExit(f"transformers holds weights as {found}, not as {dtype}")
     model.eval()
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0

@@ -1,37 +1,43 @@
-"""An engine inside your own asyncio program: python examples/embed.py
+"""An engine inside your own asyncio program: two answers stream at once, a third is broken off.
 
-Two answers stream at once, a third is broken off half-way, which frees its memory within a step.
+python examples/embed.py [MAX_TOKENS]
 """
 
 import asyncio
+import sys
 
 from tokenmill import AsyncEngine, OutputKind, SamplingParams
 
 
-async def stream(engine: AsyncEngine, name: str, prompt: str) -> None:
+async def stream(engine: AsyncEngine, name: str, prompt: str, max_tokens: int) -> None:
     """Print an answer piece by piece, as it comes."""
-    params = SamplingParams(temperature=0.7, seed=1, max_tokens=32, output_kind=OutputKind.DELTA)
+    params = SamplingParams(
+        temperature=0.7, seed=1, max_tokens=max_tokens, output_kind=OutputKind.DELTA
+    )
     async for output in engine.generate(prompt, params):
-        print(f"{name}: {output.outputs[0].text!r}")
+        print(f"{name}: {output.outputs[0].text!r}", flush=True)
 
 
 async def break_off(engine: AsyncEngine) -> None:
-    """Abort a request by closing its stream."""
-    stream = await engine.submit("Once upon a time", SamplingParams(max_tokens=500))
-    async for output in stream:
-        if len(output.outputs[0].token_ids) >= 8:
+    """Stop reading: the request is aborted, and its memory is free one step later."""
+    answer = await engine.submit("Once upon a time", SamplingParams(max_tokens=500))
+    async for output in answer:
+        if len(output.outputs[0].token_ids) >= 4:
             break
-    await stream.aclose()
-    print(f"broken off; requests that run: {engine.load().num_running}")
+    await answer.aclose()
+    print("third: broken off")
 
 
 async def main() -> None:
+    max_tokens = int(sys.argv[1]) if len(sys.argv) > 1 else 24
     async with AsyncEngine(max_num_seqs=8) as engine:
-        await asyncio.gather(
-            stream(engine, "first", "The best thing about the sea is"),
-            stream(engine, "second", "My favourite recipe begins with"),
-            break_off(engine),
-        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(
+                stream(engine, "first", "The best thing about the sea is", max_tokens)
+            )
+            group.create_task(stream(engine, "second", "My favourite meal is", max_tokens))
+            group.create_task(break_off(engine))
+        print(f"still running: {engine.load().num_running}")
 
 
 if __name__ == "__main__":

@@ -17,11 +17,12 @@ def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
 
     Raises ConfigError for a configuration, model or plugin that cannot work.
     """
+    plugins = PluginHost.load(config)
+
     from .backends.executor import ModelExecutor
     from .backends.text.load import load_tokenizer
     from .backends.weights.default_model import find_default_model
 
-    plugins = PluginHost.load(config)
     model = Path(config.model) if config.model else find_default_model()
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
     executor = ModelExecutor.load(
