@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .serving import running_server
+from .server_process import running_server
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
