@@ -16,6 +16,7 @@ from .chat import create_chat_completion
 from .completions import create_completion
 from .context import AppContext, ServerSettings
 from .errors import APIError, handle_error
+from .request_id import EchoRequestId
 
 ROUTES = (
     Route("/", operations.index),
@@ -39,7 +40,7 @@ ROUTES = (
 def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> Starlette:
     """An ASGI app that serves a started engine; who starts the engine also closes it."""
     settings = settings or ServerSettings()
-    middleware = []
+    middleware = [Middleware(EchoRequestId)]
     if settings.allowed_origins:
         middleware.append(
             Middleware(
@@ -61,5 +62,6 @@ def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> 
             Exception: handle_error,
         },
     )
+    app.router.redirect_slashes = False  # it would answer with an address made from the Host header
     app.state.context = AppContext(engine=engine, settings=settings)
     return app

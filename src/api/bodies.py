@@ -15,6 +15,7 @@ from ..core.sampling_params import MAX_N, MAX_STOP_STRINGS
 
 Text = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
+ModelName = Annotated[str, Meta(max_length=256)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=1, le=2**31)]
@@ -37,7 +38,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What completions and chat completions have in common."""
 
-    model: str | None = None
+    model: ModelName | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -121,14 +122,24 @@ class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     modalities: list[str] | None = None
     reasoning_effort: ReasoningEffort | None = None
     verbosity: str | None = None
+    function_call: str | dict[str, Any] | None = None
+    audio: dict[str, Any] | None = None
+    moderation: Any = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+    # hints that may be ignored: they never change an answer
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
 
 
 class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """POST /tokenize: a prompt, or messages."""
 
-    model: str | None = None
+    model: ModelName | None = None
     prompt: str | None = None
-    messages: list[ChatMessageBody] | None = None
+    messages: Annotated[list[ChatMessageBody], Meta(min_length=1)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
@@ -138,4 +149,4 @@ class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """POST /detokenize."""
 
     tokens: list[int]
-    model: str | None = None
+    model: ModelName | None = None

@@ -100,7 +100,11 @@ class _Answer:
             self._take(output)
             choices = [self._chunk_choice(found) for found in output.outputs]
             chunk = self._chunk(
-                [c for c in choices if c.delta.content or c.finish_reason or c.logprobs]
+                [
+                    c
+                    for c in choices
+                    if c.delta.content or c.finish_reason or c.logprobs or c.token_ids
+                ]
             )
             if not chunk.choices:
                 continue
@@ -192,6 +196,13 @@ def message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]:
 
 def check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> None:
     """400 for a conversation that cannot fit, before time goes into rendering it."""
+    if len(messages) > engine.max_model_len:
+        raise APIError(
+            400,
+            f"there are {len(messages)} messages; the context holds {engine.max_model_len} tokens",
+            param="messages",
+            code="context_length_exceeded",
+        )
     num_chars = sum(_num_chars(message.get("content")) for message in messages)
     most = engine.max_model_len * engine.tokenizer.max_chars_per_token
     if num_chars > most:

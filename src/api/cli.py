@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from .. import __version__
@@ -35,11 +35,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\nSee `{self.prog} --help`.\n")
 
     def _known_actions(self) -> list[Sequence[str]]:
-        parsers = [self]
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                parsers += action.choices.values()
-        return [action.option_strings for parser in parsers for action in parser._actions]
+        return [action.option_strings for action in _all_actions(self)]
+
+
+def _all_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Of the parser and of all its commands' and verbs' parsers."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _all_actions(inner)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -54,7 +59,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for command in COMMANDS:
         command.add_parser(subparsers)
+    version = subparsers.add_parser("version", help="print the version")
+    version.set_defaults(run=_print_version)
     return parser
+
+
+def _print_version(args: argparse.Namespace) -> int:
+    print(f"tokenmill {__version__}")
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..core.admission import check_prompt_text
 from ..core.client import EngineClient
 from ..core.outputs import CompletionOutput, RequestOutput
 from .bodies import CompletionBody
@@ -97,7 +98,9 @@ class _Answer:
         async for index, output in self._requests.merged():
             self._latest[index] = output
             choices = [self._choice(index, output, found) for found in output.outputs]
-            chunk = self._chunk([c for c in choices if c.text or c.finish_reason or c.logprobs])
+            chunk = self._chunk(
+                [c for c in choices if c.text or c.finish_reason or c.logprobs or c.token_ids]
+            )
             if not chunk.choices:
                 continue
             if options is not None and options.continuous_usage_stats:
@@ -125,12 +128,13 @@ class _Answer:
         index = prompt * self._n + completion.index
         is_first = index not in self._offsets
         text = self._echo(prompt) + completion.text if is_first else completion.text
+        # Counted by tokens: the text of some is held back, for a stop string or a character's end.
         offset = self._offsets.get(index, 0)
-        self._offsets[index] = offset + len(text)
         self._num_tokens += len(completion.token_ids)
         logprobs = None
-        if completion.logprobs is not None and completion.logprobs:
-            logprobs = completion_logprobs(completion.logprobs, self._tokenizer, offset)
+        if completion.logprobs:
+            logprobs, offset = completion_logprobs(completion.logprobs, self._tokenizer, offset)
+        self._offsets[index] = offset
         with_ids = bool(self._body.return_token_ids)
         return CompletionChoice(
             index=index,
@@ -167,7 +171,13 @@ def _prompts(body: CompletionBody) -> list[Prompt]:
 async def _without_special_tokens(
     prompts: Sequence[Prompt], engine: EngineClient
 ) -> list[list[int]]:
-    """Tokenized here, off the event loop, since the engine would add them."""
+    """Tokenized here, off the event loop, since the engine would add them.
+
+    Raises InvalidRequestError for a text that cannot fit, before it is tokenized.
+    """
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            check_prompt_text(prompt, engine.tokenizer, engine.max_model_len)
 
     def encode() -> list[list[int]]:
         return [

@@ -14,6 +14,7 @@ from ..core.outputs import RequestOutput
 from ..core.sampling_params import MAX_N
 from .bodies import SamplingFields
 from .errors import APIError
+from .request_id import HEADER, LONGEST_ID
 from .responses import PromptTokensDetails, Usage
 
 
@@ -69,7 +70,7 @@ def context_of(request: Request) -> AppContext:
 
 def make_head(request: Request, body: SamplingFields, prefix: str, model: str) -> AnswerHead:
     """Id of the answer: from the body, the X-Request-Id header, or a new one."""
-    given = body.request_id or request.headers.get("x-request-id", "")[:256]
+    given = body.request_id or request.headers.get(HEADER, "")[:LONGEST_ID]
     unique = uuid.uuid4().hex
     return AnswerHead(
         id=f"{prefix}-{given or unique}",

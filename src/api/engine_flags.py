@@ -39,11 +39,14 @@ def parse_size(text: str) -> int:
     factor = _SIZES.get(text[-1:].upper(), 1)
     number = text[:-1] if factor > 1 else text
     try:
-        return int(float(number) * factor)
-    except (ValueError, OverflowError) as error:
+        size = int(float(number) * factor)
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a size: give bytes, or a number with K, M or G"
-        ) from error
+        )
+    return size
 
 
 def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:

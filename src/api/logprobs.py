@@ -14,22 +14,23 @@ LEAST = -9999.0
 
 def completion_logprobs(
     logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer, offset: int
-) -> CompletionLogprobs:
-    """`offset` is the length of the text before the first of these tokens."""
-    tokens = [_text(tokenizer.token_bytes(found.token_id)) for found in logprobs]
+) -> tuple[CompletionLogprobs, int]:
+    """Logprobs of tokens before which there are `offset` characters, and how many there are then."""
+    raws = [tokenizer.token_bytes(found.token_id) for found in logprobs]
     offsets = []
-    for token in tokens:
+    for raw in raws:
         offsets.append(offset)
-        offset += len(token)
-    return CompletionLogprobs(
-        tokens=tokens,
+        offset += _num_chars(raw)
+    answer = CompletionLogprobs(
+        tokens=[_name(raw) for raw in raws],
         token_logprobs=[max(found.logprob, LEAST) for found in logprobs],
         top_logprobs=[
-            {_text(tokenizer.token_bytes(i)): max(value, LEAST) for i, value in found.top}
+            {_name(tokenizer.token_bytes(i)): max(value, LEAST) for i, value in found.top}
             for found in logprobs
         ],
         text_offset=offsets,
     )
+    return answer, offset
 
 
 def chat_logprobs(logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> ChatLogprobs:
@@ -54,3 +55,16 @@ def _top(token_id: int, logprob: float, tokenizer: Tokenizer) -> TopLogprob:
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace")
+
+
+def _name(raw: bytes) -> str:
+    """The text, or for a part of a character OpenAI's `bytes:\\xf0\\x9f`, which keeps parts distinct."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def _num_chars(raw: bytes) -> int:
+    """Characters that begin in these bytes: all but UTF-8's continuation bytes."""
+    return sum(byte & 0xC0 != 0x80 for byte in raw)

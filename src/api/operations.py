@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from .. import __version__
+from ..core.admission import check_prompt_text
 from .bodies import DetokenizeBody, TokenizeBody
 from .chat import check_length, message_fields
 from .context import AppContext, context_of
@@ -95,7 +96,8 @@ async def tokenize(request: Request) -> Response:
         raise APIError(400, "give either prompt or messages", param="prompt")
     engine = context.engine
     messages = message_fields(body.messages or [])
-    check_length(messages or [{"content": body.prompt}], engine)
+    check_length(messages, engine)
+    check_prompt_text(body.prompt or "", engine.tokenizer, engine.max_model_len)
 
     def encode() -> list[int]:
         if body.prompt is not None:

@@ -17,7 +17,10 @@ BODY_SECONDS = 10.0
 Body = TypeVar("Body")
 
 _FIELD = re.compile(r"`\$\.?(\w+)")
-_UNKNOWN = re.compile(r"unknown field `(.+?)`")
+_UNKNOWN = re.compile(r"unknown field `(.+?)`", re.DOTALL)
+_MISSING = re.compile(r"missing required field `(.+?)`")
+_LONGEST_NAME = 64
+"""Characters of a field's unknown name that the error repeats."""
 
 
 async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
@@ -55,9 +58,9 @@ async def _read_bytes(request: Request, max_bytes: int) -> bytes:
 def _explain(message: str) -> APIError:
     unknown = _UNKNOWN.search(message)
     if unknown:
-        name = unknown.group(1)
+        name = unknown.group(1)[:_LONGEST_NAME]
         return APIError(400, f"there is no field {name!r} in this request", param=name)
-    found = _FIELD.search(message)
+    found = _FIELD.search(message) or _MISSING.search(message)
     return APIError(400, message.replace("`", "'"), param=found.group(1) if found else None)
 
 
@@ -67,6 +70,8 @@ def refuse_unsupported(body: SamplingFields) -> None:
         raise _unsupported("best_of", "use n")
     if body.response_format is not None and body.response_format.type != "text":
         raise _unsupported("response_format", "only {'type': 'text'} is")
+    if body.service_tier not in (None, "auto", "default"):
+        raise _unsupported("service_tier", "only 'auto' and 'default' are")
     if body.store:
         raise _unsupported("store", "answers are not kept")
     options = body.stream_options
@@ -93,6 +98,11 @@ def _refuse_in_chat(body: ChatBody) -> None:
             raise _unsupported(name, "tool calls are not there yet")
     if body.tool_choice not in (None, "none", "auto"):
         raise _unsupported("tool_choice", "tool calls are not there yet")
+    for name in ("audio", "moderation", "prediction", "web_search_options"):
+        if getattr(body, name) is not None:
+            raise _unsupported(name, "leave it out")
+    if body.function_call not in (None, "none", "auto"):
+        raise _unsupported("function_call", "tool calls are not there yet")
     if body.verbosity not in (None, "medium"):
         raise _unsupported("verbosity", "ask for it in the messages")
     if body.modalities not in (None, ["text"]):

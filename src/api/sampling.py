@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..core.client import EngineClient
@@ -12,6 +13,9 @@ from .errors import APIError
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions; chat's is all the room that is left."""
 NO_LIMIT = 2**31
+
+# What int() would take as well, "1_0" or " 5", is more likely a mistake than an id.
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 _SAME_NAME = (
     "n",
@@ -71,7 +75,6 @@ def _common(
 def _logit_bias(body: SamplingFields) -> dict[int, float] | None:
     if not body.logit_bias:
         return None
-    try:
-        return {int(token_id): value for token_id, value in body.logit_bias.items()}
-    except ValueError as error:
-        raise APIError(400, "logit_bias has token ids as keys", param="logit_bias") from error
+    if not all(_TOKEN_ID.fullmatch(token_id) for token_id in body.logit_bias):
+        raise APIError(400, "logit_bias has token ids as keys", param="logit_bias")
+    return {int(token_id): value for token_id, value in body.logit_bias.items()}

@@ -138,3 +138,26 @@ def test_a_reader_that_stops_is_no_error() -> None:
     command = f"{sys.executable} -m tokenmill plugins list --json | head -c 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stdout == "[" and "Traceback" not in done.stderr
+
+
+def test_version_is_a_command_too() -> None:
+    assert tokenmill("version").stdout == tokenmill("--version").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("serve", "--max-body-bytes", "-5"), "-5"),
+        (("serve", "--shutdown-timeout", "nan"), "nan"),
+        (("serve", "--sse-keep-alive-interval", "-1"), "-1"),
+        (("plugins", "list", "--jsn"), "--json"),
+    ],
+)
+def test_a_value_or_flag_that_cannot_be_is_wrong_usage(
+    arguments: tuple[str, ...], word: str
+) -> None:
+    check_one_line(tokenmill(*arguments), 2, word)
+
+
+def test_two_models_are_one_too_many() -> None:
+    check_one_line(tokenmill("serve", "/a", "--model", "/b"), 1, "/a", "/b")

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import ipaddress
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -56,14 +57,14 @@ def add_parser(subparsers: Any) -> None:
     )
     group.add_argument(
         "--shutdown-timeout",
-        type=float,
+        type=_seconds,
         default=30.0,
         metavar="SECONDS",
         help="time for accepted requests to finish (default: %(default)s)",
     )
     group.add_argument(
         "--sse-keep-alive-interval",
-        type=float,
+        type=_seconds,
         default=0.0,
         metavar="SECONDS",
         help="send a comment when a stream is silent for so long; 0: never (default)",
@@ -81,7 +82,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises ConfigError."""
-    if args.model is None:
+    if args.model_argument is not None:
+        if args.model not in (None, args.model_argument):
+            raise ConfigError(
+                f"two models are given: {args.model_argument} and --model {args.model}"
+            )
         args.model = args.model_argument
     config = engine_config(args)
     from ..context import ServerSettings
@@ -133,6 +138,16 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host in ("localhost", "")  # an empty one is refused when it is bound
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: give seconds, 0 or more")
+    return seconds
 
 
 def _port(text: str) -> int:

@@ -1,0 +1,29 @@
+"""X-Request-Id: what a client calls its request comes back with every answer, errors included."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = "x-request-id"
+LONGEST_ID = 256
+
+
+class EchoRequestId:
+    """ASGI middleware that sends a request's X-Request-Id back; h11 has refused line ends in it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = HEADER.encode()
+        given = next((value for key, value in scope.get("headers", ()) if key == name), b"")
+        if not given:
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (name, given[:LONGEST_ID])]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
