@@ -72,7 +72,9 @@ def bound_by_histogram(probs_rv: torch.Tensor, filters: Filters) -> torch.Tensor
         kth_r1 = _greatest_bound(probs_rv, ones_rv, filters.top_k_r1.double())
     lower_r1 = torch.maximum(lower_r1, kth_r1)
     mass_rv = probs_rv.double().masked_fill_(probs_rv < lower_r1, 0.0)
-    wanted_r1 = filters.top_p_r1 * mass_rv.sum(dim=1, keepdim=True)
+    # Not a plain sum: torch cuts that of a single row into one part per thread, which rounds
+    # otherwise than a row among others.
+    wanted_r1 = filters.top_p_r1 * mass_rv.cumsum(dim=1)[:, -1:]
     return torch.maximum(lower_r1, _greatest_bound(probs_rv, mass_rv, wanted_r1))
 
 

@@ -82,6 +82,15 @@ def test_each_token_owns_its_part_of_the_unit_interval_from_its_lower_end_on() -
         assert draw(probs, torch.tensor([number], dtype=torch.float64)).tolist() == [token_id]
 
 
+def test_an_unlikely_token_behind_a_likely_one_keeps_its_part() -> None:
+    """Its part is smaller than what float32 can tell apart there."""
+    probs = torch.zeros(1, 768)
+    probs[0, 0], probs[0, 300], probs[0, 600] = 0.7, 1e-9, 0.3
+    cumulative = probs.double().cumsum(dim=1)
+    number = (cumulative[0, 0] + 5e-10) / cumulative[0, -1]
+    assert draw(probs, number.reshape(1)).tolist() == [300]
+
+
 def test_a_rounding_at_the_end_of_a_block_does_not_lead_to_an_impossible_token() -> None:
     """A block's sum and its running sum differ in their last bits; here the number lies between."""
     probs = random_probs(2000, 512)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -118,6 +118,35 @@ def test_rows_with_equal_tokens_at_the_edge_keep_all_of_them() -> None:
     for filters in (make_filters(2, math.inf, 0.0), make_filters(5, 0.3, 0.0)):
         assert float(bound_by_histogram(probs_rv, filters)) == 0.25
         assert bound_from_best(probs_rv, 5, filters) == 0.25
+
+
+def test_top_p_is_content_with_a_mass_that_equals_it() -> None:
+    probs_rv = torch.tensor([[0.125, 0.5, 0.25, 0.0625, 0.0625]])
+    for top_p, edge in ((0.5, 0.5), (0.75, 0.25), (0.875, 0.125)):
+        filters = make_filters(5, top_p, 0.0)
+        assert float(bound_by_histogram(probs_rv, filters)) == edge
+        assert bound_from_best(probs_rv, 5, filters) == edge
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_bound_has_the_same_last_bits_alone_as_among_others() -> None:
+    """Also where torch would add up a single row in parts; `top_p` falls onto a sum exactly."""
+    generator = torch.Generator().manual_seed(6)
+    row_1v = (3 * torch.randn(1, 49152, generator=generator)).softmax(dim=1)
+    rows_rv = row_1v.expand(4, -1).contiguous()
+    cumulative = row_1v[0].sort(descending=True).values.double().cumsum(dim=0)
+    for top_p in (cumulative / rows_rv.double().sum(dim=1)[0])[4000:14000:1000].tolist():
+        alone = bound_by_histogram(row_1v, make_filters(49152, top_p, 0.0))
+        together = bound_by_histogram(rows_rv, make_filters(49152, top_p, 0.0, 4))
+        assert torch.equal(together, alone.expand(4, -1))
 
 
 def test_each_row_has_its_own_bound() -> None:
