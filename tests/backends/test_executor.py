@@ -123,6 +123,10 @@ def test_what_cannot_work_is_refused_before_the_weights_are_read(
         load(Unreadable(), **options)
 
 
+def test_the_model_s_own_limit_may_be_named() -> None:
+    assert load(max_model_len=256).info.max_model_len == 256
+
+
 def test_swap_space_that_is_not_free_is_refused_before_the_weights_are_read() -> None:
     config = EngineConfig(device="cpu", num_gpu_blocks_override=4, swap_space=1e9)
     with pytest.raises(ConfigError, match="--swap-space asks for 1e"):
