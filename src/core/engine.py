@@ -441,10 +441,10 @@ class EngineCore:
 
     def _publish(self, request: Request) -> None:
         """Let the blocks that this successful step filled be found by later requests."""
-        if not request.publishes:
-            return
         size = self.pool.block_size
         num_full = request.num_computed_tokens // size
+        if not request.publishes or num_full <= request.num_published_blocks:
+            return
         hashes = request.hashes_for(num_full, size)
         for i in range(request.num_published_blocks, num_full):
             self.pool.publish(

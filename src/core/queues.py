@@ -91,15 +91,13 @@ class RequestQueues:
 
     def check(self) -> None:
         """Raise AssertionError unless every live request stands in exactly one queue, its own."""
+        running = {request.request_id: request for request in self.running}
+        assert len(running) == len(self.running), "a request runs twice"
         for request in self:
             waits = self.waiting.get(request.request_id) is request
-            runs = request in self.running
-            expected = {
-                RequestStatus.WAITING: (True, False),
-                RequestStatus.RUNNING: (False, True),
-                RequestStatus.FINISHED: (False, False),
-            }
-            assert (waits, runs) == expected[request.status], f"{request.request_id} is misplaced"
+            runs = running.get(request.request_id) is request
+            assert waits is (request.status is RequestStatus.WAITING), "a waiting list is wrong"
+            assert runs is (request.status is RequestStatus.RUNNING), "the running list is wrong"
             if request.status is RequestStatus.FINISHED:
                 assert request.num_open_plans, "an ended request was not forgotten"
         assert len(self.running) + len(self.waiting) <= len(self._requests)

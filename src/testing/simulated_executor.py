@@ -149,13 +149,19 @@ class SimulatedExecutor:
         if row is None or not grant.samples:
             return ()
         assert row.num_computed == len(row.token_ids), "only the last known token is sampled after"
-        read = [self._slots[self._slot(row, position)] for position in range(row.num_computed)]
-        assert [position for _, position in read] == list(range(row.num_computed)), (
-            "KV was overwritten"
-        )
-        token = next_token([token for token, _ in read], row.seed, self.info.vocab_size)
+        tokens, positions = zip(*self._read(row), strict=True)
+        assert positions == tuple(range(row.num_computed)), "KV was overwritten"
+        token = next_token(tokens, row.seed, self.info.vocab_size)
         row.token_ids.append(token)
         return (token,)
+
+    def _read(self, row: _Row) -> list[tuple[int, int]]:
+        """(token, position) of every slot that the row has computed, in order."""
+        size = self.info.block_size
+        found: list[tuple[int, int]] = []
+        for block in row.block_table:
+            found += self._slots[block * size : (block + 1) * size]
+        return found[: row.num_computed]
 
     def _slot(self, row: _Row, position: int) -> int:
         size = self.info.block_size

@@ -10,6 +10,8 @@ import pytest
 from tokenmill.core import engine, request, step
 from tokenmill.core.blocks import BlockPool, hash_block
 from tokenmill.core.engine import EngineCore
+from tokenmill.core.errors import RequestFailedError
+from tokenmill.core.fan_out import FanOut
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.queues import RequestQueues
 from tokenmill.core.request import PromptGroup, Request, RequestStatus
@@ -336,3 +338,40 @@ def one_token_too_many_is_generated(patch: Patch) -> None:
             )
         ),
     )
+
+
+@bug
+def a_step_that_is_over_still_grants(patch: Patch) -> None:
+    patch.setattr(Step, "close", lambda self: None)
+
+
+@bug
+def an_observer_s_exception_gets_out(patch: Patch) -> None:
+    def call(self: FanOut, *arguments: object) -> list[Any]:
+        return [listener.call(*arguments) for listener in self._listeners]
+
+    patch.setattr(FanOut, "__call__", call)
+
+
+@bug
+def a_request_that_admission_fails_stays_queued(patch: Patch) -> None:
+    original = EngineCore.add
+
+    def add(self: EngineCore, requests: Sequence[Request], now: float) -> None:
+        try:
+            original(self, requests, now)
+        except RequestFailedError:
+            self._queues.add(requests[0])
+            raise
+
+    patch.setattr(EngineCore, "add", add)
+
+
+@bug
+def a_wait_is_never_woken_from(patch: Patch) -> None:
+    original = EngineCore.plan
+
+    def plan(self: EngineCore, now: float) -> Any:
+        return None if self.wake_at is not None else original(self, now)
+
+    patch.setattr(EngineCore, "plan", plan)

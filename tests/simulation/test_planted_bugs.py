@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .driver import Life
+from tokenmill.testing.simulation import Life
+
 from .planted_bugs import BUGS
 
 NUM_SEEDS = 200

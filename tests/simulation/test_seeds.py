@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from .driver import Life
+from tokenmill.core.engine import EngineCore
+from tokenmill.testing.simulation import Life, run_seeds
 
 
-def run_seeds(first: int, last: int) -> int:
-    """Run them all; a failing one is named with how to replay it. Returns the preemptions."""
-    preemptions = 0
-    for seed in range(first, last):
-        try:
-            preemptions += Life(seed).run().num_preemptions
-        except Exception as error:
-            error.add_note(
-                f"seed {seed} failed; replay: python -c "
-                f'"from tests.simulation.driver import Life; Life({seed}).run()"'
-            )
-            raise
-    return preemptions
-
-
-def test_two_hundred_seeds_run_clean() -> None:
-    assert run_seeds(0, 200) > 1000
+def test_two_hundred_seeds_run_clean_and_much_happens_in_them() -> None:
+    tally = run_seeds(range(200))
+    assert tally.num_preemptions > 1000 and tally.num_swaps > 100
+    assert tally.num_hit_tokens > 1000 and tally.num_plugin_failures > 100
 
 
 def test_a_seed_replays_exactly() -> None:
-    assert Life(11).run() == Life(11).run()
+    first: list[str] = []
+    second: list[str] = []
+    assert Life(11, trace=first.append).run() == Life(11, trace=second.append).run()
+    assert first == second
+
+
+def test_a_failing_seed_is_named_with_its_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EngineCore, "check", _fail)
+    with pytest.raises(AssertionError) as failure:
+        run_seeds([7])
+    assert "tokenmill simulate seeds --seed 7 --trace" in failure.value.__notes__[0]
+
+
+def _fail(core: EngineCore) -> None:
+    raise AssertionError("planted")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_ten_thousand_seeds_run_clean() -> None:
-    run_seeds(0, 10_000)
+    run_seeds(range(10_000))

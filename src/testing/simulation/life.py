@@ -1,0 +1,273 @@
+"""One seed, one life of an engine: a random workload, random faults, and an oracle for every token.
+
+The seed decides everything: sizes of pools and budgets, policies good and wild, arrivals, shared
+prefixes, priorities, n > 1, aborts, deadlines, stop strings, failing steps and failing requests,
+slow steps and jumps of the clock, one or two plans in flight, and where plugins raise. It drives the
+shipped EngineCore and PluginHost, unmodified.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from ...core.blocks import hash_root
+from ...core.config import EngineConfig
+from ...core.engine import EngineCore, RequestUpdate
+from ...core.errors import RequestFailedError
+from ...core.outputs import FinishReason
+from ...core.plan import RequestFailure, StepPlan, StepResult
+from ...core.plugin_host import PluginHost
+from ...core.request import PromptGroup, Request
+from ...core.sampling_params import SamplingParams
+from ..simulated_executor import SimulatedExecutor, expected_tokens
+from .settings import LifeSettings, Outcome
+from .wild_plugin import BadObserver, Chance, WildPlugin
+
+VOCAB = 1000
+FAULTY_TURNS = 100
+"""After so many turns, and the last arrival, faults, aborts and stop strings cease."""
+CALM_TURNS = 5_000
+"""From then on so many turns are enough for everything that is left."""
+SLOW_STEP = 30.0
+CLOCK_JUMPS = (-10.0, 3600.0)
+
+
+class Life:
+    """Everything of one seed. `settings` overrides what the seed would draw."""
+
+    def __init__(
+        self,
+        seed: int,
+        settings: LifeSettings | None = None,
+        *,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        self.settings = settings or LifeSettings.draw(random.Random(seed))
+        self.now = 0.0
+        self._rng = random.Random(f"life {seed}")
+        self._trace = trace
+        self._chance = Chance(random.Random(f"plugins {seed}"), self.settings.fault_rate)
+        self._faults = Chance(random.Random(f"device {seed}"), self.settings.fault_rate)
+        self._plugin = WildPlugin(self._chance)
+        self._core = self._make_core()
+        self._executor = SimulatedExecutor(
+            num_blocks=self.settings.num_blocks,
+            block_size=self.settings.block_size,
+            num_host_blocks=self.settings.num_host_blocks,
+            vocab_size=VOCAB,
+        )
+        self._stems = [self._random_tokens(self._rng.randint(1, 40)) for _ in range(3)]
+        self._requests: dict[str, Request] = {}
+        self._tokens: dict[str, list[int]] = {}
+        self._reasons: dict[str, FinishReason] = {}
+        self._open: list[StepPlan] = []
+
+    def run(self) -> Outcome:
+        """Live until all requests ended. Raises AssertionError for anything that went wrong."""
+        self._say(f"{self.settings}")
+        to_come = self.settings.num_requests
+        turns = calm_turns = 0
+        while to_come or self._core.has_work:
+            turns += 1
+            self._pass_time()
+            while to_come and self._rng.random() < 0.3:
+                to_come -= 1
+                self._add()
+            if not to_come and turns > FAULTY_TURNS:
+                self._chance.rate = self._faults.rate = 0.0
+                calm_turns += 1
+                assert calm_turns < CALM_TURNS, "faults have stopped, and a request is stuck"
+            elif self._requests and self._rng.random() < 0.05:
+                self._disturb()
+            self._turn()
+        self._note(self._core.take_updates())
+        self._check_end()
+        return self._outcome(turns)
+
+    def _make_core(self) -> EngineCore:
+        settings = self.settings
+        config = EngineConfig(
+            scheduler=settings.scheduler,
+            preemption_mode=settings.preemption_mode,
+            scheduling_policy=settings.scheduling_policy,
+            disable_log_stats=True,
+        )
+        return EngineCore(
+            num_blocks=settings.num_blocks,
+            block_size=settings.block_size,
+            num_host_blocks=settings.num_host_blocks,
+            max_model_len=10**6,
+            limits=settings.limits,
+            plugins=PluginHost.load(config, extra=[self._plugin, BadObserver(self._chance)]),
+            max_inflight=settings.max_inflight,
+        )
+
+    def _pass_time(self) -> None:
+        self.now += self._rng.choice([0.001, 0.01, 0.01, 0.5])
+        if self._faults.rng.random() < self._faults.rate / 4:
+            self.now += self._faults.rng.choice(CLOCK_JUMPS)
+            self._say(f"the clock jumps to {self.now:.3f}")
+
+    def _random_tokens(self, count: int) -> list[int]:
+        return [self._rng.randrange(VOCAB) for _ in range(count)]
+
+    # Requests
+
+    def _add(self) -> None:
+        members = self._make_request(len(self._requests))
+        self._say(
+            f"add {members[0].request_id}: {members[0].num_prompt_tokens} tokens, "
+            f"max_tokens {members[0].max_tokens}, n {len(members)}"
+        )
+        try:
+            self._core.add(members, self.now)
+        except RequestFailedError:
+            return  # the wild admission raised; nothing may be left of it
+        for member in members:
+            self._requests[member.request_id] = member
+            self._tokens[member.request_id] = []
+
+    def _make_request(self, number: int) -> list[Request]:
+        rng = self._rng
+        capacity = self.settings.num_blocks * self.settings.block_size
+        caches = self.settings.limits.enable_prefix_caching
+        stem = rng.choice(self._stems)
+        prompt = stem[: rng.randint(1, len(stem))] + self._random_tokens(rng.randint(0, 4))
+        prompt = prompt[: max(1, capacity - 1)]
+        max_tokens = rng.randint(1, min(40, capacity - len(prompt) + 1))
+        n = rng.choice([1, 1, 1, 1, 3])
+        group = PromptGroup() if n > 1 else None
+        # Without caching nobody shares with anybody, except for the siblings of one request.
+        root = hash_root("m", rng.choice(["", "salt"]), "" if caches else str(number))
+        priority = rng.choice([0, 0, 1])
+        deadline = self.now + rng.random() * 5 if rng.random() < 0.1 else None
+        return [
+            Request(
+                request_id=f"{number}/{index}",
+                prompt_token_ids=tuple(prompt),
+                sampling_params=SamplingParams(n=n),
+                max_tokens=max_tokens,
+                arrival_time=self.now,
+                seed=number * 8 + index,
+                priority=priority,
+                deadline=deadline,
+                cache_root=root,
+                publishes=caches or n > 1,
+                group=group,
+            )
+            for index in range(n)
+        ]
+
+    def _disturb(self) -> None:
+        """An abort, or a stop string that the detokenizer found."""
+        name = self._rng.choice(list(self._requests))
+        tokens = self._tokens[name]
+        if tokens and self._rng.random() < 0.5:
+            kept = self._rng.randint(1, len(tokens))
+            self._say(f"stop {name} after {kept} tokens")
+            if name not in self._reasons:
+                del tokens[kept:]
+            self._core.finish(name, FinishReason.STOP, self.now, num_tokens=kept)
+        else:
+            self._say(f"abort {name}")
+            self._core.abort(name, self.now)
+        self._check()
+
+    # Steps
+
+    def _turn(self) -> None:
+        before, num_ended = self._digest(), len(self._reasons)
+        plan = self._core.plan(self.now)
+        self._check()
+        if plan is not None:
+            self._say(f"plan {plan}")
+            self._open.append(plan)
+        elif len(self._reasons) == num_ended:
+            assert self._digest() == before, "a step that came to nothing left a trace"
+        if not self._open:
+            assert plan is None
+            idle_on_purpose = self._core.wake_at is not None
+            assert not self._core.has_work or idle_on_purpose, "work, room, and nothing was planned"
+        elif plan is None or len(self._open) >= self.settings.max_inflight or self._is_early():
+            self._finish(self._open.pop(0))
+
+    def _is_early(self) -> bool:
+        """The oldest step is done before the next one is planned."""
+        return self._rng.random() < 0.5
+
+    def _digest(self) -> tuple[object, ...]:
+        return self._core.pool.digest(), self._core.host_pool.digest()
+
+    def _finish(self, plan: StepPlan) -> None:
+        self._check_plan(plan)
+        faults = self._faults
+        if faults.rng.random() < faults.rate:
+            self.now += SLOW_STEP
+        if faults.rng.random() < faults.rate:
+            self._say(f"step {plan.step_id} fails")
+            self._executor.crash(plan)
+            updates = self._core.fail(plan, "planted", self.now)
+        else:
+            result = self._with_failures(plan, self._executor.run(plan))
+            updates = self._core.commit(plan, result, self.now)
+        self._say(f"step {plan.step_id} done: {updates}")
+        self._note(updates)
+        self._check()
+
+    def _with_failures(self, plan: StepPlan, result: StepResult) -> StepResult:
+        faults = self._faults
+        failures = tuple(
+            RequestFailure(request_id=grant.request_id, message="NaN")
+            for grant in plan.grants
+            if faults.rng.random() < faults.rate / 4
+        )
+        return StepResult(step_id=plan.step_id, token_ids=result.token_ids, failures=failures)
+
+    # Checks
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        limits = self.settings.limits
+        assert 0 < plan.num_tokens <= limits.max_num_batched_tokens, "the budget was not kept"
+        assert len(plan.grants) <= limits.max_num_seqs, "more sequences than allowed"
+        assert len({grant.request_id for grant in plan.grants}) == len(plan.grants)
+
+    def _check(self) -> None:
+        self._note(self._core.take_updates())
+        self._core.check()
+
+    def _note(self, updates: list[RequestUpdate]) -> None:
+        for update in updates:
+            assert update.request_id not in self._reasons, "an update after the end"
+            self._tokens[update.request_id] += update.token_ids
+            if update.finish_reason is not None:
+                self._reasons[update.request_id] = update.finish_reason
+
+    def _check_end(self) -> None:
+        core = self._core
+        assert self._reasons.keys() == self._requests.keys(), "a request did not end exactly once"
+        assert core.pool.num_held == core.host_pool.num_held == 0, "a block is still held"
+        for name, request in self._requests.items():
+            got = self._tokens[name]
+            right = expected_tokens(request.prompt_token_ids, len(got), request.seed, VOCAB)
+            assert got == right, f"{name} got wrong tokens"
+            assert len(got) <= request.max_tokens
+            if self._reasons[name] is FinishReason.LENGTH:
+                assert len(got) == request.max_tokens, "it ended too early"
+            if self._reasons[name] is FinishReason.STOP:
+                assert request.num_generated_tokens == len(got), "tokens after the stop are counted"
+
+    def _outcome(self, num_turns: int) -> Outcome:
+        return Outcome(
+            num_requests=len(self._requests),
+            num_tokens=sum(map(len, self._tokens.values())),
+            num_turns=num_turns,
+            num_preemptions=self._core.total_preemptions,
+            num_swaps=self._plugin.num_swaps,
+            num_hit_tokens=sum(r.num_cached_tokens for r in self._requests.values()),
+            num_plugin_failures=self._plugin.num_failures,
+        )
+
+    def _say(self, line: str) -> None:
+        if self._trace is not None:
+            self._trace(f"{self.now:.3f} {line}")

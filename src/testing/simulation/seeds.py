@@ -1,0 +1,67 @@
+"""Many lives in a row; one that goes wrong is named, and how to live it again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from .life import Life
+from .settings import Outcome
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Sums over lives."""
+
+    num_seeds: int = 0
+    num_requests: int = 0
+    num_tokens: int = 0
+    num_turns: int = 0
+    num_preemptions: int = 0
+    num_swaps: int = 0
+    num_hit_tokens: int = 0
+    num_plugin_failures: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one more life."""
+        self.num_seeds += 1
+        for name in outcome.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(outcome, name))
+
+
+def run_seeds(
+    seeds: Sequence[int],
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+    trace: Callable[[str], None] | None = None,
+) -> Tally:
+    """Live every seed's life. Raises what the first bad one raised, with a note that names it.
+
+    `progress` is called with the number of seeds done, `trace` with a line for everything that
+    happens. Logs of plugin failures and preemptions, thousands of them, are kept quiet.
+    """
+    tally = Tally()
+    with _quiet():
+        for done, seed in enumerate(seeds, 1):
+            try:
+                tally.add(Life(seed, trace=trace).run())
+            except Exception as error:
+                error.add_note(
+                    f"seed {seed} failed; replay: tokenmill simulate seeds --seed {seed} --trace"
+                )
+                raise
+            progress(done)
+    return tally
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("tokenmill")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

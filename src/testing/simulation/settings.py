@@ -1,0 +1,66 @@
+"""What one simulated life is set up with, and what came of it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Self
+
+from ...core.step import StepLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeSettings:
+    """Sizes, policies and faults of one life."""
+
+    scheduler: str
+    """A scheduler by name; "wild" does everything wrong that it can."""
+    preemption_mode: str
+    scheduling_policy: str
+    block_size: int
+    num_blocks: int
+    num_host_blocks: int
+    max_inflight: int
+    """Plans that may be open at once."""
+    num_requests: int
+    fault_rate: float
+    """How probable each possible fault is, every time that it could happen."""
+    limits: StepLimits
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Self:
+        """Any settings: the smaller the pools, the more happens in them."""
+        block_size = rng.choice([1, 2, 4, 8])
+        return cls(
+            scheduler=rng.choice(["chunked", "prefill-first", "wild"]),
+            preemption_mode=rng.choice(["recompute", "swap", "lowest-priority", "wild"]),
+            scheduling_policy=rng.choice(["priority", "wild"]),
+            block_size=block_size,
+            num_blocks=rng.randint(4, 64 if block_size < 4 else 32),
+            num_host_blocks=rng.choice([0, 0, 2, 8, 64]),
+            max_inflight=rng.choice([1, 2]),
+            num_requests=rng.randint(3, 25),
+            fault_rate=rng.choice([0.0, 0.02]),
+            limits=StepLimits(
+                max_num_seqs=rng.randint(1, 16),
+                max_num_batched_tokens=rng.randint(4, 64),
+                long_prefill_token_threshold=rng.choice([0, 5]),
+                watermark_blocks=rng.choice([0, 1]),
+                enable_prefix_caching=rng.random() < 0.7,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one life came to."""
+
+    num_requests: int
+    num_tokens: int
+    num_turns: int
+    num_preemptions: int
+    num_swaps: int
+    """Of the preemptions, those whose blocks went to the host."""
+    num_hit_tokens: int
+    """Prompt tokens that the prefix cache gave."""
+    num_plugin_failures: int

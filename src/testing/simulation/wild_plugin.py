@@ -1,0 +1,176 @@
+"""A plugin whose policies, wrappers and observer do everything wrong that they can, by chance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from typing import Any
+
+from ...core.events import Admitted, Finished, Planned, PluginFailed, Preempted, StepDone
+from ...core.hookspecs import hookimpl
+from ...core.policy import StepView, Victim
+from ...core.registry import Registry
+
+MAX_WRAPPER_LIMIT = 3
+
+
+class PlantedError(Exception):
+    """What the faulty code raises."""
+
+
+class Chance:
+    """Raises now and then, wherever it is asked to, until it is told to stop."""
+
+    def __init__(self, rng: random.Random, rate: float) -> None:
+        self.rng = rng
+        self.rate = rate
+
+    def maybe_raise(self) -> None:
+        """Raise PlantedError with the probability `rate`."""
+        if self.rng.random() < self.rate:
+            raise PlantedError
+
+
+class WildPlugin:
+    """Offers "wild" for every policy, wraps the decisions of others, and watches badly."""
+
+    TOKENMILL_API = (1, 1)
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self.num_swaps = 0
+        self.num_failures = 0
+
+    @hookimpl
+    def register(self, registry: Registry) -> None:
+        chance = self._chance
+        registry.scheduler("wild", lambda: _Scheduler(chance))
+        registry.preemption_mode("wild", lambda: _Preemption(chance))
+        registry.scheduling_policy("wild", lambda: _Order(chance))
+        registry.admission("wild", lambda context: _Admission(chance))
+
+    @hookimpl(wrapper=True)
+    def schedule(self, step: StepView) -> Generator[None, None, None]:
+        rng = self._chance.rng
+        self._chance.maybe_raise()
+        if rng.random() < 0.05:
+            for request in (*step.running, *step.waiting):
+                step.limit(request, rng.randint(1, MAX_WRAPPER_LIMIT))
+        yield
+        self._chance.maybe_raise()
+
+    @hookimpl(wrapper=True)
+    def preempt(self) -> Generator[None, Victim | None, Victim | None]:
+        self._chance.maybe_raise()
+        victim = yield
+        self._chance.maybe_raise()
+        return victim
+
+    @hookimpl
+    def on_preempted(self, event: Preempted) -> None:
+        self.num_swaps += event.mode == "swap"
+
+    @hookimpl
+    def on_plugin_failed(self, event: PluginFailed) -> None:
+        self.num_failures += 1
+
+
+class BadObserver:
+    """Watches everything, and raises."""
+
+    TOKENMILL_API = (1, 1)
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+
+    @hookimpl
+    def on_admitted(self, event: Admitted) -> None:
+        self._chance.maybe_raise()
+
+    @hookimpl
+    def on_planned(self, event: Planned) -> None:
+        self._chance.maybe_raise()
+
+    @hookimpl
+    def on_preempted(self, event: Preempted) -> None:
+        self._chance.maybe_raise()
+
+    @hookimpl
+    def on_step(self, event: StepDone) -> None:
+        self._chance.maybe_raise()
+
+    @hookimpl
+    def on_finished(self, event: Finished) -> None:
+        self._chance.maybe_raise()
+
+    @hookimpl
+    def on_plugin_failed(self, event: PluginFailed) -> None:
+        self._chance.maybe_raise()
+
+
+class _Scheduler:
+    """Random order, odd amounts, repeats, requests and steps of the past, waits for nothing."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self._last_step: StepView | None = None
+
+    @hookimpl
+    def schedule(self, step: StepView) -> None:
+        rng = self._chance.rng
+        if rng.random() < 0.02:
+            step.wait_until(step.now + rng.choice([-1.0, 0.001, 100.0]))
+            return
+        requests = [*step.running, *step.waiting]
+        rng.shuffle(requests)
+        for request in requests:
+            self._chance.maybe_raise()
+            if rng.random() < 0.2:
+                step.limit(request, rng.randint(0, 3))
+            step.schedule(request, rng.choice([None, None, 1, 3, 0, -1]))
+            if rng.random() < 0.1:
+                step.schedule(request)
+        self._look_back(step)
+        self._chance.maybe_raise()
+
+    def _look_back(self, step: StepView) -> None:
+        old, self._last_step = self._last_step, step
+        if old is not None:
+            for request in (*old.running, *old.waiting)[:2]:
+                step.schedule(request)  # may have ended since
+                assert old.schedule(request) == 0, "a step that is over still grants"
+
+
+class _Preemption:
+    modes = ("recompute", "swap")
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+
+    @hookimpl
+    def preempt(self, step: Any, needy: Any, candidates: Any) -> Victim | None:
+        self._chance.maybe_raise()
+        if self._chance.rng.random() < 0.1:
+            return None
+        victim = self._chance.rng.choice(candidates)
+        return Victim(request=victim.request, mode=self._chance.rng.choice(self.modes))
+
+
+class _Order:
+    uses_priority = True
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+
+    def key(self, request: Any, now: float) -> tuple[float, ...]:
+        self._chance.maybe_raise()
+        return (self._chance.rng.random(),)
+
+
+class _Admission:
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+
+    @hookimpl
+    def admit(self, request: Any, load: Any) -> None:
+        self._chance.maybe_raise()

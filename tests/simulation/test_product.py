@@ -1,0 +1,62 @@
+"""Every scheduler x preemption mode x prefix cache x block size x pool: the tokens are right.
+
+Life compares every token with the oracle; here it is asserted that what could go wrong took place.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tokenmill.core.step import StepLimits
+from tokenmill.testing.simulation import Life, LifeSettings, Tally
+
+NUM_SEEDS = 2
+STARVED_TOKENS = 96
+"""Room in the KV cache: a little more than the longest request needs."""
+AMPLE_TOKENS = 1536
+"""Room for as many of the longest as may run at once."""
+
+
+def make_settings(
+    scheduler: str, mode: str, caches: bool, block_size: int, is_starved: bool, max_inflight: int
+) -> LifeSettings:
+    num_blocks = (STARVED_TOKENS if is_starved else AMPLE_TOKENS) // block_size
+    return LifeSettings(
+        scheduler=scheduler,
+        preemption_mode=mode,
+        scheduling_policy="priority",
+        block_size=block_size,
+        num_blocks=num_blocks,
+        num_host_blocks=4 * num_blocks,
+        max_inflight=max_inflight,
+        num_requests=20,
+        fault_rate=0.0,
+        limits=StepLimits(
+            max_num_seqs=16,
+            max_num_batched_tokens=48,
+            long_prefill_token_threshold=0,
+            watermark_blocks=0,
+            enable_prefix_caching=caches,
+        ),
+    )
+
+
+@pytest.mark.parametrize("is_starved", [False, True], ids=["ample", "starved"])
+@pytest.mark.parametrize("block_size", [1, 4, 8, 16])
+@pytest.mark.parametrize("caches", [False, True], ids=["uncached", "cached"])
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("scheduler", ["chunked", "prefill-first"])
+def test_tokens_are_right_and_memory_was_short_where_it_should_be(
+    scheduler: str, mode: str, caches: bool, block_size: int, is_starved: bool
+) -> None:
+    tally = Tally()
+    for seed, max_inflight in product(range(NUM_SEEDS), (1, 2)):
+        settings = make_settings(scheduler, mode, caches, block_size, is_starved, max_inflight)
+        tally.add(Life(seed, settings).run())
+    assert (tally.num_preemptions > 10) is is_starved
+    assert (tally.num_swaps > 10) is (is_starved and mode == "swap")
+    if caches:
+        assert tally.num_hit_tokens > 0
+    assert tally.num_plugin_failures == 0
