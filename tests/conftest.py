@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -11,6 +12,10 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # transformers, the oracle, would ask its hub about local files, too.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would the servers
+# that they start and end with it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

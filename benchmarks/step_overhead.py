@@ -1,0 +1,122 @@
+"""What a decode step costs beside the model: engine, plugins, batching, sampling, text, streams.
+
+python benchmarks/step_overhead.py --help
+
+The shipped AsyncEngine with the embedded model's tokenizer and the real runner and sampler, but a
+decoder that computes nothing: it answers with logits made beforehand, of the real vocabulary. Every
+request is read as a stream of deltas, as the server does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from itertools import pairwise
+from typing import Any
+
+import torch
+from recording import make_parser, record, set_threads, summarize
+from rich.console import Console
+from rich.table import Table
+
+from tokenmill import OutputKind, SamplingParams
+from tokenmill.assembly import build_parts
+from tokenmill.core.async_engine import AsyncEngine, EngineParts
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.interfaces import Progress
+
+
+class InstantDecoder:
+    """Stands in for the model's decoder: right shapes, no work."""
+
+    def __init__(self, config: Any, max_num_seqs: int, num_tokens: int) -> None:
+        self.config = config
+        self._hidden_te = torch.zeros(num_tokens, config.hidden_size)
+        generator = torch.Generator().manual_seed(0)
+        self._logits_rv = torch.randn(max_num_seqs, config.vocab_size, generator=generator)
+
+    def forward(self, token_ids_t: torch.Tensor, *rest: object) -> torch.Tensor:
+        return self._hidden_te[: token_ids_t.shape[0]]
+
+    def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
+        return self._logits_rv[: hidden_re.shape[0]].clone()
+
+
+def make_engine(max_num_seqs: int, context: int) -> AsyncEngine:
+    """An engine around the instant decoder."""
+    budget = max_num_seqs * 64
+
+    def build(config: EngineConfig, progress: Progress) -> EngineParts:
+        parts = build_parts(config, progress)
+        runner: Any = parts.executor._runner  # type: ignore[attr-defined]
+        runner._decoder = InstantDecoder(runner._decoder.config, max_num_seqs, budget)
+        return parts
+
+    config = EngineConfig(
+        device="cpu",
+        dtype="bfloat16",
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        num_gpu_blocks_override=max_num_seqs * (context // 16 + 2),
+        enable_prefix_caching=False,
+    )
+    return AsyncEngine(config, build)
+
+
+async def read(engine: AsyncEngine, args: argparse.Namespace, context: int) -> list[float]:
+    """One caller: when its tokens came."""
+    params = SamplingParams(
+        temperature=args.temperature,
+        top_p=args.top_p,
+        max_tokens=args.steps,
+        ignore_eos=True,
+        output_kind=OutputKind.DELTA,
+    )
+    prompt = [1000] * (context - args.steps)
+    return [time.perf_counter() async for _ in engine.generate(prompt, params)]
+
+
+async def milliseconds_per_step(args: argparse.Namespace, batch: int, context: int) -> list[float]:
+    """Median time between two tokens of `batch` requests of `context` tokens, for every round."""
+    rounds = []
+    async with make_engine(batch, context) as engine:
+        for _ in range(args.rounds + 1):
+            times = await asyncio.gather(*(read(engine, args, context) for _ in range(batch)))
+            begin = max(found[0] for found in times)  # no prompt is computed any more
+            gaps = [b - a for found in times for a, b in pairwise(found) if a >= begin]
+            rounds.append(statistics.median(gaps) * 1000)
+    return rounds[1:]  # the first one warms up
+
+
+def parse_args() -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--threads", type=int, default=1, help="that sample")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 128], help="requests")
+    parser.add_argument("--contexts", type=int, nargs="+", default=[256, 2048], help="tokens")
+    parser.add_argument("--steps", type=int, default=150, help="tokens per request")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy")
+    parser.add_argument("--top-p", type=float, default=1.0, help="of sampled requests")
+    parser.add_argument("--rounds", type=int, default=5, help="of each batch and context")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    set_threads(args)
+    table = Table("ms per step", *(f"context {c}" for c in args.contexts), box=None)
+    result: dict[str, dict[str, dict[str, float]]] = {}
+    for batch in args.batches:
+        found = {
+            str(context): summarize(asyncio.run(milliseconds_per_step(args, batch, context)))
+            for context in args.contexts
+        }
+        result[str(batch)] = found
+        table.add_row(f"batch {batch}", *(f"{f['median']:.2f}" for f in found.values()))
+    Console().print(table)
+    record(args, "step_overhead", {"milliseconds_by_batch_and_context": result})
+
+
+if __name__ == "__main__":
+    main()
