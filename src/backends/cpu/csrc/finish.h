@@ -7,52 +7,49 @@
 namespace tokenmill {
 namespace {
 
-TM_INLINE Floats load_out(const FinishCall& call, const void* at) {
-  return call.out_type == Element::kF32 ? load_vector<Floats>(static_cast<const float*>(at))
-                                        : floats_from_bf16(static_cast<const uint16_t*>(at));
-}
+TM_INLINE Floats load_as_floats(const float* at) { return load_vector<Floats>(at); }
+TM_INLINE Floats load_as_floats(const uint16_t* at) { return floats_from_bf16(at); }
+TM_INLINE void store_floats(float* at, Floats value) { store_vector(at, value); }
+TM_INLINE void store_floats(uint16_t* at, Floats value) { store_bf16(at, value); }
 
-TM_INLINE void store_out(const FinishCall& call, void* at, Floats value) {
-  if (call.out_type == Element::kF32) {
-    store_vector(static_cast<float*>(at), value);
-  } else {
-    store_bf16(static_cast<uint16_t*>(at), value);
-  }
-}
-
-TM_INLINE void finish_row(const FinishCall& call, const float* sums, char* out, int64_t size) {
+template <bool kGateUp, class Out>
+TM_INLINE void finish_row(const FinishCall& call, const float* sums, Out* out) {
   const auto value_at = [&](int column) __attribute__((always_inline)) {
     const Floats sum = load_vector<Floats>(sums + column);
     return call.bias == nullptr ? sum : sum + load_vector<Floats>(call.bias + column);
   };
-  const int columns = call.gate_up ? kLaneRows : kPanelRows;
-  for (int column = 0; column < columns; column += TM_WIDTH) {
+  constexpr int kColumns = kGateUp ? kLaneRows : kPanelRows;
+  TM_UNROLL for (int column = 0; column < kColumns; column += TM_WIDTH) {
     Floats value = value_at(column);
-    if (call.gate_up) value = silu(value) * value_at(column + kLaneRows);
-    if (call.add_to_out) value += load_out(call, out + column * size);
-    store_out(call, out + column * size, value);
+    if (kGateUp) value = silu(value) * value_at(column + kLaneRows);
+    if (call.add_to_out) value += load_as_floats(out + column);
+    store_floats(out + column, value);
   }
 }
 
-// At the right edge a row is finished beside, so that nothing beyond it is touched.
-inline void finish_edge_row(const FinishCall& call, const float* sums, char* out, int64_t size) {
-  alignas(64) char beside[kPanelRows * sizeof(float)] = {};
-  std::memcpy(beside, out, call.columns * size);
-  finish_row(call, sums, beside, size);
-  std::memcpy(out, beside, call.columns * size);
+template <bool kGateUp, class Out>
+void finish_rows(const FinishCall& call) {
+  const bool whole = call.columns == (kGateUp ? kLaneRows : kPanelRows);
+  for (int64_t row = 0; row < call.rows; row++) {
+    Out* out = static_cast<Out*>(call.out) + row * call.out_stride;
+    const float* sums = call.sums + row * kPanelRows;
+    if (whole) {
+      finish_row<kGateUp>(call, sums, out);
+      continue;
+    }
+    // At the right edge a row is finished beside, so that nothing beyond it is touched.
+    alignas(64) Out beside[kPanelRows] = {};
+    std::memcpy(beside, out, call.columns * sizeof(Out));
+    finish_row<kGateUp>(call, sums, beside);
+    std::memcpy(out, beside, call.columns * sizeof(Out));
+  }
 }
 
 inline void finish(const FinishCall& call) {
-  const int64_t size = call.out_type == Element::kF32 ? 4 : 2;
-  const bool whole = call.columns == (call.gate_up ? kLaneRows : kPanelRows);
-  for (int64_t row = 0; row < call.rows; row++) {
-    char* out = static_cast<char*>(call.out) + row * call.out_stride * size;
-    if (whole) {
-      finish_row(call, call.sums + row * kPanelRows, out, size);
-    } else {
-      finish_edge_row(call, call.sums + row * kPanelRows, out, size);
-    }
+  if (call.out_type == Element::kF32) {
+    return call.gate_up ? finish_rows<true, float>(call) : finish_rows<false, float>(call);
   }
+  return call.gate_up ? finish_rows<true, uint16_t>(call) : finish_rows<false, uint16_t>(call);
 }
 
 inline void widen(const uint16_t* bf16, int64_t count, float* out) {

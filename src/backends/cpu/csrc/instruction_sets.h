@@ -15,12 +15,13 @@ struct TileCall {
   int64_t steps;
   float* sums;       // [rows, 32]
   bool add_to_sums;  // else they are overwritten
-  const uint8_t* prefetch;  // what will be read next: a line here per line of weights / divisor
-  int prefetch_divisor;     // 0: no prefetch
+  const uint8_t* prefetch;  // what will be read next
+  int prefetch_tiles;       // that share the reading ahead, at most kPrefetchTiles; 0: none
 };
 using Tile = void (*)(const TileCall&);
 
 constexpr int kMaxTileRows = 12;
+constexpr int kPrefetchTiles = 4;
 
 // The end of a product: bias, SiLU(gate) * up, the residual, rounding.
 struct FinishCall {

@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 #define TM_WIDTH 16
 #elif defined(__AVX2__)
@@ -60,23 +64,23 @@ TM_INLINE Floats floats_from_bf16(const uint16_t* at) {
 
 // Round to nearest, ties to even; NaN stays NaN.
 TM_INLINE void store_bf16(uint16_t* at, Floats value) {
+#if defined(__AVX512BF16__)
+  store_vector(at, _mm512_cvtneps_pbh((__m512)value));
+#else
   const Words bits = (Words)value;
   const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Words quiet = (bits >> 16) | 0x40u;
   const Words is_nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
   store_vector(at, __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves));
-}
-
-TM_INLINE Floats select(Ints condition, Floats yes, Floats no) {
-  return (Floats)((condition & (Ints)yes) | (~condition & (Ints)no));
+#endif
 }
 
 // e^x to about 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2] (Cephes expf). Arguments are cut
 // to where the result is a normal number.
 TM_INLINE Floats exp_of(Floats x) {
   const Floats lowest = Floats{} - 87.0f, highest = Floats{} + 88.0f;
-  x = select(x < lowest, lowest, x);
-  x = select(x > highest, highest, x);
+  x = x < lowest ? lowest : x;
+  x = x > highest ? highest : x;
   // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
   const Floats shifted = x * 1.44269504f + 0x1.8p23f;
   const Floats n = shifted - 0x1.8p23f;

@@ -106,61 +106,69 @@ PreparedInputs prepare_inputs(const LinearCall& call, int64_t first_row, int64_t
   return made;
 }
 
-// All rows times one panel, piece by piece along k.
-void multiply_panel(const PackedLinear& weights, const uint8_t* panel, const PreparedInputs& inputs,
-                    int64_t rows, float* sums) {
+// Bias of a panel's columns, padded; null without.
+const float* bias_of_panel(const LinearCall& call, int64_t first, int64_t columns, float* padded) {
+  if (call.bias == nullptr) return nullptr;
+  std::memcpy(padded, call.bias + first, columns * sizeof(float));
+  const int64_t half = call.weights->n / 2;
+  if (call.weights->gate_up)
+    std::memcpy(padded + kLaneRows, call.bias + half + first, columns * sizeof(float));
+  return padded;
+}
+
+// Rows [first_row, first_row + rows) of x times one panel, into their columns of out.
+void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_t panel,
+                    int64_t first_row, int64_t rows) {
   const Kernels& isa = kernels();
-  const Tile* tiles = isa.tile[static_cast<int>(weights.format)];
+  const PackedLinear& weights = *call.weights;
+  const uint8_t* data = weights.data + panel * panel_bytes(weights);
   const int64_t per_step = step_inputs(weights.format), step = step_bytes(weights.format);
   const int64_t steps = weights.k / per_step;
   const int64_t pieces = (steps * step + kPieceBytes - 1) / kPieceBytes;
   const int64_t num_tiles = (rows + isa.max_tile_rows - 1) / isa.max_tile_rows;
+  const int64_t width = weights.gate_up ? kLaneRows : kPanelRows;
+  const int64_t out_bytes = call.out_type == Element::kF32 ? 4 : 2;
+  // Sums wait for their next piece; where there is one piece only, each tile is finished at once.
+  float* sums = sums_scratch.floats((pieces == 1 ? isa.max_tile_rows : rows) * kPanelRows);
+  alignas(64) float bias[kPanelRows] = {};
+
+  FinishCall finish = {};
+  finish.gate_up = weights.gate_up != 0;
+  finish.out_stride = call.out_stride;
+  finish.out_type = call.out_type;
+  finish.add_to_out = call.add_to_out != 0;
+  const int64_t all_columns = weights.gate_up ? weights.n / 2 : weights.n;
+  finish.columns = static_cast<int>(std::min(width, all_columns - panel * width));
+  finish.bias = bias_of_panel(call, panel * width, finish.columns, bias);
+
   for (int64_t piece = 0; piece < pieces; piece++) {
     const Share along = share_of(steps, piece, pieces);
-    const int64_t piece_bytes = (along.end - along.begin) * step;
     TileCall tile = {};
-    tile.weights = panel + along.begin * step;
+    tile.weights = data + along.begin * step;
     tile.steps = along.end - along.begin;
     tile.x_stride = inputs.stride;
     tile.block_sums_stride = inputs.block_sums_stride;
     tile.add_to_sums = piece > 0;
+    const int prefetch_tiles = static_cast<int>(std::min<int64_t>(num_tiles, kPrefetchTiles));
+    const int64_t piece_bytes = tile.steps * step;
     for (int64_t i = 0; i < num_tiles; i++) {
       const Share part = share_of(rows, i, num_tiles);
       tile.x = inputs.x + (part.begin * inputs.stride + along.begin * per_step) * inputs.element_bytes;
       tile.block_sums = inputs.block_sums + part.begin * inputs.block_sums_stride + along.begin;
-      tile.sums = sums + part.begin * kPanelRows;
-      // One tile reads ahead of itself; several share the reading of what follows the piece.
+      tile.sums = pieces == 1 ? sums : sums + part.begin * kPanelRows;
+      // One tile reads ahead of itself; of several, the first share what follows the piece.
       tile.prefetch = num_tiles == 1 ? tile.weights + kAheadBytes
-                                     : tile.weights + piece_bytes + piece_bytes * i / num_tiles / 64 * 64;
-      tile.prefetch_divisor = static_cast<int>(num_tiles);
-      tiles[part.end - part.begin](tile);
+                                     : tile.weights + piece_bytes + piece_bytes * i / prefetch_tiles;
+      tile.prefetch_tiles = i < prefetch_tiles ? prefetch_tiles : 0;
+      isa.tile[static_cast<int>(weights.format)][part.end - part.begin](tile);
+      if (piece + 1 < pieces) continue;
+      finish.sums = tile.sums;
+      finish.rows = part.end - part.begin;
+      finish.out = static_cast<char*>(call.out) +
+                   ((first_row + part.begin) * call.out_stride + panel * width) * out_bytes;
+      isa.finish(finish);
     }
   }
-}
-
-void finish_panel(const LinearCall& call, int64_t panel, int64_t first_row, int64_t rows,
-                  const float* sums) {
-  const PackedLinear& weights = *call.weights;
-  const int64_t width = weights.gate_up ? kLaneRows : kPanelRows;
-  const int64_t all = weights.gate_up ? weights.n / 2 : weights.n;
-  const int64_t size = call.out_type == Element::kF32 ? 4 : 2;
-  FinishCall finish = {};
-  finish.sums = sums;
-  finish.rows = rows;
-  finish.gate_up = weights.gate_up != 0;
-  finish.out = static_cast<char*>(call.out) + (first_row * call.out_stride + panel * width) * size;
-  finish.out_stride = call.out_stride;
-  finish.out_type = call.out_type;
-  finish.add_to_out = call.add_to_out != 0;
-  finish.columns = static_cast<int>(std::min(width, all - panel * width));
-  alignas(64) float bias[kPanelRows] = {};
-  if (call.bias != nullptr) {
-    const float* from = call.bias + panel * width;
-    std::memcpy(bias, from, finish.columns * sizeof(float));
-    if (weights.gate_up) std::memcpy(bias + kLaneRows, from + all, finish.columns * sizeof(float));
-    finish.bias = bias;
-  }
-  kernels().finish(finish);
 }
 
 }  // namespace
@@ -175,11 +183,8 @@ void linear_part(const LinearCall& call, int worker, int workers) {
   for (int64_t row = my_rows.begin; row < my_rows.end; row += kRowsAtOnce) {
     const int64_t rows = std::min<int64_t>(kRowsAtOnce, my_rows.end - row);
     const PreparedInputs inputs = prepare_inputs(call, row, rows);
-    float* sums = sums_scratch.floats(rows * kPanelRows);
-    for (int64_t panel = panels.begin; panel < panels.end; panel++) {
-      multiply_panel(weights, weights.data + panel * panel_bytes(weights), inputs, rows, sums);
-      finish_panel(call, panel, row, rows, sums);
-    }
+    for (int64_t panel = panels.begin; panel < panels.end; panel++)
+      multiply_panel(call, inputs, panel, row, rows);
   }
 }
 

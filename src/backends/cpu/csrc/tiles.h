@@ -14,28 +14,29 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
-// Spreads the reading ahead over a tile: `lines` of prefetch for each `lines * divisor` of weights.
+// Reads ahead, evenly over the tile: its tenth part of the lines, say, in each tenth of the steps.
 class Prefetcher {
  public:
   TM_INLINE explicit Prefetcher(const TileCall& call)
-      : at_(call.prefetch), divisor_(call.prefetch_divisor) {}
+      : at_(call.prefetch), tiles_(call.prefetch_tiles) {}
 
+  // After kLines lines of weights.
   template <int kLines>
   TM_INLINE void advance() {
-    if (divisor_ == 1) {
+    if (tiles_ == 1) {
 #pragma GCC unroll 20
       for (int i = 0; i < kLines; i++) __builtin_prefetch(at_ + i * kLine, 0, 3);
       at_ += kLines * kLine;
-    } else if (divisor_ > 1) {
-      for (debt_ += kLines; debt_ >= divisor_; debt_ -= divisor_, at_ += kLine)
-        __builtin_prefetch(at_, 0, 2);
+    } else if (tiles_ > 1) {
+      const int lines = tiles_ == 2 ? (kLines + 1) / 2 : tiles_ == 3 ? (kLines + 2) / 3 : (kLines + 3) / 4;
+      for (int i = 0; i < lines; i++) __builtin_prefetch(at_ + i * kLine, 0, 2);
+      at_ += lines * kLine;
     }
   }
 
  private:
   const uint8_t* at_;
-  int divisor_;
-  int debt_ = 0;
+  int tiles_;
 };
 
 // Inputs of the tile's rows. Rows are addressed from every third one, since an x86 address takes
