@@ -1,0 +1,43 @@
+// Persistent threads that share one computation at a time; the caller is worker 0.
+#pragma once
+
+#include <type_traits>
+
+namespace tokenmill {
+
+// Starts `threads - 1` workers; worker i keeps to cpus[i] (null: anywhere the caller may run).
+// Ends the workers that ran before. Must not be called from inside a parallel region.
+void set_threads(int threads, const int* cpus);
+int num_threads();
+
+// Keeps the calling thread to the CPU of worker 0; false where that is refused or not known.
+bool pin_caller();
+
+using Task = void (*)(void* context, int worker, int workers);
+
+// Runs task on all workers and returns when the last one is done. From several threads at once:
+// one after the other. From inside a region: alone, as worker 0 of 1.
+void run_parallel(Task task, void* context);
+
+// Within a region: returns once all its workers came here. What they wrote before is visible.
+void barrier();
+
+template <class Function>
+void parallel(Function&& function) {
+  run_parallel(
+      [](void* context, int worker, int workers) {
+        (*static_cast<std::remove_reference_t<Function>*>(context))(worker, workers);
+      },
+      const_cast<void*>(static_cast<const void*>(&function)));
+}
+
+// [begin, end) of `count` items for one worker: contiguous, sizes differ by one at most.
+struct Share {
+  long begin;
+  long end;
+};
+inline Share share_of(long count, int worker, int workers) {
+  return {count * worker / workers, count * (worker + 1) / workers};
+}
+
+}  // namespace tokenmill

@@ -1,0 +1,198 @@
+"""The native CPU library as Python sees it: every signature and shared structure is here."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from pathlib import Path
+
+from ...core.errors import ConfigError
+from ...core.interfaces import Progress
+from .build import BuildError, build_library
+from .threads import place_threads
+
+_ABI_VERSION = 1
+_INSTRUCTION_SET_VARIABLE = "TOKENMILL_CPU_ISA"
+
+
+class Format(IntEnum):
+    """How weights are kept: `Format` of csrc/kernels.h."""
+
+    F32 = 0
+    BF16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q8_0 = 4
+
+
+class Element(IntEnum):
+    """What results are written in: `Element` of csrc/kernels.h."""
+
+    F32 = 0
+    BF16 = 1
+
+
+class PackedLinearStruct(ctypes.Structure):
+    """`PackedLinear` of csrc/kernels.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("format", ctypes.c_int32),
+        ("gate_up", ctypes.c_int32),
+    )
+
+
+class LinearCallStruct(ctypes.Structure):
+    """`LinearCall` of csrc/kernels.h."""
+
+    _fields_ = (
+        ("weights", ctypes.POINTER(PackedLinearStruct)),
+        ("x", ctypes.c_void_p),
+        ("x_stride", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("bias", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("out_stride", ctypes.c_int64),
+        ("out_type", ctypes.c_int32),
+        ("add_to_out", ctypes.c_int32),
+    )
+
+
+class WeightRowsStruct(ctypes.Structure):
+    """`WeightRows` of csrc/packing.h."""
+
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("up_rows", ctypes.c_void_p),
+        ("row_bytes", ctypes.c_int64),
+    )
+
+
+class Library:
+    """The loaded library. Calls release the GIL; products of several threads run in turn."""
+
+    def __init__(self, path: Path) -> None:
+        """Load it. Raises BuildError when it cannot be loaded or is of another version."""
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BuildError(f"{path} cannot be loaded: {error}") from error
+        found = library.tm_abi_version()
+        if found != _ABI_VERSION:
+            raise BuildError(f"{path} has interface {found}, not {_ABI_VERSION}: build it anew")
+        self._library = library
+        declare = functools.partial(_declare, library)
+        weights = ctypes.POINTER(PackedLinearStruct)
+        calls = ctypes.POINTER(LinearCallStruct)
+        rows = ctypes.POINTER(WeightRowsStruct)
+        cpus = ctypes.POINTER(ctypes.c_int)
+        declare("tm_instruction_sets", ctypes.c_char_p)
+        declare("tm_instruction_set", ctypes.c_char_p)
+        declare("tm_use_instruction_set", ctypes.c_int, ctypes.c_char_p)
+        declare("tm_set_threads", None, ctypes.c_int, cpus)
+        declare("tm_num_threads", ctypes.c_int)
+        declare("tm_pin_caller", ctypes.c_int)
+        declare("tm_packed_bytes", ctypes.c_int64, weights)
+        declare("tm_pack", None, weights, rows, ctypes.c_void_p)
+        declare("tm_unpack", None, weights, ctypes.c_void_p)
+        declare("tm_linear", None, calls)
+        declare("tm_linear_chain", None, calls, ctypes.c_int64)
+        self.linear: Callable[[object], None] = library.tm_linear
+        """Runs one product; takes `ctypes.byref` of a LinearCallStruct."""
+
+    @property
+    def instruction_sets(self) -> tuple[str, ...]:
+        """Those that this CPU runs, best first."""
+        names: bytes = self._library.tm_instruction_sets()
+        return tuple(names.decode().split(","))
+
+    @property
+    def instruction_set(self) -> str:
+        """The one in use."""
+        name: bytes = self._library.tm_instruction_set()
+        return name.decode()
+
+    def use_instruction_set(self, name: str) -> None:
+        """Change it. Raises ConfigError for one that this CPU does not run."""
+        if not self._library.tm_use_instruction_set(name.encode()):
+            known = ", ".join(self.instruction_sets)
+            raise ConfigError(f"instruction set {name!r} is not available here: {known}")
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute, the caller's own included."""
+        return int(self._library.tm_num_threads())
+
+    def set_threads(self, num_threads: int | None = None) -> None:
+        """Compute on that many threads; None: one per physical core (see threads.py)."""
+        if num_threads is not None and num_threads < 1:
+            raise ConfigError(f"the number of CPU threads must be at least 1, got {num_threads}")
+        placement = place_threads(num_threads)
+        cpus = placement.cpus
+        array = None if cpus is None else (ctypes.c_int * len(cpus))(*cpus)
+        self._library.tm_set_threads(placement.num_threads, array)
+
+    def pin_caller(self) -> bool:
+        """Keep the calling thread to the CPU of worker 0, for life; False where that is refused.
+
+        For the one thread that makes the calls: left to wander, it can land on a worker's CPU.
+        Threads that it starts afterwards inherit its CPU.
+        """
+        return bool(self._library.tm_pin_caller())
+
+    def packed_bytes(self, weights: PackedLinearStruct) -> int:
+        """Bytes that the packed form takes."""
+        return int(self._library.tm_packed_bytes(ctypes.byref(weights)))
+
+    def pack(self, weights: PackedLinearStruct, rows: WeightRowsStruct) -> None:
+        """Write `rows` to `weights.data` in the packed layout."""
+        self._library.tm_pack(ctypes.byref(weights), ctypes.byref(rows), weights.data)
+
+    def unpack(self, weights: PackedLinearStruct, out: int) -> None:
+        """Write float32 [n, k] to the address `out`."""
+        self._library.tm_unpack(ctypes.byref(weights), out)
+
+    def linear_chain(self, calls: Sequence[LinearCallStruct]) -> Callable[[], None]:
+        """A function that runs these products one after the other, as one parallel region."""
+        array = (LinearCallStruct * len(calls))(*calls)
+        run, count = self._library.tm_linear_chain, len(calls)
+        return lambda: run(array, count)
+
+
+_loading = threading.Lock()
+_loaded: Library | None = None
+
+
+def load_library(progress: Progress | None = None) -> Library:
+    """The library, built if need be; one per process. TOKENMILL_CPU_ISA names its instruction set.
+
+    Raises BuildError where there is none to be had, ConfigError for a wrong instruction set.
+    """
+    global _loaded
+    with _loading:
+        if _loaded is None:
+            library = Library(build_library(progress or _ignore))
+            name = os.environ.get(_INSTRUCTION_SET_VARIABLE)
+            if name:
+                library.use_instruction_set(name)
+            library.set_threads()
+            _loaded = library
+        return _loaded
+
+
+def _declare(
+    library: ctypes.CDLL, name: str, result: type[object] | None, *arguments: type[object]
+) -> None:
+    function = getattr(library, name)
+    function.restype = result
+    function.argtypes = arguments
+
+
+def _ignore(stage: str, part: float) -> None:
+    """Progress that nobody watches."""

@@ -1,0 +1,251 @@
+"""Weight matrices in the native library's layout, and products with them."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...core.errors import ConfigError
+from .library import (
+    Element,
+    Format,
+    LinearCallStruct,
+    PackedLinearStruct,
+    WeightRowsStruct,
+    load_library,
+)
+
+_HUGE_PAGE = 2 << 20
+_ALIGNMENT = 4096
+_CHUNK_BYTES = 256 << 20
+
+GGUF_FORMATS: Mapping[GGMLQuantizationType, Format] = MappingProxyType(
+    {
+        GGMLQuantizationType.Q4_0: Format.Q4_0,
+        GGMLQuantizationType.Q4_1: Format.Q4_1,
+        GGMLQuantizationType.Q8_0: Format.Q8_0,
+    }
+)
+"""GGUF's types that are kept at their own bits."""
+
+_BLOCK = 32
+_BLOCK_BYTES = {Format.Q4_0: 18, Format.Q4_1: 20, Format.Q8_0: 34}
+_ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
+
+
+class WeightArena:
+    """Memory for the weights of a model, in few large mappings.
+
+    They lie on huge pages where the system has them: a product reads all weights once, and with
+    4 KB pages a sixth of its time went into address translation. Memory is taken from the system
+    as it is written, and given back when the arena and all that lies in it are gone.
+    """
+
+    def __init__(self) -> None:
+        self._chunk: _Mapping | None = None
+        self._used = 0
+
+    def allocate(self, num_bytes: int) -> tuple[int, object]:
+        """The address of that many zero bytes, page-aligned, and what keeps them alive."""
+        if self._chunk is None or self._used + num_bytes > self._chunk.num_bytes:
+            self._chunk = _Mapping(max(num_bytes, _CHUNK_BYTES))
+            self._used = 0
+        address = self._chunk.address + self._used
+        self._used += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        return address, self._chunk
+
+
+class _Mapping:
+    """One anonymous mapping, on huge pages if they are to be had."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = -(-num_bytes // _HUGE_PAGE) * _HUGE_PAGE
+        self._memory = mmap.mmap(-1, self.num_bytes + _HUGE_PAGE)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.address = -(-start // _HUGE_PAGE) * _HUGE_PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedLinear:
+    """The weights of one product; with `gate_up`, of silu(x gate^T) * (x up^T)."""
+
+    format: Format
+    in_features: int
+    out_features: int
+    """Columns that a product gives: with `gate_up`, the rows of each of the two matrices."""
+    gate_up: bool
+    num_bytes: int
+    """Of memory, padding included."""
+    struct: PackedLinearStruct = field(repr=False)
+    """What the native library is given."""
+    memory: object = field(repr=False)
+    """Keeps the bytes alive that `struct` points to."""
+
+    def dequantize(self) -> Tensor:
+        """float32 [rows, in_features], exactly the weights; gate's rows above up's."""
+        out = torch.empty(self.struct.n, self.in_features, dtype=torch.float32)
+        load_library().unpack(self.struct, out.data_ptr())
+        return out
+
+
+def pack_linear(
+    weight: Tensor,
+    *,
+    up: Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    arena: WeightArena | None = None,
+) -> PackedLinear:
+    """Pack float weights [out, in], kept in `dtype`: bfloat16 (products of bfloat16) or float32.
+
+    With `up`, of the same shape, `weight` is the gate. Raises ConfigError for shapes that do not
+    fit, or an odd number of inputs.
+    """
+    if dtype not in _ELEMENTS or not weight.is_floating_point():
+        raise ConfigError(f"weights of {weight.dtype} cannot be packed as {dtype}")
+    _check_shapes(weight.shape, None if up is None else up.shape)
+    kept = weight.detach().to(dtype).contiguous()
+    kept_up = None if up is None else up.detach().to(dtype).contiguous()
+    rows = WeightRowsStruct(
+        rows=kept.data_ptr(),
+        up_rows=None if kept_up is None else kept_up.data_ptr(),
+        row_bytes=kept.shape[1] * kept.element_size(),
+    )
+    format = Format.F32 if dtype is torch.float32 else Format.BF16
+    return _pack(format, kept.shape[0], kept.shape[1], up is not None, rows, arena)
+
+
+def pack_gguf(
+    raw: NDArray[np.uint8],
+    kind: GGMLQuantizationType,
+    *,
+    up: NDArray[np.uint8] | None = None,
+    arena: WeightArena | None = None,
+) -> PackedLinear:
+    """Pack a quantized GGUF tensor, whose bytes are `raw` [out, bytes of a row], as it is.
+
+    With `up`, of the same shape and kind, `raw` is the gate. Raises ConfigError for a kind that is
+    not in GGUF_FORMATS, or bytes that are not whole blocks.
+    """
+    if kind not in GGUF_FORMATS:
+        known = ", ".join(one.name for one in GGUF_FORMATS)
+        raise ConfigError(f"GGUF type {kind.name} cannot be packed as it is, only {known}")
+    format = GGUF_FORMATS[kind]
+    if raw.ndim != 2 or raw.dtype != np.uint8 or raw.shape[1] % _BLOCK_BYTES[format]:
+        raise ConfigError(f"{raw.dtype} {raw.shape} is not rows of whole {kind.name} blocks")
+    _check_shapes(raw.shape, None if up is None else up.shape)
+    kept = np.ascontiguousarray(raw)
+    kept_up = None if up is None else np.ascontiguousarray(up)
+    rows = WeightRowsStruct(
+        rows=kept.ctypes.data,
+        up_rows=None if kept_up is None else kept_up.ctypes.data,
+        row_bytes=kept.shape[1],
+    )
+    inputs = kept.shape[1] // _BLOCK_BYTES[format] * _BLOCK
+    return _pack(format, kept.shape[0], inputs, up is not None, rows, arena)
+
+
+def linear(
+    x: Tensor,
+    packed: PackedLinear,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    *,
+    add: bool = False,
+) -> Tensor:
+    """x [rows, in] times the weights, plus bias: [rows, out_features], in x's dtype unless `out`
+    (bfloat16 or float32) is given; with `add`, added to what `out` holds.
+
+    x is bfloat16, or float32 for weights kept in float32; sums are float32. Raises ConfigError for
+    shapes or dtypes that do not fit.
+    """
+    if out is None:
+        if add:
+            raise ConfigError("there is nothing to add to: give `out`, too")
+        out = x.new_empty(x.shape[0], packed.out_features)
+    if bias is not None:
+        bias = bias.to(torch.float32).contiguous()
+    call = make_linear_call(x, packed, bias, out, add=add)
+    load_library().linear(ctypes.byref(call))
+    return out
+
+
+def make_linear_call(
+    x: Tensor, packed: PackedLinear, bias: Tensor | None, out: Tensor, *, add: bool = False
+) -> LinearCallStruct:
+    """The checked call of one product. It holds addresses only: keep the tensors alive.
+
+    Raises ConfigError for shapes, strides or dtypes that do not fit.
+    """
+    wanted = torch.float32 if packed.format is Format.F32 else torch.bfloat16
+    if x.dtype is not wanted or x.ndim != 2 or x.shape[1] != packed.in_features:
+        raise ConfigError(
+            f"inputs must be {wanted} [rows, {packed.in_features}], not {x.dtype} {tuple(x.shape)}"
+        )
+    if out.dtype not in _ELEMENTS or out.shape != (x.shape[0], packed.out_features):
+        raise ConfigError(
+            f"out must be bfloat16 or float32 [{x.shape[0]}, {packed.out_features}], "
+            f"not {out.dtype} {tuple(out.shape)}"
+        )
+    if x.stride(1) != 1 or out.stride(1) != 1:
+        raise ConfigError("the rows of inputs and out must be contiguous")
+    if bias is not None and (
+        bias.dtype is not torch.float32 or bias.shape != (packed.struct.n,) or bias.stride(0) != 1
+    ):
+        raise ConfigError(f"bias must be contiguous float32 [{packed.struct.n}]")
+    return LinearCallStruct(
+        weights=ctypes.pointer(packed.struct),
+        x=x.data_ptr(),
+        x_stride=x.stride(0),
+        rows=x.shape[0],
+        bias=None if bias is None else bias.data_ptr(),
+        out=out.data_ptr(),
+        out_stride=out.stride(0),
+        out_type=_ELEMENTS[out.dtype],
+        add_to_out=add,
+    )
+
+
+def _check_shapes(shape: tuple[int, ...], up_shape: tuple[int, ...] | None) -> None:
+    if len(shape) != 2 or 0 in shape:
+        raise ConfigError(f"weights must be a matrix [out, in], not {tuple(shape)}")
+    if shape[1] % 2:
+        raise ConfigError(f"the number of inputs must be even, got {shape[1]}")
+    if up_shape is not None and up_shape != shape:
+        raise ConfigError(f"gate {tuple(shape)} and up {tuple(up_shape)} differ in shape")
+
+
+def _pack(
+    format: Format,
+    rows_each: int,
+    inputs: int,
+    gate_up: bool,
+    rows: WeightRowsStruct,
+    arena: WeightArena | None,
+) -> PackedLinear:
+    library = load_library()
+    struct = PackedLinearStruct(
+        n=rows_each * (2 if gate_up else 1), k=inputs, format=format, gate_up=gate_up
+    )
+    num_bytes = library.packed_bytes(struct)
+    struct.data, memory = (arena or WeightArena()).allocate(num_bytes)
+    library.pack(struct, rows)
+    return PackedLinear(
+        format=format,
+        in_features=inputs,
+        out_features=rows_each,
+        gate_up=gate_up,
+        num_bytes=num_bytes,
+        struct=struct,
+        memory=memory,
+    )

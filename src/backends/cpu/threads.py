@@ -1,0 +1,60 @@
+"""How many threads compute, and where."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadPlacement:
+    """Threads that compute; `cpus` names the one that each keeps to, None lets them wander."""
+
+    num_threads: int
+    cpus: tuple[int, ...] | None
+
+
+def place_threads(num_threads: int | None = None) -> ThreadPlacement:
+    """One thread per physical core that this process may use, or as many as asked for.
+
+    Two threads of one core share its multipliers, and gain nothing. Threads are pinned if there is
+    a core for each; below a container's CPU quota they are not, since its neighbours would choose
+    the same cores.
+    """
+    cores = _usable_cores()
+    quota = _cpu_quota()
+    if num_threads is None:
+        num_threads = max(1, math.ceil(min(len(cores), quota)))
+    pinned = num_threads <= len(cores) <= quota and hasattr(os, "sched_setaffinity")
+    return ThreadPlacement(num_threads=num_threads, cpus=cores[:num_threads] if pinned else None)
+
+
+@functools.cache  # pinning narrows the calling thread's own affinity later
+def _usable_cores() -> tuple[int, ...]:
+    """One CPU of each physical core in the process's affinity."""
+    if not hasattr(os, "sched_getaffinity"):
+        return tuple(range(os.cpu_count() or 1))
+    first_of_core = {_siblings(cpu): cpu for cpu in sorted(os.sched_getaffinity(0), reverse=True)}
+    return tuple(sorted(first_of_core.values()))
+
+
+def _siblings(cpu: int) -> str:
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return str(cpu)
+
+
+def _cpu_quota() -> float:
+    """CPUs' worth of time that the container grants; infinite without a limit."""
+    try:
+        quota, period = _CGROUP_LIMIT.read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):
+        return math.inf
