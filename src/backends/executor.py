@@ -20,6 +20,7 @@ from .attention.base import AttentionBackend, AttentionSpec
 from .device import choose_device, choose_dtype
 from .models.decoder import Decoder
 from .models.loader import load_decoder
+from .models.projections import Projections
 from .runner import ModelRunner
 from .warmup import measure_gpu_memory
 from .weights.checkpoint import Checkpoint, open_checkpoint
@@ -72,7 +73,11 @@ class ModelExecutor:
         started = time.monotonic()
         layout = _lay_out(checkpoint, config, attention_backend, swaps)
         decoder = load_decoder(
-            checkpoint, dtype=layout.spec.dtype, device=layout.spec.device, progress=progress
+            checkpoint,
+            dtype=layout.spec.dtype,
+            device=layout.spec.device,
+            progress=progress,
+            projections=_choose_projections(checkpoint, config, layout.spec, progress),
         )
         attention = attention_backend(layout.spec)
         num_blocks = layout.num_blocks or _count_blocks(decoder, attention, config, layout)
@@ -86,7 +91,7 @@ class ModelExecutor:
             device=layout.spec.device,
         )
         info = _describe(checkpoint, decoder, attention, layout, num_blocks)
-        _log_loaded(info, layout, time.monotonic() - started)
+        _log_loaded(info, decoder, time.monotonic() - started)
         return cls(info, ModelRunner(decoder, attention, cache))
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -155,6 +160,19 @@ def _lay_out(
     )
 
 
+def _choose_projections(
+    checkpoint: Checkpoint, config: EngineConfig, spec: AttentionSpec, progress: Progress
+) -> Projections | None:
+    """Native ones for bfloat16 on a CPU; float32 stays with torch, the reference."""
+    if spec.device.type != "cpu" or spec.dtype is not torch.bfloat16:
+        return None
+    from .cpu.projections import native_projections
+
+    return native_projections(
+        checkpoint.config.hidden_act, keeps_quantized=config.dtype == "auto", progress=progress
+    )
+
+
 def _count_blocks(
     decoder: Decoder, attention: AttentionBackend, config: EngineConfig, layout: _Layout
 ) -> int:
@@ -197,14 +215,14 @@ def _describe(
     )
 
 
-def _log_loaded(info: ModelInfo, layout: _Layout, seconds: float) -> None:
+def _log_loaded(info: ModelInfo, decoder: Decoder, seconds: float) -> None:
     log.info(
         "model_loaded",
         model=info.name,
         dtype=info.dtype,
         device=info.device,
         num_parameters=info.num_parameters,
-        weights_mib=info.num_parameters * layout.spec.dtype.itemsize >> 20,
+        weights_mib=decoder.num_bytes >> 20,
         kv_cache_mib=info.num_blocks * info.kv_bytes_per_block >> 20,
         swap_space_mib=info.num_host_blocks * info.kv_bytes_per_block >> 20,
         free_mib=psutil.virtual_memory().available >> 20,

@@ -17,31 +17,11 @@ import torch
 import torch.nn.functional as F
 
 from .config import ModelConfig
+from .projections import Head, Projection
 from .rope import RotaryTable, rotate
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """attend(layer, q_thd, k_tkd, v_tkd) -> out_thd."""
-
-_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """x W^T + b, with the weight as [out, in]."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None = None
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
-
-    @property
-    def num_parameters(self) -> int:
-        return self.weight.numel() + (0 if self.bias is None else self.bias.numel())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +42,18 @@ class DecoderLayer:
     """Weights of one layer; q, k and v are one matrix, and so are gate and up."""
 
     input_norm: RMSNorm
-    qkv: Linear
+    qkv: Projection
     qk_norm: RMSNorm | None
     """Weight [n, d]: the norm of q for the first h heads, that of k for the others."""
-    attention_output: Linear
+    attention_output: Projection
     post_attention_norm: RMSNorm
-    gate_up: Linear
-    down: Linear
+    gate_up: Projection
+    """With the activation: activation(gate) * up."""
+    down: Projection
+
+    @property
+    def linears(self) -> tuple[Projection, ...]:
+        return self.qkv, self.attention_output, self.gate_up, self.down
 
 
 class Decoder:
@@ -81,26 +66,35 @@ class Decoder:
         embedding_ve: torch.Tensor,
         layers: Sequence[DecoderLayer],
         norm: RMSNorm,
-        lm_head: Linear,
+        lm_head: Projection,
+        is_tied: bool,
         rotary: RotaryTable,
     ) -> None:
-        """`lm_head` may hold the embedding itself."""
+        """`is_tied` says that `lm_head` holds the embedding's numbers."""
         self.config = config
         self.layers = tuple(layers)
         self._embedding_ve = embedding_ve
         self._norm = norm
         self._lm_head = lm_head
+        self._is_tied = is_tied
         self._rotary = rotary
         self._num_rotated_heads = config.num_heads + config.num_kv_heads
-        self._activation = _ACTIVATIONS[config.hidden_act]
 
     @property
     def num_parameters(self) -> int:
         """Numbers in all weights; tied embeddings count once."""
-        tied = self._lm_head.weight is self._embedding_ve
         total = self._embedding_ve.numel() + self._norm.weight.numel()
-        total += 0 if tied else self._lm_head.num_parameters
+        total += 0 if self._is_tied else self._lm_head.num_parameters
         return total + sum(self._count(layer) for layer in self.layers)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all weights."""
+        head = self._lm_head.num_bytes
+        if self._is_tied and isinstance(self._lm_head, Head):
+            head = 0  # it is the embedding itself
+        linears = (linear for layer in self.layers for linear in layer.linears)
+        return self._embedding_ve.nbytes + head + sum(linear.num_bytes for linear in linears)
 
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
@@ -120,7 +114,7 @@ class Decoder:
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
         """Logits [r, v] in float32 of chosen rows of `forward`'s result."""
-        return self._lm_head(hidden_re).float()
+        return self._lm_head(hidden_re)
 
     def _project(
         self,
@@ -140,12 +134,9 @@ class Decoder:
         return qk_tnd[:, :num_heads], qk_tnd[:, num_heads:], v_tkd
 
     def _feed_forward(self, layer: DecoderLayer, hidden_te: torch.Tensor) -> torch.Tensor:
-        gate_up = layer.gate_up(layer.post_attention_norm(hidden_te))
-        gate_ti, up_ti = gate_up.chunk(2, dim=-1)
-        return layer.down(self._activation(gate_ti) * up_ti)
+        return layer.down(layer.gate_up(layer.post_attention_norm(hidden_te)))
 
     def _count(self, layer: DecoderLayer) -> int:
         qk_norm = 0 if layer.qk_norm is None else 2 * self.config.head_size
         norms = layer.input_norm.weight.numel() + layer.post_attention_norm.weight.numel()
-        linears = (layer.qkv, layer.attention_output, layer.gate_up, layer.down)
-        return norms + qk_norm + sum(linear.num_parameters for linear in linears)
+        return norms + qk_norm + sum(linear.num_parameters for linear in layer.linears)

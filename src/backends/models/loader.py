@@ -8,38 +8,51 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from gguf import GGML_QUANT_SIZES
 
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ..weights.checkpoint import Checkpoint
+from ..weights.quantized import QuantizedMatrix
 from .config import ModelConfig
-from .decoder import Decoder, DecoderLayer, Linear, RMSNorm
+from .decoder import Decoder, DecoderLayer, RMSNorm
+from .projections import Projection, Projections, TorchProjections, Weights
 from .rope import build_rotary_table
 
 STAGE = "loading weights"
+_EMBEDDING = "model.embed_tokens.weight"
 _RECOMPUTED = re.compile(r".*rotary_emb\.inv_freq")
 """Tensors of old checkpoints that follow from the configuration."""
 
 
 def load_decoder(
-    checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, progress: Progress
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress,
+    projections: Projections | None = None,
 ) -> Decoder:
     """The checkpoint's decoder, in `dtype` on `device`; reports "loading weights" per layer.
+
+    `projections` makes its products; None: torch's.
 
     Beside the weights themselves there is never more than one tensor of the checkpoint in memory.
     Raises ConfigError when a tensor is missing, superfluous or of the wrong shape.
     """
     config = checkpoint.config
-    source = _Source(checkpoint, dtype, device)
+    makes = projections or TorchProjections(config.hidden_act)
+    source = _Source(checkpoint, dtype, device, makes)
     progress(STAGE, 0.0)
-    embedding_ve = source.take("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
+    embedding_ve = source.take(_EMBEDDING, (config.vocab_size, config.hidden_size))
     layers = []
     for index in range(config.num_layers):
         progress(STAGE, (index + 1) / (config.num_layers + 2))
-        layers.append(_load_layer(source, config, f"model.layers.{index}"))
+        layers.append(_load_layer(source, config, f"model.layers.{index}", makes))
     norm = RMSNorm(source.take("model.norm.weight", (config.hidden_size,)), config.rms_norm_eps)
-    lm_head = Linear(_load_lm_head(source, config, embedding_ve))
+    lm_head, is_tied = _load_head(source, config, embedding_ve, makes)
     source.refuse_leftovers()
     rotary = build_rotary_table(
         config.rope,
@@ -50,15 +63,28 @@ def load_decoder(
     )
     progress(STAGE, 1.0)
     return Decoder(
-        config, embedding_ve=embedding_ve, layers=layers, norm=norm, lm_head=lm_head, rotary=rotary
+        config,
+        embedding_ve=embedding_ve,
+        layers=layers,
+        norm=norm,
+        lm_head=lm_head,
+        is_tied=is_tied,
+        rotary=rotary,
     )
 
 
 class _Source:
     """Takes tensors from the checkpoint, checks their shapes and remembers which were taken."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        device: torch.device,
+        makes: Projections,
+    ) -> None:
         self._checkpoint = checkpoint
+        self._makes = makes
         self._dtype = dtype
         self._device = device
         self._left = set(checkpoint.tensor_names())
@@ -79,6 +105,26 @@ class _Source:
             stacked[start : start + shape[0]].copy_(self._read(name, shape))
             start += shape[0]
         return stacked
+
+    def take_matrix(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> Weights:
+        """Several matrices as one; still quantized if all are alike and computed with as they are."""
+        found = [self.find_quantized(name, shape) for name, shape in parts]
+        kept = [matrix for matrix in found if matrix is not None]
+        if len(kept) < len(parts) or len({matrix.kind for matrix in kept}) > 1:
+            return self.take_stacked(parts)
+        self._left.difference_update(name for name, _ in parts)
+        return QuantizedMatrix(np.concatenate([matrix.rows for matrix in kept]), kept[0].kind)
+
+    def find_quantized(self, name: str, shape: tuple[int, int]) -> QuantizedMatrix | None:
+        """The matrix as it is packed, if it can be computed with so; it counts as taken or not, as
+        before."""
+        matrix = self._checkpoint.quantized(name)
+        if matrix is None or not self._makes.keeps(matrix.kind):
+            return None
+        block_size, block_bytes = GGML_QUANT_SIZES[matrix.kind]
+        if matrix.rows.shape != (shape[0], shape[1] // block_size * block_bytes):
+            return None  # `take` says what is wrong with it
+        return matrix
 
     def refuse_leftovers(self) -> None:
         """Raises ConfigError for tensors that the decoder would not use."""
@@ -108,7 +154,9 @@ class _Source:
         return tensor
 
 
-def _load_layer(source: _Source, config: ModelConfig, prefix: str) -> DecoderLayer:
+def _load_layer(
+    source: _Source, config: ModelConfig, prefix: str, makes: Projections
+) -> DecoderLayer:
     hidden, inner = config.hidden_size, config.intermediate_size
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     q_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
@@ -118,41 +166,47 @@ def _load_layer(source: _Source, config: ModelConfig, prefix: str) -> DecoderLay
 
     return DecoderLayer(
         input_norm=norm("input_layernorm"),
-        qkv=_load_linear(
-            source,
-            [
-                (f"{attention}.q_proj", q_size),
-                (f"{attention}.k_proj", kv_size),
-                (f"{attention}.v_proj", kv_size),
-            ],
-            hidden,
-            config.attention_bias,
+        qkv=makes.linear(
+            *_load_matrix(
+                source,
+                [
+                    (f"{attention}.q_proj", q_size),
+                    (f"{attention}.k_proj", kv_size),
+                    (f"{attention}.v_proj", kv_size),
+                ],
+                hidden,
+                config.attention_bias,
+            )
         ),
         qk_norm=_load_qk_norm(source, config, attention) if config.qk_norm else None,
-        attention_output=_load_linear(
-            source, [(f"{attention}.o_proj", hidden)], q_size, config.attention_output_bias
+        attention_output=makes.linear(
+            *_load_matrix(
+                source, [(f"{attention}.o_proj", hidden)], q_size, config.attention_output_bias
+            )
         ),
         post_attention_norm=norm("post_attention_layernorm"),
-        gate_up=_load_linear(
-            source,
-            [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)],
-            hidden,
-            config.mlp_bias,
+        gate_up=makes.gate_up(
+            *_load_matrix(
+                source,
+                [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)],
+                hidden,
+                config.mlp_bias,
+            )
         ),
-        down=_load_linear(source, [(f"{mlp}.down_proj", hidden)], inner, config.mlp_bias),
+        down=makes.linear(
+            *_load_matrix(source, [(f"{mlp}.down_proj", hidden)], inner, config.mlp_bias)
+        ),
     )
 
 
-def _load_linear(
+def _load_matrix(
     source: _Source, outputs: Sequence[tuple[str, int]], input_size: int, has_bias: bool
-) -> Linear:
-    """Projections of the same input, (name, output size) each, as one."""
-    weight = source.take_stacked([(f"{name}.weight", (size, input_size)) for name, size in outputs])
+) -> tuple[Weights, torch.Tensor | None]:
+    """Weights and bias of projections of the same input, (name, output size) each, as one."""
+    weights = source.take_matrix([(f"{name}.weight", (size, input_size)) for name, size in outputs])
     if not has_bias:
-        return Linear(weight)
-    return Linear(
-        weight, source.take_stacked([(f"{name}.bias", (size,)) for name, size in outputs])
-    )
+        return weights, None
+    return weights, source.take_stacked([(f"{name}.bias", (size,)) for name, size in outputs])
 
 
 def _load_qk_norm(source: _Source, config: ModelConfig, attention: str) -> RMSNorm:
@@ -164,12 +218,19 @@ def _load_qk_norm(source: _Source, config: ModelConfig, attention: str) -> RMSNo
     return RMSNorm(weight_nd, config.rms_norm_eps)
 
 
-def _load_lm_head(source: _Source, config: ModelConfig, embedding_ve: torch.Tensor) -> torch.Tensor:
-    """The embedding itself when they are tied; a head in the file that differs wins, as in
+def _load_head(
+    source: _Source, config: ModelConfig, embedding_ve: torch.Tensor, makes: Projections
+) -> tuple[Projection, bool]:
+    """The head, and whether it is the embedding; a head in the file that differs wins, as in
     transformers."""
-    name = "lm_head.weight"
+    name, shape = "lm_head.weight", (config.vocab_size, config.hidden_size)
     if config.tie_word_embeddings and not source.has(name):
-        return embedding_ve
-    head_ve = source.take(name, (config.vocab_size, config.hidden_size))
-    is_tied = config.tie_word_embeddings and torch.equal(head_ve, embedding_ve)
-    return embedding_ve if is_tied else head_ve
+        kept = source.find_quantized(_EMBEDDING, shape)
+        return makes.head(embedding_ve if kept is None else kept), True
+    head = source.take_matrix([(name, shape)])
+    is_tied = (
+        config.tie_word_embeddings
+        and isinstance(head, torch.Tensor)
+        and torch.equal(head, embedding_ve)
+    )
+    return makes.head(embedding_ve if is_tied else head), is_tied

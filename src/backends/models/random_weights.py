@@ -62,6 +62,9 @@ class _RandomCheckpoint:
     def sampling_defaults(self) -> Mapping[str, float | int]:
         return {}
 
+    def quantized(self, name: str) -> None:
+        """None: its weights are never quantized."""
+
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._layout)
 

@@ -10,6 +10,7 @@ import torch
 
 from ...core.errors import ConfigError
 from ..models.config import ModelConfig
+from .quantized import QuantizedMatrix
 
 SUPPORTED = (
     "a Hugging Face directory (config.json and *.safetensors) or a .gguf file; "
@@ -48,6 +49,10 @@ class Checkpoint(Protocol):
 
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor on the CPU, dequantized. Raises ConfigError when it is missing or damaged."""
+        ...
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """A quantized matrix as it is packed; None for any other tensor."""
         ...
 
 

@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
+from numpy.typing import NDArray
 
 from ...core.errors import ConfigError
 from ..models.config import ModelConfig
 from ..models.gguf_config import from_gguf_metadata
 from .gguf_file import GGUFFile, GGUFTensor, read_gguf_file
+from .quantized import QuantizedMatrix
 from .sampling_defaults import check_sampling_defaults
 
 _FREQUENCIES = "rope_freqs.weight"
@@ -47,6 +49,12 @@ _SAMPLING_KEYS = {
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
+_FLOATS = (
+    GGMLQuantizationType.F32,
+    GGMLQuantizationType.F16,
+    GGMLQuantizationType.BF16,
+    GGMLQuantizationType.F64,
+)
 _DTYPES = {
     GGMLQuantizationType.BF16: torch.bfloat16,
     GGMLQuantizationType.F16: torch.float16,
@@ -94,18 +102,31 @@ class GGUFCheckpoint:
         """One tensor in float32. Raises ConfigError when it is missing or its type unsupported."""
         if name not in self._tensors:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
-        tensor = self._dequantize(name, self._tensors[name])
+        return self._in_order(name, self._dequantize(name, self._tensors[name]))
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """A matrix as it is packed; None for a tensor that is missing or not quantized."""
+        tensor = self._tensors.get(name)
+        if tensor is None or len(tensor.shape) != 2 or tensor.kind in _FLOATS:
+            return None
+        rows = torch.from_numpy(self._packed_rows(tensor).copy())
+        return QuantizedMatrix(self._in_order(name, rows).contiguous().numpy(), tensor.kind)
+
+    def _in_order(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Rows as transformers orders them."""
         match = _PERMUTED.fullmatch(name) if self._is_permuted else None
         if match is None:
             return tensor
         config = self.config
         return _unpermute(tensor, config.num_heads if match[1] == "q" else config.num_kv_heads)
 
-    def _dequantize(self, name: str, tensor: GGUFTensor) -> torch.Tensor:
+    def _packed_rows(self, tensor: GGUFTensor) -> NDArray[np.uint8]:
         packed = self._data[tensor.offset : tensor.offset + tensor.num_bytes]
-        rows = packed.reshape(*tensor.shape[:-1], -1)
+        return packed.reshape(*tensor.shape[:-1], -1)
+
+    def _dequantize(self, name: str, tensor: GGUFTensor) -> torch.Tensor:
         try:
-            values = dequantize(rows, tensor.kind)
+            values = dequantize(self._packed_rows(tensor), tensor.kind)
         except NotImplementedError as error:
             raise ConfigError(
                 f"{name} of {self.path} has the type {tensor.kind.name}, which is not supported"

@@ -69,6 +69,9 @@ class SafetensorsCheckpoint:
         ids = stated if isinstance(stated, list) else [stated]
         return tuple(i for i in ids if isinstance(i, int))
 
+    def quantized(self, name: str) -> None:
+        """None: its weights are never quantized."""
+
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._file_of)
 
