@@ -17,7 +17,7 @@ class Workspace {
   ~Workspace() { std::free(at_); }
 
   void reserve(int64_t rows, int64_t head_size) {
-    const int64_t floats = 3 * rows * head_size + 6 * (rows + 16);
+    const int64_t floats = 3 * rows * head_size + 4 * (rows + 16) + 16 * rows;
     if (floats <= floats_) return;
     std::free(at_);
     floats_ = (floats + 1023) / 1024 * 1024;
@@ -30,6 +30,9 @@ class Workspace {
     float* out = at_ + (1 + index) * rows * head_size;
     float* small = at_ + 3 * rows * head_size + index * 2 * (rows + 16);
     return {small, small + rows, out};
+  }
+  float* lane_sums(int64_t rows, int64_t head_size) const {
+    return at_ + 3 * rows * head_size + 4 * (rows + 16);
   }
 
  private:
@@ -108,6 +111,7 @@ class Worker {
       call.keys = keys_of(tile, chunk);
       call.next_keys = chunk + 1 < last ? keys_of(tile, chunk + 1) : next;
       call.state = state;
+      call.lane_sums = workspace.lane_sums(rows, spec_.head_size);
       kernels_.attend[element_](call);
       if (!is_shared && chunk > 0) kernels_.merge(total, state, rows, spec_.head_size);
     }

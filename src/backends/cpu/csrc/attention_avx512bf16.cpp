@@ -12,7 +12,7 @@ struct BF16Elements {
   using Sum = __m512;
   using Vector = __m512bh;
   static constexpr int kPack = 2;
-  static constexpr int kExpTerms = 4;  // weights are rounded to 8 bits
+  static constexpr int kExpDegree = 3;  // weights are rounded to 8 bits
 
   static TM_INLINE __m512 zero() { return _mm512_setzero_ps(); }
   static TM_INLINE __m512 load_sum(const float* at) { return _mm512_loadu_ps(at); }
@@ -21,7 +21,9 @@ struct BF16Elements {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(at),
                         (__m256i)_mm512_cvtneps_pbh((__m512)lanes.part[0]));
   }
-  static TM_INLINE uint16_t pack(uint16_t value) { return value; }
+  static TM_INLINE void pack(const uint16_t* from, int64_t count, uint16_t* to) {
+    std::memcpy(to, from, count * sizeof(uint16_t));
+  }
   static TM_INLINE __m512bh load(const uint8_t* at) { return (__m512bh)_mm512_loadu_si512(at); }
   static TM_INLINE __m512bh load_halves(const uint8_t* first, const uint8_t* second) {
     return (__m512bh)join_halves(first, second).part[0];

@@ -29,7 +29,7 @@ TM_INLINE void store_as(uint16_t* at, Floats value) { store_bf16(at, value); }
 struct FloatSums {
   using Sum = Lanes;
   using Row = float;
-  static constexpr int kExpTerms = 6;
+  static constexpr int kExpDegree = 6;
 
   static TM_INLINE Lanes zero() { return splat(0.0f); }
   static TM_INLINE Lanes load_sum(const float* at) { return load_lanes(at); }
@@ -42,7 +42,9 @@ struct FloatElements : FloatSums {
   using Vector = Lanes;
   static constexpr int kPack = 1;
 
-  static TM_INLINE float pack(float value) { return value; }
+  static TM_INLINE void pack(const float* from, int64_t count, float* to) {
+    std::memcpy(to, from, count * sizeof(float));
+  }
   static TM_INLINE Lanes load(const uint8_t* at) {
     return load_lanes(reinterpret_cast<const float*>(at));
   }
@@ -61,11 +63,8 @@ struct WidenedElements : FloatSums {
   using Vector = Lanes;  // of pairs of bfloat16
   static constexpr int kPack = 2;
 
-  static TM_INLINE float pack(uint16_t value) {
-    const uint32_t bits = uint32_t{value} << 16;
-    float widened;
-    std::memcpy(&widened, &bits, sizeof(widened));
-    return widened;
+  static TM_INLINE void pack(const uint16_t* from, int64_t count, float* to) {
+    for (int64_t i = 0; i < count; i += TM_WIDTH) store_vector(to + i, floats_from_bf16(from + i));
   }
   static TM_INLINE Lanes load(const uint8_t* at) {
     return load_lanes(reinterpret_cast<const float*>(at));

@@ -5,9 +5,6 @@
 
 namespace tokenmill {
 
-// Rows that share a pass over the keys in registers; packed queries are interleaved in as many.
-constexpr int kMaxTileRowsAtOnce = 6;
-
 // Keys [begin, end) of one sequence and KV head; begin is a multiple of the group size.
 struct KeyRange {
   const int32_t* blocks;
@@ -34,6 +31,7 @@ struct ChunkCall {
   KeyRange keys;
   KeyRange next_keys;  // what will be read after this chunk; may be empty
   SoftmaxState state;  // overwritten
+  float* lane_sums;    // [rows, 16], to work in
 };
 
 struct PackCall {
@@ -42,7 +40,7 @@ struct PackCall {
   int rows;
   int group_size;
   int head_size;
-  void* packed;  // 4 bytes for each element are enough
+  void* packed;  // [rows, head_size], as the kernels multiply them: up to 4 bytes each
 };
 
 struct AttentionKernels {
@@ -63,6 +61,5 @@ const AttentionKernels* avx2_attention();
 const AttentionKernels* avx512_attention();
 const AttentionKernels* avx512bf16_attention();
 #endif
-
 
 }  // namespace tokenmill

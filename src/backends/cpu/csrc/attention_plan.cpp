@@ -52,36 +52,43 @@ void add_tiles(const AttentionSpec& spec, const AttentionBatch& batch, int32_t s
   }
 }
 
-// Cuts the tiles, laid end to end, at equal costs: at the end of a tile if one is near, else
-// between two chunks.
+// Where to end a part within a tile of that cost, `missing` after its begin: at the nearer end of
+// the tile if that is near, else between two chunks.
+int32_t choose_chunk(const AttentionTile& tile, int64_t cost, int64_t missing, int64_t tolerance) {
+  const int64_t left = cost - missing;
+  if (std::min(missing, left) <= tolerance || tile.chunks == 1)
+    return missing <= left ? 0 : tile.chunks;
+  return static_cast<int32_t>((missing * tile.chunks + cost / 2) / cost);
+}
+
+// Cuts the tiles, laid end to end, at equal costs.
 void cut(AttentionPlan* plan, int parts) {
   const int64_t rows_per_query = plan->spec.num_heads / plan->spec.num_kv_heads;
+  const auto cost_of = [&](const AttentionTile& tile) {
+    return (tile.key_end - tile.key_begin) * row_cost(tile, rows_per_query);
+  };
+  const auto tiles = static_cast<int64_t>(plan->tiles.size());
   int64_t total = 0;
-  for (const AttentionTile& tile : plan->tiles)
-    total += (tile.key_end - tile.key_begin) * row_cost(tile, rows_per_query);
+  for (const AttentionTile& tile : plan->tiles) total += cost_of(tile);
   const int64_t tolerance = total / parts / kTolerance;
   plan->cuts.assign(1, {0, 0});
   int64_t index = 0, before = 0;
   for (int part = 1; part < parts; part++) {
     const int64_t target = total * part / parts;
-    for (; index < static_cast<int64_t>(plan->tiles.size()); index++) {
+    while (index < tiles && before + cost_of(plan->tiles[index]) <= target)
+      before += cost_of(plan->tiles[index++]);
+    AttentionPlan::Cut at = {index, 0};
+    if (index < tiles) {
       const AttentionTile& tile = plan->tiles[index];
-      const int64_t cost = row_cost(tile, rows_per_query);
-      const int64_t whole = (tile.key_end - tile.key_begin) * cost;
-      if (before + whole <= target + tolerance) {
-        before += whole;
-        continue;
-      }
-      const int64_t missing = std::max<int64_t>(0, target - before);
-      const int64_t chunk = tile.chunk_keys * cost;
-      const auto chunks = static_cast<int32_t>((missing + chunk / 2) / chunk);
-      const bool is_near = missing <= tolerance;
-      plan->cuts.push_back({index, is_near ? 0 : std::min(chunks, tile.chunks - 1)});
-      break;
+      at.chunk = choose_chunk(tile, cost_of(tile), target - before, tolerance);
+      if (at.chunk == tile.chunks) at = {index + 1, 0};
     }
-    if (index == static_cast<int64_t>(plan->tiles.size())) plan->cuts.push_back({index, 0});
+    // A long tile may hold the ends of several parts.
+    const AttentionPlan::Cut& last = plan->cuts.back();
+    const bool is_after = at.tile > last.tile || (at.tile == last.tile && at.chunk >= last.chunk);
+    plan->cuts.push_back(is_after ? at : last);
   }
-  plan->cuts.push_back({static_cast<int64_t>(plan->tiles.size()), 0});
+  plan->cuts.push_back({tiles, 0});
 }
 
 // Tiles that a cut goes through get room for the results of all their chunks.

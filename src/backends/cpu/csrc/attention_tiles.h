@@ -24,7 +24,6 @@ constexpr int kMaxRows = 3, kMaxVectors = 2;
 #else
 constexpr int kMaxRows = 3, kMaxVectors = 1;
 #endif
-static_assert(kMaxRows <= kMaxTileRowsAtOnce, "");
 constexpr float kMinusInfinity = -__builtin_inff();
 
 // Where the keys of up to 64 tokens lie, group by group. Unused entries repeat the last one.
@@ -52,7 +51,8 @@ TM_INLINE Span locate(const CacheLayout& layout, int block_size, const KeyRange&
 }
 
 struct ScoreCall {
-  const void* q;  // [head_size / kPack][rows][kPack]
+  const void* q;  // [rows, q_stride]
+  int64_t q_stride;
   const uint8_t* const* groups;
   const uint8_t* const* ahead;  // read ahead at the same places
   int64_t steps;
@@ -63,7 +63,13 @@ template <class Elements, int kRows, int kVectors, bool kHalves>
 void score(const ScoreCall& call) {
   constexpr int64_t kStep = kHalves ? 32 : 64;
   constexpr int kPerVector = kHalves ? 2 : 1;
-  const auto* q = static_cast<const typename Elements::Row*>(call.q);
+  // Rows are addressed from every third one, since an x86 address takes an index times 1 or 2:
+  // fewer pointers to keep in registers.
+  constexpr int kBases = (kRows + 2) / 3;
+  const int64_t stride = call.q_stride;
+  const typename Elements::Row* q[kBases];
+  TM_UNROLL for (int i = 0; i < kBases; i++)
+    q[i] = static_cast<const typename Elements::Row*>(call.q) + 3 * i * stride;
   typename Elements::Sum sums[kRows][kVectors];
   TM_UNROLL for (int r = 0; r < kRows; r++)
     TM_UNROLL for (int c = 0; c < kVectors; c++) sums[r][c] = Elements::zero();
@@ -83,11 +89,11 @@ void score(const ScoreCall& call) {
         __builtin_prefetch(ahead[kPerVector * c + i] + at, 0, 3);
     }
     TM_UNROLL for (int r = 0; r < kRows; r++) {
-      const auto input = Elements::broadcast(q + r * Elements::kPack);
+      const auto input = Elements::broadcast(q[r / 3] + r % 3 * stride);
       TM_UNROLL for (int c = 0; c < kVectors; c++)
         Elements::multiply_add(sums[r][c], keys[c], input);
     }
-    q += kRows * Elements::kPack;
+    TM_UNROLL for (int i = 0; i < kBases; i++) q[i] += Elements::kPack;
   }
   TM_UNROLL for (int r = 0; r < kRows; r++)
     TM_UNROLL for (int c = 0; c < kVectors; c++)
@@ -183,14 +189,15 @@ class Chunk {
         tables_(tables<Elements, kHalves>()),
         head_size_(call.spec->head_size),
         is_capped_(call.spec->logits_soft_cap > 0),
-        factor_(call.spec->scale * (is_capped_ ? 1.0f / call.spec->logits_soft_cap : kLog2E)),
-        cap_(call.spec->logits_soft_cap * kLog2E) {}
+        inner_factor_(is_capped_ ? call.spec->scale / call.spec->logits_soft_cap : 1.0f),
+        factor_((is_capped_ ? call.spec->logits_soft_cap : call.spec->scale) * kLog2E) {}
 
   void run() {
     // A few rows go through all keys at once where there are few, else all rows through each span.
     for (int row = 0; row < call_.rows; row++) call_.state.maximum[row] = kMinusInfinity;
     std::fill_n(call_.state.out, call_.rows * int64_t{head_size_}, 0.0f);
-    std::fill_n(call_.state.sum, call_.rows, 0.0f);
+    sums_ = call_.lane_sums;
+    std::fill_n(sums_, call_.rows * 16, 0.0f);
     const KeyRange& keys = call_.keys;
     const int block_size = call_.spec->block_size;
     Span here = locate(call_.layout, block_size, keys, keys.begin);
@@ -204,10 +211,13 @@ class Chunk {
       run_span(here, next, begin);
       here = next;
     }
+    for (int row = 0; row < call_.rows; row++)
+      call_.state.sum[row] = sum_of(load_lanes(sums_ + row * 16));
   }
 
  private:
   static constexpr float kLog2E = 1.44269504f;
+  static constexpr float kSlack = 8.0f;
 
   void run_span(const Span& here, const Span& next, int64_t begin) {
     const int tiles = (call_.rows + kMaxRows - 1) / kMaxRows;
@@ -234,6 +244,7 @@ class Chunk {
     constexpr int kPerVector = kHalves ? 2 : 1;
     ScoreCall score = {};
     score.q = static_cast<const typename Elements::Row*>(call_.q) + int64_t{first} * head_size_;
+    score.q_stride = head_size_;
     score.steps = head_size_ / Elements::kPack;
     for (int vector = 0; vector < vectors; vector += kMaxVectors) {
       score.groups = here.groups + vector * kPerVector;
@@ -268,56 +279,57 @@ class Chunk {
 
   // Scores of one row to weights.
   void soften(int row, int r, int64_t begin, int vectors, int keys) {
-    float* scores = scores_ + r * kSpan;
-    Lanes logits[kSpanVectors];
-    for (int c = 0; c < vectors; c++) logits[c] = logit(load_lanes(scores + c * 16));
+    Lanes scores[kSpanVectors];
+    for (int c = 0; c < vectors; c++) scores[c] = capped(load_lanes(scores_ + r * kSpan + c * 16));
     const int low = static_cast<int>(std::max<int64_t>(0, first_seen(row) - begin));
     const int high = static_cast<int>(std::min<int64_t>(keys, position_of(row) + 1 - begin));
     if (low > 0 || high < vectors * 16)
       for (int c = 0; c < vectors; c++)
-        logits[c] = choose(low - c * 16, high - c * 16, logits[c], splat(kMinusInfinity));
-    const float maximum = raise_maximum(row, logits, vectors);
-    Lanes sum = splat(0.0f);
+        scores[c] = choose(low - c * 16, high - c * 16, scores[c], splat(kMinusInfinity));
+    raise_maximum(row, scores, vectors);
+    const float maximum = call_.state.maximum[row];
+    const Lanes shift = splat(maximum == kMinusInfinity ? 0.0f : -maximum);
+    Lanes sum = load_lanes(sums_ + row * 16);
     for (int c = 0; c < vectors; c++) {
-      const Lanes weight = each(
-          [](Floats x) { return exp2_of<Elements::kExpTerms>(x); }, logits[c] + splat(-maximum));
-      sum = sum + weight;
-      Elements::store_row(weights_ + r * kSpan + c * 16, weight);
+      const Lanes logits = fused(scores[c], splat(factor_), shift);
+      const Lanes weights = each([](Floats x) { return exp2_of<Elements::kExpDegree>(x); }, logits);
+      sum = sum + weights;
+      Elements::store_row(weights_ + r * kSpan + c * 16, weights);
     }
-    call_.state.sum[row] += sum_of(sum);
+    store_lanes(sums_ + row * 16, sum);
   }
 
-  TM_INLINE Lanes logit(const Lanes& score) const {
-    const Lanes scaled = score * splat(factor_);
-    if (!is_capped_) return scaled;
-    return each([](Floats x) { return tanh_of(x); }, scaled) * splat(cap_);
+  TM_INLINE Lanes capped(const Lanes& score) const {
+    if (!is_capped_) return score;
+    return each([](Floats x) { return tanh_of(x); }, score * splat(inner_factor_));
   }
 
-  // The row's maximum with these logits; what was summed up so far is scaled to it.
-  TM_INLINE float raise_maximum(int row, const Lanes* logits, int vectors) {
-    Lanes most = logits[0];
-    for (int c = 1; c < vectors; c++) most = largest(most, logits[c]);
-    float& maximum = call_.state.maximum[row];
-    const float before = maximum;
-    const float found = largest_of(most);
-    if (found > before) {
-      maximum = found;
-      if (before != kMinusInfinity) {
-        const float factor = std::exp2(before - found);
-        call_.state.sum[row] *= factor;
-        float* out = call_.state.out + int64_t{row} * head_size_;
-        for (int i = 0; i < head_size_; i += 16)
-          store_lanes(out + i, load_lanes(out + i) * splat(factor));
-      }
-    }
-    return maximum == kMinusInfinity ? 0.0f : maximum;
+  // Weights are relative to the largest logit so far, but only roughly: as long as none is 2^8
+  // times larger, nothing has to be scaled anew. Sums of such weights are as precise as any.
+  TM_INLINE void raise_maximum(int row, const Lanes* scores, int vectors) {
+    Lanes most = scores[0];
+    for (int c = 1; c < vectors; c++) most = largest(most, scores[c]);
+    most = most * splat(factor_);
+    if (any_above(most, call_.state.maximum[row] + kSlack)) scale_anew(row, largest_of(most));
+  }
+
+  __attribute__((noinline)) void scale_anew(int row, float maximum) {
+    float& current = call_.state.maximum[row];
+    const float before = current;
+    current = maximum;
+    if (before == kMinusInfinity) return;
+    const Lanes factor = splat(std::exp2(before - maximum));
+    store_lanes(sums_ + row * 16, load_lanes(sums_ + row * 16) * factor);
+    float* out = call_.state.out + int64_t{row} * head_size_;
+    for (int i = 0; i < head_size_; i += 16) store_lanes(out + i, load_lanes(out + i) * factor);
   }
 
   const ChunkCall& call_;
   const Tables<Elements, kHalves>& tables_;
   const int head_size_;
   const bool is_capped_;
-  const float factor_, cap_;
+  const float inner_factor_, factor_;
+  float* sums_ = nullptr;  // [rows, 16]
   alignas(64) float scores_[kMaxRows * kSpan];
   alignas(64) typename Elements::Row weights_[kMaxRows * kSpan];
 };
@@ -331,26 +343,14 @@ void attend(const ChunkCall& call) {
   }
 }
 
-// Interleaves the rows that are computed at once.
+// Puts the rows one after the other, in the form in which they are multiplied.
 template <class Elements>
 void pack(const PackCall& call) {
-  constexpr int kPack = Elements::kPack;
-  const int tiles = (call.rows + kMaxRows - 1) / kMaxRows;
   const auto* q = static_cast<const typename Elements::Given*>(call.q);
-  for (int i = 0; i < tiles; i++) {
-    const Share rows = share_of(call.rows, i, tiles);
-    const int64_t count = rows.end - rows.begin;
-    auto* packed =
-        static_cast<typename Elements::Row*>(call.packed) + rows.begin * call.head_size;
-    for (int64_t r = 0; r < count; r++) {
-      const int64_t row = rows.begin + r;
-      const auto* from = q + row / call.group_size * call.q_stride +
-                         row % call.group_size * call.head_size;
-      for (int at = 0; at < call.head_size; at += kPack)
-        for (int j = 0; j < kPack; j++)
-          packed[at * count + r * kPack + j] = Elements::pack(from[at + j]);
-    }
-  }
+  auto* packed = static_cast<typename Elements::Row*>(call.packed);
+  const int64_t group_elements = int64_t{call.group_size} * call.head_size;
+  for (int query = 0; query < call.rows / call.group_size; query++)
+    Elements::pack(q + query * call.q_stride, group_elements, packed + query * group_elements);
 }
 
 void merge(const SoftmaxState& state, const SoftmaxState& more, int rows, int head_size) {

@@ -64,6 +64,18 @@ TM_INLINE float sum_of(const Lanes& lanes) {
 #endif
 }
 
+TM_INLINE bool any_above(const Lanes& lanes, float bound) {
+#if TM_WIDTH == 16
+  return _mm512_cmp_ps_mask((__m512)lanes.part[0], _mm512_set1_ps(bound), _CMP_GT_OQ) != 0;
+#else
+  Ints above = {};
+  TM_UNROLL for (int i = 0; i < kLaneParts; i++) above |= (Ints)(lanes.part[i] > bound);
+  int32_t any = 0;
+  for (int i = 0; i < TM_WIDTH; i++) any |= above[i];
+  return any != 0;
+#endif
+}
+
 // NaN may be taken or left out.
 TM_INLINE float largest_of(const Lanes& lanes) {
 #if TM_WIDTH == 16
@@ -89,42 +101,37 @@ TM_INLINE Lanes choose(int begin, int end, const Lanes& yes, const Lanes& no) {
   return result;
 }
 
-// 2^x for x below 127, with kTerms terms of the polynomial after the first: 6 give float's
-// precision, 4 an error of 4e-6. Below -126 it is 0; NaN stays NaN.
-template <int kTerms>
+// 2^x for x below 127 by a polynomial of degree kDegree in x - floor(x), minimax in the relative
+// error: 7.5e-5 with 3, float's precision with 6. Far below -126 it is 0; NaN stays NaN.
+template <int kDegree>
 TM_INLINE Floats exp2_of(Floats x) {
-  static_assert(kTerms == 4 || kTerms == 6, "");
+  static_assert(kDegree == 3 || kDegree == 6, "");
 #if TM_WIDTH == 16
-  const __m512 in = (__m512)x;
-  const __m512 n = _mm512_roundscale_ps(in, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const Floats f = (Floats)_mm512_sub_ps(in, n);
+  const Floats f = (Floats)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 #else
   const Floats lowest = Floats{} - 127.0f;
   const Floats inside = x < lowest ? lowest : x;
   // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
-  const Floats shifted = inside + 0x1.8p23f;
+  const Floats shifted = inside - 0.5f + 0x1.8p23f;
   const Floats f = inside - (shifted - 0x1.8p23f);
 #endif
   Floats p;
-  if (kTerms == 6) {
-    p = Floats{} + 1.535336188e-4f;
-    p = p * f + 1.339887440e-3f;
-    p = p * f + 9.618437357e-3f;
-    p = p * f + 5.550332571e-2f;
-    p = p * f + 2.402264791e-1f;
-    p = p * f + 6.931472028e-1f;
-    p = p * f + 1.0f;
+  if constexpr (kDegree == 3) {
+    p = Floats{} + 7.802452264e-2f;
+    p = p * f + 2.260671554e-1f;
+    p = p * f + 6.958335405e-1f;
+    p = p * f + 9.999252186e-1f;
   } else {
-    p = Floats{} + 9.570101e-3f;
-    p = p * f + 5.5906426e-2f;
-    p = p * f + 2.4023143e-1f;
-    p = p * f + 6.9312103e-1f;
+    p = Floats{} + 2.170225548e-4f;
+    p = p * f + 1.243968782e-3f;
+    p = p * f + 9.678840997e-3f;
+    p = p * f + 5.548334198e-2f;
+    p = p * f + 2.402298363e-1f;
+    p = p * f + 6.931469838e-1f;
     p = p * f + 1.0f;
   }
 #if TM_WIDTH == 16
-  // scalef saturates by itself; infinity minus infinity above is what has to be told apart.
-  const __mmask16 is_tiny = _mm512_cmp_ps_mask(in, _mm512_set1_ps(-126.0f), _CMP_LT_OQ);
-  return (Floats)_mm512_mask_scalef_ps(_mm512_setzero_ps(), (__mmask16)~is_tiny, (__m512)p, n);
+  return (Floats)_mm512_scalef_ps((__m512)p, (__m512)x);  // takes the floor itself
 #else
   const Floats scaled = (Floats)((Ints)p + ((Ints)shifted << 23));
   return x < lowest + 1.0f ? Floats{} : scaled;
