@@ -86,7 +86,7 @@ void score(const ScoreCall& call) {
                                                 groups[kPerVector * c + kPerVector - 1] + at)
                         : Elements::load(groups[c] + at);
       TM_UNROLL for (int i = 0; i < kPerVector; i++)
-        __builtin_prefetch(ahead[kPerVector * c + i] + at, 0, 3);
+        __builtin_prefetch(ahead[kPerVector * c + i] + at, 0, 2);
     }
     TM_UNROLL for (int r = 0; r < kRows; r++) {
       const auto input = Elements::broadcast(q[r / 3] + r % 3 * stride);
@@ -137,7 +137,7 @@ void accumulate(const AccumulateCall& call) {
       typename Elements::Vector row[kVectors];
       TM_UNROLL for (int c = 0; c < kVectors; c++) {
         row[c] = Elements::load(values + c * 64);
-        __builtin_prefetch(ahead + c * 64, 0, 3);
+        __builtin_prefetch(ahead + c * 64, 0, 2);
       }
       add(row);
       values += call.row_bytes;
