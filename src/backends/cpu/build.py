@@ -26,13 +26,25 @@ SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "libtokenmill_cpu.so"
 
 _STAGE = "building the CPU kernels"
-_FLAGS = (
-    "-std=c++17 -O2 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math "
-    # GCC 12 takes its own AVX-512 intrinsics for uninitialized, and pragmas of clang are unknown.
-    "-ffp-contract=fast -w"
-).split()
-_AVX2 = "-mavx2 -mfma -mf16c".split()
-_AVX512 = [*_AVX2, *"-mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512".split()]
+_FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-w",  # g++ 12 takes its own AVX-512 intrinsics for uninitialized
+]
+_AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+_AVX512 = [
+    *_AVX2,
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-mprefer-vector-width=512",
+]
 _X86_TARGETS = {
     "avx2": _AVX2,
     "avx512": _AVX512,
@@ -63,7 +75,9 @@ def build_library(progress: Progress) -> Path:
             if not target.exists():
                 _build(compiler, sources, target, progress)
     except OSError as error:
-        raise BuildError(f"{target.parent} cannot be written: {error}; set XDG_CACHE_HOME") from error
+        raise BuildError(
+            f"{target.parent} cannot be written: {error}; set XDG_CACHE_HOME"
+        ) from error
     return target
 
 
@@ -102,9 +116,10 @@ def _build(compiler: str, sources: Sequence[Path], target: Path, progress: Progr
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         objects = [Path(folder) / f"{source.stem}.o" for source in sources]
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            # The longest first; they are the ones with the most templates.
             jobs = [
-                pool.submit(_run, [compiler, *_flags_of(source), "-c", str(source), "-o", str(made)])
+                pool.submit(
+                    _run, [compiler, *_flags_of(source), "-c", str(source), "-o", str(made)]
+                )
                 for source, made in zip(sources, objects, strict=True)
             ]
             for done, job in enumerate(as_completed(jobs), start=1):

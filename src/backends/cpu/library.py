@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -173,9 +174,8 @@ class Library:
         return lambda: run(array, count)
 
 
-@functools.cache
-def _load() -> dict[str, Library]:
-    return {}
+_loading = threading.Lock()
+_loaded: Library | None = None
 
 
 def load_library(progress: Progress | None = None) -> Library:
@@ -183,15 +183,16 @@ def load_library(progress: Progress | None = None) -> Library:
 
     Raises BuildError where there is none to be had, ConfigError for a wrong instruction set.
     """
-    loaded = _load()
-    if "library" not in loaded:
-        library = Library(build_library(progress or _ignore))
-        name = os.environ.get(_INSTRUCTION_SET_VARIABLE)
-        if name:
-            library.use_instruction_set(name)
-        library.set_threads()
-        loaded["library"] = library
-    return loaded["library"]
+    global _loaded
+    with _loading:
+        if _loaded is None:
+            library = Library(build_library(progress or _ignore))
+            name = os.environ.get(_INSTRUCTION_SET_VARIABLE)
+            if name:
+                library.use_instruction_set(name)
+            library.set_threads()
+            _loaded = library
+        return _loaded
 
 
 def _declare(

@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core.errors import ConfigError
-from .library import Element, Format, LinearCallStruct, PackedLinearStruct, WeightRowsStruct
-from .library import load_library
+from .library import (
+    Element,
+    Format,
+    LinearCallStruct,
+    PackedLinearStruct,
+    WeightRowsStruct,
+    load_library,
+)
 
 _HUGE_PAGE = 2 << 20
 _ALIGNMENT = 4096

@@ -31,9 +31,7 @@ def place_threads(num_threads: int | None = None) -> ThreadPlacement:
     if num_threads is None:
         num_threads = max(1, math.ceil(min(len(cores), quota)))
     pinned = num_threads <= len(cores) <= quota and hasattr(os, "sched_setaffinity")
-    return ThreadPlacement(
-        num_threads=num_threads, cpus=cores[:num_threads] if pinned else None
-    )
+    return ThreadPlacement(num_threads=num_threads, cpus=cores[:num_threads] if pinned else None)
 
 
 @functools.cache  # pinning narrows the calling thread's own affinity later

@@ -101,8 +101,9 @@ struct FloatNibbles {
       FloatIsa::Pair result;
       TM_UNROLL for (int i = 0; i < kLaneParts; i++) {
         const Ints words = load_vector<Ints>(at_ + pair / 4 * 64 + i * TM_WIDTH * 4);
-        result.even.part[i] = __builtin_convertvector(((words >> shift) & 15) - kZero, Floats);
-        result.odd.part[i] = __builtin_convertvector(((words >> (shift + 16)) & 15) - kZero, Floats);
+        const Ints even = (words >> shift) & 15, odd = (words >> (shift + 16)) & 15;
+        result.even.part[i] = __builtin_convertvector(even - kZero, Floats);
+        result.odd.part[i] = __builtin_convertvector(odd - kZero, Floats);
       }
       return result;
     }

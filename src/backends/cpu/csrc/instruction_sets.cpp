@@ -41,7 +41,10 @@ const Kernels& kernels() { return *chosen(); }
 const char* instruction_sets() {
   static const std::string names = [] {
     std::string joined;
-    for (const Kernels* one : supported()) joined += (joined.empty() ? "" : ",") + std::string(one->name);
+    for (const Kernels* one : supported()) {
+      if (!joined.empty()) joined += ",";
+      joined += one->name;
+    }
     return joined;
   }();
   return names.c_str();

@@ -71,7 +71,8 @@ struct Nibbles {
 
     // Pairs in order: each register of words holds four.
     TM_INLINE __m512bh get(int pair) {
-      words_ = pair % 4 == 0 ? _mm512_loadu_si512(at_ + pair / 4 * 64) : _mm512_srli_epi16(words_, 4);
+      words_ = pair % 4 == 0 ? _mm512_loadu_si512(at_ + pair / 4 * 64)
+                             : _mm512_srli_epi16(words_, 4);
       return (__m512bh)_mm512_permutexvar_epi16(words_, values_);
     }
 
@@ -112,11 +113,15 @@ struct BF16Tile {
 };
 template <int kRows>
 struct Q40Tile {
-  static void run(const TileCall& call) { block_tile<BF16Isa, Nibbles<Format::kQ4_0>, kRows>(call); }
+  static void run(const TileCall& call) {
+    block_tile<BF16Isa, Nibbles<Format::kQ4_0>, kRows>(call);
+  }
 };
 template <int kRows>
 struct Q41Tile {
-  static void run(const TileCall& call) { block_tile<BF16Isa, Nibbles<Format::kQ4_1>, kRows>(call); }
+  static void run(const TileCall& call) {
+    block_tile<BF16Isa, Nibbles<Format::kQ4_1>, kRows>(call);
+  }
 };
 template <int kRows>
 struct Q80Tile {

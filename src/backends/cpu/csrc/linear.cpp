@@ -12,7 +12,7 @@ namespace {
 
 // Rows whose sums for one panel are kept at once: [rows, 32] floats, 32 KB, stays in L1 and L2,
 // while a panel (37 KB at k = 576) is read from memory once for all of them.
-constexpr int64_t kRowsAtOnce = 252;
+constexpr int64_t kRowsAtOnce = 264;
 // Longer panels are cut along k, so that the piece that all rows share stays in L2.
 constexpr int64_t kPieceBytes = 128 * 1024;
 // How far a product with one tile of rows reads ahead: the latency of memory times its rate.
@@ -153,12 +153,13 @@ void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_
     const int64_t piece_bytes = tile.steps * step;
     for (int64_t i = 0; i < num_tiles; i++) {
       const Share part = share_of(rows, i, num_tiles);
-      tile.x = inputs.x + (part.begin * inputs.stride + along.begin * per_step) * inputs.element_bytes;
+      const int64_t first_input = part.begin * inputs.stride + along.begin * per_step;
+      tile.x = inputs.x + first_input * inputs.element_bytes;
       tile.block_sums = inputs.block_sums + part.begin * inputs.block_sums_stride + along.begin;
       tile.sums = pieces == 1 ? sums : sums + part.begin * kPanelRows;
       // One tile reads ahead of itself; of several, the first share what follows the piece.
-      tile.prefetch = num_tiles == 1 ? tile.weights + kAheadBytes
-                                     : tile.weights + piece_bytes + piece_bytes * i / prefetch_tiles;
+      tile.prefetch = tile.weights + (num_tiles == 1 ? kAheadBytes
+                                                     : piece_bytes + piece_bytes * i / prefetch_tiles);
       tile.prefetch_tiles = i < prefetch_tiles ? prefetch_tiles : 0;
       isa.tile[static_cast<int>(weights.format)][part.end - part.begin](tile);
       if (piece + 1 < pieces) continue;
@@ -180,11 +181,14 @@ void linear_part(const LinearCall& call, int worker, int workers) {
   const Grid grid = choose_grid(num_panels(weights), tiles, workers);
   const Share panels = share_of(num_panels(weights), worker % grid.columns, grid.columns);
   const Share my_rows = share_of(call.rows, worker / grid.columns, grid.rows);
-  for (int64_t row = my_rows.begin; row < my_rows.end; row += kRowsAtOnce) {
-    const int64_t rows = std::min<int64_t>(kRowsAtOnce, my_rows.end - row);
-    const PreparedInputs inputs = prepare_inputs(call, row, rows);
+  const int64_t count = my_rows.end - my_rows.begin;
+  const int64_t passes = (count + kRowsAtOnce - 1) / kRowsAtOnce;
+  for (int64_t pass = 0; pass < passes; pass++) {
+    const Share part = share_of(count, pass, passes);
+    const int64_t first_row = my_rows.begin + part.begin, rows = part.end - part.begin;
+    const PreparedInputs inputs = prepare_inputs(call, first_row, rows);
     for (int64_t panel = panels.begin; panel < panels.end; panel++)
-      multiply_panel(call, inputs, panel, row, rows);
+      multiply_panel(call, inputs, panel, first_row, rows);
   }
 }
 

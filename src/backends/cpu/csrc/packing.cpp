@@ -98,7 +98,8 @@ float float_from_fp16(const uint8_t* at) {
   const int exponent = half >> 10 & 31, mantissa = half & 1023;
   const float sign = half & 0x8000 ? -1.0f : 1.0f;
   if (exponent == 31) return mantissa ? NAN : sign * INFINITY;
-  return sign * std::ldexp(exponent ? 1024.0f + mantissa : mantissa * 1.0f, (exponent ? exponent : 1) - 25);
+  const int significand = exponent == 0 ? mantissa : mantissa + 1024;
+  return sign * std::ldexp(static_cast<float>(significand), (exponent == 0 ? 1 : exponent) - 25);
 }
 
 float value_at(Format format, const uint8_t* step, int place, int input) {
@@ -129,7 +130,9 @@ void for_each_panel(const PackedLinear& weights, Function&& function) {
 
 }  // namespace
 
-int64_t packed_bytes(const PackedLinear& weights) { return num_panels(weights) * panel_bytes(weights); }
+int64_t packed_bytes(const PackedLinear& weights) {
+  return num_panels(weights) * panel_bytes(weights);
+}
 
 void pack(const PackedLinear& weights, const WeightRows& source, uint8_t* data) {
   for_each_panel(weights, [&](int64_t panel) {

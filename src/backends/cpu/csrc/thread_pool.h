@@ -10,7 +10,7 @@ namespace tokenmill {
 void set_threads(int threads, const int* cpus);
 int num_threads();
 
-// Keeps the calling thread to the CPU of worker 0. False where the system refuses, or knows no CPUs.
+// Keeps the calling thread to the CPU of worker 0; false where that is refused or not known.
 bool pin_caller();
 
 using Task = void (*)(void* context, int worker, int workers);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
-// Reads ahead, evenly over the tile: its tenth part of the lines, say, in each tenth of the steps.
+// Reads ahead, evenly over a tile: all lines at once would wait for each other.
 class Prefetcher {
  public:
   TM_INLINE explicit Prefetcher(const TileCall& call)
@@ -28,7 +28,9 @@ class Prefetcher {
       for (int i = 0; i < kLines; i++) __builtin_prefetch(at_ + i * kLine, 0, 3);
       at_ += kLines * kLine;
     } else if (tiles_ > 1) {
-      const int lines = tiles_ == 2 ? (kLines + 1) / 2 : tiles_ == 3 ? (kLines + 2) / 3 : (kLines + 3) / 4;
+      const int lines = tiles_ == 2   ? (kLines + 1) / 2
+                        : tiles_ == 3 ? (kLines + 2) / 3
+                                      : (kLines + 3) / 4;
       for (int i = 0; i < lines; i++) __builtin_prefetch(at_ + i * kLine, 0, 2);
       at_ += lines * kLine;
     }
@@ -73,11 +75,13 @@ struct Sums {
   }
   TM_INLINE void load(const float* at) {
     TM_UNROLL for (int r = 0; r < kRows; r++)
-      TM_UNROLL for (int c = 0; c < 2; c++) value[r][c] = Isa::load(at + r * kPanelRows + c * kLaneRows);
+      TM_UNROLL for (int c = 0; c < 2; c++)
+        value[r][c] = Isa::load(at + r * kPanelRows + c * kLaneRows);
   }
   TM_INLINE void store(float* at) const {
     TM_UNROLL for (int r = 0; r < kRows; r++)
-      TM_UNROLL for (int c = 0; c < 2; c++) Isa::store(at + r * kPanelRows + c * kLaneRows, value[r][c]);
+      TM_UNROLL for (int c = 0; c < 2; c++)
+        Isa::store(at + r * kPanelRows + c * kLaneRows, value[r][c]);
   }
 };
 
@@ -133,6 +137,7 @@ void block_tile(const TileCall& call) {
     zeros.store(call.sums);
   }
   const uint8_t* weights = call.weights;
+  const float* block_sums = call.block_sums;
   for (int64_t block = 0; block < call.steps; block++) {
     prefetch.advance<Block::kStepBytes / kLine>();
     Sums<Isa, kRows> part;
@@ -150,17 +155,17 @@ void block_tile(const TileCall& call) {
     const auto* scales = reinterpret_cast<const uint16_t*>(weights + 2 * Block::kHalfBytes);
     TM_UNROLL for (int c = 0; c < 2; c++) {
       const auto scale = Isa::load_fp16(scales + c * kLaneRows);
+      [[maybe_unused]] const auto minimum =
+          Isa::load_fp16(scales + (Block::kHasMinimum ? kPanelRows : 0) + c * kLaneRows);
       TM_UNROLL for (int r = 0; r < kRows; r++) {
         float* at = call.sums + r * kPanelRows + c * kLaneRows;
         auto total = Isa::fused(Isa::load(at), part.value[r][c], scale);
-        if constexpr (Block::kHasMinimum) {
-          const auto minimum = Isa::load_fp16(scales + kPanelRows + c * kLaneRows);
-          total = Isa::fused(total, minimum,
-                             Isa::splat(call.block_sums[r * call.block_sums_stride + block]));
-        }
+        if constexpr (Block::kHasMinimum)
+          total = Isa::fused(total, minimum, Isa::splat(block_sums[r * call.block_sums_stride]));
         Isa::store(at, total);
       }
     }
+    block_sums++;
     weights += Block::kStepBytes;
     x.advance(kBlock);
   }

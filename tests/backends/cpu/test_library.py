@@ -1,0 +1,140 @@
+"""The loaded library: instruction sets, threads that sleep, and processes that fork."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tokenmill.backends.cpu.build import BuildError
+from tokenmill.backends.cpu.library import Library, load_library
+from tokenmill.backends.cpu.packed_weights import linear, pack_linear
+from tokenmill.core.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("library")
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+FORKING = """
+import os, torch
+from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.cpu.packed_weights import linear, pack_linear
+load_library().set_threads(2)
+packed, x = pack_linear(torch.ones(64, 64)), torch.ones(2, 64, dtype=torch.bfloat16)
+assert (linear(x, packed) == 64).all()
+child = os.fork()
+if child == 0:
+    alone = load_library().num_threads
+    load_library().set_threads(2)
+    os._exit(0 if alone == 1 and (linear(x, packed) == 64).all() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_the_best_instruction_set_comes_first_and_portable_is_always_there(
+    library: Library,
+) -> None:
+    assert library.instruction_sets[-1] == "portable"
+    assert load_library() is library
+
+
+def test_an_unknown_instruction_set_is_refused(library: Library) -> None:
+    with pytest.raises(
+        ConfigError, match=r"instruction set 'mmx' is not available here: .*portabl"
+    ):
+        library.use_instruction_set("mmx")
+
+
+def test_the_environment_names_an_instruction_set() -> None:
+    code = (
+        "from tokenmill.backends.cpu.library import load_library as l; print(l().instruction_set)"
+    )
+    environment = {**os.environ, "TOKENMILL_CPU_ISA": "portable"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "portable"
+
+
+def test_a_file_that_is_no_library_is_named(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.so"
+    wrong.write_bytes(b"no library")
+    with pytest.raises(BuildError, match=r"wrong.so cannot be loaded"):
+        Library(wrong)
+
+
+def test_less_than_one_thread_is_refused(library: Library) -> None:
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        library.set_threads(0)
+
+
+@pytest.mark.usefixtures("restore_threads")
+def test_products_of_several_threads_do_not_mix(library: Library) -> None:
+    library.set_threads(2)
+    packed = pack_linear(torch.ones(64, 64))
+    right: list[bool] = []
+
+    def compute(value: float) -> None:
+        x = torch.full((3, 64), value, dtype=torch.bfloat16)
+        right.append(all((linear(x, packed) == 64 * value).all() for _ in range(50)))
+
+    threads = [threading.Thread(target=compute, args=(float(value),)) for value in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 4
+
+
+@linux_only
+@pytest.mark.usefixtures("restore_threads")
+def test_workers_that_have_nothing_to_do_sleep(library: Library) -> None:
+    library.set_threads(1)
+    before = _thread_ids()
+    library.set_threads(3)
+    linear(torch.ones(1, 64, dtype=torch.bfloat16), pack_linear(torch.ones(64, 64)))
+    workers = _thread_ids() - before
+    assert len(workers) == 2
+    while not all(_is_asleep(worker) for worker in workers):  # the test's time limit ends it
+        time.sleep(0.01)
+    library.set_threads(1)
+    assert not workers & _thread_ids()
+
+
+@linux_only
+@pytest.mark.usefixtures("restore_threads")
+def test_a_pinned_caller_has_one_cpu_of_those_of_the_process(library: Library) -> None:
+    library.set_threads()
+    cpus: list[set[int]] = []
+
+    def pin() -> None:
+        if library.pin_caller():
+            cpus.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=pin)
+    thread.start()
+    thread.join()
+    assert all(len(own) == 1 and own <= os.sched_getaffinity(0) for own in cpus)
+
+
+@linux_only
+def test_a_forked_process_computes_alone_until_it_is_given_threads() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.strip() == "0"
+
+
+def _thread_ids() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+def _is_asleep(thread: str) -> bool:
+    status = Path(f"/proc/self/task/{thread}/stat").read_text()
+    return status.rpartition(")")[2].split()[0] == "S"

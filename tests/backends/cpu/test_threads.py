@@ -1,0 +1,55 @@
+"""How many threads compute, and on which CPUs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tokenmill.backends.cpu import threads
+from tokenmill.backends.cpu.threads import place_threads
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Four cores of two CPUs each, without a limit."""
+    siblings = {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)}
+    monkeypatch.setattr(threads, "_siblings", siblings.__getitem__)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: None, raising=False)
+    monkeypatch.setattr(threads, "_cpu_quota", lambda: math.inf)
+    monkeypatch.setattr(threads, "_usable_cores", threads._usable_cores.__wrapped__)
+    return monkeypatch
+
+
+def test_one_thread_per_physical_core_each_on_its_own(machine: pytest.MonkeyPatch) -> None:
+    placement = place_threads()
+    assert (placement.num_threads, placement.cpus) == (4, (0, 1, 2, 3))
+
+
+def test_the_process_s_affinity_is_respected(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr("os.sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
+    placement = place_threads()
+    assert (placement.num_threads, placement.cpus) == (2, (1, 6))
+
+
+def test_a_container_s_quota_limits_and_leaves_threads_free(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(threads, "_cpu_quota", lambda: 2.5)
+    placement = place_threads()
+    assert (placement.num_threads, placement.cpus) == (3, None)
+
+
+def test_fewer_threads_keep_to_the_first_cores_and_more_wander(machine: pytest.MonkeyPatch) -> None:
+    assert place_threads(2).cpus == (0, 1)
+    assert place_threads(6).cpus is None
+
+
+def test_the_quota_is_read_from_the_cgroup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    limit = tmp_path / "cpu.max"
+    monkeypatch.setattr(threads, "_CGROUP_LIMIT", limit)
+    assert threads._cpu_quota() == math.inf
+    limit.write_text("max 100000\n")
+    assert threads._cpu_quota() == math.inf
+    limit.write_text("150000 100000\n")
+    assert threads._cpu_quota() == 1.5
