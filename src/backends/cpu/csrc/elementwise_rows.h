@@ -39,9 +39,11 @@ void rms_norm_rows(const RmsNormCall& call, int64_t begin, int64_t end) {
   }
 }
 
-// erf by a ratio of polynomials, to a few ulp (Eigen's approximation for float).
+// erf by a ratio of polynomials, to a few ulp (Eigen's approximation for float); beyond the limit
+// it is 1 in float.
 TM_INLINE Floats erf_of(Floats x) {
-  const Floats limit = Floats{} + 3.832506856900711f;
+  const Floats limit = Floats{} + 3.832506856900711f, one = Floats{} + 1.0f;
+  const Floats beyond = x > limit ? one : x < -limit ? -one : Floats{};
   x = x > limit ? limit : x;
   x = x < -limit ? -limit : x;
   const Floats z = x * x;
@@ -57,7 +59,7 @@ TM_INLINE Floats erf_of(Floats x) {
   q = q * z - 1.68282697438203e-03f;
   q = q * z - 7.37332916720468e-03f;
   q = q * z - 1.42647390514189e-02f;
-  return x * p / q;
+  return beyond != 0.0f ? beyond : x * p / q;
 }
 
 template <Activation kActivation>
