@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
@@ -105,6 +106,14 @@ class Library:
         declare("tm_linear_chain", None, calls, ctypes.c_int64)
         self.linear: Callable[[object], None] = library.tm_linear
         """Runs one product; takes `ctypes.byref` of a LinearCallStruct."""
+
+    def function(
+        self, name: str, result: type[object] | None, *arguments: type[object]
+    ) -> Callable[..., Any]:
+        """A function of the C interface with its signature."""
+        _declare(self._library, name, result, *arguments)
+        function: Callable[..., Any] = getattr(self._library, name)
+        return function
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:

@@ -1,0 +1,24 @@
+// What the functions of elementwise.h need of an instruction set.
+#pragma once
+
+#include "elementwise.h"
+
+namespace tokenmill {
+
+struct ElementwiseKernels {  // by Element
+  void (*rms_norm[2])(const RmsNormCall&, int64_t, int64_t);
+  void (*activate[2])(const ActivateCall&, int64_t, int64_t);
+  void (*rotate_and_write[2])(const RotateAndWriteCall&, int64_t, int64_t);
+};
+
+// Those of the instruction set in use.
+const ElementwiseKernels& elementwise_kernels();
+
+const ElementwiseKernels* portable_elementwise();
+#if defined(__x86_64__)
+const ElementwiseKernels* avx2_elementwise();
+const ElementwiseKernels* avx512_elementwise();
+const ElementwiseKernels* avx512bf16_elementwise();
+#endif
+
+}  // namespace tokenmill

@@ -1,0 +1,15 @@
+#include "elementwise_rows.h"
+#include "rotation.h"
+
+namespace tokenmill {
+
+const ElementwiseKernels* portable_elementwise() {
+  static const ElementwiseKernels table = {
+      {rms_norm_rows<float>, rms_norm_rows<uint16_t>},
+      {activate_rows<float>, activate_rows<uint16_t>},
+      {rotate_and_write_tokens<float>, rotate_and_write_tokens<uint16_t>},
+  };
+  return &table;
+}
+
+}  // namespace tokenmill

@@ -1,0 +1,147 @@
+"""Random steps for any attention backend, and what a naive float64 computation makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tokenmill.backends.attention.base import AttentionBackend, AttentionBatch, AttentionSpec
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens of one sequence: all its keys, and how many of them are queried in this step."""
+
+    num_queries: int
+    seq_len: int
+
+
+DECODES = [Span(1, n) for n in (1, 7, 8, 9, 40, 130, 131, 300)]
+PROMPTS = [Span(n, n) for n in (2, 8, 33, 70)]
+CHUNKS = [Span(n, m) for n, m in ((2, 3), (8, 24), (5, 61), (40, 47), (1, 30))]
+BATCHES = {
+    "decodes": (DECODES, len(DECODES)),
+    "prompts": (PROMPTS, 0),
+    "chunks": (CHUNKS, 0),
+    "mixed": ([*DECODES, *CHUNKS, *PROMPTS], len(DECODES)),
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "sliding window": {"sliding_window": 11},
+    "sliding window of one token": {"sliding_window": 1},
+    "soft cap": {"logits_soft_cap": 0.7},
+    "window and cap": {"sliding_window": 37, "logits_soft_cap": 0.7},
+}
+
+
+class Step:
+    """A random step: caches that are NaN wherever no token of a sequence lies."""
+
+    def __init__(
+        self,
+        backend: type[AttentionBackend],
+        spec: AttentionSpec,
+        sequences: Sequence[Span],
+        num_decodes: int,
+        seed: int = 0,
+    ) -> None:
+        self.spec, self.sequences = spec, sequences
+        self.generator = torch.Generator().manual_seed(seed)
+        self.backend = backend(spec)
+        lengths = [s.num_queries for s in sequences]
+        self.q = [self._random(n, spec.num_heads) for n in lengths]
+        self.k = [self._random(s.seq_len, spec.num_kv_heads) for s in sequences]
+        self.v = [self._random(s.seq_len, spec.num_kv_heads) for s in sequences]
+        self.slots = self._place()
+        self.batch = self._batch(sequences, num_decodes)
+        self.cache = self.fill()
+
+    def _random(self, *shape: int) -> torch.Tensor:
+        values = torch.randn(*shape, self.spec.head_size, generator=self.generator)
+        return values.to(self.spec.device, self.spec.dtype)
+
+    def _place(self) -> list[torch.Tensor]:
+        """Slots of every token, over blocks in random order; block 0 belongs to nobody."""
+        size = self.spec.block_size
+        counts = [-(-s.seq_len // size) for s in self.sequences]
+        blocks = torch.randperm(sum(counts) + 3, generator=self.generator) + 1
+        self.num_blocks = int(blocks.max()) + 1
+        self.tables = list(torch.split(blocks[: sum(counts)], counts))
+        return [
+            (table[:, None] * size + torch.arange(size)).flatten()[: s.seq_len]
+            for table, s in zip(self.tables, self.sequences, strict=True)
+        ]
+
+    def fill(self) -> torch.Tensor:
+        """The cache before the step, written by an earlier one: the tokens before the queries."""
+        shape = self.backend.kv_cache_shape(self.num_blocks)
+        cache = torch.full(shape, torch.nan, dtype=self.spec.dtype, device=self.spec.device)
+        for index, s in enumerate(self.sequences):
+            known = s.seq_len - s.num_queries
+            if known == 0:
+                continue
+            k, v = self.k[index][:known], self.v[index][:known]
+            batch = self._batch([Span(known, known)], 0, first=index)
+            q = k.new_zeros(known, self.spec.num_heads, self.spec.head_size)
+            metadata = self.backend.build_metadata(batch)
+            self.backend.forward(0, q, k, v, cache, metadata, torch.empty_like(q))
+        return cache
+
+    def _batch(self, sequences: Sequence[Span], num_decodes: int, first: int = 0) -> AttentionBatch:
+        query_lens = [s.num_queries for s in sequences]
+        mine = range(first, first + len(sequences))
+        tables = torch.nn.utils.rnn.pad_sequence([self.tables[i] for i in mine], batch_first=True)
+        new_slots = [
+            self.slots[i][s.seq_len - s.num_queries : s.seq_len]
+            for i, s in zip(mine, sequences, strict=True)
+        ]
+        device = self.spec.device
+        return AttentionBatch(
+            query_start_loc=torch.tensor([0, *query_lens]).cumsum(0).int().to(device),
+            seq_lens=torch.tensor([s.seq_len for s in sequences]).int().to(device),
+            block_tables_bm=tables.int().to(device),
+            slot_mapping_t=torch.cat(new_slots).to(device),
+            query_lens_host=query_lens,
+            seq_lens_host=[s.seq_len for s in sequences],
+            num_decodes=num_decodes,
+        )
+
+    def run(self) -> list[torch.Tensor]:
+        """The backend's output per sequence."""
+        lengths = self.batch.query_lens_host
+        new = [slice(s.seq_len - s.num_queries, None) for s in self.sequences]
+        new_k = torch.cat([k[tokens] for k, tokens in zip(self.k, new, strict=True)])
+        new_v = torch.cat([v[tokens] for v, tokens in zip(self.v, new, strict=True)])
+        q = torch.cat(self.q)
+        out = torch.full_like(q, torch.nan)
+        metadata = self.backend.build_metadata(self.batch)
+        self.backend.forward(0, q, new_k, new_v, self.cache, metadata, out)
+        return list(torch.split(out, list(lengths)))
+
+    def expected(self) -> list[torch.Tensor]:
+        """Query by query, in float64."""
+        return [attend(self.spec, q, k, v) for q, k, v in zip(self.q, self.k, self.v, strict=True)]
+
+    def check(self, tolerance: float = 2e-6) -> None:
+        for actual, expected in zip(self.run(), self.expected(), strict=True):
+            torch.testing.assert_close(
+                actual.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=False
+            )
+
+
+def attend(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention of one sequence's last tokens, in float64."""
+    q, k, v = q.double(), k.double(), v.double()
+    k, v = (x.repeat_interleave(spec.num_heads // spec.num_kv_heads, dim=1) for x in (k, v))
+    rows = []
+    for index, query in enumerate(q):
+        end = k.shape[0] - q.shape[0] + index + 1
+        start = max(0, end - (spec.sliding_window or end))
+        scores = torch.einsum("hd,lhd->hl", query, k[start:end]) * spec.scale
+        if spec.logits_soft_cap is not None:
+            scores = spec.logits_soft_cap * torch.tanh(scores / spec.logits_soft_cap)
+        rows.append(torch.einsum("hl,lhd->hd", scores.softmax(-1), v[start:end]))
+    return torch.stack(rows) if rows else q
