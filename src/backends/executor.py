@@ -21,7 +21,7 @@ from .device import choose_device, choose_dtype
 from .models.decoder import Decoder
 from .models.loader import load_decoder
 from .models.projections import Projections
-from .runner import ModelRunner
+from .runner import ModelRunner, StepModel
 from .warmup import measure_gpu_memory
 from .weights.checkpoint import Checkpoint, open_checkpoint
 from .weights.default_model import find_default_model
@@ -92,7 +92,8 @@ class ModelExecutor:
         )
         info = _describe(checkpoint, decoder, attention, layout, num_blocks)
         _log_loaded(info, decoder, time.monotonic() - started)
-        return cls(info, ModelRunner(decoder, attention, cache))
+        model = _whole_call(decoder, attention, cache)
+        return cls(info, ModelRunner(decoder, attention, cache, model))
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step. Raises DeviceError when the device cannot go on."""
@@ -171,6 +172,17 @@ def _choose_projections(
     return native_projections(
         checkpoint.config.hidden_act, keeps_quantized=config.dtype == "auto", progress=progress
     )
+
+
+def _whole_call(
+    decoder: Decoder, attention: AttentionBackend, cache: kv_cache.KVCache
+) -> StepModel | None:
+    """All layers in one native call, where every part of the decoder is native."""
+    if attention.name != "cpu":
+        return None
+    from .cpu.decoder_call import make_decoder_call
+
+    return make_decoder_call(decoder, attention, cache)
 
 
 def _count_blocks(

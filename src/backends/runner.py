@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
@@ -25,11 +26,51 @@ from .sampling_batch import SamplingBatch
 NOT_FINITE = "the model's output for this request was not a number; it cannot be continued"
 
 
-class ModelRunner:
-    """Keeps what plans do not repeat: requests' tokens, block tables and sampling parameters."""
+class StepModel(Protocol):
+    """The model, for a whole step."""
+
+    def logits(self, batch: InputBatch) -> torch.Tensor:
+        """float32 [r, v] of the batch's sampled rows, after all its K and V are in the cache."""
+        ...
+
+
+class LayeredModel:
+    """A decoder layer by layer, with any attention backend."""
 
     def __init__(self, decoder: Decoder, attention: AttentionBackend, kv_cache: KVCache) -> None:
         self._decoder = decoder
+        self._attention = attention
+        self._layers = kv_cache.layers
+
+    def logits(self, batch: InputBatch) -> torch.Tensor:
+        """See StepModel."""
+        metadata = self._attention.build_metadata(batch.attention)
+        forward = self._attention.forward
+
+        def attend(
+            layer: int, q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor
+        ) -> torch.Tensor:
+            out_thd = torch.empty_like(q_thd, memory_format=torch.contiguous_format)
+            forward(layer, q_thd, k_tkd, v_tkd, self._layers[layer], metadata, out_thd)
+            return out_thd
+
+        hidden_te = self._decoder.forward(batch.token_ids_t, batch.positions_t, attend)
+        return self._decoder.compute_logits(hidden_te.index_select(0, batch.last_rows_r))
+
+
+class ModelRunner:
+    """Keeps what plans do not repeat: requests' tokens, block tables and sampling parameters."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        attention: AttentionBackend,
+        kv_cache: KVCache,
+        model: StepModel | None = None,
+    ) -> None:
+        """`model` computes the decoder's steps; None: layer by layer."""
+        self._vocab_size = decoder.config.vocab_size
+        self._model = model or LayeredModel(decoder, attention, kv_cache)
         self._attention = attention
         self._kv_cache = kv_cache
         self._states: dict[str, RequestState] = {}
@@ -46,11 +87,11 @@ class ModelRunner:
         batch = build_input_batch(
             plan.grants, states, self._kv_cache.block_size, self._kv_cache.device
         )
-        hidden_te = self._forward(batch)
+        logits_rv = self._model.logits(batch)
         if not batch.sampled:
             return StepResult(step_id=plan.step_id, token_ids=((),) * len(plan.grants))
         rows = [batch.grant_order[i] for i in batch.sampled]
-        sampled = self._sample(hidden_te, batch, [states[row] for row in rows])
+        sampled = self._sample(logits_rv, batch, [states[row] for row in rows])
         return _make_result(plan, rows, sampled, states)
 
     def _take_in(self, plan: StepPlan) -> list[RequestState]:
@@ -62,7 +103,7 @@ class ModelRunner:
         for start in plan.starts:
             assert start.request_id in begin, "a plan grants what it starts"
             self._states[start.request_id] = RequestState(
-                start, begin[start.request_id], self._decoder.config.vocab_size
+                start, begin[start.request_id], self._vocab_size
             )
         assert begin.keys() <= self._states.keys(), "a plan grants requests that were started"
         states = [self._states[request_id] for request_id in begin]
@@ -78,24 +119,9 @@ class ModelRunner:
             source, target = (device_kv, host_kv) if out else (host_kv, device_kv)
             self._attention.copy_blocks(source, target, copies.pairs)
 
-    def _forward(self, batch: InputBatch) -> torch.Tensor:
-        metadata = self._attention.build_metadata(batch.attention)
-        layers = self._kv_cache.layers
-        forward = self._attention.forward
-
-        def attend(
-            layer: int, q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor
-        ) -> torch.Tensor:
-            out_thd = torch.empty_like(q_thd, memory_format=torch.contiguous_format)
-            forward(layer, q_thd, k_tkd, v_tkd, layers[layer], metadata, out_thd)
-            return out_thd
-
-        return self._decoder.forward(batch.token_ids_t, batch.positions_t, attend)
-
     def _sample(
-        self, hidden_te: torch.Tensor, batch: InputBatch, states: Sequence[RequestState]
+        self, logits_rv: torch.Tensor, batch: InputBatch, states: Sequence[RequestState]
     ) -> Sampled:
-        logits_rv = self._decoder.compute_logits(hidden_te.index_select(0, batch.last_rows_r))
         if self._sampling is None or not self._sampling.holds(states):
             self._sampling = SamplingBatch(states, logits_rv.shape[1], logits_rv.device)
         positions_r = batch.positions_t.index_select(0, batch.last_rows_r) + 1

@@ -65,7 +65,7 @@ class CPUAttention:
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
         self._ops = AttentionOps(load_library())
-        self._struct = AttentionSpecStruct(
+        self.struct = AttentionSpecStruct(
             num_heads=spec.num_heads,
             num_kv_heads=spec.num_kv_heads,
             head_size=spec.head_size,
@@ -93,7 +93,7 @@ class CPUAttention:
             block_tables_stride=tables_bm.stride(0),
         )
         return CPUMetadata(
-            plan=self._ops.plan(self._struct, struct),
+            plan=self._ops.plan(self.struct, struct),
             slot_mapping_t=batch.slot_mapping_t,
             batch=batch,
         )
@@ -112,7 +112,7 @@ class CPUAttention:
         q_thd, k_tkd, v_tkd = (_with_whole_tokens(x) for x in (q_thd, k_tkd, v_tkd))
         assert out_thd.is_contiguous() and kv_cache.is_contiguous()
         write = RotateAndWriteCallStruct(
-            spec=self._struct,
+            spec=self.struct,
             k=k_tkd.data_ptr(),
             k_stride=k_tkd.stride(0),
             v=v_tkd.data_ptr(),

@@ -73,28 +73,28 @@ class Decoder:
         """`is_tied` says that `lm_head` holds the embedding's numbers."""
         self.config = config
         self.layers = tuple(layers)
-        self._embedding_ve = embedding_ve
-        self._norm = norm
-        self._lm_head = lm_head
+        self.embedding_ve = embedding_ve
+        self.norm = norm
+        self.lm_head = lm_head
         self._is_tied = is_tied
-        self._rotary = rotary
+        self.rotary = rotary
         self._num_rotated_heads = config.num_heads + config.num_kv_heads
 
     @property
     def num_parameters(self) -> int:
         """Numbers in all weights; tied embeddings count once."""
-        total = self._embedding_ve.numel() + self._norm.weight.numel()
-        total += 0 if self._is_tied else self._lm_head.num_parameters
+        total = self.embedding_ve.numel() + self.norm.weight.numel()
+        total += 0 if self._is_tied else self.lm_head.num_parameters
         return total + sum(self._count(layer) for layer in self.layers)
 
     @property
     def num_bytes(self) -> int:
         """Memory of all weights."""
-        head = self._lm_head.num_bytes
-        if self._is_tied and isinstance(self._lm_head, Head):
+        head = self.lm_head.num_bytes
+        if self._is_tied and isinstance(self.lm_head, Head):
             head = 0  # it is the embedding itself
         linears = (linear for layer in self.layers for linear in layer.linears)
-        return self._embedding_ve.nbytes + head + sum(linear.num_bytes for linear in linears)
+        return self.embedding_ve.nbytes + head + sum(linear.num_bytes for linear in linears)
 
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
@@ -103,18 +103,18 @@ class Decoder:
 
         Positions are below `config.max_position_embeddings`; both inputs are int32 or int64.
         """
-        hidden_te = F.embedding(token_ids_t, self._embedding_ve)
-        cos_t1c, sin_t1c = self._rotary.at(positions_t)
+        hidden_te = F.embedding(token_ids_t, self.embedding_ve)
+        cos_t1c, sin_t1c = self.rotary.at(positions_t)
         for index, layer in enumerate(self.layers):
             q_thd, k_tkd, v_tkd = self._project(layer, hidden_te, cos_t1c, sin_t1c)
             attended_te = attend(index, q_thd, k_tkd, v_tkd).flatten(1)
             hidden_te = hidden_te + layer.attention_output(attended_te)
             hidden_te = hidden_te + self._feed_forward(layer, hidden_te)
-        return self._norm(hidden_te)
+        return self.norm(hidden_te)
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
         """Logits [r, v] in float32 of chosen rows of `forward`'s result."""
-        return self._lm_head(hidden_re)
+        return self.lm_head(hidden_re)
 
     def _project(
         self,

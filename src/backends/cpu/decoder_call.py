@@ -1,0 +1,195 @@
+"""A whole decoder as one call of the native library: no Python between its layers.
+
+Shape suffixes: t tokens, r sampled rows, e hidden size, i intermediate size, v vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+
+from ..attention.base import AttentionBackend
+from ..attention.cpu import CPUAttention
+from ..input_batch import InputBatch
+from ..kv_cache import KVCache
+from ..models.decoder import Decoder, DecoderLayer
+from ..models.projections import Projection
+from .attention_ops import AttentionSpecStruct
+from .library import PackedLinearStruct, load_library
+from .projections import NativeLinear
+
+_POINTER = ctypes.c_void_p
+_PACKED = ctypes.POINTER(PackedLinearStruct)
+
+
+class DecoderLayerStruct(ctypes.Structure):
+    """`DecoderLayer` of csrc/decoder.h."""
+
+    _fields_ = (
+        ("input_norm", _POINTER),
+        ("post_attention_norm", _POINTER),
+        ("q_norm", _POINTER),
+        ("k_norm", _POINTER),
+        ("qkv", _PACKED),
+        ("qkv_bias", _POINTER),
+        ("attention_output", _PACKED),
+        ("attention_output_bias", _POINTER),
+        ("gate_up", _PACKED),
+        ("gate_up_bias", _POINTER),
+        ("down", _PACKED),
+        ("down_bias", _POINTER),
+    )
+
+
+class DecoderModelStruct(ctypes.Structure):
+    """`DecoderModel` of csrc/decoder.h."""
+
+    _fields_ = (
+        ("spec", AttentionSpecStruct),
+        ("num_layers", ctypes.c_int64),
+        ("layers", ctypes.POINTER(DecoderLayerStruct)),
+        ("hidden_size", ctypes.c_int64),
+        ("intermediate_size", ctypes.c_int64),
+        ("embedding", _POINTER),
+        ("norm", _POINTER),
+        ("head", _PACKED),
+        ("cos", _POINTER),
+        ("sin", _POINTER),
+        ("eps", ctypes.c_float),
+    )
+
+
+class DecoderStepStruct(ctypes.Structure):
+    """`DecoderStep` of csrc/decoder.h."""
+
+    _fields_ = (
+        ("num_tokens", ctypes.c_int64),
+        ("token_ids", _POINTER),
+        ("positions", _POINTER),
+        ("slots", _POINTER),
+        ("plan", _POINTER),
+        ("kv_caches", ctypes.POINTER(_POINTER)),
+        ("hidden", _POINTER),
+        ("normed", _POINTER),
+        ("qkv", _POINTER),
+        ("attended", _POINTER),
+        ("inner", _POINTER),
+        ("num_sampled", ctypes.c_int64),
+        ("sampled_rows", _POINTER),
+        ("sampled", _POINTER),
+        ("logits", _POINTER),
+    )
+
+
+def make_decoder_call(
+    decoder: Decoder, attention: AttentionBackend, kv_cache: KVCache
+) -> DecoderCall | None:
+    """The call, or None unless all is native: attention, and every product with its activation."""
+    linears = [linear for layer in decoder.layers for linear in layer.linears]
+    is_native = all(isinstance(linear, NativeLinear) for linear in (*linears, decoder.lm_head))
+    if not is_native or not isinstance(attention, CPUAttention):
+        return None
+    return DecoderCall(decoder, attention, kv_cache)
+
+
+class DecoderCall:
+    """Computes a step's logits; see StepModel of runner.py."""
+
+    def __init__(self, decoder: Decoder, attention: CPUAttention, kv_cache: KVCache) -> None:
+        self._attention = attention
+        self._config = decoder.config
+        self._kept: list[object] = [decoder, kv_cache]
+        """What the structures point to."""
+        self._caches = (_POINTER * len(kv_cache.layers))(
+            *(layer.data_ptr() for layer in kv_cache.layers)
+        )
+        self._model = self._describe(decoder)
+        self._run: Callable[..., None] = load_library().function(
+            "tm_run_decoder",
+            None,
+            ctypes.POINTER(DecoderModelStruct),
+            ctypes.POINTER(DecoderStepStruct),
+        )
+
+    def logits(self, batch: InputBatch) -> torch.Tensor:
+        """float32 [r, v] of the batch's sampled rows, after all its K and V are in the cache."""
+        config, num_tokens = self._config, batch.token_ids_t.shape[0]
+        metadata = self._attention.build_metadata(batch.attention)
+        q_size = config.num_heads * config.head_size
+        kv_size = config.num_kv_heads * config.head_size
+        num_sampled = batch.last_rows_r.shape[0]
+
+        def scratch(size: int, rows: int = num_tokens) -> torch.Tensor:
+            return torch.empty(rows, size, dtype=torch.bfloat16)
+
+        hidden_te, normed_te = scratch(config.hidden_size), scratch(config.hidden_size)
+        qkv, attended = scratch(q_size + 2 * kv_size), scratch(q_size)
+        inner_ti = scratch(config.intermediate_size)
+        sampled_re = scratch(config.hidden_size, num_sampled)
+        logits_rv = torch.empty(num_sampled, config.vocab_size)
+        step = DecoderStepStruct(
+            num_tokens=num_tokens,
+            token_ids=batch.token_ids_t.data_ptr(),
+            positions=batch.positions_t.data_ptr(),
+            slots=batch.attention.slot_mapping_t.data_ptr(),
+            plan=metadata.plan.address,
+            kv_caches=self._caches,
+            hidden=hidden_te.data_ptr(),
+            normed=normed_te.data_ptr(),
+            qkv=qkv.data_ptr(),
+            attended=attended.data_ptr(),
+            inner=inner_ti.data_ptr(),
+            num_sampled=num_sampled,
+            sampled_rows=batch.last_rows_r.data_ptr(),
+            sampled=sampled_re.data_ptr(),
+            logits=logits_rv.data_ptr(),
+        )
+        self._run(ctypes.byref(self._model), ctypes.byref(step))
+        return logits_rv
+
+    def _describe(self, decoder: Decoder) -> DecoderModelStruct:
+        config = decoder.config
+        layers = (DecoderLayerStruct * len(decoder.layers))(
+            *(self._describe_layer(layer) for layer in decoder.layers)
+        )
+        return DecoderModelStruct(
+            spec=self._attention.struct,
+            num_layers=len(decoder.layers),
+            layers=layers,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            embedding=decoder.embedding_ve.data_ptr(),
+            norm=self._floats(decoder.norm.weight),
+            head=self._packed(decoder.lm_head)[0],
+            cos=self._floats(decoder.rotary.cos_pc),
+            sin=self._floats(decoder.rotary.sin_pc),
+            eps=config.rms_norm_eps,
+        )
+
+    def _describe_layer(self, layer: DecoderLayer) -> DecoderLayerStruct:
+        struct = DecoderLayerStruct(
+            input_norm=self._floats(layer.input_norm.weight),
+            post_attention_norm=self._floats(layer.post_attention_norm.weight),
+        )
+        if layer.qk_norm is not None:
+            struct.q_norm = self._floats(layer.qk_norm.weight[0])
+            struct.k_norm = self._floats(layer.qk_norm.weight[self._config.num_heads])
+        struct.qkv, struct.qkv_bias = self._packed(layer.qkv)
+        struct.attention_output, struct.attention_output_bias = self._packed(layer.attention_output)
+        struct.gate_up, struct.gate_up_bias = self._packed(layer.gate_up)
+        struct.down, struct.down_bias = self._packed(layer.down)
+        return struct
+
+    def _packed(self, linear: Projection) -> tuple[object, int | None]:
+        """Weights and bias of a product, for the library."""
+        assert isinstance(linear, NativeLinear)
+        bias = None if linear.bias is None else linear.bias.data_ptr()
+        return ctypes.pointer(linear.packed.struct), bias
+
+    def _floats(self, tensor: torch.Tensor) -> int:
+        """Address of the numbers as float32, kept as long as this object."""
+        kept = tensor.float().contiguous()
+        self._kept.append(kept)
+        return kept.data_ptr()
