@@ -22,6 +22,8 @@ class Choice:
     provider: Provider
     options: Table
     origin: str
+    others: tuple[Provider, ...] = ()
+    """For "auto": who may fill the slot if `provider` cannot, best first."""
 
 
 def choose(config: EngineConfig, plugins: PluginSet) -> dict[str, Choice]:
@@ -40,16 +42,18 @@ def configured(slot: str, plugins: PluginSet) -> Choice:
     if setting.use is None:
         raise PluginError(f"{setting.origin}: no {label(slot)} is chosen; add `use = ...`")
     try:
-        provider = _find(slot, setting.use, plugins)
+        provider, *others = _find(slot, setting.use, plugins)
     except PluginError as error:
         raise PluginError(f"{setting.origin}: {error}") from error
-    return Choice(provider=provider, options=setting.options, origin=setting.origin)
+    return Choice(
+        provider=provider, options=setting.options, origin=setting.origin, others=tuple(others)
+    )
 
 
 def _choose(slot: str, flagged: str | None, plugins: PluginSet) -> Choice:
     if flagged is None:
         return configured(slot, plugins)
-    provider = _find(slot, flagged, plugins)
+    provider, *others = _find(slot, flagged, plugins)
     setting = _setting(slot, plugins)
     options = setting.options
     if options and setting.use and configured(slot, plugins).provider is not provider:
@@ -60,7 +64,7 @@ def _choose(slot: str, flagged: str | None, plugins: PluginSet) -> Choice:
             chosen=provider.name,
         )
         options = {}
-    return Choice(provider=provider, options=options, origin=setting.origin)
+    return Choice(provider=provider, options=options, origin=setting.origin, others=tuple(others))
 
 
 def _setting(slot: str, plugins: PluginSet) -> SlotSetting:
@@ -68,12 +72,12 @@ def _setting(slot: str, plugins: PluginSet) -> SlotSetting:
     return plugins.settings.slots.get(slot, empty)
 
 
-def _find(slot: str, name: str, plugins: PluginSet) -> Provider:
-    """By name; for attention, auto is the first backend that an enabled plugin offers."""
+def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
+    """By name; for attention, auto is every backend that enabled plugins offer, in their order."""
     offered = plugins.registry.providers(slot)
     if slot == "attention_backend" and name == "auto" and offered:
-        return offered[0]
-    return plugins.find(slot, name)
+        return offered
+    return (plugins.find(slot, name),)
 
 
 def _flagged(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:

@@ -6,10 +6,11 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 from .admission_hook import AdmissionHook
+from .auto_backend import AutoBackend
 from .client import EngineClient, Load
 from .config import EngineConfig
 from .decision_hook import FAILED, DecisionHook
@@ -107,7 +108,16 @@ class PluginHost:
 
         Built on first use, because that imports torch. Raises PluginError.
         """
-        return fill_slot(self._built, "attention_backend")
+        choice = self._built.choices["attention_backend"]
+        if not choice.others:
+            return fill_slot(self._built, "attention_backend")
+        build = self._built.plugins.registry.build
+        return AutoBackend(
+            [
+                (provider.name, partial(build, "attention_backend", provider.name))
+                for provider in (choice.provider, *choice.others)
+            ]
+        )
 
     @property
     def uses_swap(self) -> bool:

@@ -49,6 +49,9 @@ class ChangedCheckpoint:
     def tensor(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
+    def quantized(self, name: str) -> None:
+        return None
+
 
 def load(changes: Mapping[str, torch.Tensor | None]) -> Decoder:
     return load_decoder(

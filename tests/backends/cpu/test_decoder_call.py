@@ -1,0 +1,232 @@
+"""A whole native decoder: near float32 on the same weights, whatever the batch, chunks and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+
+from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
+from tokenmill.backends.attention.cpu import CPUAttention
+from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.cpu.decoder_call import DecoderCall, make_decoder_call
+from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.projections import NativeProjections
+from tokenmill.backends.input_batch import build_input_batch
+from tokenmill.backends.kv_cache import KVCache, allocate
+from tokenmill.backends.models.config import ModelConfig
+from tokenmill.backends.models.decoder import Decoder
+from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.random_weights import random_checkpoint
+from tokenmill.backends.request_state import RequestState
+from tokenmill.backends.runner import LayeredModel
+from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.core.plan import Grant, RequestStart
+from tokenmill.core.sampling_params import SamplingParams
+
+from ..models.dense import compute_logits, ignore_progress
+from ..weights.gguf_writing import write_gguf
+
+CPU = torch.device("cpu")
+BLOCK_SIZE = 16
+PLAIN = ModelConfig(
+    architecture="LlamaForCausalLM",
+    num_layers=3,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_size=16,
+    intermediate_size=96,
+    vocab_size=200,
+    max_position_embeddings=256,
+    rms_norm_eps=1e-5,
+)
+CONFIGS = {
+    "plain": PLAIN,
+    "tied": replace(PLAIN, tie_word_embeddings=True),
+    "biases": replace(PLAIN, attention_bias=True, attention_output_bias=True, mlp_bias=True),
+    "qk-norm": replace(PLAIN, qk_norm=True, head_size=32),
+    "window": replace(PLAIN, sliding_window=9),
+    "gelu": replace(PLAIN, hidden_act="gelu"),
+}
+TOLERANCE = 0.06
+"""Of the logits' spread: some twenty roundings to 8 bits on the way."""
+
+
+def load(checkpoint: Checkpoint, library: Library) -> Decoder:
+    activation = checkpoint.config.hidden_act
+    projections = NativeProjections(library, activation, keeps_quantized=True)
+    return load_decoder(
+        checkpoint,
+        dtype=torch.bfloat16,
+        device=CPU,
+        progress=ignore_progress,
+        projections=projections,
+    )
+
+
+def reference(checkpoint: Checkpoint) -> Decoder:
+    return load_decoder(checkpoint, dtype=torch.float32, device=CPU, progress=ignore_progress)
+
+
+def spec_of(config: ModelConfig) -> AttentionSpec:
+    return AttentionSpec(
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_size=config.head_size,
+        block_size=BLOCK_SIZE,
+        dtype=torch.bfloat16,
+        device=CPU,
+        scale=config.attention_scale,
+        sliding_window=config.sliding_window,
+    )
+
+
+def cache_of(config: ModelConfig, attention: AttentionBackend) -> KVCache:
+    cache = allocate(
+        attention,
+        num_layers=config.num_layers,
+        num_blocks=24,
+        num_host_blocks=0,
+        block_size=BLOCK_SIZE,
+        dtype=torch.bfloat16,
+        device=CPU,
+    )
+    for layer in cache.layers:
+        layer.fill_(torch.nan)  # what nobody wrote must not be read
+    return cache
+
+
+class Sequences:
+    """Requests with tokens that the test knows, computed in the amounts that it says."""
+
+    def __init__(self, model: DecoderCall | LayeredModel, prompts: Sequence[Sequence[int]]) -> None:
+        self._model = model
+        self._states = [
+            RequestState(
+                RequestStart(
+                    request_id=str(i),
+                    token_ids=tuple(prompt),
+                    num_prompt_tokens=len(prompt),
+                    sampling_params=SamplingParams(),
+                    seed=0,
+                    stop_token_ids=(),
+                ),
+                0,
+                PLAIN.vocab_size,
+            )
+            for i, prompt in enumerate(prompts)
+        ]
+        self._free = list(range(23, -1, -2)) + list(range(0, 24, 2))
+
+    def compute(self, amounts: Sequence[int]) -> dict[int, torch.Tensor]:
+        """Logits after the last token, of those that are computed to their end."""
+        grants, states, numbers = [], [], []
+        for number, (state, amount) in enumerate(zip(self._states, amounts, strict=True)):
+            if not amount:
+                continue
+            start = state.num_computed_tokens
+            missing = -(-(start + amount) // BLOCK_SIZE) - len(state.block_table)
+            grant = Grant(
+                request_id=str(number),
+                start=start,
+                num_tokens=amount,
+                new_block_ids=tuple(self._free.pop() for _ in range(missing)),
+                samples=start + amount == len(state.token_ids),
+            )
+            state.advance(grant, BLOCK_SIZE, 24)
+            grants.append(grant)
+            states.append(state)
+            numbers.append(number)
+        batch = build_input_batch(grants, states, BLOCK_SIZE, CPU)
+        logits_rv = self._model.logits(batch)
+        assert logits_rv.dtype is torch.float32
+        rows = [numbers[batch.grant_order[i]] for i in batch.sampled]
+        return dict(zip(rows, logits_rv, strict=True))
+
+
+def prompts(*lengths: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    size = PLAIN.vocab_size
+    return [torch.randint(size, (n,), generator=generator).tolist() for n in lengths]
+
+
+def assert_near(found: torch.Tensor, decoder: Decoder, tokens: Sequence[int]) -> None:
+    with torch.inference_mode():
+        right = compute_logits(decoder, torch.tensor(tokens))[-1]
+    assert (found - right).abs().max() < TOLERANCE * right.std() * 4
+
+
+def native(decoder: Decoder) -> DecoderCall:
+    attention = CPUAttention(spec_of(decoder.config))
+    call = make_decoder_call(decoder, attention, cache_of(decoder.config, attention))
+    assert call is not None
+    return call
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in ("gelu", "window")])
+def test_logits_are_near_float32_for_chunks_and_decodes_in_one_batch(
+    name: str, library: Library
+) -> None:
+    checkpoint = random_checkpoint(CONFIGS[name], 4)
+    tokens = prompts(37, 1, 20, 33)
+    sequences = Sequences(native(load(checkpoint, library)), tokens)
+    found = sequences.compute([32, 1, 13, 0])
+    assert list(found) == [1]
+    found |= sequences.compute([5, 0, 6, 33]) | sequences.compute([0, 0, 1, 0])
+    right = reference(checkpoint)
+    for number, token_ids in enumerate(tokens):
+        assert_near(found[number], right, token_ids)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_layer_by_layer_is_near_it_with_either_attention(name: str, library: Library) -> None:
+    config = CONFIGS[name]
+    decoder = load(random_checkpoint(config, 4), library)
+    tokens = prompts(37, 5)
+    outputs = []
+    for attention in (CPUAttention(spec_of(config)), TorchAttention(spec_of(config))):
+        model = LayeredModel(decoder, attention, cache_of(config, attention))
+        outputs.append(Sequences(model, tokens).compute([37, 5]))
+    call = make_decoder_call(
+        decoder, attention := CPUAttention(spec_of(config)), cache_of(config, attention)
+    )
+    assert (call is None) is (name == "gelu")  # its activation is torch's
+    if call is not None:
+        outputs.append(Sequences(call, tokens).compute([37, 5]))
+    for number in (0, 1):
+        first, *others = (found[number] for found in outputs)
+        for other in others:
+            assert (first - other).abs().max() < TOLERANCE * first.std() * 4
+
+
+@pytest.mark.parametrize(
+    "kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0]
+)
+def test_quantized_weights_stay_what_they_are(
+    kind: GGMLQuantizationType, library: Library, tmp_path: Path
+) -> None:
+    config = replace(PLAIN, tie_word_embeddings=True)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, random_checkpoint(config, 4), kind=kind)
+    checkpoint = open_checkpoint(path)
+    decoder = load(checkpoint, library)
+    floats = load(random_checkpoint(config, 4), library)
+    assert decoder.num_parameters == floats.num_parameters
+    assert decoder.num_bytes < 0.75 * floats.num_bytes
+    (tokens,) = prompts(37)
+    found = Sequences(native(decoder), [tokens]).compute([37])
+    assert_near(found[0], reference(checkpoint), tokens)
+
+
+def test_a_request_s_logits_do_not_depend_on_the_others_of_its_kind(library: Library) -> None:
+    decoder = load(random_checkpoint(PLAIN, 4), library)
+    tokens = prompts(37, 20, 9)
+    together = Sequences(native(decoder), tokens).compute([37, 20, 9])
+    for number, token_ids in enumerate(tokens):
+        alone = Sequences(native(decoder), [token_ids]).compute([len(token_ids)])[0]
+        assert (alone - together[number]).abs().max() < TOLERANCE * alone.std()
