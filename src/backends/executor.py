@@ -32,8 +32,8 @@ log = get_logger("model")
 class ModelExecutor:
     """Runs plans on the device; everything on the one thread that the engine gives it.
 
-    On a CPU it computes with as many threads as torch has been given: one per core, unless
-    OMP_NUM_THREADS or torch.set_num_threads say otherwise.
+    On a CPU it computes with as many threads as torch has been given when the first one is made:
+    one per core, unless OMP_NUM_THREADS or torch.set_num_threads say otherwise.
     """
 
     def __init__(self, info: ModelInfo, runner: ModelRunner) -> None:
@@ -93,6 +93,9 @@ class ModelExecutor:
         info = _describe(checkpoint, decoder, attention, layout, num_blocks)
         _log_loaded(info, decoder, time.monotonic() - started)
         model = _whole_call(decoder, attention, cache)
+        if model is not None:
+            # Between steps torch's own threads would spin for a millisecond on the native ones' cores.
+            torch.set_num_threads(1)
         return cls(info, ModelRunner(decoder, attention, cache, model))
 
     def run(self, plan: StepPlan) -> StepResult:

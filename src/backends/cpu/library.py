@@ -11,6 +11,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from .build import BuildError, build_library
@@ -181,6 +183,8 @@ _loaded: Library | None = None
 def load_library(progress: Progress | None = None) -> Library:
     """The library, built if need be; one per process. TOKENMILL_CPU_ISA names its instruction set.
 
+    It computes with one thread per physical core, or fewer if torch was given fewer before.
+
     Raises BuildError where there is none to be had, ConfigError for a wrong instruction set.
     """
     global _loaded
@@ -190,7 +194,7 @@ def load_library(progress: Progress | None = None) -> Library:
             name = os.environ.get(_INSTRUCTION_SET_VARIABLE)
             if name:
                 library.use_instruction_set(name)
-            library.set_threads()
+            library.set_threads(min(place_threads().num_threads, torch.get_num_threads()))
             _loaded = library
         return _loaded
 

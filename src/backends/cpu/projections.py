@@ -108,5 +108,4 @@ def native_projections(
     except BuildError as error:
         log.warning("native_cpu_kernels_missing", reason=str(error), lost="about half of the speed")
         return None
-    library.set_threads(torch.get_num_threads())
     return NativeProjections(library, activation, keeps_quantized=keeps_quantized)
