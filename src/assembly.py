@@ -59,3 +59,10 @@ def verify_default_model(progress: Progress) -> Path:
     path = default_model.find_default_model()
     default_model.verify_default_model(path, progress)
     return path
+
+
+def num_compute_threads() -> int:
+    """Threads that a CPU computes with in this process."""
+    import torch
+
+    return torch.get_num_threads()

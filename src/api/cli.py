@@ -1,4 +1,4 @@
-"""The command line: `tokenmill serve | generate | chat | plugins | model`.
+"""The command line: `tokenmill serve | generate | chat | plugins | simulate | model`.
 
 Importing this file loads no torch, so that `--help` answers at once.
 """
@@ -15,9 +15,9 @@ from typing import NoReturn
 from .. import __version__
 from ..core.errors import TokenmillError
 from ..core.suggest import did_you_mean
-from .commands import chat, generate, model, plugins, serve
+from .commands import chat, generate, model, plugins, serve, simulate
 
-COMMANDS = (serve, generate, chat, plugins, model)
+COMMANDS = (serve, generate, chat, plugins, simulate, model)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,0 +1,204 @@
+"""Measures a real executor: made-up steps for the step-time model, the real loop for its overhead."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from ...core.async_engine import AsyncEngine, EngineParts
+from ...core.config import EngineConfig
+from ...core.errors import ConfigError
+from ...core.interfaces import Executor, ModelInfo, Progress
+from ...core.plan import StepPlan, StepResult
+from ...core.sampling_params import SamplingParams
+from .fitting import fit_step_time
+from .probes import PlanMaker, Probe, knots_up_to, probes_to_check, probes_to_fit
+from .step_time import CheckedStep, StepTimeModel, StepTimes, StepWork
+
+Clock = Callable[[], float]
+_TimedStep = tuple[StepWork, float, float]
+"""What it computed, when it began, when it ended."""
+
+LARGEST_STEP = 512
+"""Tokens up to which steps are measured, more only where the engine's budget is larger."""
+MIN_ROUNDS = 3
+MAX_ROUNDS = 25
+_LOOP_PROMPT = 8
+_LOOP_STEPS = 24
+
+
+def measure_step_times(
+    parts: EngineParts,
+    config: EngineConfig,
+    *,
+    machine: Mapping[str, str | int | float],
+    date: str,
+    progress: Progress,
+    seconds: float = 30.0,
+    clock: Clock = time.perf_counter,
+) -> StepTimes:
+    """Measure steps for about `seconds`, three rounds at least, then the engine's loop.
+
+    Every round runs every step once, in another order, so that a busy moment of the machine hits all
+    alike; the median of the rounds counts. `parts` stay the caller's, who closes them. Raises ConfigError if
+    the KV cache is too small to measure anything.
+    """
+    info = parts.executor.info
+    room = min(info.max_model_len, info.num_blocks * info.block_size)
+    if room < _LOOP_PROMPT + _LOOP_STEPS:
+        raise ConfigError(f"a KV cache of {room} tokens is too small to be measured: enlarge it")
+    knots = knots_up_to(min(room, max(LARGEST_STEP, config.token_budget(info.device))))
+    fitted, checked = probes_to_fit(knots, info), probes_to_check(knots, info)
+    works, medians, num_rounds = _measure_probes(
+        parts.executor, [*fitted, *checked], progress, seconds, clock
+    )
+    model = fit_step_time([(works[probe], medians[probe]) for probe in fitted], knots)
+    model, loop_steps = _measure_loop(parts, config, model, progress, clock)
+    checks = (*(_check(str(p), works[p], medians[p], model) for p in checked), *loop_steps)
+    return StepTimes(
+        date=date,
+        machine=machine,
+        model=info,
+        step_time=model,
+        num_fitted_steps=len(fitted),
+        num_rounds=num_rounds,
+        median_relative_error=statistics.median(step.relative_error for step in checks),
+        checked=checks,
+    )
+
+
+def _check(name: str, work: StepWork, seconds: float, model: StepTimeModel) -> CheckedStep:
+    return CheckedStep(
+        name=name, measured_seconds=seconds, predicted_seconds=model.run_seconds(work)
+    )
+
+
+# Steps alone
+
+
+def _measure_probes(
+    executor: Executor, probes: Sequence[Probe], progress: Progress, seconds: float, clock: Clock
+) -> tuple[dict[Probe, StepWork], dict[Probe, float], int]:
+    """Work and median seconds of each probe, and the number of rounds that counted."""
+    maker = PlanMaker(executor.info)
+    works: dict[Probe, StepWork] = {}
+    taken: dict[Probe, list[float]] = defaultdict(list)
+    _run(executor, maker, probes[0], clock)  # the first step pays for much that later ones find
+    begin = clock()
+    num_rounds = 0
+    while num_rounds < MIN_ROUNDS or (num_rounds < MAX_ROUNDS and clock() - begin < seconds):
+        shuffled = random.Random(num_rounds).sample(probes, len(probes))
+        for index, probe in enumerate(shuffled):
+            works[probe], duration = _run(executor, maker, probe, clock)
+            taken[probe].append(duration)
+            by_rounds = (num_rounds + index / len(probes)) / MIN_ROUNDS
+            progress("measuring steps", min(by_rounds, (clock() - begin) / seconds, 0.99))
+        num_rounds += 1
+    progress("measuring steps", 1.0)
+    return works, {probe: statistics.median(found) for probe, found in taken.items()}, num_rounds
+
+
+def _run(
+    executor: Executor, maker: PlanMaker, probe: Probe, clock: Clock
+) -> tuple[StepWork, float]:
+    """The probe's last step is the measured one."""
+    duration, work = 0.0, None
+    for plan in maker.plans(probe):
+        work = StepWork.of(plan)
+        begin = clock()
+        executor.run(plan)
+        duration = clock() - begin
+    assert work is not None
+    return work, duration
+
+
+# Steps in the engine's loop
+
+
+class _WatchedExecutor:
+    """The executor, and when each of its steps began and ended. Closing is left to the owner."""
+
+    def __init__(self, executor: Executor, clock: Clock) -> None:
+        self.steps: list[_TimedStep] = []
+        self._executor = executor
+        self._clock = clock
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._executor.info
+
+    def run(self, plan: StepPlan) -> StepResult:
+        begin = self._clock()
+        result = self._executor.run(plan)
+        self.steps.append((StepWork.of(plan), begin, self._clock()))
+        return result
+
+    def close(self) -> None:
+        """The owner goes on."""
+
+
+def _measure_loop(
+    parts: EngineParts,
+    config: EngineConfig,
+    model: StepTimeModel,
+    progress: Progress,
+    clock: Clock,
+) -> tuple[StepTimeModel, list[CheckedStep]]:
+    """The model with the loop's overheads, and decodes in the loop as further checks.
+
+    The real engine serves one request, then several: between the end of a step and the begin of
+    the next the device waits for commit, plan and the hand-over between threads.
+    """
+    progress("measuring the engine's loop", 0.0)
+    most = max(1, min(16, config.max_num_seqs, parts.executor.info.num_blocks // 4))
+    waits, checks = {}, []
+    for count, steps in asyncio.run(_serve(parts, config, sorted({1, most}), clock)).items():
+        waits[count] = statistics.median(b[1] - a[2] for a, b in pairwise(steps))
+        seconds = statistics.median(end - begin for _, begin, end in steps)
+        name = f"{count} decodes in the engine's loop"
+        checks.append(_check(name, steps[len(steps) // 2][0], seconds, model))
+    progress("measuring the engine's loop", 1.0)
+    return _with_overhead(model, waits), checks
+
+
+async def _serve(
+    parts: EngineParts, config: EngineConfig, counts: Sequence[int], clock: Clock
+) -> dict[int, list[_TimedStep]]:
+    """By the number of requests: the steps in which all of them decode."""
+    watched = _WatchedExecutor(parts.executor, clock)
+    watched_parts = EngineParts(executor=watched, tokenizer=parts.tokenizer, plugins=parts.plugins)
+    engine = AsyncEngine(config, lambda config, progress: watched_parts)
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=_LOOP_STEPS)
+
+    async def read(number: int) -> None:
+        prompt = [(number + i) % parts.executor.info.vocab_size for i in range(_LOOP_PROMPT)]
+        async for _ in engine.generate(prompt, params):
+            pass
+
+    found = {}
+    async with engine:
+        for count in counts:
+            watched.steps.clear()
+            await asyncio.gather(*(read(number) for number in range(count)))
+            found[count] = [
+                step
+                for step in watched.steps
+                if step[0].num_requests == step[0].num_tokens == count
+            ]
+    return found
+
+
+def _with_overhead(model: StepTimeModel, waits: Mapping[int, float]) -> StepTimeModel:
+    """A straight line through the waits: so much per step, so much per request."""
+    fewest, most = min(waits), max(waits)
+    per_request = 0.0
+    if most > fewest:
+        per_request = max(0.0, (waits[most] - waits[fewest]) / (most - fewest))
+    per_step = max(0.0, waits[fewest] - per_request * fewest)
+    return replace(model, overhead_per_step=per_step, overhead_per_request=per_request)

@@ -1,0 +1,52 @@
+"""An executor that computes nothing and knows how long it would have taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...core.config import EngineConfig
+from ...core.interfaces import ModelInfo
+from ...core.plan import StepPlan, StepResult
+from .step_time import StepTimeModel, StepWork
+
+_TOKEN = 0
+
+
+class TimedExecutor:
+    """Answers at once, and says how long a device would have taken."""
+
+    def __init__(self, info: ModelInfo, model: StepTimeModel) -> None:
+        self.info = info
+        self.step_seconds = 0.0
+        """Of the last step: from the commit before it to its own."""
+        self._model = model
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """One token for each grant that samples, always the same one."""
+        self.step_seconds = self._model.step_seconds(StepWork.of(plan))
+        tokens = tuple((_TOKEN,) if grant.samples else () for grant in plan.grants)
+        return StepResult(step_id=plan.step_id, token_ids=tokens)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def size_kv_cache(measured: ModelInfo, config: EngineConfig, *, swaps: bool) -> ModelInfo:
+    """The measured model, with the KV cache that the settings ask for, or else as it was measured."""
+    token_bytes = measured.kv_bytes_per_block // measured.block_size
+    block_bytes = token_bytes * config.block_size
+    num_blocks = config.num_gpu_blocks_override
+    if num_blocks is None:
+        room = config.kv_cache_memory or measured.num_blocks * measured.kv_bytes_per_block
+        num_blocks = max(1, room // block_bytes)
+    host_room = measured.num_host_blocks * measured.kv_bytes_per_block
+    if config.swap_space is not None:
+        host_room = int(config.swap_space * 2**30)
+    return replace(
+        measured,
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+        num_host_blocks=host_room // block_bytes if swaps else 0,
+        kv_bytes_per_block=block_bytes,
+        eos_token_ids=(),
+    )

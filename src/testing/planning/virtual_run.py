@@ -1,0 +1,271 @@
+"""The shipped engine on a clock that jumps: a workload runs without a model, in no time."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ...core.admission import make_requests
+from ...core.async_engine import EngineParts, fit_max_model_len, make_core
+from ...core.config import EngineConfig
+from ...core.engine import EngineCore, RequestUpdate
+from ...core.errors import (
+    InvalidRequestError,
+    OverloadedError,
+    PluginError,
+    RequestFailedError,
+)
+from ...core.events import PluginFailed, Preempted, Started, StepDone
+from ...core.hookspecs import hookimpl
+from ...core.outputs import FinishReason
+from ...core.plugin_host import PluginHost
+from ...core.request import Request
+from ...core.sampling_params import SamplingParams
+from ...core.step_loop import RETRY_SECONDS
+from ..toy_tokenizer import ToyTokenizer
+from .outcome import Outcome, mean_ms, percentile_ms
+from .step_time import StepTimes
+from .timed_executor import TimedExecutor, size_kv_cache
+from .workload import PlannedRequest
+
+MAX_IDLE_TURNS = 10_000
+"""So many times in a row a policy may put off a step though requests are there."""
+_REASONS = {
+    InvalidRequestError: "never fits",
+    OverloadedError: "overloaded",
+    RequestFailedError: "admission failed",
+}
+
+
+class _Watch:
+    """Counts what the engine tells its observers."""
+
+    def __init__(self, examples: dict[str, str]) -> None:
+        self._examples = examples
+        self.preemptions: Counter[str] = Counter({"recompute": 0, "swap": 0})
+        self.num_fallbacks = 0
+        self.num_queries = 0
+        self.num_hits = 0
+        self.num_steps = 0
+        self.failures: Counter[str] = Counter()
+
+    @hookimpl
+    def on_preempted(self, event: Preempted) -> None:
+        self.preemptions[event.mode] += 1
+        self.num_fallbacks += event.fell_back
+
+    @hookimpl
+    def on_step(self, event: StepDone) -> None:
+        self.num_steps += 1
+        self.num_queries += event.prefix_cache_queries
+        self.num_hits += event.prefix_cache_hits
+
+    @hookimpl
+    def on_plugin_failed(self, event: PluginFailed) -> None:
+        where = f"{event.plugin} in {event.hook}"
+        self.failures[where] += 1
+        self._examples.setdefault(where, event.error)
+
+
+@dataclass(slots=True)
+class _Life:
+    """One request, as its caller would see it."""
+
+    planned: PlannedRequest
+    last_token: float | None = None
+
+
+class VirtualRun:
+    """One engine, one workload. It drives EngineCore and PluginHost as the engine's own loop does,
+    but time passes only when a step or the next arrival says so."""
+
+    def __init__(
+        self, requests: Sequence[PlannedRequest], config: EngineConfig, times: StepTimes
+    ) -> None:
+        """Raises ConfigError or PluginError for settings that cannot work.
+
+        Plugins are asked as in a served engine; only their `lifespan` is not entered.
+        """
+        self.examples: dict[str, str] = {}
+        """The first message of each reason for a refusal, and of each failure of a plugin."""
+        self._config = config
+        self._watch = _Watch(self.examples)
+        self._plugins = PluginHost.load(config, extra=[self._watch])
+        info = size_kv_cache(times.model, config, swaps=self._plugins.uses_swap)
+        self._executor = TimedExecutor(info, times.step_time)
+        self._max_model_len = fit_max_model_len(config, info)
+        self._core = self._make_core()
+        self._coming = deque(requests)
+        self._num_requests = len(requests)
+        self._now = 0.0
+        self._lives: dict[str, _Life] = {}
+        self._refused: Counter[str] = Counter()
+        self._ended: Counter[FinishReason] = Counter()
+        self._ttfts: list[float] = []
+        self._gaps: list[float] = []
+        self._e2e: list[float] = []
+        self._num_input_tokens = 0
+        self._num_output_tokens = 0
+
+    def run(self, progress: Callable[[float], None] = lambda part: None) -> Outcome:
+        """Serve everything. `progress` is called with the part of the requests that are done.
+
+        Raises PluginError when a policy puts off every step for ever.
+        """
+        idle_turns = 0
+        with _quiet():
+            while self._coming or self._core.has_work:
+                self._let_in(self._now)
+                idle_turns = 0 if self._turn() else idle_turns + 1
+                if idle_turns > MAX_IDLE_TURNS:
+                    raise PluginError(
+                        f"the scheduler {self._plugins.names['scheduler']!r} put off every step "
+                        f"{MAX_IDLE_TURNS} times in a row while {self._core.num_waiting} requests "
+                        "waited"
+                    )
+                progress(1 - (len(self._coming) + len(self._lives)) / self._num_requests)
+        return self._outcome()
+
+    # Time
+
+    def _turn(self) -> bool:
+        """One step, or a jump to when there may be one."""
+        plan = self._core.plan(self._now)
+        self._note(self._core.take_updates())
+        if plan is None:
+            self._now = self._next_time()
+            return False
+        result = self._executor.run(plan)
+        end = self._now + self._executor.step_seconds
+        self._let_in(end)  # who comes while the device computes
+        self._now = end
+        self._note(self._core.commit(plan, result, end))
+        return True
+
+    def _next_time(self) -> float:
+        """The next arrival, or when the scheduler wants to be asked again."""
+        times = [self._coming[0].at] if self._coming else []
+        if self._core.has_work:
+            wake_at = self._core.wake_at
+            times.append(self._now + RETRY_SECONDS if wake_at is None else wake_at)
+        return max(self._now, min(times, default=self._now))
+
+    # Requests
+
+    def _let_in(self, until: float) -> None:
+        while self._coming and self._coming[0].at <= until:
+            self._add(self._coming.popleft())
+
+    def _add(self, planned: PlannedRequest) -> None:
+        number = self._num_requests - len(self._coming)
+        try:
+            [request] = self._make_request(planned, f"request-{number}")
+            self._core.add([request], planned.at)
+        except (InvalidRequestError, OverloadedError, RequestFailedError) as error:
+            reason = _REASONS[type(error)]
+            self._refused[reason] += 1
+            self.examples.setdefault(reason, str(error))
+            return
+        self._lives[request.request_id] = _Life(planned)
+
+    def _make_request(self, planned: PlannedRequest, request_id: str) -> list[Request]:
+        """A priority that the order does not know is left out: the policies are to be compared."""
+        return make_requests(
+            request_id=request_id,
+            prompt_token_ids=planned.prompt_token_ids,
+            params=SamplingParams(max_tokens=planned.max_tokens, temperature=0.0, ignore_eos=True),
+            seed=0,
+            priority=planned.priority if self._plugins.order.uses_priority else 0,
+            cache_salt=planned.cache_salt,
+            arrival_time=planned.at,
+            max_model_len=self._max_model_len,
+            info=self._executor.info,
+            config=self._config,
+        )
+
+    def _note(self, updates: Sequence[RequestUpdate]) -> None:
+        for update in updates:
+            life = self._lives[update.request_id]
+            if update.token_ids:
+                self._note_token(life)
+            if update.finish_reason is not None:
+                self._note_end(life, update.finish_reason)
+                del self._lives[update.request_id]
+
+    def _note_token(self, life: _Life) -> None:
+        self._num_output_tokens += 1
+        if life.last_token is None:
+            self._ttfts.append(self._now - life.planned.at)
+        else:
+            self._gaps.append(self._now - life.last_token)
+        life.last_token = self._now
+
+    def _note_end(self, life: _Life, reason: FinishReason) -> None:
+        self._ended[reason] += 1
+        if reason is FinishReason.LENGTH:
+            self._e2e.append(self._now - life.planned.at)
+            self._num_input_tokens += len(life.planned.prompt_token_ids)
+
+    # Begin and end
+
+    def _make_core(self) -> EngineCore:
+        parts = EngineParts(
+            executor=self._executor, tokenizer=ToyTokenizer(), plugins=self._plugins
+        )
+        core = make_core(self._config, parts, self._max_model_len)
+        self._plugins.emit(
+            Started(
+                info=self._executor.info,
+                model_name=self._executor.info.name,
+                max_model_len=self._max_model_len,
+            )
+        )
+        return core
+
+    def _outcome(self) -> Outcome:
+        ttfts, gaps, e2e = sorted(self._ttfts), sorted(self._gaps), sorted(self._e2e)
+        watch, duration = self._watch, self._now
+        completed = self._ended[FinishReason.LENGTH]
+        return Outcome(
+            duration=duration,
+            completed=completed,
+            refused=dict(sorted(self._refused.items())),
+            timed_out=self._ended[FinishReason.ABORT],
+            failed=self._ended[FinishReason.ERROR],
+            total_input_tokens=self._num_input_tokens,
+            total_output_tokens=self._num_output_tokens,
+            request_throughput=completed / duration if duration else 0.0,
+            output_throughput=self._num_output_tokens / duration if duration else 0.0,
+            mean_ttft_ms=mean_ms(ttfts),
+            median_ttft_ms=percentile_ms(ttfts, 0.5),
+            p99_ttft_ms=percentile_ms(ttfts, 0.99),
+            median_itl_ms=percentile_ms(gaps, 0.5),
+            p99_itl_ms=percentile_ms(gaps, 0.99),
+            max_itl_ms=percentile_ms(gaps, 1.0),
+            median_e2el_ms=percentile_ms(e2e, 0.5),
+            p99_e2el_ms=percentile_ms(e2e, 0.99),
+            num_preemptions=dict(watch.preemptions),
+            num_swap_fallbacks=watch.num_fallbacks,
+            prefix_cache_queries=watch.num_queries,
+            prefix_cache_hits=watch.num_hits,
+            prefix_cache_hit_rate=(
+                watch.num_hits / watch.num_queries if watch.num_queries else None
+            ),
+            num_steps=watch.num_steps,
+            plugin_failures=dict(sorted(watch.failures.items())),
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the engine would log while it serves is counted here, and shown at the end."""
+    logger = logging.getLogger("tokenmill")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

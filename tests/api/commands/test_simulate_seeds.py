@@ -1,0 +1,26 @@
+"""`tokenmill simulate seeds`: lives of the engine from the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokenmill.api.cli import main
+
+
+def test_a_few_seeds_run_clean_and_say_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "seeds", "--seed", "3", "--count", "4"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("4 seeds clean in ")
+    assert "preemptions" in printed.out and "seeds" in printed.err
+
+
+def test_a_trace_tells_one_life_step_by_step(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "seeds", "--seed", "3", "--trace"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "LifeSettings(" in lines[0] and lines[-1].startswith("1 seeds clean")
+    assert any(" plan StepPlan(step_id=1," in line for line in lines)
+
+
+def test_no_seeds_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "seeds", "--count", "0"]) == 1
+    assert capsys.readouterr().err == "error: --count must be at least 1, got 0\n"

@@ -1,0 +1,116 @@
+"""Measuring an executor whose times are known, on a clock that only it moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokenmill.core.async_engine import EngineParts
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
+from tokenmill.core.plan import StepPlan, StepResult
+from tokenmill.core.plugin_host import PluginHost
+from tokenmill.testing import ToyTokenizer
+from tokenmill.testing.planning.measuring import measure_step_times
+from tokenmill.testing.planning.probes import PlanMaker, knots_up_to, probes_to_check, probes_to_fit
+from tokenmill.testing.planning.step_time import StepTimeModel, StepTimes, StepWork
+
+from .planning import make_info
+
+KNOWN = StepTimeModel(
+    tokens=tuple((count, 0.05 + 0.002 * count) for count in knots_up_to(512)),
+    per_sampled_token=0.001,
+    per_context_token=1e-5,
+    per_attended_pair=2e-6,
+    per_copied_block=3e-4,
+)
+CONFIG = EngineConfig(disable_log_stats=True, max_num_seqs=8)
+
+
+class SlowExecutor:
+    """Its steps take as long as the known model says."""
+
+    def __init__(self, num_blocks: int = 4096) -> None:
+        self.info = make_info(num_blocks=num_blocks, num_host_blocks=256)
+        self.now = 0.0
+        self.is_closed = False
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.now += KNOWN.run_seconds(StepWork.of(plan))
+        tokens = tuple((0,) if grant.samples else () for grant in plan.grants)
+        return StepResult(step_id=plan.step_id, token_ids=tokens)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def clock(self) -> float:
+        """To look at it takes half a millisecond, as does everything around a step."""
+        self.now += 0.0005
+        return self.now
+
+
+def measure(executor: SlowExecutor) -> StepTimes:
+    stages: list[tuple[str, float]] = []
+    found = measure_step_times(
+        EngineParts(executor=executor, tokenizer=ToyTokenizer(), plugins=PluginHost.load(CONFIG)),
+        CONFIG,
+        machine={"processor": "paper"},
+        date="2026-01-01",
+        progress=lambda stage, part: stages.append((stage, part)),
+        seconds=1.0,
+        clock=executor.clock,
+    )
+    assert {stage for stage, part in stages if part == 1.0} == {
+        "measuring steps",
+        "measuring the engine's loop",
+    }
+    assert all(0 <= part <= 1 for _, part in stages)
+    return found
+
+
+def test_the_known_model_is_found_and_the_checks_agree() -> None:
+    executor = SlowExecutor()
+    found = measure(executor)
+    assert not executor.is_closed
+    assert found.num_rounds == 3 and found.num_fitted_steps > 20
+    assert found.median_relative_error < 0.001
+    for (count, seconds), (_, known) in zip(found.step_time.tokens, KNOWN.tokens, strict=True):
+        assert seconds == pytest.approx(known + 0.0005, rel=1e-3), count
+    for name in ("per_sampled_token", "per_context_token", "per_attended_pair", "per_copied_block"):
+        assert getattr(found.step_time, name) == pytest.approx(getattr(KNOWN, name), rel=1e-2)
+
+
+def test_the_wait_between_two_steps_of_the_loop_is_the_overhead() -> None:
+    found = measure(SlowExecutor()).step_time
+    assert found.overhead_per_step == pytest.approx(0.0005)
+    assert found.overhead_per_request == pytest.approx(0.0, abs=1e-9)
+
+
+def test_decodes_in_the_engine_s_loop_are_among_the_checks() -> None:
+    names = [step.name for step in measure(SlowExecutor()).checked]
+    assert "1 decodes in the engine's loop" in names and "8 decodes in the engine's loop" in names
+
+
+def test_a_small_kv_cache_is_measured_as_far_as_it_goes() -> None:
+    found = measure(SlowExecutor(num_blocks=16))
+    assert found.step_time.tokens[-1][0] == 256
+
+
+def test_a_cache_that_holds_next_to_nothing_is_refused() -> None:
+    executor = SlowExecutor(num_blocks=1)
+    with pytest.raises(ConfigError, match="too small"):
+        measure(executor)
+
+
+def test_the_made_up_steps_are_new_requests_with_blocks_of_their_own() -> None:
+    info = make_info(num_blocks=2048, num_host_blocks=64)
+    knots = knots_up_to(64)
+    maker = PlanMaker(info)
+    seen: set[str] = set()
+    for probe in (*probes_to_fit(knots, info), *probes_to_check(knots, info)):
+        for plan in maker.plans(probe):
+            assert not seen.intersection(start.request_id for start in plan.starts)
+            seen.update(start.request_id for start in plan.starts)
+            granted = [block for grant in plan.grants for block in grant.new_block_ids]
+            assert len(set(granted)) == len(granted) and max(granted, default=0) < 2048
+        assert plan.num_tokens == probe.num_decodes + probe.chunk
+        assert StepWork.of(plan).num_copied_blocks == probe.num_copies
