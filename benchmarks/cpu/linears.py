@@ -37,6 +37,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 from recording import make_parser, record
 
 HIDDEN, INTERMEDIATE, QKV, LAYERS, VOCABULARY = 576, 1536, 960, 30, 49152
+ROUNDS_IN_TURN = 3
+SETTLE_SECONDS = 0.02
+"""Between the sides: OpenMP's threads spin for milliseconds after torch's last product."""
 FORMATS = ("bfloat16", "Q4_0", "Q4_1", "Q8_0")
 
 
@@ -110,9 +113,11 @@ def measure(rounds: dict[str, Callable[[], None]], seconds: float) -> dict[str, 
     busy_before, own_before, started = _busy_seconds(), time.process_time(), time.perf_counter()
     while time.perf_counter() - started < seconds:
         for name, run in rounds.items():
-            begun = time.perf_counter()
-            run()
-            least[name] = min(least[name], (time.perf_counter() - begun) * 1000)
+            time.sleep(SETTLE_SECONDS)
+            for _ in range(ROUNDS_IN_TURN):
+                begun = time.perf_counter()
+                run()
+                least[name] = min(least[name], (time.perf_counter() - begun) * 1000)
     elapsed = time.perf_counter() - started
     others = _busy_seconds() - busy_before - (time.process_time() - own_before)
     return {**least, "others": max(0.0, others / elapsed / (psutil.cpu_count() or 1))}
