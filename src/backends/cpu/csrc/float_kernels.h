@@ -7,9 +7,8 @@
 namespace tokenmill {
 namespace {
 
-// A tile of rows x 2 x 16 sums must leave registers for a pair of weights: 12 rows would spill
-// everywhere but on AVX-512 (32 registers of 16 lanes).
-constexpr int kFloatTileRows = TM_WIDTH == 16 ? 12 : TM_WIDTH == 8 ? 2 : 1;
+// Twice as many rows, then of half panels: the cost of widening a weight is shared by more of them.
+constexpr int kFloatTileRows = TM_WIDTH == 16 ? 12 : 2 * FloatIsa::kMostRowsOfWholePanels;
 
 // What the table of every instruction set has: float weights, and the ends of products.
 inline Kernels make_common_kernels(const char* name) {

@@ -10,6 +10,8 @@ namespace {
 struct FloatIsa {
   using Sum = Lanes;
   using Input = float;
+  // AVX2 has 16 registers: 2 rows of whole panels take 8 for sums, and 8 for a pair of weights.
+  static constexpr int kMostRowsOfWholePanels = TM_WIDTH == 16 ? 12 : TM_WIDTH == 8 ? 2 : 1;
   struct Pair {
     Lanes even, odd;
   };
@@ -53,6 +55,7 @@ struct FloatIsa {
 
 struct FloatF32 {
   using Input = float;
+  using Weights = Lanes;
   static constexpr int64_t kStepBytes = step_bytes(Format::kF32);
   static constexpr int64_t kStepInputs = 1;
   static TM_INLINE Lanes load(const uint8_t* at) {
@@ -66,6 +69,7 @@ struct FloatF32 {
 
 struct FloatBF16 {
   using Input = float;
+  using Weights = FloatIsa::Pair;
   static constexpr int64_t kStepBytes = step_bytes(Format::kBF16);
   static constexpr int64_t kStepInputs = 2;
   static TM_INLINE FloatIsa::Pair load(const uint8_t* at) {

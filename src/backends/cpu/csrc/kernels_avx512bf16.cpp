@@ -12,7 +12,9 @@ namespace {
 
 struct BF16Isa {
   using Sum = __m512;
+  using Pair = __m512bh;
   using Input = uint16_t;
+  static constexpr int kMostRowsOfWholePanels = kMaxTileRows;
 
   static TM_INLINE __m512 zero() { return _mm512_setzero_ps(); }
   static TM_INLINE __m512 splat(float value) { return _mm512_set1_ps(value); }
@@ -36,6 +38,7 @@ struct BF16Isa {
 
 struct DenseBF16 {
   using Input = uint16_t;
+  using Weights = __m512bh;
   static constexpr int64_t kStepBytes = step_bytes(Format::kBF16);
   static constexpr int64_t kStepInputs = 2;
   static TM_INLINE __m512bh load(const uint8_t* at) { return (__m512bh)_mm512_loadu_si512(at); }

@@ -65,51 +65,56 @@ class Inputs {
   int64_t stride_;
 };
 
-template <class Isa, int kRows>
+template <class Isa, int kRows, int kHalves>
 struct Sums {
-  typename Isa::Sum value[kRows][2];
+  typename Isa::Sum value[kRows][kHalves];
 
   TM_INLINE void clear() {
     TM_UNROLL for (int r = 0; r < kRows; r++)
-      TM_UNROLL for (int c = 0; c < 2; c++) value[r][c] = Isa::zero();
+      TM_UNROLL for (int h = 0; h < kHalves; h++) value[r][h] = Isa::zero();
   }
   TM_INLINE void load(const float* at) {
     TM_UNROLL for (int r = 0; r < kRows; r++)
-      TM_UNROLL for (int c = 0; c < 2; c++)
-        value[r][c] = Isa::load(at + r * kPanelRows + c * kLaneRows);
+      TM_UNROLL for (int h = 0; h < kHalves; h++)
+        value[r][h] = Isa::load(at + r * kPanelRows + h * kLaneRows);
   }
   TM_INLINE void store(float* at) const {
     TM_UNROLL for (int r = 0; r < kRows; r++)
-      TM_UNROLL for (int c = 0; c < 2; c++)
-        Isa::store(at + r * kPanelRows + c * kLaneRows, value[r][c]);
+      TM_UNROLL for (int h = 0; h < kHalves; h++)
+        Isa::store(at + r * kPanelRows + h * kLaneRows, value[r][h]);
   }
 };
 
+// Both halves of a panel at once, if their sums fit into the registers.
+template <class Isa, int kRows>
+constexpr int kHalvesAtOnce = kRows <= Isa::kMostRowsOfWholePanels ? 2 : 1;
+
 // Formats whose products go straight into the sums: `Dense` reads one step of one half panel.
 template <class Isa, class Dense, int kRows>
-void dense_tile(const TileCall& call) {
+TM_INLINE void dense_halves(const TileCall& call, int first, Prefetcher prefetch) {
   constexpr int kStepsAtOnce = 4;
+  constexpr int kHalves = kHalvesAtOnce<Isa, kRows>;
   Inputs<typename Dense::Input, kRows> x(call);
-  Prefetcher prefetch(call);
-  Sums<Isa, kRows> sums;
+  Sums<Isa, kRows, kHalves> sums;
   if (call.add_to_sums) {
-    sums.load(call.sums);
+    sums.load(call.sums + first * kLaneRows);
   } else {
     sums.clear();
   }
-  const uint8_t* weights = call.weights;
+  const uint8_t* weights = call.weights + first * Dense::kStepBytes / 2;
   const auto step = [&](int64_t i) __attribute__((always_inline)) {
-    const auto left = Dense::load(weights + i * Dense::kStepBytes);
-    const auto right = Dense::load(weights + i * Dense::kStepBytes + Dense::kStepBytes / 2);
+    typename Dense::Weights half[kHalves];
+    TM_UNROLL for (int h = 0; h < kHalves; h++)
+      half[h] = Dense::load(weights + (2 * i + h) * Dense::kStepBytes / 2);
     TM_UNROLL for (int r = 0; r < kRows; r++) {
       const auto input = Dense::broadcast(x.at(r, i * Dense::kStepInputs));
-      Dense::multiply_add(sums.value[r][0], left, input);
-      Dense::multiply_add(sums.value[r][1], right, input);
+      TM_UNROLL for (int h = 0; h < kHalves; h++)
+        Dense::multiply_add(sums.value[r][h], half[h], input);
     }
   };
   int64_t left_over = call.steps;
   for (; left_over >= kStepsAtOnce; left_over -= kStepsAtOnce) {
-    prefetch.advance<kStepsAtOnce * Dense::kStepBytes / kLine>();
+    prefetch.template advance<kStepsAtOnce * Dense::kStepBytes / kLine>();
     TM_UNROLL for (int i = 0; i < kStepsAtOnce; i++) step(i);
     weights += kStepsAtOnce * Dense::kStepBytes;
     x.advance(kStepsAtOnce * Dense::kStepInputs);
@@ -119,53 +124,66 @@ void dense_tile(const TileCall& call) {
     weights += Dense::kStepBytes;
     x.advance(Dense::kStepInputs);
   }
-  sums.store(call.sums);
+  sums.store(call.sums + first * kLaneRows);
+}
+
+template <class Isa, class Dense, int kRows>
+void dense_tile(const TileCall& call) {
+  dense_halves<Isa, Dense, kRows>(call, 0, Prefetcher(call));
+  if (kHalvesAtOnce<Isa, kRows> == 1)
+    dense_halves<Isa, Dense, kRows>(call, 1, Prefetcher(TileCall{}));
 }
 
 // Block formats: the integers are multiplied as they are, exact in bfloat16, and the block's scale
-// is applied once to the sum over its 32 inputs. `Block` unpacks the pairs of one half panel.
+// is applied once to the sum over its 32 inputs. `Block` unpacks the pairs of one half panel. The
+// totals stay in memory (L1): a block's 16 products per sum hide their one load and store.
+template <class Isa, class Block, int kRows>
+TM_INLINE void block_halves(const TileCall& call, const Inputs<typename Isa::Input, kRows>& x,
+                            const uint8_t* weights, int64_t block, int first) {
+  constexpr int kHalves = kHalvesAtOnce<Isa, kRows>;
+  Sums<Isa, kRows, kHalves> part;
+  part.clear();
+  typename Block::Unpacker unpackers[2] = {
+      typename Block::Unpacker(weights + first * Block::kHalfBytes),
+      typename Block::Unpacker(weights + Block::kHalfBytes)};
+  TM_UNROLL for (int pair = 0; pair < kBlock / 2; pair++) {
+    typename Isa::Pair half[kHalves];
+    TM_UNROLL for (int h = 0; h < kHalves; h++) half[h] = unpackers[h].get(pair);
+    TM_UNROLL for (int r = 0; r < kRows; r++) {
+      const auto input = Isa::broadcast(x.at(r, 2 * pair));
+      TM_UNROLL for (int h = 0; h < kHalves; h++)
+        Isa::multiply_add(part.value[r][h], half[h], input);
+    }
+  }
+  const auto* scales = reinterpret_cast<const uint16_t*>(weights + 2 * Block::kHalfBytes);
+  TM_UNROLL for (int h = 0; h < kHalves; h++) {
+    const int column = (first + h) * kLaneRows;
+    const auto scale = Isa::load_fp16(scales + column);
+    [[maybe_unused]] const auto minimum =
+        Isa::load_fp16(scales + (Block::kHasMinimum ? kPanelRows : 0) + column);
+    TM_UNROLL for (int r = 0; r < kRows; r++) {
+      float* at = call.sums + r * kPanelRows + column;
+      auto total = Isa::fused(Isa::load(at), part.value[r][h], scale);
+      if constexpr (Block::kHasMinimum) {
+        const float sum = call.block_sums[r * call.block_sums_stride + block];
+        total = Isa::fused(total, minimum, Isa::splat(sum));
+      }
+      Isa::store(at, total);
+    }
+  }
+}
+
 template <class Isa, class Block, int kRows>
 void block_tile(const TileCall& call) {
-  constexpr int kPairs = kBlock / 2;
-  // Few rows leave registers for the totals, too; with more they are in memory (L1), where a
-  // block's 16 products per row hide the one load and store.
   Inputs<typename Isa::Input, kRows> x(call);
   Prefetcher prefetch(call);
-  if (!call.add_to_sums) {
-    Sums<Isa, kRows> zeros;
-    zeros.clear();
-    zeros.store(call.sums);
-  }
+  if (!call.add_to_sums) std::memset(call.sums, 0, kRows * kPanelRows * sizeof(float));
   const uint8_t* weights = call.weights;
-  const float* block_sums = call.block_sums;
   for (int64_t block = 0; block < call.steps; block++) {
-    prefetch.advance<Block::kStepBytes / kLine>();
-    Sums<Isa, kRows> part;
-    part.clear();
-    typename Block::Unpacker left(weights), right(weights + Block::kHalfBytes);
-    TM_UNROLL for (int pair = 0; pair < kPairs; pair++) {
-      const auto left_pair = left.get(pair);
-      const auto right_pair = right.get(pair);
-      TM_UNROLL for (int r = 0; r < kRows; r++) {
-        const auto input = Isa::broadcast(x.at(r, 2 * pair));
-        Isa::multiply_add(part.value[r][0], left_pair, input);
-        Isa::multiply_add(part.value[r][1], right_pair, input);
-      }
-    }
-    const auto* scales = reinterpret_cast<const uint16_t*>(weights + 2 * Block::kHalfBytes);
-    TM_UNROLL for (int c = 0; c < 2; c++) {
-      const auto scale = Isa::load_fp16(scales + c * kLaneRows);
-      [[maybe_unused]] const auto minimum =
-          Isa::load_fp16(scales + (Block::kHasMinimum ? kPanelRows : 0) + c * kLaneRows);
-      TM_UNROLL for (int r = 0; r < kRows; r++) {
-        float* at = call.sums + r * kPanelRows + c * kLaneRows;
-        auto total = Isa::fused(Isa::load(at), part.value[r][c], scale);
-        if constexpr (Block::kHasMinimum)
-          total = Isa::fused(total, minimum, Isa::splat(block_sums[r * call.block_sums_stride]));
-        Isa::store(at, total);
-      }
-    }
-    block_sums++;
+    prefetch.template advance<Block::kStepBytes / kLine>();
+    block_halves<Isa, Block, kRows>(call, x, weights, block, 0);
+    if (kHalvesAtOnce<Isa, kRows> == 1)
+      block_halves<Isa, Block, kRows>(call, x, weights, block, 1);
     weights += Block::kStepBytes;
     x.advance(kBlock);
   }
