@@ -34,7 +34,8 @@ class EngineConfig:
         None, "name under which the API serves the model; default: the model's own"
     )
     dtype: str = _knob(
-        "auto", "precision of weights and KV cache: auto, float32, bfloat16 or float16"
+        "auto",
+        "precision of weights and KV cache: auto (on CPUs quantized weights stay so), float32, bfloat16 or float16",
     )
     device: str = _knob("auto", "auto, cpu or cuda")
     seed: int = _knob(0, "seed of the noise of requests that bring none")
@@ -90,7 +91,7 @@ class EngineConfig:
         None, "what happens when KV blocks run out: recompute, or a plugin's name"
     )
     attention_backend: str | None = _knob(
-        None, "how attention is computed: torch, or a plugin's name"
+        None, "how attention is computed: auto, cpu, torch, or a plugin's name"
     )
 
     request_timeout: float | None = _knob(
