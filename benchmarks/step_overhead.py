@@ -3,7 +3,7 @@
 python benchmarks/step_overhead.py --help
 
 The shipped AsyncEngine with the embedded model's tokenizer and the real runner and sampler, but a
-decoder that computes nothing: it answers with logits made beforehand, of the real vocabulary. Every
+model that computes nothing: it answers with logits made beforehand, of the real vocabulary. Every
 request is read as a stream of deltas, as the server does.
 """
 
@@ -23,35 +23,31 @@ from rich.table import Table
 
 from tokenmill import OutputKind, SamplingParams
 from tokenmill.assembly import build_parts
+from tokenmill.backends.input_batch import InputBatch
 from tokenmill.core.async_engine import AsyncEngine, EngineParts
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
 
 
-class InstantDecoder:
-    """Stands in for the model's decoder: right shapes, no work."""
+class InstantModel:
+    """Stands in for the model: logits of the right shape, no work."""
 
-    def __init__(self, config: Any, max_num_seqs: int, num_tokens: int) -> None:
-        self.config = config
-        self._hidden_te = torch.zeros(num_tokens, config.hidden_size)
+    def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        self._logits_rv = torch.randn(max_num_seqs, config.vocab_size, generator=generator)
+        self._logits_rv = torch.randn(max_num_seqs, vocab_size, generator=generator)
 
-    def forward(self, token_ids_t: torch.Tensor, *rest: object) -> torch.Tensor:
-        return self._hidden_te[: token_ids_t.shape[0]]
-
-    def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
-        return self._logits_rv[: hidden_re.shape[0]].clone()
+    def logits(self, batch: InputBatch) -> torch.Tensor:
+        return self._logits_rv[: batch.last_rows_r.shape[0]].clone()
 
 
 def make_engine(max_num_seqs: int, context: int) -> AsyncEngine:
-    """An engine around the instant decoder."""
+    """An engine around the instant model."""
     budget = max_num_seqs * 64
 
     def build(config: EngineConfig, progress: Progress) -> EngineParts:
         parts = build_parts(config, progress)
         runner: Any = parts.executor._runner  # type: ignore[attr-defined]
-        runner._decoder = InstantDecoder(runner._decoder.config, max_num_seqs, budget)
+        runner._model = InstantModel(max_num_seqs, parts.executor.info.vocab_size)
         return parts
 
     config = EngineConfig(
