@@ -94,7 +94,8 @@ struct CacheLayout {
   int64_t head_bytes;
   int64_t block_bytes;
 };
-inline CacheLayout cache_layout(const AttentionSpec& spec) {
+// Static, so that the linker does not take one instruction set's copy for all.
+static inline CacheLayout cache_layout(const AttentionSpec& spec) {
   const int64_t token = int64_t{spec.head_size} * (spec.element == Element::kBF16 ? 2 : 4);
   const int64_t keys = token * spec.block_size;
   return {spec.block_size % 16 == 0 ? 16 : 8, token, keys, 2 * keys, 2 * keys * spec.num_kv_heads};

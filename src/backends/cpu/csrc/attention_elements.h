@@ -23,9 +23,6 @@ TM_INLINE Lanes join_halves(const uint8_t* first, const uint8_t* second) {
 #endif
 }
 
-TM_INLINE void store_as(float* at, Floats value) { store_vector(at, value); }
-TM_INLINE void store_as(uint16_t* at, Floats value) { store_bf16(at, value); }
-
 struct FloatSums {
   using Sum = Lanes;
   using Row = float;

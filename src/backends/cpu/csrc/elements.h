@@ -1,6 +1,8 @@
 // Numbers of either element type, as registers of floats.
 #pragma once
 
+#include <type_traits>
+
 #include "wide.h"
 
 namespace tokenmill {

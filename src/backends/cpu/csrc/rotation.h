@@ -133,9 +133,11 @@ class Rotator {
     uint8_t* group = static_cast<uint8_t*>(call_.kv_cache) + block * layout_.block_bytes +
                      kv_head * layout_.head_bytes + (slot - in_group) * layout_.token_bytes;
     Number changed[kMaxSize];
-    const Number* k = static_cast<const Number*>(call_.k) + token * call_.k_stride + kv_head * size_;
-    const Number* v = static_cast<const Number*>(call_.v) + token * call_.v_stride + kv_head * size_;
-    write_key(change(k, call_.k_norm, changed), layout_.token_bytes, layout_.group, in_group, group);
+    const int64_t head = int64_t{kv_head} * size_;
+    const Number* k = static_cast<const Number*>(call_.k) + token * call_.k_stride + head;
+    const Number* v = static_cast<const Number*>(call_.v) + token * call_.v_stride + head;
+    const Number* key = change(k, call_.k_norm, changed);
+    write_key(key, layout_.token_bytes, layout_.group, in_group, group);
     write_value(v, size_, in_group, group + layout_.value_offset);
   }
 
