@@ -8,7 +8,6 @@ SHORT = [
     "The capital of France is",
     "Once upon a time",
     "1, 2, 3, 4,",
-    "Hello",
     "The",
     "Roses are red,",
     "In 1969, humans first",
@@ -63,27 +62,23 @@ LONG = [
     _PARAGRAPH * repeat + tail
     for repeat, tail in [
         (1, "Years later"),
+        (1, "Question: who dug the channel? Answer:"),
         (2, "The miller's daughter"),
         (3, "In the autumn of that year"),
-        (4, "What nobody knew was"),
         (5, "To sum up:"),
-        (1, "Question: who dug the channel? Answer:"),
-        (2, "Translate to French: the wheel turns."),
-        (6, "The bridge"),
     ]
 ] + [
-    "Numbers: " + ", ".join(str(i * i) for i in range(1, 60)) + ",",
-    "Words: " + " ".join(f"word{i}" for i in range(80)),
-    "def table():\n    return [\n" + "".join(f"        ({i}, {i * 7}),\n" for i in range(40)),
+    "Numbers: " + ", ".join(str(i * i) for i in range(1, 20)) + ",",
+    "Words: " + " ".join(f"word{i}" for i in range(30)),
+    "def table():\n    return [\n" + "".join(f"        ({i}, {i * 7}),\n" for i in range(10)),
 ]
 CHATS = [
     "What is the tallest mountain on Earth?",
     "Write a short poem about the sea.",
     "Explain what a hash table is to a child.",
-    "Give me three names for a cat.",
     "Why is the sky blue?",
     "Write a Python function that reverses a string.",
-    "Summarize: " + _PARAGRAPH * 2,
+    "Summarize: " + _PARAGRAPH,
     "Was ist die Hauptstadt von Deutschland?",
     "¿Cuántos días tiene un año bisiesto?",
     "Count from one to twenty in words.",
@@ -102,10 +97,10 @@ class OraclePrompt:
 
 
 def all_prompts() -> list[OraclePrompt]:
-    """Every prompt once; every seventh one is followed by 256 tokens."""
+    """Every prompt once; every sixth one is followed by 256 tokens."""
     plain = [OraclePrompt(text) for text in SHORT + UNICODE + CODE + LONG]
     chats = [OraclePrompt(text, is_chat=True) for text in CHATS]
     return [
-        OraclePrompt(p.text, p.is_chat, NUM_LONG_TOKENS if i % 6 == 0 else NUM_TOKENS)
+        OraclePrompt(p.text, p.is_chat, NUM_LONG_TOKENS if i % 6 == 2 else NUM_TOKENS)
         for i, p in enumerate(plain + chats)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,42 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from .prompts import OraclePrompt
 
-NEAR_TIE = 1e-4
-"""A difference is excused where the reference's best two logits are nearer than this."""
-BATCH = 16
+BATCH = 40
+BATCH_TOKENS = 2000
+"""Most rows of a batch, and most prompt tokens with the padding, which costs as much as they do."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceCase:
     """One prompt and its greedy continuation by transformers."""
 
-    prompt: OraclePrompt
+    name: str
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
 
     def shortened(self, num_tokens: int) -> ReferenceCase:
         """Only the first tokens of the continuation."""
         return replace(self, token_ids=self.token_ids[:num_tokens])
+
+
+def continue_greedily(
+    model: Any, prompts: Sequence[Sequence[int]], num_tokens: int
+) -> list[tuple[int, ...]]:
+    """transformers' own `generate` for one batch, padded on the left; nothing ends it early."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + [*prompt] for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    with torch.inference_mode():
+        out = model.generate(ids, attention_mask=mask, max_new_tokens=num_tokens, do_sample=False)
+    return [tuple(row) for row in out[:, longest:].tolist()]
+
+
+def gap(model: Any, token_ids: Sequence[int]) -> float:
+    """Difference between the best two logits for the token that follows."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([list(token_ids)])).logits[0, -1]
+    best = logits.topk(2).values
+    return float(best[0] - best[1])
 
 
 class Reference:
@@ -38,7 +58,7 @@ class Reference:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(**source)
         self.model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32).eval()
         self.model.generation_config.eos_token_id = None  # every prompt gets its full length
-        self.tokenizer.padding_side = "left"
+        self.model.generation_config.pad_token_id = 0
 
     def encode(self, prompt: OraclePrompt) -> tuple[int, ...]:
         """Token ids by transformers' tokenizer and chat template."""
@@ -51,29 +71,24 @@ class Reference:
 
     def generate(self, prompts: Sequence[OraclePrompt]) -> list[ReferenceCase]:
         """Greedy continuations, in the order of the prompts, in batches of like length."""
-        order = sorted(
-            range(len(prompts)), key=lambda i: (prompts[i].num_tokens, len(prompts[i].text))
-        )
+        ids = [self.encode(prompt) for prompt in prompts]
         cases: dict[int, ReferenceCase] = {}
-        for start in range(0, len(order), BATCH):
-            batch = order[start : start + BATCH]
-            ids = [self.encode(prompts[i]) for i in batch]
-            num_tokens = max(prompts[i].num_tokens for i in batch)
-            for i, prompt_ids, tokens in zip(
-                batch, ids, self._greedy(ids, num_tokens), strict=True
-            ):
-                cases[i] = ReferenceCase(prompts[i], prompt_ids, tokens[: prompts[i].num_tokens])
+        for batch in _batches(prompts, ids):
+            num_tokens = prompts[batch[0]].num_tokens
+            outputs = continue_greedily(self.model, [ids[i] for i in batch], num_tokens)
+            for i, output in zip(batch, outputs, strict=True):
+                cases[i] = ReferenceCase(prompts[i].text[:40], ids[i], output)
         return [cases[i] for i in range(len(prompts))]
 
-    def _greedy(self, ids: list[tuple[int, ...]], num_tokens: int) -> list[tuple[int, ...]]:
-        padded = self.tokenizer.pad({"input_ids": [list(i) for i in ids]}, return_tensors="pt")
-        with torch.inference_mode():
-            out = self.model.generate(**padded, max_new_tokens=num_tokens, do_sample=False)
-        return [tuple(row) for row in out[:, padded.input_ids.shape[1] :].tolist()]
 
-    def gap(self, token_ids: Sequence[int]) -> float:
-        """Difference between the best two logits for the token that follows."""
-        with torch.inference_mode():
-            logits = self.model(torch.tensor([list(token_ids)])).logits[0, -1]
-        best = logits.topk(2).values
-        return float(best[0] - best[1])
+def _batches(prompts: Sequence[OraclePrompt], ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Numbers of prompts that are continued together: as many tokens each, and of like length."""
+    order = sorted(range(len(prompts)), key=lambda i: (prompts[i].num_tokens, len(ids[i])))
+    batch: list[int] = []
+    for i in order:
+        is_full = len(batch) == BATCH or (len(batch) + 1) * len(ids[i]) > BATCH_TOKENS
+        if batch and (is_full or prompts[i].num_tokens != prompts[batch[0]].num_tokens):
+            yield batch
+            batch = []
+        batch.append(i)
+    yield batch

@@ -1,0 +1,160 @@
+"""A random model of two layers, run by transformers and by the shipped engine, step by step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import transformers
+
+from tokenmill.backends.executor import ModelExecutor
+from tokenmill.backends.models.random_weights import random_checkpoint
+from tokenmill.core.admission import make_requests
+from tokenmill.core.async_engine import EngineParts, fit_max_model_len, make_core
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.engine import EngineCore
+from tokenmill.core.events import Preempted
+from tokenmill.core.hookspecs import hookimpl
+from tokenmill.core.interfaces import Executor, ModelInfo
+from tokenmill.core.plan import CopyDirection
+from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.request import Request
+from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.testing import ToyTokenizer
+
+from ..backends.models.dense import ignore_progress
+from ..backends.tiny import CONFIG as TINY
+from .comparison import Served
+from .reference import ReferenceCase, continue_greedily
+from .settings import Setting
+
+CONFIG = replace(TINY, head_size=16)  # the least that the native kernels take
+CHECKPOINT = random_checkpoint(CONFIG, seed=0)
+NUM_TOKENS = 32
+AMPLE_TOKENS = 2048
+"""Room in the KV cache for all requests at once."""
+STARVED_TOKENS = 224
+"""Room for two of the longest requests."""
+ARRIVALS_PER_STEP = 2
+
+
+class Watcher:
+    """An observer that keeps how requests were preempted."""
+
+    def __init__(self) -> None:
+        self.modes: list[str] = []
+
+    @hookimpl
+    def on_preempted(self, event: Preempted) -> None:
+        self.modes.append(event.mode)
+
+
+def make_prompts() -> list[tuple[int, ...]]:
+    """Lengths from 1 to 90 tokens; half of the prompts share one of two beginnings."""
+    rng = random.Random(8)
+
+    def draw(length: int) -> tuple[int, ...]:
+        return tuple(rng.choices(range(CONFIG.vocab_size), k=length))
+
+    beginnings = draw(48), draw(37)
+    alone = [draw(length) for length in (1, 2, 3, 7, 8, 9, 15, 16, 25, 33, 64, 90)]
+    shared = [beginnings[i % 2] + draw(i) for i in (0, 1, 2, 3, 5, 8, 13, 16, 24, 31)]
+    return [*alone, *shared]
+
+
+def make_reference() -> Any:
+    """transformers' Llama with the very same weights."""
+    config = transformers.LlamaConfig(
+        vocab_size=CONFIG.vocab_size,
+        hidden_size=CONFIG.hidden_size,
+        intermediate_size=CONFIG.intermediate_size,
+        num_hidden_layers=CONFIG.num_layers,
+        num_attention_heads=CONFIG.num_heads,
+        num_key_value_heads=CONFIG.num_kv_heads,
+        head_dim=CONFIG.head_size,
+        max_position_embeddings=CONFIG.max_position_embeddings,
+        rms_norm_eps=CONFIG.rms_norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": CONFIG.rope.theta},
+        tie_word_embeddings=CONFIG.tie_word_embeddings,
+        eos_token_id=None,
+        bos_token_id=None,
+        pad_token_id=0,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.load_state_dict({name: CHECKPOINT.tensor(name) for name in CHECKPOINT.tensor_names()})
+    return model
+
+
+def make_cases(model: Any) -> list[ReferenceCase]:
+    prompts = make_prompts()
+    outputs = continue_greedily(model, prompts, NUM_TOKENS)
+    names = [f"{len(prompt)} tokens" for prompt in prompts]
+    return list(map(ReferenceCase, names, prompts, outputs))
+
+
+def serve(setting: Setting, cases: Sequence[ReferenceCase]) -> Served:
+    """Let the cases arrive one after the other; the books are checked after every step."""
+    num_pool_tokens = STARVED_TOKENS if setting.is_starved else AMPLE_TOKENS
+    config = EngineConfig(
+        device="cpu",
+        num_gpu_blocks_override=num_pool_tokens // setting.block_size,
+        swap_space=2**-8,
+        **setting.options(),
+    )
+    watcher = Watcher()
+    plugins = PluginHost.load(config, extra=[watcher])
+    executor = ModelExecutor.from_checkpoint(
+        CHECKPOINT, config, plugins.attention_backend, ignore_progress, swaps=plugins.uses_swap
+    )
+    parts = EngineParts(
+        executor=executor, tokenizer=ToyTokenizer(CONFIG.vocab_size), plugins=plugins
+    )
+    core = make_core(config, parts, fit_max_model_len(config, executor.info))
+    requests = [_make_request(case, executor.info, config) for case in cases]
+    num_swap_ins = _run(core, executor, requests)
+    num_swaps = watcher.modes.count("swap")
+    # Blocks that are still in the prefix cache need no copy back, but never all of all requests.
+    assert (num_swap_ins > 0) is (num_swaps > 0)
+    return Served(
+        attention_backend=executor.info.attention_backend,
+        token_ids=[tuple(r.token_ids[r.num_prompt_tokens :]) for r in requests],
+        num_preempted=sum(r.num_preemptions > 0 for r in requests),
+        num_preemptions=len(watcher.modes),
+        num_swaps=num_swaps,
+        num_hit_tokens=sum(r.num_cached_tokens for r in requests),
+    )
+
+
+def _make_request(case: ReferenceCase, info: ModelInfo, config: EngineConfig) -> Request:
+    (request,) = make_requests(
+        request_id=f"{case.name} {id(case)}",
+        prompt_token_ids=case.prompt_token_ids,
+        params=SamplingParams(temperature=0, max_tokens=len(case.token_ids)),
+        seed=0,
+        priority=0,
+        cache_salt=None,
+        arrival_time=0.0,
+        max_model_len=CONFIG.max_position_embeddings,
+        info=info,
+        config=config,
+    )
+    return request
+
+
+def _run(core: EngineCore, executor: Executor, requests: Sequence[Request]) -> int:
+    """Until all have ended; how often blocks were copied back from the host."""
+    arriving = list(reversed(requests))
+    num_swap_ins = 0
+    now = 0.0
+    while arriving or core.has_work:
+        now += 0.01
+        for _ in range(min(ARRIVALS_PER_STEP, len(arriving))):
+            core.add([arriving.pop()], now)
+        plan = core.plan(now)
+        assert plan is not None, "there is work and nothing is planned"
+        core.commit(plan, executor.run(plan), now)
+        core.check()
+        num_swap_ins += sum(copies.direction is CopyDirection.IN for copies in plan.copies)
+    return num_swap_ins
