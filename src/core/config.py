@@ -142,7 +142,7 @@ class EngineConfig:
     def token_budget(self, device: str) -> int:
         """`max_num_batched_tokens`, or its default for "cpu" or "cuda".
 
-        On a CPU 256 tokens already fill the cores: more in a step compute no faster, they only make
+        On a CPU 256 tokens already fill the cores: more in a step compute hardly faster, they only make
         running answers wait longer (benchmarks/token_budget.py). Every running request must be able
         to get its token in one step, hence max_num_seqs. A GPU needs more tokens to be busy.
         """
