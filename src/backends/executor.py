@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -71,6 +72,7 @@ class ModelExecutor:
     ) -> Self:
         """As `load`, for a checkpoint that is open already."""
         started = time.monotonic()
+        _build_native_library(config, attention_backend, progress)
         layout = _lay_out(checkpoint, config, attention_backend, swaps)
         decoder = load_decoder(
             checkpoint,
@@ -112,6 +114,19 @@ class ModelExecutor:
         self._runner = None
         if self.info.device.startswith("cuda"):
             torch.cuda.empty_cache()
+
+
+def _build_native_library(
+    config: EngineConfig, attention_backend: type[AttentionBackend], progress: Progress
+) -> None:
+    """Where it may be needed, with progress to be seen; why it cannot be built is told by who needs it."""
+    is_wanted = attention_backend.name in ("auto", "cpu")
+    if is_wanted and choose_device(config.device).type == "cpu":
+        from .cpu.build import BuildError
+        from .cpu.library import load_library
+
+        with suppress(BuildError):
+            load_library(progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
