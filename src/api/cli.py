@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import NoReturn
 
 from .. import __version__
 from ..core.errors import TokenmillError
+from ..core.log import EventFormatter
 from ..core.suggest import did_you_mean
 from .commands import chat, generate, model, plugins, serve, simulate
 
@@ -73,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake is one line on stderr and exit status 1 (2 for wrong flags)."""
     args = make_parser().parse_args(argv)
     try:
-        status: int = args.run(args)
+        with _warnings_shown():
+            status: int = args.run(args)
         sys.stdout.flush()
         return status
     except TokenmillError as error:
@@ -84,6 +87,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
         return 1
+
+
+@contextlib.contextmanager
+def _warnings_shown() -> Iterator[None]:
+    """Warnings with all they say on stderr; by itself logging would print their names only."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(EventFormatter("warning: %(message)s"))
+    logger = logging.getLogger("tokenmill")
+    if logger.handlers:  # a program's own
+        yield
+        return
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _leave_at_once() -> NoReturn:

@@ -162,6 +162,6 @@ def configure_logging(level: str) -> None:
         ("uvicorn.access", level),
     ):
         logger = logging.getLogger(name)
-        logger.addHandler(handler)
+        logger.handlers = [handler]  # instead of the command line's own, which shows warnings only
         logger.setLevel(at_least.upper())
         logger.propagate = False
