@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .errors import PluginError
 from .log import get_logger
 
 log = get_logger("plugins")
@@ -38,8 +39,11 @@ class AutoBackend:
     def _choose(self, spec: Any) -> tuple[Any, list[str]]:
         passed_over: list[str] = []
         for name, build in self._candidates:
-            backend = build()
-            reasons = backend.reasons_against(spec)
+            try:
+                backend = build()
+                reasons = backend.reasons_against(spec)
+            except PluginError as error:
+                reasons = [str(error)]
             if not reasons:
                 return backend, passed_over
             passed_over += [f"{name}: {reason}" for reason in reasons]

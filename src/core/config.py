@@ -35,7 +35,7 @@ class EngineConfig:
     )
     dtype: str = _knob(
         "auto",
-        "precision of weights and KV cache: auto (on CPUs quantized weights stay so), float32, bfloat16 or float16",
+        "precision of weights and KV cache: auto (quantized weights stay so on CPUs that compute bfloat16), float32, bfloat16 or float16",
     )
     device: str = _knob("auto", "auto, cpu or cuda")
     seed: int = _knob(0, "seed of the noise of requests that bring none")

@@ -45,7 +45,9 @@ class MatrixReport:
             raise ValueError(
                 f"{self._path} was made with {report['versions']} and this is {versions}; remove it"
             )
-        report["settings"].append(_describe(setting, cases, served, near_ties, seconds))
+        entry = _describe(setting, cases, served, near_ties, seconds)
+        others = [other for other in report["settings"] if other["setting"] != entry["setting"]]
+        report["settings"] = [*others, entry]
         report["totals"] = _add_up(report["settings"])
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_suffix(".new")

@@ -178,6 +178,8 @@ class Library:
 
 _loading = threading.Lock()
 _loaded: Library | None = None
+_failed: BuildError | None = None
+"""Why there is none: a compiler that failed once is not asked again."""
 
 
 def load_library(progress: Progress | None = None) -> Library:
@@ -187,10 +189,16 @@ def load_library(progress: Progress | None = None) -> Library:
 
     Raises BuildError where there is none to be had, ConfigError for a wrong instruction set.
     """
-    global _loaded
+    global _loaded, _failed
     with _loading:
+        if _failed is not None:
+            raise _failed
         if _loaded is None:
-            library = Library(build_library(progress or _ignore))
+            try:
+                library = Library(build_library(progress or _ignore))
+            except BuildError as error:
+                _failed = error
+                raise
             name = os.environ.get(_INSTRUCTION_SET_VARIABLE)
             if name:
                 library.use_instruction_set(name)

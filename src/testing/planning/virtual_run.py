@@ -119,7 +119,8 @@ class VirtualRun:
         with _quiet():
             while self._coming or self._core.has_work:
                 self._let_in(self._now)
-                idle_turns = 0 if self._turn() else idle_turns + 1
+                is_put_off = not self._turn() and self._core.has_work
+                idle_turns = idle_turns + 1 if is_put_off else 0
                 if idle_turns > MAX_IDLE_TURNS:
                     raise PluginError(
                         f"the scheduler {self._plugins.names['scheduler']!r} put off every step "
