@@ -34,11 +34,16 @@ class ModelExecutor:
     """Runs plans on the device; everything on the one thread that the engine gives it.
 
     On a CPU it computes with as many threads as torch has been given when the first one is made:
-    one per core, unless OMP_NUM_THREADS or torch.set_num_threads say otherwise.
+    one per core, unless OMP_NUM_THREADS or torch.set_num_threads say otherwise. While native kernels
+    compute all of a model, torch itself has one thread in this process.
     """
 
-    def __init__(self, info: ModelInfo, runner: ModelRunner) -> None:
+    def __init__(
+        self, info: ModelInfo, runner: ModelRunner, torch_threads: int | None = None
+    ) -> None:
+        """`torch_threads` is what torch gets back at `close`; None: it was left alone."""
         self.info = info
+        self._torch_threads = torch_threads
         self._runner: ModelRunner | None = runner
 
     @classmethod
@@ -95,10 +100,13 @@ class ModelExecutor:
         info = _describe(checkpoint, decoder, attention, layout, num_blocks)
         _log_loaded(info, decoder, time.monotonic() - started)
         model = _whole_call(decoder, attention, cache)
+        torch_threads = None
         if model is not None:
-            # Between steps torch's own threads would spin for a millisecond on the native ones' cores.
+            # Between steps torch's threads would spin on the native ones' cores. torch knows no
+            # smaller scope than the process for this.
+            torch_threads = torch.get_num_threads()
             torch.set_num_threads(1)
-        return cls(info, ModelRunner(decoder, attention, cache, model))
+        return cls(info, ModelRunner(decoder, attention, cache, model), torch_threads)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step. Raises DeviceError when the device cannot go on."""
@@ -111,6 +119,8 @@ class ModelExecutor:
 
     def close(self) -> None:
         """Let go of weights and KV cache."""
+        if self._runner is not None and self._torch_threads is not None:
+            torch.set_num_threads(self._torch_threads)
         self._runner = None
         if self.info.device.startswith("cuda"):
             torch.cuda.empty_cache()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...core.admission import make_requests
@@ -25,6 +23,7 @@ from ...core.plugin_host import PluginHost
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
 from ...core.step_loop import RETRY_SECONDS
+from ..quiet_logs import quiet_logs
 from ..toy_tokenizer import ToyTokenizer
 from .outcome import Outcome, mean_ms, percentile_ms
 from .step_time import StepTimes
@@ -116,7 +115,7 @@ class VirtualRun:
         Raises PluginError when a policy puts off every step for ever.
         """
         idle_turns = 0
-        with _quiet():
+        with quiet_logs():
             while self._coming or self._core.has_work:
                 self._let_in(self._now)
                 is_put_off = not self._turn() and self._core.has_work
@@ -258,15 +257,3 @@ class VirtualRun:
             num_steps=watch.num_steps,
             plugin_failures=dict(sorted(watch.failures.items())),
         )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What the engine would log while it serves is counted here, and shown at the end."""
-    logger = logging.getLogger("tokenmill")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..quiet_logs import quiet_logs
 from .life import Life
 from .settings import Outcome
 
@@ -43,7 +42,7 @@ def run_seeds(
     happens. Logs of plugin failures and preemptions, thousands of them, are kept quiet.
     """
     tally = Tally()
-    with _quiet():
+    with quiet_logs():
         for done, seed in enumerate(seeds, 1):
             try:
                 tally.add(Life(seed, trace=trace).run())
@@ -54,14 +53,3 @@ def run_seeds(
                 raise
             progress(done)
     return tally
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("tokenmill")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
