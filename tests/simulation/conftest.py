@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import pytest
 
+from tokenmill.testing.quiet_logs import quiet_logs
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    logger = logging.getLogger("tokenmill")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+    with quiet_logs():
+        yield

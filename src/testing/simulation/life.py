@@ -181,7 +181,7 @@ class Life:
         plan = self._core.plan(self.now)
         self._check()
         if plan is not None:
-            self._say(f"plan {plan}")
+            self._say("plan {}", plan)
             self._open.append(plan)
         elif len(self._reasons) == num_ended:
             assert self._digest() == before, "a step that came to nothing left a trace"
@@ -211,7 +211,7 @@ class Life:
         else:
             result = self._with_failures(plan, self._executor.run(plan))
             updates = self._core.commit(plan, result, self.now)
-        self._say(f"step {plan.step_id} done: {updates}")
+        self._say("step {} done: {}", plan.step_id, updates)
         self._note(updates)
         self._check()
 
@@ -268,6 +268,7 @@ class Life:
             num_plugin_failures=self._plugin.num_failures,
         )
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: str, *details: object) -> None:
+        """A line for the trace; details are put in only if there is one."""
         if self._trace is not None:
-            self._trace(f"{self.now:.3f} {line}")
+            self._trace(f"{self.now:.3f} {line.format(*details) if details else line}")
