@@ -11,6 +11,8 @@ Shape suffixes: r rows, v vocabulary, c blocks of it, w tokens of a block, s lik
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from .filters import Filters, bound_among_best, bound_by_histogram
@@ -21,6 +23,21 @@ _NUM_BEST = 128
 """So many of the likeliest tokens nearly always hold all that filters keep."""
 _CPU_ROWS, _GPU_ROWS = 4, 64
 """Histograms at once: what fits into a core's cache, and what a GPU has memory for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsReading:
+    """What one look at rows of logits tells."""
+
+    best_r: torch.Tensor
+    """int64: the token with the highest logit; of equals the lowest id. Nothing where not finite."""
+    is_finite_r: torch.Tensor
+    """bool: False where the row holds NaN or infinity."""
+
+
+def read_logits(logits_rv: torch.Tensor) -> LogitsReading:
+    """Read float32 rows; one bad number spoils their sum."""
+    return LogitsReading(best_r=most_likely(logits_rv), is_finite_r=logits_rv.sum(dim=1).isfinite())
 
 
 def most_likely(logits_rv: torch.Tensor) -> torch.Tensor:

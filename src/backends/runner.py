@@ -10,12 +10,14 @@ import torch
 from ..core.plan import (
     BlockCopies,
     CopyDirection,
+    Grant,
     RequestFailure,
     StepPlan,
     StepResult,
     TokenLogprobs,
 )
 from .attention.base import AttentionBackend
+from .drawing import LogitsReading, read_logits
 from .input_batch import InputBatch, build_input_batch
 from .kv_cache import KVCache
 from .models.decoder import Decoder
@@ -31,6 +33,10 @@ class StepModel(Protocol):
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
         """float32 [r, v] of the batch's sampled rows, after all its K and V are in the cache."""
+        ...
+
+    def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
+        """See drawing.py."""
         ...
 
 
@@ -57,6 +63,10 @@ class LayeredModel:
         hidden_te = self._decoder.forward(batch.token_ids_t, batch.positions_t, attend)
         return self._decoder.compute_logits(hidden_te.index_select(0, batch.last_rows_r))
 
+    def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
+        """See StepModel."""
+        return read_logits(logits_rv)
+
 
 class ModelRunner:
     """Keeps what plans do not repeat: requests' tokens, block tables and sampling parameters."""
@@ -74,32 +84,64 @@ class ModelRunner:
         self._attention = attention
         self._kv_cache = kv_cache
         self._states: dict[str, RequestState] = {}
+        self._lost: set[str] = set()
+        """Requests of a step that raised, until a plan says that they ended."""
         self._sampling: SamplingBatch | None = None
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step. If it raises, the plan's requests are lost, all others unharmed."""
-        states = self._take_in(plan)
+        """Compute one step. If it raises, the plan's requests are lost, all others unharmed.
+
+        A plan that was made before that was known may still name lost requests: it computes nothing
+        for them.
+        """
+        self._forget(plan)
+        rows = [i for i, grant in enumerate(plan.grants) if grant.request_id not in self._lost]
+        try:
+            return self._compute(plan, rows)
+        except BaseException:
+            self._lose(plan.grants)
+            raise
+
+    def _compute(self, plan: StepPlan, rows: Sequence[int]) -> StepResult:
+        """`rows` are the grants that are computed."""
+        states = self._take_in(plan, rows)
         for copies in plan.copies:
             self._copy(copies)
-        if not plan.grants:
-            return StepResult(step_id=plan.step_id, token_ids=())
+        if not rows:
+            return _make_result(plan, (), None, ())
         batch = build_input_batch(
-            plan.grants, states, self._kv_cache.block_size, self._kv_cache.device
+            [plan.grants[row] for row in rows],
+            states,
+            self._kv_cache.block_size,
+            self._kv_cache.device,
         )
         logits_rv = self._model.logits(batch)
         if not batch.sampled:
-            return StepResult(step_id=plan.step_id, token_ids=((),) * len(plan.grants))
-        rows = [batch.grant_order[i] for i in batch.sampled]
-        sampled = self._sample(logits_rv, batch, [states[row] for row in rows])
-        return _make_result(plan, rows, sampled, states)
+            return _make_result(plan, (), None, ())
+        order = [batch.grant_order[i] for i in batch.sampled]
+        sampled_states = [states[i] for i in order]
+        sampled = self._sample(logits_rv, batch, sampled_states)
+        return _make_result(plan, [rows[i] for i in order], sampled, sampled_states)
 
-    def _take_in(self, plan: StepPlan) -> list[RequestState]:
-        """Requests that ended, started or grew; done before anything can fail on the device."""
+    def _forget(self, plan: StepPlan) -> None:
+        """Requests that ended; a start replaces what was held under its id."""
         for request_id in plan.ended:
             self._states.pop(request_id, None)
-        begin = {grant.request_id: grant.start for grant in plan.grants}
-        assert len(begin) == len(plan.grants), "a plan grants each request once"
+            self._lost.discard(request_id)
+        for start in plan.starts:
+            self._lost.discard(start.request_id)
+
+    def _lose(self, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            self._states.pop(grant.request_id, None)
+            self._lost.add(grant.request_id)
+
+    def _take_in(self, plan: StepPlan, rows: Sequence[int]) -> list[RequestState]:
+        """Requests that started or grew; done before anything can fail on the device."""
+        grants = [plan.grants[row] for row in rows]
+        begin = {grant.request_id: grant.start for grant in grants}
+        assert len(begin) == len(grants), "a plan grants each request once"
         for start in plan.starts:
             assert start.request_id in begin, "a plan grants what it starts"
             self._states[start.request_id] = RequestState(
@@ -108,7 +150,7 @@ class ModelRunner:
         assert begin.keys() <= self._states.keys(), "a plan grants requests that were started"
         states = [self._states[request_id] for request_id in begin]
         cache = self._kv_cache
-        for grant, state in zip(plan.grants, states, strict=True):
+        for grant, state in zip(grants, states, strict=True):
             state.advance(grant, cache.block_size, cache.num_blocks)
         return states
 
@@ -125,22 +167,24 @@ class ModelRunner:
         if self._sampling is None or not self._sampling.holds(states):
             self._sampling = SamplingBatch(states, logits_rv.shape[1], logits_rv.device)
         positions_r = batch.positions_t.index_select(0, batch.last_rows_r) + 1
-        return sample(logits_rv, self._sampling, positions_r)
+        return sample(logits_rv, self._sampling, positions_r, self._model.read_logits)
 
 
 def _make_result(
-    plan: StepPlan, rows: Sequence[int], sampled: Sampled, states: Sequence[RequestState]
+    plan: StepPlan, rows: Sequence[int], sampled: Sampled | None, states: Sequence[RequestState]
 ) -> StepResult:
-    """Back in the order of the plan's grants; `rows` says which grant each sampled row belongs to.
+    """Aligned with the plan's grants; `rows` says which of them each sampled row belongs to.
 
     A row that is not finite yields a failure and no token. Its state takes the token all the same:
     a plan that is open already may compute it, and will be told again.
     """
     token_ids: list[tuple[int, ...]] = [()] * len(plan.grants)
+    if sampled is None:
+        return StepResult(step_id=plan.step_id, token_ids=tuple(token_ids))
     logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)
     failures = []
-    for i, (row, token_id) in enumerate(zip(rows, sampled.token_ids, strict=True)):
-        states[row].append_token(token_id)
+    for i, (row, state, token_id) in enumerate(zip(rows, states, sampled.token_ids, strict=True)):
+        state.append_token(token_id)
         if not sampled.is_finite[i]:
             request_id = plan.grants[row].request_id
             failures.append(RequestFailure(request_id=request_id, message=NOT_FINITE))

@@ -9,14 +9,14 @@ Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from ..core.plan import TokenLogprobs
-from .drawing import draw, draw_filtered, most_likely
+from .drawing import LogitsReading, draw, draw_filtered, read_logits
 from .noise import uniform
 from .request_state import RequestState
 from .sampling_batch import Draws, LogitBias, Penalties, SamplingBatch
@@ -33,31 +33,28 @@ class Sampled:
     """By row, for those that asked."""
 
 
-def sample(logits_rv: torch.Tensor, batch: SamplingBatch, positions_r: torch.Tensor) -> Sampled:
+def sample(
+    logits_rv: torch.Tensor,
+    batch: SamplingBatch,
+    positions_r: torch.Tensor,
+    read: Callable[[torch.Tensor], LogitsReading] = read_logits,
+) -> Sampled:
     """Sample one token per row. Logits are float32 and are overwritten; positions are those of the
-    tokens to be sampled, int64."""
-    is_finite_r = logits_rv.sum(dim=1).isfinite()  # one bad number spoils the sum
+    tokens to be sampled, int64; `read` does what `read_logits` does, perhaps faster."""
+    reading = read(logits_rv)
     logprobs_lv = _raw_logprobs(logits_rv, batch) if batch.num_logprobs else None
-    _adjust(logits_rv, batch)
-    token_ids_r = _choose(logits_rv, batch, positions_r)
-    return Sampled(
-        token_ids=token_ids_r.tolist(),
-        is_finite=is_finite_r.tolist(),
-        logprobs={} if logprobs_lv is None else _describe(logprobs_lv, token_ids_r, batch),
-    )
-
-
-def _choose(
-    logits_rv: torch.Tensor, batch: SamplingBatch, positions_r: torch.Tensor
-) -> torch.Tensor:
-    if batch.greedy is not None and batch.greedy.are_all:
-        return most_likely(logits_rv)
-    token_ids_r = torch.empty_like(positions_r)
-    if batch.greedy is not None:
-        token_ids_r[batch.greedy.index_g] = most_likely(batch.greedy.take(logits_rv))
+    best_r = reading.best_r
+    if batch.adjusts:
+        _adjust(logits_rv, batch)
+        best_r = read(logits_rv).best_r
+    token_ids_r = best_r  # of the greedy rows; the others draw
     for draws in batch.draws:
         token_ids_r[draws.rows.index_g] = _draw(logits_rv, draws, positions_r)
-    return token_ids_r
+    return Sampled(
+        token_ids=token_ids_r.tolist(),
+        is_finite=reading.is_finite_r.tolist(),
+        logprobs={} if logprobs_lv is None else _describe(logprobs_lv, token_ids_r, batch),
+    )
 
 
 def _draw(logits_rv: torch.Tensor, draws: Draws, positions_r: torch.Tensor) -> torch.Tensor:

@@ -69,10 +69,9 @@ class SamplingBatch:
     ) -> None:
         self._states = tuple(states)
         params = [state.start.sampling_params for state in states]
-        greedy = [i for i, p in enumerate(params) if p.is_greedy]
-        filtered = [i for i, p in enumerate(params) if _is_filtered(p, vocab_size)]
-        free = sorted(set(range(len(params))).difference(greedy, filtered))
-        self.greedy = _rows(greedy, len(params), device) if greedy else None
+        drawn = [i for i, p in enumerate(params) if not p.is_greedy]
+        filtered = [i for i in drawn if _is_filtered(params[i], vocab_size)]
+        free = [i for i in drawn if not _is_filtered(params[i], vocab_size)]
         self.draws = tuple(
             _draws(states, rows, vocab_size if rows is filtered else None, device)
             for rows in (free, filtered)
@@ -84,14 +83,18 @@ class SamplingBatch:
         self.num_logprobs = {i: p.logprobs for i, p in enumerate(params) if p.logprobs is not None}
         """By row, for those that asked."""
 
+    @property
+    def adjusts(self) -> bool:
+        """Whether any row's logits change before a token is chosen."""
+        return bool(self.min_tokens) or self.bias is not None or self.penalties is not None
+
     def holds(self, states: Sequence[RequestState]) -> bool:
         """True if this batch was made for these very rows, in this order."""
         return self._states == tuple(states)
 
 
 def _is_filtered(params: SamplingParams, vocab_size: int) -> bool:
-    limits = 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0
-    return limits and not params.is_greedy
+    return 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0
 
 
 def _rows(rows: Sequence[int], num_rows: int, device: torch.device) -> Rows:

@@ -74,6 +74,9 @@ class EngineConfig:
     long_prefill_token_threshold: int = _knob(
         0, "most prompt tokens of one request in a step that others share; 0: no limit"
     )
+    async_scheduling: bool = _knob(
+        True, "plan a decode step while the device still computes the one before"
+    )
     enable_chunked_prefill: bool | None = _knob(
         None, "True selects the chunked scheduler, False prefill-first"
     )

@@ -103,11 +103,16 @@ class StepLoop:
 
     def _launch(self) -> None:
         """Open as many plans as may be open; the device runs them in order."""
-        if self._is_stopping or self.death is not None:
-            return
         loop = asyncio.get_running_loop()
-        while (plan := self.core.plan(time.monotonic())) is not None:
+        while self._may_launch() and (plan := self.core.plan(time.monotonic())) is not None:
             self._open.append((plan, loop.run_in_executor(self._device, self._executor.run, plan)))
+
+    def _may_launch(self) -> bool:
+        """One step ahead of the device only where that step is short: a request that comes now waits
+        for all open ones, so a long prompt in them would be paid for twice."""
+        if self._is_stopping or self.death is not None:
+            return False
+        return all(grant.num_tokens == 1 for plan, _ in self._open for grant in plan.grants)
 
     async def _finish_oldest(self) -> None:
         """Commit the oldest open step, plan the next one, and only then deliver: the device never waits."""
@@ -154,6 +159,8 @@ class StepLoop:
 
     def _die(self, reason: str) -> None:
         """Fail every request; nothing is computed from now on."""
+        if self.death is not None:
+            return  # an open step failed after another one
         log.error("engine_stopped", reason=reason)
         self.death = reason
         for request_id, stream in list(self._streams.items()):

@@ -309,6 +309,27 @@ def test_a_step_that_raises_harms_no_other_request() -> None:
     assert driver.generate(4, "c") == [dense_tokens(PROMPTS[3], 4)]
 
 
+def test_a_plan_that_was_open_when_a_step_raised_computes_the_other_requests() -> None:
+    model, driver = faulty_driver()
+    driver.add("a", PROMPTS[1])
+    driver.add("b", PROMPTS[2])
+    driver.generate(4, "a", "b")
+    driver.add("c", PROMPTS[3])
+    first = driver.plan({"c": None, "a": None})
+    second = driver.plan({"a": 1, "b": 1, "c": 1})
+    model.raises = True
+    with pytest.raises(RuntimeError, match="planted"):
+        driver.run(first)
+    model.raises = False
+    assert [len(token_ids) for token_ids in driver.run(second).token_ids] == [0, 1, 0]
+    driver.end("a")
+    driver.end("c")
+    driver.generate(3, "b")
+    assert tuple(driver.known["b"][-8:]) == dense_tokens(PROMPTS[2], 8)
+    driver.add("c", PROMPTS[3])
+    assert driver.generate(4, "c") == [dense_tokens(PROMPTS[3], 4)]
+
+
 def test_logprobs_are_there_only_for_those_who_asked() -> None:
     driver = Driver()
     driver.add("a", PROMPTS[1])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from tokenmill.core.errors import (
     OverloadedError,
     RequestFailedError,
 )
+from tokenmill.core.events import Planned
+from tokenmill.core.hookspecs import hookimpl
 from tokenmill.core.outputs import FinishReason, RequestOutput
 from tokenmill.core.plan import RequestFailure, StepPlan, StepResult
 from tokenmill.core.plugin_host import PluginHost
@@ -30,13 +33,17 @@ PROMPT = [10, 20, 30]
 
 
 def make_engine(
-    executor: SimulatedExecutor | None = None, *, num_blocks: int = 64, **options: Any
+    executor: SimulatedExecutor | None = None,
+    *,
+    num_blocks: int = 64,
+    plugins: Sequence[object] = (),
+    **options: Any,
 ) -> AsyncEngine:
     def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineParts:
         return EngineParts(
             executor=executor or SimulatedExecutor(num_blocks=num_blocks, block_size=4),
             tokenizer=ToyTokenizer(),
-            plugins=PluginHost.load(config),
+            plugins=PluginHost.load(config, extra=plugins),
         )
 
     return AsyncEngine(EngineConfig(disable_log_stats=True, **options), build)
@@ -294,8 +301,6 @@ def test_a_request_id_in_use_is_refused() -> None:
 def test_a_request_ends_after_the_timeout_with_what_it_has() -> None:
     class Slow(SimulatedExecutor):
         def run(self, plan: StepPlan) -> StepResult:
-            import time
-
             time.sleep(0.02)
             return super().run(plan)
 
@@ -307,6 +312,45 @@ def test_a_request_ends_after_the_timeout_with_what_it_has() -> None:
         assert completion.finish_reason is FinishReason.ABORT
         assert completion.stop_reason == "request_timeout"
         assert 0 < len(completion.token_ids) < 200
+
+    run(test())
+
+
+class Watched(SimulatedExecutor):
+    """Notes how many plans were made by the end of each step, itself and what follows it."""
+
+    TOKENMILL_API = (1, 1)
+
+    def __init__(self) -> None:
+        super().__init__(num_blocks=64, block_size=4)
+        self.num_planned = 0
+        self.ahead_of_prompts: set[int] = set()
+        self.ahead_of_decodes: set[int] = set()
+
+    @hookimpl
+    def on_planned(self, event: Planned) -> None:
+        self.num_planned = event.step_id
+
+    def run(self, plan: StepPlan) -> StepResult:
+        time.sleep(0.02)
+        computes_prompt = any(grant.num_tokens > 1 for grant in plan.grants)
+        ahead = self.ahead_of_prompts if computes_prompt else self.ahead_of_decodes
+        ahead.add(self.num_planned - plan.step_id)
+        return super().run(plan)
+
+
+@pytest.mark.parametrize("async_scheduling", [True, False])
+def test_a_step_is_planned_ahead_of_decodes_but_not_of_prompts(async_scheduling: bool) -> None:
+    async def test() -> None:
+        watched = Watched()
+        options = {"plugins": [watched], "async_scheduling": async_scheduling}
+        async with make_engine(watched, **options) as engine:
+            (output,) = await collect(engine, max_tokens=12, output_kind=OutputKind.FINAL)
+            await engine.drain()
+        assert list(output.outputs[0].token_ids) == EXPECTED
+        assert watched.ahead_of_prompts == {0}
+        assert (1 in watched.ahead_of_decodes) is async_scheduling
+        assert max(watched.ahead_of_decodes) <= 1
 
     run(test())
 

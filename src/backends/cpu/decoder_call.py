@@ -18,6 +18,7 @@ from ..models.decoder import Decoder, DecoderLayer
 from ..models.projections import Projection
 from .attention_ops import AttentionSpecStruct
 from .library import PackedLinearStruct, load_library
+from .logits import LogitsReader
 from .projections import NativeLinear
 
 _POINTER = ctypes.c_void_p
@@ -106,7 +107,9 @@ class DecoderCall:
             *(layer.data_ptr() for layer in kv_cache.layers)
         )
         self._model = self._describe(decoder)
-        self._run: Callable[..., None] = load_library().function(
+        library = load_library()
+        self.read_logits = LogitsReader(library)
+        self._run: Callable[..., None] = library.function(
             "tm_run_decoder",
             None,
             ctypes.POINTER(DecoderModelStruct),

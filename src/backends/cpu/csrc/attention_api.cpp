@@ -1,7 +1,8 @@
-// Attention and element-wise functions for Python, each a parallel region of its own: see
-// attention_ops.py for the signatures. No exception leaves.
+// Attention, element-wise functions and the reading of logits for Python, each a parallel region
+// of its own: see attention_ops.py and logits.py for the signatures. No exception leaves.
 #include "attention.h"
 #include "elementwise.h"
+#include "logits.h"
 #include "thread_pool.h"
 
 #define TM_API extern "C" __attribute__((visibility("default")))
@@ -47,4 +48,9 @@ TM_API void tm_activate(const ActivateCall* call, int64_t rows) {
 TM_API void tm_embed(const EmbedCall* call, int64_t rows) { in_parallel(embed, *call, rows); }
 TM_API void tm_rotate_and_write(const RotateAndWriteCall* call, int64_t tokens) {
   in_parallel(rotate_and_write, *call, tokens * call->spec.num_kv_heads);
+}
+TM_API void tm_read_logits(const LogitsCall* call, int64_t rows) {
+  // One row is read before a second thread has woken.
+  if (rows == 1) return read_logits(*call, 0, 1);
+  in_parallel(read_logits, *call, rows);
 }

@@ -31,6 +31,10 @@ void rotate_and_write(const RotateAndWriteCall& call, int64_t begin, int64_t end
   by_element[static_cast<int>(call.spec.element)](call, begin, end);
 }
 
+void read_logits(const LogitsCall& call, int64_t row_begin, int64_t row_end) {
+  elementwise_kernels().read_logits(call, row_begin, row_end);
+}
+
 void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
   const int64_t row_bytes = call.size * (call.table_element == Element::kBF16 ? 2 : 4);
   const int64_t out_bytes = call.out_element == Element::kBF16 ? 2 : 4;

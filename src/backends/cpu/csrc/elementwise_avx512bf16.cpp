@@ -1,5 +1,6 @@
 #if defined(__x86_64__)
 #include "elementwise_rows.h"
+#include "logits_rows.h"
 #include "rotation.h"
 
 namespace tokenmill {
@@ -9,6 +10,7 @@ const ElementwiseKernels* avx512bf16_elementwise() {
       {rms_norm_rows<float>, rms_norm_rows<uint16_t>},
       {activate_rows<float>, activate_rows<uint16_t>},
       {rotate_and_write_tokens<float>, rotate_and_write_tokens<uint16_t>},
+      read_logits_rows,
   };
   return &table;
 }

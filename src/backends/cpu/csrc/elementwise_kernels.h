@@ -1,7 +1,8 @@
-// What the functions of elementwise.h need of an instruction set.
+// What the functions of elementwise.h and logits.h need of an instruction set.
 #pragma once
 
 #include "elementwise.h"
+#include "logits.h"
 
 namespace tokenmill {
 
@@ -9,6 +10,7 @@ struct ElementwiseKernels {  // by Element
   void (*rms_norm[2])(const RmsNormCall&, int64_t, int64_t);
   void (*activate[2])(const ActivateCall&, int64_t, int64_t);
   void (*rotate_and_write[2])(const RotateAndWriteCall&, int64_t, int64_t);
+  void (*read_logits)(const LogitsCall&, int64_t, int64_t);  // of float alone
 };
 
 // Those of the instruction set in use.

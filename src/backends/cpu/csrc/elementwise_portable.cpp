@@ -1,4 +1,5 @@
 #include "elementwise_rows.h"
+#include "logits_rows.h"
 #include "rotation.h"
 
 namespace tokenmill {
@@ -8,6 +9,7 @@ const ElementwiseKernels* portable_elementwise() {
       {rms_norm_rows<float>, rms_norm_rows<uint16_t>},
       {activate_rows<float>, activate_rows<uint16_t>},
       {rotate_and_write_tokens<float>, rotate_and_write_tokens<uint16_t>},
+      read_logits_rows,
   };
   return &table;
 }

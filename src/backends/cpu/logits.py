@@ -1,0 +1,46 @@
+"""Rows of logits read by the native library: the best of each, and whether all are numbers.
+
+Shape suffixes: r rows, v vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+
+from ..drawing import LogitsReading
+from .library import Library
+
+
+class LogitsCallStruct(ctypes.Structure):
+    """`LogitsCall` of csrc/logits.h."""
+
+    _fields_ = (
+        ("logits", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("best", ctypes.c_void_p),
+        ("is_finite", ctypes.c_void_p),
+    )
+
+
+class LogitsReader:
+    """`read_logits` of drawing.py in one pass and one call."""
+
+    def __init__(self, library: Library) -> None:
+        self._run: Callable[..., None] = library.function(
+            "tm_read_logits", None, ctypes.POINTER(LogitsCallStruct), ctypes.c_int64
+        )
+
+    def __call__(self, logits_rv: torch.Tensor) -> LogitsReading:
+        """Logits are contiguous float32."""
+        assert logits_rv.is_contiguous() and logits_rv.dtype is torch.float32
+        num_rows, size = logits_rv.shape
+        best_r = torch.empty(num_rows, dtype=torch.int64)
+        is_finite_r = torch.empty(num_rows, dtype=torch.bool)
+        call = LogitsCallStruct(
+            logits_rv.data_ptr(), size, best_r.data_ptr(), is_finite_r.data_ptr()
+        )
+        self._run(ctypes.byref(call), num_rows)
+        return LogitsReading(best_r=best_r, is_finite_r=is_finite_r)
