@@ -15,7 +15,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 # Stamps carry this in their names, so that a change of what is installed, or how, installs again.
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install serve test lint format bench soak clean
+.PHONY: help install serve test lint format bench soak wheel clean
 .DEFAULT_GOAL := help
 
 help: ## list what make can do
@@ -44,6 +44,9 @@ bench: $(VENV)/installed-dev-$(KEY) ## tokenmill and transformers on one workloa
 
 soak: $(VENV)/installed-dev-$(KEY) ## the long tests that `make test` leaves out
 	$(BIN)/python -m pytest -m soak $(ARGS)
+
+wheel: $(VENV)/installed-dev-$(KEY) ## dist/*.whl with compiled CPU kernels, for machines without a compiler
+	TOKENMILL_PREBUILT=1 $(BIN)/python -m build --wheel --no-isolation
 
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

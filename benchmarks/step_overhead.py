@@ -24,6 +24,7 @@ from rich.table import Table
 from tokenmill import OutputKind, SamplingParams
 from tokenmill.assembly import build_parts
 from tokenmill.backends.input_batch import InputBatch
+from tokenmill.backends.runner import StepModel
 from tokenmill.core.async_engine import AsyncEngine, EngineParts
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
@@ -32,22 +33,26 @@ from tokenmill.core.interfaces import Progress
 class InstantModel:
     """Stands in for the model: logits of the right shape, no work."""
 
-    def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
+    def __init__(self, max_num_seqs: int, vocab_size: int, is_greedy: bool, real: StepModel) -> None:
         generator = torch.Generator().manual_seed(0)
         self._logits_rv = torch.randn(max_num_seqs, vocab_size, generator=generator)
+        self._is_greedy = is_greedy
+        self.read_logits = real.read_logits
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
-        return self._logits_rv[: batch.last_rows_r.shape[0]].clone()
+        logits_rv = self._logits_rv[: batch.last_rows_r.shape[0]]
+        return logits_rv if self._is_greedy else logits_rv.clone()  # drawing overwrites them
 
 
-def make_engine(max_num_seqs: int, context: int) -> AsyncEngine:
+def make_engine(args: argparse.Namespace, max_num_seqs: int, context: int) -> AsyncEngine:
     """An engine around the instant model."""
     budget = max_num_seqs * 64
 
     def build(config: EngineConfig, progress: Progress) -> EngineParts:
         parts = build_parts(config, progress)
         runner: Any = parts.executor._runner  # type: ignore[attr-defined]
-        runner._model = InstantModel(max_num_seqs, parts.executor.info.vocab_size)
+        vocab_size, is_greedy = parts.executor.info.vocab_size, args.temperature == 0
+        runner._model = InstantModel(max_num_seqs, vocab_size, is_greedy, runner._model)
         return parts
 
     config = EngineConfig(
@@ -57,6 +62,7 @@ def make_engine(max_num_seqs: int, context: int) -> AsyncEngine:
         max_num_batched_tokens=budget,
         num_gpu_blocks_override=max_num_seqs * (context // 16 + 2),
         enable_prefix_caching=False,
+        async_scheduling=args.async_scheduling,
     )
     return AsyncEngine(config, build)
 
@@ -77,7 +83,7 @@ async def read(engine: AsyncEngine, args: argparse.Namespace, context: int) -> l
 async def milliseconds_per_step(args: argparse.Namespace, batch: int, context: int) -> list[float]:
     """Median time between two tokens of `batch` requests of `context` tokens, for every round."""
     rounds = []
-    async with make_engine(batch, context) as engine:
+    async with make_engine(args, batch, context) as engine:
         for _ in range(args.rounds + 1):
             times = await asyncio.gather(*(read(engine, args, context) for _ in range(batch)))
             begin = max(found[0] for found in times)  # no prompt is computed any more
@@ -94,6 +100,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=150, help="tokens per request")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy")
     parser.add_argument("--top-p", type=float, default=1.0, help="of sampled requests")
+    parser.add_argument(
+        "--async-scheduling",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="plan a step while the one before is computed",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="of each batch and context")
     return parser.parse_args()
 

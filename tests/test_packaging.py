@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 import tokenmill
 from tokenmill.api.commands.model import REQUIREMENT
+from tokenmill.backends.cpu.build import PREBUILT, BuildError, build_library
 from tokenmill.backends.weights.default_model import PIP_COMMAND
 
 ROOT = Path(__file__).parent.parent
@@ -47,6 +50,33 @@ def test_the_wheel_holds_all_of_src_under_the_packages_name(dist: Path) -> None:
         assert {n.split("/")[0] for n in names} == {"tokenmill", names[-1].split("/")[0]}
         for name in packed:
             assert archive.read(f"tokenmill/{name}") == (ROOT / "src" / name).read_bytes()
+
+
+def test_a_wheel_may_bring_the_compiled_kernels_of_its_platform(tmp_path: Path) -> None:
+    try:
+        library = build_library(lambda stage, part: None)
+    except BuildError as error:
+        pytest.skip(str(error))
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "-o",
+            str(tmp_path),
+            str(ROOT),
+        ],
+        check=True,
+        capture_output=True,
+        env=os.environ | {"TOKENMILL_PREBUILT": "1"},
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.stem.endswith(platform.machine())
+    with zipfile.ZipFile(wheel) as archive:
+        prebuilt = archive.read(f"tokenmill/backends/cpu/{PREBUILT.name}")
+    assert prebuilt == library.read_bytes()
 
 
 def test_the_default_plugins_toml_is_in_the_wheel(dist: Path) -> None:
