@@ -15,11 +15,11 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 # Stamps carry this in their names, so that a change of what is installed, or how, installs again.
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install serve test lint format bench soak wheel clean
+.PHONY: help install serve test lint format bench bench-cpu bench-cpu-peers profile soak wheel clean
 .DEFAULT_GOAL := help
 
 help: ## list what make can do
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 install: $(VENV)/installed-$(KEY) ## leave .venv/bin/tokenmill ready, with the embedded model
 
@@ -41,6 +41,16 @@ format: $(VENV)/installed-dev-$(KEY) ## fix what can be fixed by machine, and fo
 
 bench: $(VENV)/installed-dev-$(KEY) ## tokenmill and transformers on one workload (flags: ARGS="--help")
 	$(BIN)/python benchmarks/throughput.py $(ARGS)
+
+bench-cpu-peers: $(VENV)/installed-dev-$(KEY) ## install vLLM and llama.cpp beside tokenmill (15 minutes)
+	$(PIP) install --editable '.[bench]'
+	$(BIN)/python benchmarks/cpu/peers/make_peers.py $(ARGS)
+
+bench-cpu: $(VENV)/installed-dev-$(KEY) ## tokenmill and all installed peers on this CPU (flags: ARGS="--help")
+	$(BIN)/python benchmarks/cpu/peers/compare.py $(ARGS)
+
+profile: $(VENV)/installed-dev-$(KEY) ## where the time of a step goes (flags: ARGS="--help")
+	$(BIN)/python benchmarks/profile_step.py $(ARGS)
 
 soak: $(VENV)/installed-dev-$(KEY) ## the long tests that `make test` leaves out
 	$(BIN)/python -m pytest -m soak $(ARGS)

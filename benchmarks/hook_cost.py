@@ -128,7 +128,7 @@ class Bench:
         self.step(DirectCalls(observed=False))  # the prompts
 
     def step(self, host: PluginHost | DirectCalls) -> int:
-        """Plan and commit one step; nanoseconds of CPU time, the sampled tokens' making left out."""
+        """Plan and commit one step; nanoseconds of CPU time, without the making of tokens."""
         self._relay.use(host)
         self._now += 0.005
         started = time.thread_time_ns()

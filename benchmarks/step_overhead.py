@@ -33,7 +33,9 @@ from tokenmill.core.interfaces import Progress
 class InstantModel:
     """Stands in for the model: logits of the right shape, no work."""
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, is_greedy: bool, real: StepModel) -> None:
+    def __init__(
+        self, max_num_seqs: int, vocab_size: int, is_greedy: bool, real: StepModel
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
         self._logits_rv = torch.randn(max_num_seqs, vocab_size, generator=generator)
         self._is_greedy = is_greedy

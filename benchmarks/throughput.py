@@ -94,7 +94,7 @@ def load_transformers(path: Path, dtype: str) -> Any:
 
 
 def transformers_batched(model: Any) -> Contender:
-    """All jobs as one batch: short prompts are padded, short answers are computed to the longest."""
+    """All jobs as one batch: short prompts are padded, all answers are as long as the longest."""
 
     def run(jobs: Sequence[Job]) -> list[TokenIds]:
         width = max(len(job.prompt) for job in jobs)

@@ -3,8 +3,8 @@
 python benchmarks/token_budget.py --help
 
 One engine per budget (--max-num-batched-tokens), all in one process, in turns. First each computes
-a batch of long prompts, as fast as it can; then the mixed load of schedulers.py, long prompts that
-arrive among running answers, under the chunked scheduler.
+a batch of long prompts, as fast as it can; then the mixed load of mixed_load.py, long prompts
+that arrive among running answers, under the chunked scheduler.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from mixed_load import Arrival, add_load_flags, condense, make_load, serve
 from recording import add_model_flags, make_parser, record, set_threads, summarize
 from rich.console import Console
 from rich.table import Table
-from schedulers import Arrival, condense, make_load, serve
 
 from tokenmill import AsyncEngine, SamplingParams
 
@@ -97,11 +97,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--budgets", type=int, nargs="+", default=[128, 256, 512, 2048], help="tokens per step"
     )
-    parser.add_argument("--num-short", type=int, default=8, help="requests that generate")
-    parser.add_argument("--output-len", type=int, default=96, help="tokens that each generates")
-    parser.add_argument("--num-long", type=int, default=4, help="long prompts")
-    parser.add_argument("--long-len", type=int, default=512, help="tokens of a long prompt")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two of them")
+    add_load_flags(parser)
     parser.add_argument("--rounds", type=int, default=3, help="of each budget")
     return parser.parse_args()
 

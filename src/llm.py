@@ -23,8 +23,8 @@ Prompt = str | Sequence[int]
 
 
 class LLM:
-    """Generates for lists of prompts; the engine runs on an event loop in a thread of its own, so it
-    works inside a running loop, too.
+    """Generates for lists of prompts; the engine runs on an event loop in a thread of its own, so
+    it works inside a running loop, too.
 
     `options` are the fields of EngineConfig. Close it, or use it as a context manager.
     """

@@ -1,4 +1,4 @@
-"""scripts/install_torch.py and make_venv.py with a real pip, and small wheels in place of torch's."""
+"""scripts/install_torch.py and make_venv.py with a real pip, and small wheels for torch's."""
 
 from __future__ import annotations
 

@@ -208,8 +208,8 @@ def check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> No
     if num_chars > most:
         raise APIError(
             400,
-            f"the messages have {num_chars} characters; the context of {engine.max_model_len} tokens "
-            f"cannot hold more than {most}",
+            f"the messages have {num_chars} characters; the context of {engine.max_model_len} "
+            f"tokens cannot hold more than {most}",
             param="messages",
             code="context_length_exceeded",
         )

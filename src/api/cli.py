@@ -72,7 +72,7 @@ def _print_version(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; a user's mistake is one line on stderr and exit status 1 (2 for wrong flags)."""
+    """Run a command; a user's mistake is one line on stderr and status 1 (2 for wrong flags)."""
     args = make_parser().parse_args(argv)
     try:
         with _warnings_shown():
@@ -107,7 +107,7 @@ def _warnings_shown() -> Iterator[None]:
 
 
 def _leave_at_once() -> NoReturn:
-    """Everything is closed by now but perhaps a thread that loads a model: exiting would wait for it."""
+    """All is closed by now but perhaps a thread that loads a model: exiting would wait for it."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

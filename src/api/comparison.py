@@ -88,7 +88,8 @@ def print_tables(comparison: Comparison) -> None:
     workload = _describe_workload(comparison.requests)
     print(
         f"{workload['num_requests']} requests in {workload['last_arrival']:.1f} s, "
-        f"{workload['input_tokens']} tokens in, {workload['output_tokens']} out; all times are virtual"
+        f"{workload['input_tokens']} tokens in, {workload['output_tokens']} out; "
+        "all times are virtual"
     )
     print(describe_times(comparison.times, comparison.step_time_file))
     console = Console(width=None if sys.stdout.isatty() else UNLIMITED)

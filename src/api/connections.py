@@ -1,4 +1,4 @@
-"""One client's connection: uvicorn's, with a deadline for headers and a bound on how many there are."""
+"""One client's connection: uvicorn's, with a deadline for headers and a bound on their number."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _watch_head(self) -> None:
-        """Between requests uvicorn's keep-alive timer watches; from a head's first byte on, this one."""
+        """Between requests uvicorn's keep-alive timer watches; from a head's first byte, this."""
         if self.conn.their_state is not h11.IDLE:
             self._forget_deadline()
         elif self._head_deadline is None:

@@ -1,4 +1,4 @@
-"""Command-line flags of the engine, made from EngineConfig's fields: one list, one help text each."""
+"""Command-line flags of the engine, made from EngineConfig's fields: one list, one help text."""
 
 from __future__ import annotations
 

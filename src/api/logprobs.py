@@ -15,7 +15,7 @@ LEAST = -9999.0
 def completion_logprobs(
     logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer, offset: int
 ) -> tuple[CompletionLogprobs, int]:
-    """Logprobs of tokens before which there are `offset` characters, and how many there are then."""
+    """Logprobs of tokens that `offset` characters stand before, and how many there are then."""
     raws = [tokenizer.token_bytes(found.token_id) for found in logprobs]
     offsets = []
     for raw in raws:
@@ -58,7 +58,7 @@ def _text(raw: bytes) -> str:
 
 
 def _name(raw: bytes) -> str:
-    """The text, or for a part of a character OpenAI's `bytes:\\xf0\\x9f`, which keeps parts distinct."""
+    """The text; for a part of a character OpenAI's `bytes:\\xf0\\x9f`, which tells parts apart."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

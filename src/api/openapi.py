@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the HTTP surface, made from the routes, the bodies and the answers."""
+"""The OpenAPI 3.1 document of the HTTP surface, made from routes, bodies and answers."""
 
 from __future__ import annotations
 

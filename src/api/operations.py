@@ -33,7 +33,7 @@ async def index(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """200 while the engine works or idles; 503 when it is dead, or has work and completes no step."""
+    """200 while the engine works or idles; 503 when it is dead, or has work and makes no step."""
     context = context_of(request)
     load = context.engine.load()
     if not load.is_alive:

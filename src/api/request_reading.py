@@ -65,7 +65,7 @@ def _explain(message: str) -> APIError:
 
 
 def refuse_unsupported(body: SamplingFields) -> None:
-    """400 for a field that asks for something that is not there; values that change nothing pass."""
+    """400 for a field that asks for what is not there; values that change nothing pass."""
     if body.best_of not in (None, 1) and body.best_of != body.n:
         raise _unsupported("best_of", "use n")
     if body.response_format is not None and body.response_format.type != "text":

@@ -68,7 +68,8 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host or --port"
+            f"cannot listen on {host}:{port}: {error.strerror}; "
+            "choose another with --host or --port"
         ) from error
     return sock
 

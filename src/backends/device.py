@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from gguf import GGMLQuantizationType
 
 from ..core.errors import ConfigError
 
@@ -28,26 +29,47 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def choose_dtype(name: str, published: torch.dtype, device: torch.device) -> torch.dtype:
+def choose_dtype(
+    name: str, published: torch.dtype | GGMLQuantizationType, device: torch.device
+) -> torch.dtype:
     """The precision of that name; "auto" is bfloat16 where the device computes it natively, else
-    float32, and a model that was published in float16 stays in it on a GPU.
+    float32. A model that was published in float16 stays in it on a GPU; one that was published
+    quantized, and can stay so on a CPU, is computed in bfloat16.
 
     Raises ConfigError for float16 on a CPU.
     """
     if name == "auto":
         if device.type == "cuda" and published is torch.float16:
             return torch.float16
-        return torch.bfloat16 if _has_bfloat16(device) else torch.float32
+        wants_bfloat16 = has_bfloat16(device) or _stays_quantized(published, device)
+        return torch.bfloat16 if wants_bfloat16 else torch.float32
     dtype: torch.dtype = getattr(torch, name)
     if dtype is torch.float16 and device.type == "cpu":
         raise ConfigError("--dtype float16 needs a GPU: CPUs compute bfloat16 or float32")
     return dtype
 
 
-def _has_bfloat16(device: torch.device) -> bool:
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether it has instructions for bfloat16; without them torch emulates it, slower than
+    float32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return "bf16" in _cpu_flags()
+
+
+def compute_capability(device: torch.device) -> tuple[int, int] | None:
+    """Of an NVIDIA GPU, (9, 0) for 9.0; None for any other device."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return None
+    return torch.cuda.get_device_capability(device)
+
+
+def _stays_quantized(published: torch.dtype | GGMLQuantizationType, device: torch.device) -> bool:
+    if device.type != "cpu" or isinstance(published, torch.dtype):
+        return False
+    from .cpu.projections import keeps_quantized
+
+    return keeps_quantized(published)
 
 
 def _cpu_flags() -> str:

@@ -30,7 +30,7 @@ class LogitsReading:
     """What one look at rows of logits tells."""
 
     best_r: torch.Tensor
-    """int64: the token with the highest logit; of equals the lowest id. Nothing where not finite."""
+    """int64: the token of the highest logit; of equals the lowest id. Nothing where not finite."""
     is_finite_r: torch.Tensor
     """bool: False where the row holds NaN or infinity."""
 

@@ -49,18 +49,21 @@ def build_input_batch(
     token_ids = chain.from_iterable(s.token_ids[g.start : g.start + g.num_tokens] for g, s in rows)
     sampled = [i for i, (grant, _) in enumerate(rows) if grant.samples]
 
-    def on_device(array: npt.NDArray[np.integer], dtype: torch.dtype) -> torch.Tensor:
-        return torch.from_numpy(array).to(device=device, dtype=dtype, non_blocking=True)
+    def on_device(array: npt.NDArray[np.integer], dtype: type[np.integer]) -> torch.Tensor:
+        tensor = torch.from_numpy(array.astype(dtype, copy=False))
+        # On a CPU no operation of torch's: each lets other threads take the GIL, and the event loop
+        # would deliver a whole step before this one begins.
+        return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
     return InputBatch(
-        token_ids_t=on_device(np.fromiter(token_ids, np.int64, ends_b[-1]), torch.int64),
-        positions_t=on_device(positions_t, torch.int64),
+        token_ids_t=on_device(np.fromiter(token_ids, np.int64, ends_b[-1]), np.int64),
+        positions_t=on_device(positions_t, np.int64),
         attention=AttentionBatch(
-            query_start_loc=on_device(np.concatenate(([0], ends_b)), torch.int32),
-            seq_lens=on_device(seq_lens_b, torch.int32),
-            block_tables_bm=on_device(tables_bm, torch.int32),
+            query_start_loc=on_device(np.concatenate(([0], ends_b)), np.int32),
+            seq_lens=on_device(seq_lens_b, np.int32),
+            block_tables_bm=on_device(tables_bm, np.int32),
             slot_mapping_t=on_device(
-                blocks_t * np.int64(block_size) + positions_t % block_size, torch.int64
+                blocks_t * np.int64(block_size) + positions_t % block_size, np.int64
             ),
             query_lens_host=lens_b.tolist(),
             seq_lens_host=seq_lens_b.tolist(),
@@ -68,7 +71,7 @@ def build_input_batch(
         ),
         grant_order=order,
         sampled=sampled,
-        last_rows_r=on_device(ends_b[sampled] - 1, torch.int64),
+        last_rows_r=on_device(ends_b[sampled] - 1, np.int64),
     )
 
 

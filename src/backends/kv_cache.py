@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import torch
 from ..core.config import EngineConfig
 from ..core.errors import ConfigError
 from .attention.base import AttentionBackend
+from .host_memory import HostMemory
 from .models.config import ModelConfig
 
 CPU_DEFAULT = 1 << 30
@@ -128,18 +130,42 @@ def allocate(
     device: torch.device,
 ) -> KVCache:
     """The tensors. The device's are zeroed: backends may read a block's unused slots, and NaN there
-    would spread. The host's are written before they are read, and taken only as they are used."""
+    would spread. The host's are written before they are read. Main memory, the CPU's cache and the
+    host's, is taken from the system only as it is used.
+
+    Raises ConfigError when a CPU's cache asks for more memory than is free."""
     shape = attention.kv_cache_shape(num_blocks)
     host_shape = attention.kv_cache_shape(num_host_blocks)
     is_pinned = device.type == "cuda" and num_host_blocks > 0
     return KVCache(
-        layers=[torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)],
+        layers=_zeros(num_layers, shape, dtype, device),
         host_layers=[
             torch.empty(host_shape, dtype=dtype, pin_memory=is_pinned) for _ in range(num_layers)
         ],
         num_blocks=num_blocks,
         block_size=block_size,
     )
+
+
+def _zeros(
+    num_layers: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> Sequence[torch.Tensor]:
+    if device.type != "cpu":
+        return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+    layer_bytes = math.prod(shape) * dtype.itemsize
+    _refuse_more_than_free(num_layers * layer_bytes)
+    memory = HostMemory(num_layers * layer_bytes)  # one for all: each is rounded to huge pages
+    return [memory.tensor(i * layer_bytes, shape, dtype) for i in range(num_layers)]
+
+
+def _refuse_more_than_free(num_bytes: int) -> None:
+    """What is taken only as it is used would otherwise be missed in the middle of the work."""
+    free: int = psutil.virtual_memory().available
+    if num_bytes > free:
+        raise ConfigError(
+            f"the KV cache would get {num_bytes / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are "
+            "free; lower --kv-cache-memory or --num-gpu-blocks-override"
+        )
 
 
 def _most_blocks(config: EngineConfig, model: ModelConfig) -> int:

@@ -1,4 +1,4 @@
-"""Everything about a request is checked here, before it is queued: the engine loop meets no bad value."""
+"""A request is checked here, before it is queued: the engine loop meets no bad value."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .sampling_params import SamplingParams
 
 
 def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> None:
-    """Refuse a text that is too long by its characters alone, before any time goes into tokenizing it."""
+    """Refuse a text that is too long by its characters alone, before it is tokenized."""
     most = max_model_len * tokenizer.max_chars_per_token
     if len(prompt) > most:
         raise InvalidRequestError(
-            f"the prompt has {len(prompt)} characters; the context of {max_model_len} tokens cannot hold "
-            f"more than {most}. Shorten the prompt.",
+            f"the prompt has {len(prompt)} characters; the context of {max_model_len} tokens "
+            f"cannot hold more than {most}. Shorten the prompt.",
             param="prompt",
         )
 
@@ -44,7 +44,8 @@ def check_sampling_params(params: SamplingParams, info: ModelInfo, max_logprobs:
         _check_id(token_id, info.vocab_size, "logit_bias")
     if params.logprobs is not None and params.logprobs > max_logprobs:
         raise InvalidRequestError(
-            f"at most {max_logprobs} logprobs can be asked for (--max-logprobs), got {params.logprobs}",
+            f"at most {max_logprobs} logprobs can be asked for (--max-logprobs), "
+            f"got {params.logprobs}",
             param="logprobs",
         )
 
@@ -64,8 +65,8 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
     if params.max_tokens is None:
         if params.min_tokens > room:
             raise InvalidRequestError(
-                f"min_tokens is {params.min_tokens} and the context of {max_model_len} tokens leaves room "
-                f"for {room}",
+                f"min_tokens is {params.min_tokens} and the context of {max_model_len} tokens "
+                f"leaves room for {room}",
                 param="min_tokens",
             )
         return room
@@ -73,7 +74,8 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
         raise InvalidRequestError(
             f"this model's maximum context length is {max_model_len} tokens; the prompt has "
             f"{num_prompt_tokens} and max_tokens asks for {params.max_tokens}, together "
-            f"{num_prompt_tokens + params.max_tokens}. Shorten the prompt or lower max_tokens to {room}.",
+            f"{num_prompt_tokens + params.max_tokens}. Shorten the prompt or lower max_tokens to "
+            f"{room}.",
             param="max_tokens",
         )
     return params.max_tokens
@@ -92,7 +94,7 @@ def make_requests(
     info: ModelInfo,
     config: EngineConfig,
 ) -> list[Request]:
-    """The engine's requests of one caller's request: `n` of them, which share the prompt's blocks."""
+    """The engine's requests of one caller's request: `n` that share the prompt's blocks."""
     max_tokens = room_for_output(len(prompt_token_ids), params, max_model_len)
     group = PromptGroup() if params.n > 1 else None
     # Without prefix caching the members of a group still share their prompt, but with nobody else.
@@ -121,6 +123,7 @@ def make_requests(
 def _check_id(token_id: int, vocab_size: int, param: str) -> None:
     if not 0 <= token_id < vocab_size:
         raise InvalidRequestError(
-            f"{param} has token id {token_id}, which is not in the vocabulary (0 to {vocab_size - 1})",
+            f"{param} has token id {token_id}, which is not in the vocabulary "
+            f"(0 to {vocab_size - 1})",
             param=param,
         )

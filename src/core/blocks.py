@@ -123,7 +123,7 @@ class BlockPool:
         return block
 
     def publish(self, block: int, block_hash: bytes, token_ids: Sequence[int]) -> None:
-        """Let a full, computed block be found. The first block of equal content stays the one found."""
+        """Let a full, computed block be found. Of equal blocks the first stays the one found."""
         assert self._journal is None, "blocks are published at commit, never inside a step"
         assert self._ref_counts[block] > 0
         if block_hash in self._by_hash or self._hashes[block] is not None:
@@ -189,7 +189,8 @@ class BlockPool:
                 self._ref_counts[block] = 0
                 self._free.restore(block, change.before)
             case _Did.EVICT:
-                # Its token ids are still there: only `publish` overwrites them, never inside a step.
+                # Its token ids are still there: only `publish` overwrites them, never inside a
+                # step.
                 assert change.evicted_hash is not None
                 self._ref_counts[block] = 0
                 self._cached.restore(block, change.before)

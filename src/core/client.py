@@ -96,7 +96,7 @@ class EngineClient(Protocol):
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End a request early; its stream ends with finish_reason "abort". Unknown ids are ignored."""
+        """End a request early, with finish_reason "abort". Unknown ids are ignored."""
         ...
 
     def load(self) -> Load: ...
@@ -113,7 +113,7 @@ class EngineClient(Protocol):
         ...
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Take no new requests and wait for the accepted ones; abort what is left after `timeout` seconds."""
+        """Take no new requests; wait for the accepted ones, abort them after `timeout` seconds."""
         ...
 
     async def close(self) -> None:

@@ -18,14 +18,15 @@ def _knob(default: Any, help: str, **extra: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How an engine is built. None means: decided at start, from the model, the machine or plugins.toml.
+    """How an engine is built. None: decided at start, from model, machine or plugins.toml.
 
     Raises ConfigError when a value cannot work.
     """
 
     model: str | None = _knob(
         None,
-        "Hugging Face directory (safetensors) or .gguf file; default: the embedded SmolLM2-135M-Instruct",
+        "Hugging Face directory (safetensors) or .gguf file; default: the embedded "
+        "SmolLM2-135M-Instruct",
     )
     tokenizer: str | None = _knob(
         None, "directory or .gguf file to take the tokenizer from, if not the model's own"
@@ -35,7 +36,8 @@ class EngineConfig:
     )
     dtype: str = _knob(
         "auto",
-        "precision of weights and KV cache: auto (quantized weights stay so on CPUs that compute bfloat16), float32, bfloat16 or float16",
+        "precision of weights and KV cache: auto (quantized weights stay so on CPUs with AVX2), "
+        "float32, bfloat16 or float16",
     )
     device: str = _knob("auto", "auto, cpu or cuda")
     seed: int = _knob(0, "seed of the noise of requests that bring none")
@@ -54,22 +56,24 @@ class EngineConfig:
     )
     kv_cache_memory: int | None = _knob(
         None,
-        "bytes for the KV cache (K, M, G suffixes allowed); default on CPU: the smaller of 1 GiB and a quarter of what is free",
+        "bytes for the KV cache (K, M, G suffixes allowed); default on CPU: the smaller of 1 GiB "
+        "and a quarter of what is free",
     )
     num_gpu_blocks_override: int | None = _knob(
         None, "number of KV blocks, whatever memory there is"
     )
     swap_space: float | None = _knob(
         None,
-        "GiB of host memory for the KV blocks of swapped requests; default: 4, or a quarter of what "
-        "is free if that is less",
+        "GiB of host memory for the KV blocks of swapped requests; default: 4, or a quarter of "
+        "what is free if that is less",
     )
     enable_prefix_caching: bool = _knob(True, "reuse the KV blocks of prompts that begin alike")
 
     max_num_seqs: int = _knob(256, "most requests in one step")
     max_num_batched_tokens: int | None = _knob(
         None,
-        "most tokens in one step; default: 256 on CPU (or max_num_seqs if that is more), 8192 on GPU",
+        "most tokens in one step; default: 256 on CPU (or max_num_seqs if that is more), "
+        "8192 on GPU",
     )
     long_prefill_token_threshold: int = _knob(
         0, "most prompt tokens of one request in a step that others share; 0: no limit"
@@ -121,11 +125,13 @@ class EngineConfig:
                 raise ConfigError(f"{flag(name)} must be between {low} and {high}, got {value}")
         if self.block_size not in BLOCK_SIZES:
             raise ConfigError(
-                f"--block-size must be one of {', '.join(map(str, BLOCK_SIZES))}, got {self.block_size}"
+                f"--block-size must be one of {', '.join(map(str, BLOCK_SIZES))}, "
+                f"got {self.block_size}"
             )
         if self.dtype not in DTYPES:
             raise ConfigError(
-                f"--dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}{did_you_mean(self.dtype, DTYPES)}"
+                f"--dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}"
+                f"{did_you_mean(self.dtype, DTYPES)}"
             )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
@@ -145,9 +151,9 @@ class EngineConfig:
     def token_budget(self, device: str) -> int:
         """`max_num_batched_tokens`, or its default for "cpu" or "cuda".
 
-        On a CPU 256 tokens already fill the cores: more in a step compute hardly faster, they only make
-        running answers wait longer (benchmarks/token_budget.py). Every running request must be able
-        to get its token in one step, hence max_num_seqs. A GPU needs more tokens to be busy.
+        On a CPU 256 tokens already fill the cores: more in a step compute hardly faster, they only
+        make running answers wait longer (benchmarks/token_budget.py). Every running request must be
+        able to get its token in one step, hence max_num_seqs. A GPU needs more tokens to be busy.
         """
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
@@ -155,7 +161,7 @@ class EngineConfig:
 
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """A configuration from loose keyword arguments; an unknown one is an error that names near ones."""
+        """A configuration from loose keywords; an unknown one is an error that names near ones."""
         known = [f.name for f in fields(cls)]
         for name in options:
             if name not in known:

@@ -1,10 +1,10 @@
-"""Everything that tokenmill raises on purpose. A user's mistake is one line; a bug is a traceback."""
+"""What tokenmill raises on purpose. A user's mistake is one line; a bug is a traceback."""
 
 from __future__ import annotations
 
 
 class TokenmillError(Exception):
-    """Base of every deliberate error; its message is written for the reader of a terminal or a log."""
+    """Base of every deliberate error; its message is for the reader of a terminal or a log."""
 
 
 class ConfigError(TokenmillError):
@@ -40,4 +40,4 @@ class EngineStoppedError(TokenmillError):
 
 
 class DeviceError(TokenmillError):
-    """The device cannot compute any more (a sticky CUDA error, say): the engine ends, and says so."""
+    """The device can compute no more (a sticky CUDA error, say): the engine ends and says so."""

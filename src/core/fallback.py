@@ -10,7 +10,7 @@ from .policy import PreemptionCandidate, StepView, Victim
 def decode_first(step: StepView) -> None:
     """Decodes, then prompts in progress, then waiting requests, into what is left of the budget.
 
-    Chunked prefill as in Sarathi-Serve (Agrawal et al., OSDI 2024): decodes never wait for a prompt.
+    Chunked prefill as in Sarathi-Serve (Agrawal et al., OSDI 2024): no decode waits for a prompt.
     """
     for decoding in (True, False):
         for request in step.running:

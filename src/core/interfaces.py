@@ -64,7 +64,7 @@ class Detokenizer(Protocol):
         ...
 
     def finish(self) -> str:
-        """What was held back; an incomplete character becomes U+FFFD. Nothing may be added after."""
+        """What was held back; an incomplete character becomes U+FFFD. Nothing is added after."""
         ...
 
 
@@ -85,7 +85,7 @@ class Tokenizer(Protocol):
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Token ids of a text. With `parse_special` False, text like "<|im_end|>" stays plain text."""
+        """Token ids of a text. With `parse_special` False, even "<|im_end|>" is plain text."""
         ...
 
     def encode_chat(
@@ -110,5 +110,5 @@ class Tokenizer(Protocol):
         ...
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        """A fresh incremental detokenizer of generated tokens (the prompt is not part of its text)."""
+        """A fresh incremental detokenizer of generated tokens, without the prompt's text."""
         ...

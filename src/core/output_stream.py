@@ -86,7 +86,7 @@ class Completion:
         self.stop_reason = stop_reason
 
     def take(self, *, keep: bool) -> CompletionOutput:
-        """What there is now; with `keep` it stays for the next output, which will hold all again."""
+        """What there is now; with `keep` it stays, and the next output will hold all again."""
         output = CompletionOutput(
             index=self.index,
             text=self._text,

@@ -62,8 +62,9 @@ class BlockCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One step of the device. Order of effects: forget `ended`, take `starts`, do `copies` one after
-    the other, compute `grants`. A block that is copied out may be written by this very step."""
+    """One step of the device. Order of effects: forget `ended`, take `starts`, do `copies` one
+    after the other, compute `grants`. A block that is copied out may be written by this very
+    step."""
 
     step_id: int
     ended: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .config import EngineConfig, flag
@@ -56,15 +56,20 @@ def _choose(slot: str, flagged: str | None, plugins: PluginSet) -> Choice:
     provider, *others = _find(slot, flagged, plugins)
     setting = _setting(slot, plugins)
     options = setting.options
-    if options and setting.use and configured(slot, plugins).provider is not provider:
+    if options and setting.use and not _chooses(configured(slot, plugins), provider, others):
         _log.warning(
             "plugin_options_unused",
             table=setting.origin,
             written_for=setting.use,
-            chosen=provider.name,
+            chosen=flagged,
         )
         options = {}
     return Choice(provider=provider, options=options, origin=setting.origin, others=tuple(others))
+
+
+def _chooses(choice: Choice, provider: Provider, others: Sequence[Provider]) -> bool:
+    """The same provider, or "auto", whose options are for whichever backend it takes."""
+    return (choice.provider, *choice.others) == (provider, *others)
 
 
 def _setting(slot: str, plugins: PluginSet) -> SlotSetting:

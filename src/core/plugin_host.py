@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self
 
 from .admission_hook import AdmissionHook
@@ -111,12 +111,11 @@ class PluginHost:
         choice = self._built.choices["attention_backend"]
         if not choice.others:
             return fill_slot(self._built, "attention_backend")
-        build = self._built.plugins.registry.build
         return AutoBackend(
-            [
-                (provider.name, partial(build, "attention_backend", provider.name))
-                for provider in (choice.provider, *choice.others)
-            ]
+            self._built.plugins.registry,
+            (choice.provider, *choice.others),
+            choice.options,
+            choice.origin,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""What a policy plugin sees and answers: views of requests and of the step that is being decided."""
+"""What a policy plugin sees and answers: views of requests and of the step to be decided."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RequestView(Protocol):
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Tokens that could be granted now: known or in flight, not computed and not granted yet."""
+        """Tokens that could be granted now: known or in flight, neither computed nor granted."""
         ...
 
     @property
@@ -73,8 +73,8 @@ class StepView(Protocol):
 
     @property
     def waiting(self) -> tuple[RequestView, ...]:
-        """Requests that wait: swapped ones, then other preempted ones, then the rest in the order of
-        the scheduling policy."""
+        """Requests that wait: swapped ones, then other preempted ones, then the rest in the order
+        of the scheduling policy."""
         ...
 
     @property
@@ -96,7 +96,7 @@ class StepView(Protocol):
         ...
 
     def limit(self, request: RequestView, max_tokens: int) -> None:
-        """Grant this request no more than `max_tokens` in this step; for wrappers, before they yield."""
+        """Grant this request at most `max_tokens` in this step; for wrappers, before they yield."""
         ...
 
     def wait_until(self, time: float) -> None:

@@ -79,7 +79,7 @@ class RequestQueues:
         return [r for r in expired if r.status is not RequestStatus.FINISHED]
 
     def ready(self) -> list[Request]:
-        """Waiting requests that could start; siblings wait until their common prompt is computed."""
+        """Waiting requests that could start; siblings wait until their prompt is computed."""
         return [r for r in self.waiting.values() if r.group is None or not r.group.must_wait(r)]
 
     def most_senior(self) -> Request | None:
@@ -92,13 +92,23 @@ class RequestQueues:
     def check(self) -> None:
         """Raise AssertionError unless every live request stands in exactly one queue, its own."""
         running = {request.request_id: request for request in self.running}
-        assert len(running) == len(self.running), "a request runs twice"
+        assert len(running) == len(self.running), (
+            f"a request runs twice: {[request.request_id for request in self.running]}"
+        )
         for request in self:
             waits = self.waiting.get(request.request_id) is request
             runs = running.get(request.request_id) is request
-            assert waits is (request.status is RequestStatus.WAITING), "a waiting list is wrong"
-            assert runs is (request.status is RequestStatus.RUNNING), "the running list is wrong"
+            assert waits is (request.status is RequestStatus.WAITING), _wrong(request, "waiting")
+            assert runs is (request.status is RequestStatus.RUNNING), _wrong(request, "running")
             if request.status is RequestStatus.FINISHED:
-                assert request.num_open_plans, "an ended request was not forgotten"
-        assert len(self.running) + len(self.waiting) <= len(self._requests)
-        assert self.running == sorted(self.running, key=lambda r: r.rank)
+                assert request.num_open_plans, f"{request.request_id!r} ended and is still known"
+        assert len(self.running) + len(self.waiting) <= len(self._requests), (
+            f"unknown requests stand among {[*running, *self.waiting]}"
+        )
+        assert self.running == sorted(self.running, key=lambda r: r.rank), (
+            f"{list(running)} run, which is not their order"
+        )
+
+
+def _wrong(request: Request, queue: str) -> str:
+    return f"{request.request_id!r} is {request.status.value}: the list of those {queue} is wrong"

@@ -18,7 +18,7 @@ GREEDY_BELOW = 1e-5
 
 
 class OutputKind(StrEnum):
-    """What each output of a stream carries: all so far, only what is new, or one output at the end."""
+    """What each output of a stream carries: all so far, what is new, or all at the end."""
 
     CUMULATIVE = "cumulative"
     DELTA = "delta"

@@ -169,7 +169,7 @@ class Step:
         )
 
     def _swap_in(self, request: Request, blocks: Sequence[int], num_hits: int) -> None:
-        """What the prefix cache does not have comes from the host, the last block perhaps in part."""
+        """What the prefix cache does not have comes from the host; a last block may be partial."""
         pairs = tuple(zip(request.host_block_ids, blocks, strict=False))[num_hits:]
         if pairs:
             self.copies.append(BlockCopies(direction=CopyDirection.IN, pairs=pairs))
@@ -188,7 +188,7 @@ class Step:
         return self._limits.watermark_blocks if self._num_running else 0
 
     def _find_hits(self, request: Request) -> list[int]:
-        """Blocks that hold the beginning of this request; never all of it: the last token is computed."""
+        """Blocks that hold the beginning of this request, never its last token: it is computed."""
         if not self._limits.enable_prefix_caching and request.group is None:
             return []
         size = self._pool.block_size
@@ -235,8 +235,8 @@ class Step:
         return victim
 
     def _may_go(self, request: Request, needy: Request) -> bool:
-        """A running request gives way to its seniors, also by standing back itself; to a waiting one
-        only if that is more urgent, and then even if it was granted tokens in this step."""
+        """A running request gives way to its seniors, also by standing back itself; to a waiting
+        one only if that is more urgent, and then even if it was granted tokens in this step."""
         if not request.block_ids or request.request_id in self.preempted:
             return False
         if needy.status is RequestStatus.WAITING:
@@ -263,7 +263,7 @@ class Step:
         self._num_running -= 1
 
     def _take_out(self, request: Request, mode: str) -> PendingPreemption:
-        """Swap copies the computed blocks to the host before they are dropped, if they fit there."""
+        """Swap copies the computed blocks to the host before they are dropped, if they fit."""
         num_blocks = self._pool.num_blocks_for(request.num_computed_tokens)
         if mode != "swap" or not num_blocks:
             return PendingPreemption(request, "recompute")

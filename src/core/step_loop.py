@@ -1,4 +1,4 @@
-"""The engine loop: plan, run on the device thread, commit; deliver the last step while the next runs."""
+"""The engine loop: plan, run on the device thread, commit; deliver while the next step runs."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ class StepLoop:
             self._open.append((plan, loop.run_in_executor(self._device, self._executor.run, plan)))
 
     def _may_launch(self) -> bool:
-        """One step ahead of the device only where that step is short: a request that comes now waits
-        for all open ones, so a long prompt in them would be paid for twice."""
+        """One step ahead of the device only where that step is short: a request that comes now
+        waits for all open ones, so a long prompt in them would be paid for twice."""
         if self._is_stopping or self.death is not None:
             return False
         return all(grant.num_tokens == 1 for plan, _ in self._open for grant in plan.grants)
 
     async def _finish_oldest(self) -> None:
-        """Commit the oldest open step, plan the next one, and only then deliver: the device never waits."""
+        """Commit the oldest open step, plan the next, only then deliver: the device never waits."""
         plan, future = self._open.popleft()
         try:
             result = await future

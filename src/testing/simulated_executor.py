@@ -43,7 +43,7 @@ class _Row:
 
 
 class SimulatedExecutor:
-    """Runs plans on simulated KV slots; raises AssertionError for a plan that no device could run."""
+    """Runs plans on simulated KV slots; AssertionError for a plan that no device could run."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Servers that all tests of this folder share; a test that hurts its server starts one of its own."""
+"""Servers that all tests of this folder share; a test that hurts its server starts its own."""
 
 from __future__ import annotations
 

@@ -129,8 +129,9 @@ def test_generate_continues_a_prompt_on_standard_output_alone() -> None:
 
 
 def test_chat_answers_once_and_shows_its_speed() -> None:
-    done = tokenmill("chat", "-q", "What is the capital of France?", "--max-tokens", "16", "--stats",
-                     "--temperature", "0", "--num-gpu-blocks-override", "16")  # fmt: skip
+    done = tokenmill("chat", "-q", "What is the capital of France?", "--max-tokens", "16",
+                     "--stats", "--temperature", "0",
+                     "--num-gpu-blocks-override", "16")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
     assert "tokens/s" in done.stderr

@@ -1,4 +1,4 @@
-"""What a stream leaves out, the whole answer has not either: token ids, offsets, partial characters."""
+"""What a stream leaves out, the answer lacks, too: token ids, offsets, partial characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both ways to the bound of min_p, top_k and top_p, against sorting and adding up in plain Python."""
+"""Both ways to the bound of min_p, top_k and top_p, against sorting in plain Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_filters(top_k: int, top_p: float, min_p: float, num_rows: int = 1) -> F
 
 
 def kept_tokens(probs: Sequence[float], top_k: int, top_p: float, min_p: float) -> set[int]:
-    """The definition, in order: min_p, then top_k of what is left, then top_p of the mass of that."""
+    """The definition, in order: min_p, top_k of what is left, top_p of the mass of that."""
     floor = float(torch.tensor(max(probs)) * torch.tensor(min_p))
     left = {i for i, p in enumerate(probs) if p >= floor}
     kth = sorted((probs[i] for i in left), reverse=True)[:top_k][-1]
@@ -41,7 +41,7 @@ def kept_tokens(probs: Sequence[float], top_k: int, top_p: float, min_p: float) 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[torch.Tensor, int, float, float]:
-    """A row that sums to 1 with many ties, and filters that do not fall onto a sum of it by chance."""
+    """A row that sums to 1 with many ties, and filters that fall onto no sum of it by chance."""
     weights = draw(st.lists(st.integers(0, 40), min_size=1, max_size=300).filter(any))
     if draw(st.booleans()):  # nearly equal: only the last bits tell them apart
         weights = [100_000 + weight for weight in weights]
@@ -102,7 +102,7 @@ def test_tokens_that_cannot_come_need_no_look() -> None:
 
 
 def test_sorted_tokens_that_end_within_the_filters_are_not_enough() -> None:
-    """Also when top_k reaches beyond them but top_p would already be content with what they hold."""
+    """Also when top_k reaches beyond them but top_p is content with what they hold."""
     probs_rv = torch.linspace(1, 2, 1000).softmax(dim=0).unsqueeze(0)
     for filters in (
         make_filters(500, math.inf, 0.0),

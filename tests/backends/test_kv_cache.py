@@ -41,6 +41,22 @@ def test_a_block_s_bytes_are_those_of_its_tensors() -> None:
     assert BLOCK == 2 * 2 * 16 * 2 * 8 * 4  # k and v, layers, tokens, KV heads, head size, bytes
 
 
+def test_a_cpu_s_cache_that_is_larger_than_what_is_free_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend_free(monkeypatch, 10 * BLOCK - 1)
+    with pytest.raises(ConfigError, match=r"are free; lower --kv-cache-memory"):
+        kv_cache.allocate(
+            attention(16),
+            num_layers=CONFIG.num_layers,
+            num_blocks=10,
+            num_host_blocks=0,
+            block_size=16,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+        )
+
+
 def test_the_override_wins_over_every_byte_count() -> None:
     config = EngineConfig(num_gpu_blocks_override=7, kv_cache_memory=1)
     assert kv_cache.fixed_num_blocks(config, BLOCK) == 7

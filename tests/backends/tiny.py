@@ -1,4 +1,4 @@
-"""A tiny random model, and a hand-driven runner: the tests say who computes how much in each step."""
+"""A tiny random model, and a hand-driven runner: tests say who computes how much in a step."""
 
 from __future__ import annotations
 

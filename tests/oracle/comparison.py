@@ -40,7 +40,7 @@ class NearTie:
 def find_near_ties(
     model: Any, cases: Sequence[ReferenceCase], outputs: Sequence[Sequence[int]]
 ) -> list[NearTie]:
-    """Fails for a difference that is no near-tie, and for more than one near-tie in 200 requests."""
+    """Fails for a difference that is no near-tie, or more than one near-tie in 200 requests."""
     found = []
     for case, output in zip(cases, outputs, strict=True):
         expected = case.token_ids

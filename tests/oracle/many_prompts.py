@@ -79,16 +79,17 @@ _TOPICS = [
     "vaccines",
 ]
 _DOCUMENTS = [
-    "You are a careful assistant of a small library. You answer in short sentences, you never guess, "
-    "and you name the shelf where a book stands. Novels are on shelf A, history on shelf B, science "
-    "on shelf C, and everything for children on shelf D. The library is open from nine to six.\n\n",
+    "You are a careful assistant of a small library. You answer in short sentences, you never "
+    "guess, and you name the shelf where a book stands. Novels are on shelf A, history on shelf "
+    "B, science on shelf C, and everything for children on shelf D. The library is open from nine "
+    "to six.\n\n",
     "Minutes of the meeting of 3 March. Present: Anna, Bo, Chen, Dora. 1. The budget was approved. "
     "2. Bo reports that the new server is slower than the old one; Chen will measure why. "
     "3. Dora wants to move the release by a week. 4. The kitchen needs a new coffee machine.\n\n",
-    "import csv\nimport sys\n\n\nclass Table:\n    def __init__(self, rows):\n        self.rows = rows\n"
-    "\n    @classmethod\n    def read(cls, path):\n        with open(path) as file:\n"
-    "            return cls(list(csv.reader(file)))\n\n    def column(self, index):\n"
-    "        return [row[index] for row in self.rows]\n\n",
+    "import csv\nimport sys\n\n\nclass Table:\n    def __init__(self, rows):\n"
+    "        self.rows = rows\n\n    @classmethod\n    def read(cls, path):\n"
+    "        with open(path) as file:\n            return cls(list(csv.reader(file)))\n\n"
+    "    def column(self, index):\n        return [row[index] for row in self.rows]\n\n",
 ]
 _TAILS = ["Q: Who", "Summary:", "In other words,", "    def ", "1.", "Therefore", "# next", "Dear"]
 

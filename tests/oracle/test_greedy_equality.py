@@ -1,4 +1,4 @@
-"""Greedy fp32 output is transformers' own, token for token, whatever engine and memory do meanwhile."""
+"""Greedy fp32 output is transformers' own, token for token, whatever engine and memory do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs as somebody could write them, each a small change of the core, to see whether the net holds."""
+"""Bugs as somebody could write them, small changes of the core, to see if the net holds."""
 
 from __future__ import annotations
 

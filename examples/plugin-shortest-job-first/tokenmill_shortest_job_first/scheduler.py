@@ -22,7 +22,7 @@ class ShortestJobFirstOptions:
 
 
 class ShortestJobFirst:
-    """Least work first: tokens that are not computed yet, and tokens that may still be generated."""
+    """Least work first: tokens not computed yet, and tokens that may still be generated."""
 
     def __init__(self, options: ShortestJobFirstOptions) -> None:
         self._ageing = options.ageing

@@ -36,8 +36,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "chat",
         help="talk to a model in the terminal",
-        description="Talk to a model in the terminal: to a running server with --url, else to one that "
-        "is loaded here. An empty line or Ctrl-D ends it.",
+        description="Talk to a model in the terminal: to a running server with --url, else to one "
+        "that is loaded here. An empty line or Ctrl-D ends it.",
     )
     group = parser.add_argument_group("conversation")
     group.add_argument("--url", help="a server's address, for example http://127.0.0.1:8000/v1")

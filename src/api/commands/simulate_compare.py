@@ -1,4 +1,4 @@
-"""`tokenmill simulate compare`: a workload under several schedulers and settings, in virtual time."""
+"""`tokenmill simulate compare`: a workload under several settings, in virtual time."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def add_compare_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "compare",
         help="what a workload would see of each scheduler and setting",
-        description="Run a workload through the shipped engine and plugins on a virtual clock. Steps "
-        "take as long as a measured model says; nothing is computed.",
+        description="Run a workload through the shipped engine and plugins on a virtual clock. "
+        "Steps take as long as a measured model says; nothing is computed.",
         epilog="example: tokenmill simulate compare --step-time step-time.json --request-rate 0.5 "
         "--vary scheduler=chunked,prefill-first --vary max_num_batched_tokens=128,256,512",
     )
     parser.add_argument("--step-time", type=Path, metavar="FILE",
-                        help="from `tokenmill simulate measure`; default: one of the embedded model, "
-                        "measured on another machine")  # fmt: skip
+                        help="from `tokenmill simulate measure`; default: one of the embedded "
+                        "model, measured on another machine")  # fmt: skip
     parser.add_argument("--vary", action="append", metavar="KEY=A,B,C",
-                        help="an engine setting to try with each value; several make all combinations "
-                        f"(default: {DEFAULT_VARY})")  # fmt: skip
+                        help="an engine setting to try with each value; several make all "
+                        f"combinations (default: {DEFAULT_VARY})")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="as JSON")
     _add_workload_flags(parser)
     add_engine_flags(parser, leave_out=LEFT_OUT)
@@ -70,7 +70,8 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
         "workload", "a recorded one, or a random one as `vllm bench` has"
     )
     group.add_argument("--workload", type=Path, metavar="FILE",
-                       help="recorded requests: a JSON document or JSON lines, see docs/simulate.md")  # fmt: skip
+                       help="recorded requests: a JSON document or JSON lines, "
+                       "see docs/simulate.md")  # fmt: skip
     for name, (kind, text) in {**_RANDOM, **_ARRIVALS}.items():
         group.add_argument(
             f"--{name.replace('_', '-')}", type=kind, metavar=name.split("_")[-1].upper(),
@@ -148,7 +149,8 @@ def _read_workload(args: argparse.Namespace) -> tuple[PlannedRequest, ...]:
     if recorded.has_arrivals:
         if given:
             raise ConfigError(
-                "--request-rate and --burstiness have no effect: the workload has arrival times (at)"
+                "--request-rate and --burstiness have no effect: "
+                "the workload has arrival times (at)"
             )
         return recorded.requests
     rate, burstiness = given.get("request_rate", math.inf), given.get("burstiness", 1.0)

@@ -22,8 +22,9 @@ def add_measure_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "measure",
         help="measure this machine's step times",
-        description="Load a model, run made-up steps on it and write a model of their durations, for "
-        "`tokenmill simulate compare --step-time FILE`. On a CPU, OMP_NUM_THREADS sets the threads.",
+        description="Load a model, run made-up steps on it and write a model of their durations, "
+        "for `tokenmill simulate compare --step-time FILE`. On a CPU, OMP_NUM_THREADS sets the "
+        "threads.",
     )
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("step-time.json"), metavar="FILE",
@@ -35,8 +36,8 @@ def add_measure_parser(verbs: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--cpu-time", action="store_true",
-        help="count the time that this process computes instead of what passes: what one thread would "
-        "take on a CPU that it need not share",
+        help="count the time that this process computes instead of what passes: what one thread "
+        "would take on a CPU that it need not share",
     )  # fmt: skip
     add_engine_flags(
         parser, leave_out=("seed", "served_model_name", "metrics_prefix", "disable_log_stats")
@@ -61,7 +62,8 @@ def _run(args: argparse.Namespace) -> int:
     num_threads = num_compute_threads()
     if args.cpu_time and num_threads > 1:
         raise ConfigError(
-            f"--cpu-time adds up all threads, of which there are {num_threads}: set OMP_NUM_THREADS=1"
+            f"--cpu-time adds up all threads, of which there are {num_threads}: "
+            "set OMP_NUM_THREADS=1"
         )
     with ProgressDisplay() as progress:
         parts = build_parts(config, progress)

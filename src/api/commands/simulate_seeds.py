@@ -41,8 +41,8 @@ def _run(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - started
     print(
         f"{tally.num_seeds} seeds clean in {seconds:.1f} s: {tally.num_requests} requests, "
-        f"{tally.num_tokens} tokens, {tally.num_preemptions} preemptions ({tally.num_swaps} swaps), "
-        f"{tally.num_hit_tokens} tokens from the prefix cache, {tally.num_plugin_failures} failures "
-        "of plugins"
+        f"{tally.num_tokens} tokens, {tally.num_preemptions} preemptions "
+        f"({tally.num_swaps} swaps), {tally.num_hit_tokens} tokens from the prefix cache, "
+        f"{tally.num_plugin_failures} failures of plugins"
     )
     return 0

@@ -1,4 +1,4 @@
-"""Attention and element-wise functions of the native library: their structures and signatures.
+"""Attention by the native library: its structures and signatures.
 
 Addresses are of tensors that the caller keeps alive; nothing here checks shapes.
 """
@@ -8,17 +8,8 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
-from enum import IntEnum
 
-from .library import Library
-
-
-class Activation(IntEnum):
-    """`Activation` of csrc/elementwise.h."""
-
-    SILU = 0
-    GELU = 1
-    GELU_TANH = 2
+from .library import Library, Status
 
 
 class AttentionSpecStruct(ctypes.Structure):
@@ -61,52 +52,6 @@ class AttentionCallStruct(ctypes.Structure):
     )
 
 
-class RmsNormCallStruct(ctypes.Structure):
-    """`RmsNormCall` of csrc/elementwise.h."""
-
-    _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("x_stride", ctypes.c_int64),
-        ("delta", ctypes.c_void_p),
-        ("delta_stride", ctypes.c_int64),
-        ("weight", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("out_stride", ctypes.c_int64),
-        ("size", ctypes.c_int64),
-        ("eps", ctypes.c_float),
-        ("element", ctypes.c_int32),
-    )
-
-
-class ActivateCallStruct(ctypes.Structure):
-    """`ActivateCall` of csrc/elementwise.h."""
-
-    _fields_ = (
-        ("gate", ctypes.c_void_p),
-        ("up", ctypes.c_void_p),
-        ("stride", ctypes.c_int64),
-        ("out", ctypes.c_void_p),
-        ("out_stride", ctypes.c_int64),
-        ("size", ctypes.c_int64),
-        ("activation", ctypes.c_int32),
-        ("element", ctypes.c_int32),
-    )
-
-
-class EmbedCallStruct(ctypes.Structure):
-    """`EmbedCall` of csrc/elementwise.h."""
-
-    _fields_ = (
-        ("table", ctypes.c_void_p),
-        ("table_element", ctypes.c_int32),
-        ("out_element", ctypes.c_int32),
-        ("token_ids", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("out_stride", ctypes.c_int64),
-        ("size", ctypes.c_int64),
-    )
-
-
 class RotateAndWriteCallStruct(ctypes.Structure):
     """`RotateAndWriteCall` of csrc/elementwise.h."""
 
@@ -133,8 +78,12 @@ class AttentionPlan:
     """One step's division of work, computed once and used by every layer."""
 
     def __init__(self, ops: AttentionOps) -> None:
-        self.address: int = ops.new_plan()
-        weakref.finalize(self, ops.free_plan, self.address)
+        """Raises MemoryError."""
+        address = ops.new_plan()
+        if address is None:
+            raise MemoryError("there is no memory for an attention plan")
+        self.address: int = address
+        weakref.finalize(self, ops.free_plan, address)
 
 
 class AttentionOps:
@@ -143,20 +92,16 @@ class AttentionOps:
     def __init__(self, library: Library) -> None:
         pointer, int64 = ctypes.POINTER, ctypes.c_int64
         function = library.function
-        self.new_plan: Callable[[], int] = function("tm_attention_plan_new", ctypes.c_void_p)
+        self.new_plan: Callable[[], int | None] = function("tm_attention_plan_new", ctypes.c_void_p)
         self.free_plan: Callable[[int], None] = function(
             "tm_attention_plan_free", None, ctypes.c_void_p
         )
-        self._fill_plan: Callable[..., None] = function(
+        self._fill_plan: Callable[..., int] = function(
             "tm_attention_plan",
-            None,
+            ctypes.c_int,
             ctypes.c_void_p,
             pointer(AttentionSpecStruct),
             pointer(AttentionBatchStruct),
-            ctypes.c_int,
-        )
-        self.attend: Callable[..., None] = function(
-            "tm_attention", None, pointer(AttentionCallStruct)
         )
         self.write_and_attend: Callable[..., None] = function(
             "tm_write_and_attend",
@@ -165,24 +110,11 @@ class AttentionOps:
             int64,
             pointer(AttentionCallStruct),
         )
-        self.rms_norm: Callable[..., None] = function(
-            "tm_rms_norm", None, pointer(RmsNormCallStruct), int64
-        )
-        self.activate: Callable[..., None] = function(
-            "tm_activate", None, pointer(ActivateCallStruct), int64
-        )
-        self.embed: Callable[..., None] = function(
-            "tm_embed", None, pointer(EmbedCallStruct), int64
-        )
-        self.rotate_and_write: Callable[..., None] = function(
-            "tm_rotate_and_write", None, pointer(RotateAndWriteCallStruct), int64
-        )
 
-    def plan(
-        self, spec: AttentionSpecStruct, batch: AttentionBatchStruct, parts: int = 0
-    ) -> AttentionPlan:
-        """Divide a step's work into `parts`; 0: one per thread. The batch's arrays must live as
-        long as the plan is used."""
+    def plan(self, spec: AttentionSpecStruct, batch: AttentionBatchStruct) -> AttentionPlan:
+        """Divide a step's work among the threads. The batch's arrays must live as long as the plan
+        is used. Raises MemoryError."""
         plan = AttentionPlan(self)
-        self._fill_plan(plan.address, ctypes.byref(spec), ctypes.byref(batch), parts)
+        status = self._fill_plan(plan.address, ctypes.byref(spec), ctypes.byref(batch))
+        Status.check(status, f"the attention plan of {batch.num_seqs} sequences")
         return plan

@@ -7,25 +7,23 @@ same architecture, and its place in the cache does not depend on the CPU.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from ...core.errors import TokenmillError
 from ...core.interfaces import Progress
+from ..compiling import BuildError, build_once, run_compiler, run_compilers
+
+__all__ = ["PREBUILT", "SOURCES", "BuildError", "build_library", "find_compiler"]
 
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "libtokenmill_cpu.so"
 
 _STAGE = "building the CPU kernels"
+_NEEDED = "g++ 10 or clang++ 9"
 _FLAGS = [
     "-std=c++17",
     "-O2",
@@ -52,10 +50,6 @@ _X86_TARGETS = {
 }
 
 
-class BuildError(TokenmillError):
-    """The library could not be built; the message says why and what would help."""
-
-
 def build_library(progress: Progress) -> Path:
     """The built library, from the package or the cache, or built now (seconds).
 
@@ -65,20 +59,8 @@ def build_library(progress: Progress) -> Path:
     if PREBUILT.exists():
         return PREBUILT
     compiler = find_compiler()
-    sources = sorted(SOURCES.glob("*.cpp"))
-    target = _cache_folder() / f"cpu-{_fingerprint(compiler)}.so"
-    if target.exists():
-        return target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _lock(target.with_suffix(".lock")):
-            if not target.exists():
-                _build(compiler, sources, target, progress)
-    except OSError as error:
-        raise BuildError(
-            f"{target.parent} cannot be written: {error}; set XDG_CACHE_HOME"
-        ) from error
-    return target
+    name = f"cpu-{_fingerprint(compiler)}.so"
+    return build_once(name, lambda folder: _build(compiler, folder, progress))
 
 
 def find_compiler() -> str:
@@ -95,14 +77,9 @@ def find_compiler() -> str:
     raise BuildError("no C++ compiler was found: install g++ or clang++, or name one in CXX")
 
 
-def _cache_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "tokenmill"
-
-
 def _fingerprint(compiler: str) -> str:
     """Of everything that the result depends on."""
-    version = _run([compiler, "--version"])
+    version = run_compiler([compiler, "--version"], _NEEDED)
     parts = [compiler, version, platform.machine(), repr(_FLAGS), repr(_X86_TARGETS)]
     digest = hashlib.sha256("\0".join(parts).encode())
     for path in sorted(SOURCES.iterdir()):
@@ -111,49 +88,23 @@ def _fingerprint(compiler: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(compiler: str, sources: Sequence[Path], target: Path, progress: Progress) -> None:
+def _build(compiler: str, folder: Path, progress: Progress) -> Path:
     progress(_STAGE, 0.0)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        objects = [Path(folder) / f"{source.stem}.o" for source in sources]
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            jobs = [
-                pool.submit(
-                    _run, [compiler, *_flags_of(source), "-c", str(source), "-o", str(made)]
-                )
-                for source, made in zip(sources, objects, strict=True)
-            ]
-            for done, job in enumerate(as_completed(jobs), start=1):
-                job.result()
-                progress(_STAGE, done / (len(jobs) + 1))
-        library = Path(folder) / target.name
-        _run([compiler, "-shared", "-pthread", "-o", str(library), *map(str, objects)])
-        library.replace(target)
+    sources = sorted(SOURCES.glob("*.cpp"))
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    commands = [
+        [compiler, *_flags_of(source), "-c", str(source), "-o", str(made)]
+        for source, made in zip(sources, objects, strict=True)
+    ]
+    run_compilers(commands, _NEEDED, lambda done: progress(_STAGE, done / (len(commands) + 1)))
+    library = folder / "library.so"
+    link = [compiler, "-shared", "-pthread", "-o", str(library), *map(str, objects)]
+    run_compiler(link, _NEEDED)
     progress(_STAGE, 1.0)
+    return library
 
 
 def _flags_of(source: Path) -> list[str]:
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     suffix = source.stem.rpartition("_")[2]
     return [*_FLAGS, "-pthread", *(_X86_TARGETS.get(suffix, []) if is_x86 else [])]
-
-
-def _run(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"{command[0]} could not be run: {error}") from error
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).splitlines()
-        errors = [line for line in lines if "error" in line.lower()] or lines
-        what = errors[0] if errors else f"exit status {done.returncode}"
-        raise BuildError(f"{command[0]} failed (g++ 10 or clang++ 9 at least is needed): {what}")
-    return done.stdout
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    import fcntl  # not on Windows, where find_compiler already refused
-
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the system lets go of it if this process dies
-        yield

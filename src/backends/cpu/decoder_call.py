@@ -6,8 +6,11 @@ Shape suffixes: t tokens, r sampled rows, e hidden size, i intermediate size, v 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from itertools import accumulate
 
+import numpy as np
 import torch
 
 from ..attention.base import AttentionBackend
@@ -21,8 +24,26 @@ from .library import PackedLinearStruct, load_library
 from .logits import LogitsReader
 from .projections import NativeLinear
 
+_ALIGNMENT = 64
+"""Elements; buffers of the scratch share no cache line."""
 _POINTER = ctypes.c_void_p
 _PACKED = ctypes.POINTER(PackedLinearStruct)
+
+
+class Phase(IntEnum):
+    """`Phase` of csrc/decoder.h: where the time of a call goes."""
+
+    EMBED = 0
+    NORM = 1
+    QKV = 2
+    ROTATE_AND_WRITE = 3
+    ATTENTION = 4
+    ATTENTION_OUTPUT = 5
+    GATE_UP = 6
+    DOWN = 7
+    LOGITS = 8
+    WAIT = 9
+    """Of the first thread, for the others."""
 
 
 class DecoderLayerStruct(ctypes.Structure):
@@ -81,6 +102,7 @@ class DecoderStepStruct(ctypes.Structure):
         ("sampled_rows", _POINTER),
         ("sampled", _POINTER),
         ("logits", _POINTER),
+        ("nanoseconds", _POINTER),
     )
 
 
@@ -107,6 +129,8 @@ class DecoderCall:
             *(layer.data_ptr() for layer in kv_cache.layers)
         )
         self._model = self._describe(decoder)
+        self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
+        self._scratch = torch.empty(0, dtype=torch.bfloat16)
         library = load_library()
         self.read_logits = LogitsReader(library)
         self._run: Callable[..., None] = library.function(
@@ -124,14 +148,19 @@ class DecoderCall:
         kv_size = config.num_kv_heads * config.head_size
         num_sampled = batch.last_rows_r.shape[0]
 
-        def scratch(size: int, rows: int = num_tokens) -> torch.Tensor:
-            return torch.empty(rows, size, dtype=torch.bfloat16)
-
-        hidden_te, normed_te = scratch(config.hidden_size), scratch(config.hidden_size)
-        qkv, attended = scratch(q_size + 2 * kv_size), scratch(q_size)
-        inner_ti = scratch(config.intermediate_size)
-        sampled_re = scratch(config.hidden_size, num_sampled)
-        logits_rv = torch.empty(num_sampled, config.vocab_size)
+        hidden, normed, qkv, attended, inner, sampled = self._take_scratch(
+            [
+                num_tokens * config.hidden_size,
+                num_tokens * config.hidden_size,
+                num_tokens * (q_size + 2 * kv_size),
+                num_tokens * q_size,
+                num_tokens * config.intermediate_size,
+                num_sampled * config.hidden_size,
+            ]
+        )
+        # Not torch's own: until the call begins, an operation of torch's would let the event loop
+        # take the GIL and deliver a whole step first.
+        logits_rv = torch.from_numpy(np.empty((num_sampled, config.vocab_size), np.float32))
         step = DecoderStepStruct(
             num_tokens=num_tokens,
             token_ids=batch.token_ids_t.data_ptr(),
@@ -139,18 +168,37 @@ class DecoderCall:
             slots=batch.attention.slot_mapping_t.data_ptr(),
             plan=metadata.plan.address,
             kv_caches=self._caches,
-            hidden=hidden_te.data_ptr(),
-            normed=normed_te.data_ptr(),
-            qkv=qkv.data_ptr(),
-            attended=attended.data_ptr(),
-            inner=inner_ti.data_ptr(),
+            hidden=hidden,
+            normed=normed,
+            qkv=qkv,
+            attended=attended,
+            inner=inner,
             num_sampled=num_sampled,
             sampled_rows=batch.last_rows_r.data_ptr(),
-            sampled=sampled_re.data_ptr(),
+            sampled=sampled,
             logits=logits_rv.data_ptr(),
+            nanoseconds=None if self._nanoseconds is None else ctypes.addressof(self._nanoseconds),
         )
         self._run(ctypes.byref(self._model), ctypes.byref(step))
         return logits_rv
+
+    def _take_scratch(self, sizes: Sequence[int]) -> list[int]:
+        """Addresses of room for so many bfloat16 each; the next call gets the same room."""
+        ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
+        if ends[-1] > self._scratch.shape[0]:
+            self._scratch = torch.empty(ends[-1], dtype=torch.bfloat16)
+        first = self._scratch.data_ptr()
+        return [first + 2 * start for start in (0, *ends[:-1])]
+
+    def start_timing(self) -> None:
+        """Count the time of each phase from now on, for good: a running call holds the counters."""
+        if self._nanoseconds is None:
+            self._nanoseconds = (ctypes.c_int64 * len(Phase))()
+
+    def read_timing(self) -> Mapping[Phase, float]:
+        """Seconds of the first thread since the first `start_timing`, over all calls and layers."""
+        assert self._nanoseconds is not None
+        return {phase: self._nanoseconds[phase] / 1e9 for phase in Phase}
 
     def _describe(self, decoder: Decoder) -> DecoderModelStruct:
         config = decoder.config

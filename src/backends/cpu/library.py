@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ...core.interfaces import Progress
 from .build import BuildError, build_library
 from .threads import place_threads
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _INSTRUCTION_SET_VARIABLE = "TOKENMILL_CPU_ISA"
 
 
@@ -37,6 +37,22 @@ class Element(IntEnum):
 
     F32 = 0
     BF16 = 1
+
+
+class Status(IntEnum):
+    """What functions return that may fail: `Status` of csrc/c_abi.h."""
+
+    DONE = 0
+    OUT_OF_MEMORY = 1
+    FAILED = 2
+
+    @classmethod
+    def check(cls, status: int, what: str) -> None:
+        """Raise MemoryError or ValueError unless it is done; `what` was being done."""
+        if status == cls.OUT_OF_MEMORY:
+            raise MemoryError(f"there is no memory for {what}")
+        if status != cls.DONE:
+            raise ValueError(f"{what} failed")
 
 
 class PackedLinearStruct(ctypes.Structure):
@@ -98,14 +114,12 @@ class Library:
         declare("tm_instruction_sets", ctypes.c_char_p)
         declare("tm_instruction_set", ctypes.c_char_p)
         declare("tm_use_instruction_set", ctypes.c_int, ctypes.c_char_p)
-        declare("tm_set_threads", None, ctypes.c_int, cpus)
+        declare("tm_set_threads", ctypes.c_int, ctypes.c_int, cpus)
         declare("tm_num_threads", ctypes.c_int)
-        declare("tm_pin_caller", ctypes.c_int)
         declare("tm_packed_bytes", ctypes.c_int64, weights)
         declare("tm_pack", None, weights, rows, ctypes.c_void_p)
         declare("tm_unpack", None, weights, ctypes.c_void_p)
         declare("tm_linear", None, calls)
-        declare("tm_linear_chain", None, calls, ctypes.c_int64)
         self.linear: Callable[[object], None] = library.tm_linear
         """Runs one product; takes `ctypes.byref` of a LinearCallStruct."""
 
@@ -129,6 +143,12 @@ class Library:
         name: bytes = self._library.tm_instruction_set()
         return name.decode()
 
+    @property
+    def suits_this_cpu(self) -> bool:
+        """False for the portable kernels, unless TOKENMILL_CPU_ISA asks for them by name."""
+        is_asked_for = os.environ.get(_INSTRUCTION_SET_VARIABLE) == "portable"
+        return self.instruction_set != "portable" or is_asked_for
+
     def use_instruction_set(self, name: str) -> None:
         """Change it. Raises ConfigError for one that this CPU does not run."""
         if not self._library.tm_use_instruction_set(name.encode()):
@@ -141,21 +161,22 @@ class Library:
         return int(self._library.tm_num_threads())
 
     def set_threads(self, num_threads: int | None = None) -> None:
-        """Compute on that many threads; None: one per physical core (see threads.py)."""
+        """Compute on that many threads; None: one per physical core (see threads.py).
+
+        Raises ConfigError for less than one, or more than the system gives; MemoryError.
+        """
         if num_threads is not None and num_threads < 1:
             raise ConfigError(f"the number of CPU threads must be at least 1, got {num_threads}")
         placement = place_threads(num_threads)
         cpus = placement.cpus
         array = None if cpus is None else (ctypes.c_int * len(cpus))(*cpus)
-        self._library.tm_set_threads(placement.num_threads, array)
-
-    def pin_caller(self) -> bool:
-        """Keep the calling thread to the CPU of worker 0, for life; False where that is refused.
-
-        For the one thread that makes the calls: left to wander, it can land on a worker's CPU.
-        Threads that it starts afterwards inherit its CPU.
-        """
-        return bool(self._library.tm_pin_caller())
+        status = self._library.tm_set_threads(placement.num_threads, array)
+        Status.check(status, f"{placement.num_threads} threads")
+        if self.num_threads < placement.num_threads:
+            raise ConfigError(
+                f"the system gives this process {self.num_threads} CPU threads of the "
+                f"{placement.num_threads} that are wanted: raise its limits, or ask for fewer"
+            )
 
     def packed_bytes(self, weights: PackedLinearStruct) -> int:
         """Bytes that the packed form takes."""
@@ -168,12 +189,6 @@ class Library:
     def unpack(self, weights: PackedLinearStruct, out: int) -> None:
         """Write float32 [n, k] to the address `out`."""
         self._library.tm_unpack(ctypes.byref(weights), out)
-
-    def linear_chain(self, calls: Sequence[LinearCallStruct]) -> Callable[[], None]:
-        """A function that runs these products one after the other, as one parallel region."""
-        array = (LinearCallStruct * len(calls))(*calls)
-        run, count = self._library.tm_linear_chain, len(calls)
-        return lambda: run(array, count)
 
 
 _loading = threading.Lock()

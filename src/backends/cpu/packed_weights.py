@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core.errors import ConfigError
+from ..host_memory import HostMemory
 from .library import (
     Element,
     Format,
@@ -24,7 +24,6 @@ from .library import (
     load_library,
 )
 
-_HUGE_PAGE = 2 << 20
 _ALIGNMENT = 4096
 _CHUNK_BYTES = 256 << 20
 
@@ -43,37 +42,21 @@ _ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
 
 
 class WeightArena:
-    """Memory for the weights of a model, in few large mappings.
-
-    They lie on huge pages where the system has them: a product reads all weights once, and with
-    4 KB pages a sixth of its time went into address translation. Memory is taken from the system
-    as it is written, and given back when the arena and all that lies in it are gone.
-    """
+    """Memory for the weights of a model, in few large pieces, given back when the arena and all that
+    lies in it are gone."""
 
     def __init__(self) -> None:
-        self._chunk: _Mapping | None = None
+        self._chunk: HostMemory | None = None
         self._used = 0
 
     def allocate(self, num_bytes: int) -> tuple[int, object]:
         """The address of that many zero bytes, page-aligned, and what keeps them alive."""
         if self._chunk is None or self._used + num_bytes > self._chunk.num_bytes:
-            self._chunk = _Mapping(max(num_bytes, _CHUNK_BYTES))
+            self._chunk = HostMemory(max(num_bytes, _CHUNK_BYTES))
             self._used = 0
         address = self._chunk.address + self._used
         self._used += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
         return address, self._chunk
-
-
-class _Mapping:
-    """One anonymous mapping, on huge pages if they are to be had."""
-
-    def __init__(self, num_bytes: int) -> None:
-        self.num_bytes = -(-num_bytes // _HUGE_PAGE) * _HUGE_PAGE
-        self._memory = mmap.mmap(-1, self.num_bytes + _HUGE_PAGE)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self.address = -(-start // _HUGE_PAGE) * _HUGE_PAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

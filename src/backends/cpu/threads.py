@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from dataclasses import dataclass
@@ -13,10 +12,12 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPlacement:
-    """Threads that compute; `cpus` names the one that each keeps to, None lets them wander."""
+    """Threads that compute, the calling one included."""
 
     num_threads: int
     cpus: tuple[int, ...] | None
+    """The one that each keeps to; None lets them wander. The first is left to the calling thread,
+    which is never pinned: it may be a user's own."""
 
 
 def place_threads(num_threads: int | None = None) -> ThreadPlacement:
@@ -34,7 +35,6 @@ def place_threads(num_threads: int | None = None) -> ThreadPlacement:
     return ThreadPlacement(num_threads=num_threads, cpus=cores[:num_threads] if pinned else None)
 
 
-@functools.cache  # pinning narrows the calling thread's own affinity later
 def _usable_cores() -> tuple[int, ...]:
     """One CPU of each physical core in the process's affinity."""
     if not hasattr(os, "sched_getaffinity"):

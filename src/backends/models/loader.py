@@ -15,7 +15,7 @@ from gguf import GGML_QUANT_SIZES
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ..weights.checkpoint import Checkpoint
-from ..weights.quantized import QuantizedMatrix
+from ..weights.quantized import QuantizedMatrix, UnreadMatrix
 from .config import ModelConfig
 from .decoder import Decoder, DecoderLayer, RMSNorm
 from .projections import Projection, Projections, TorchProjections, Weights
@@ -107,22 +107,22 @@ class _Source:
         return stacked
 
     def take_matrix(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> Weights:
-        """Several matrices as one; still quantized if all are alike and computed with as they are."""
+        """Several matrices as one; still quantized if all are alike and computed with so."""
         found = [self.find_quantized(name, shape) for name, shape in parts]
         kept = [matrix for matrix in found if matrix is not None]
         if len(kept) < len(parts) or len({matrix.kind for matrix in kept}) > 1:
             return self.take_stacked(parts)
         self._left.difference_update(name for name, _ in parts)
-        return QuantizedMatrix(np.concatenate([matrix.rows for matrix in kept]), kept[0].kind)
+        return QuantizedMatrix(np.concatenate([one.read().rows for one in kept]), kept[0].kind)
 
-    def find_quantized(self, name: str, shape: tuple[int, int]) -> QuantizedMatrix | None:
-        """The matrix as it is packed, if it can be computed with so; it counts as taken or not, as
-        before."""
+    def find_quantized(self, name: str, shape: tuple[int, int]) -> UnreadMatrix | None:
+        """The matrix as it is packed, if it can be computed with so; it is not read, and counts as
+        taken or not, as before."""
         matrix = self._checkpoint.quantized(name)
         if matrix is None or not self._makes.keeps(matrix.kind):
             return None
         block_size, block_bytes = GGML_QUANT_SIZES[matrix.kind]
-        if matrix.rows.shape != (shape[0], shape[1] // block_size * block_bytes):
+        if matrix.shape != (shape[0], shape[1] // block_size * block_bytes):
             return None  # `take` says what is wrong with it
         return matrix
 
@@ -226,7 +226,7 @@ def _load_head(
     name, shape = "lm_head.weight", (config.vocab_size, config.hidden_size)
     if config.tie_word_embeddings and not source.has(name):
         kept = source.find_quantized(_EMBEDDING, shape)
-        return makes.head(embedding_ve if kept is None else kept), True
+        return makes.head(embedding_ve if kept is None else kept.read()), True
     head = source.take_matrix([(name, shape)])
     is_tied = (
         config.tie_word_embeddings

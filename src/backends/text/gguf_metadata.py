@@ -90,7 +90,7 @@ class _Header:
             return list(self._numbers(self._scalar(kind), count))
         if count * 8 > len(self._data) - self._at:
             raise ValueError("it ends inside its metadata")
-        return [self._string() for _ in range(count)]
+        return self._strings(count)
 
     @staticmethod
     def _scalar(kind: int) -> str:
@@ -99,7 +99,22 @@ class _Header:
         return _SCALARS[kind]
 
     def _string(self) -> str:
-        return self._bytes(int(self._numbers("Q", 1)[0])).decode("utf-8")
+        return self._strings(1)[0]
+
+    def _strings(self, count: int) -> list[str]:
+        """Without a call per string: a vocabulary and its merges are a hundred thousand."""
+        data, at, end = self._data, self._at, len(self._data)
+        read_length = struct.Struct(f"{self._order}Q").unpack_from
+        found = []
+        for _ in range(count):
+            start = at + 8
+            if start <= end:
+                at = start + read_length(data, at)[0]
+            if max(start, at) > end:
+                raise ValueError("it ends inside its metadata")
+            found.append(data[start:at].decode("utf-8"))
+        self._at = at
+        return found
 
     def _numbers(self, code: str, count: int) -> tuple[int | float | bool, ...]:
         layout = f"{self._order}{count}{code}"

@@ -103,23 +103,21 @@ def _strips(step: Mapping[str, Any]) -> bool:
 
 def _byte_level_bytes(vocab: Mapping[str, int]) -> dict[int, bytes]:
     """A token with any character outside the alphabet, as added ones may be, is plain text."""
-    alphabet = _byte_of_char()
-    found = {}
-    for token, index in vocab.items():
-        data = [alphabet.get(char) for char in token]
-        found[index] = (
-            token.encode() if None in data else bytes(byte for byte in data if byte is not None)
-        )
-    return found
+    byte_of_char = _byte_of_char()
+    is_of_alphabet = frozenset(map(chr, byte_of_char)).issuperset
+    return {
+        index: token.translate(byte_of_char).encode("latin-1")
+        if is_of_alphabet(token)
+        else token.encode()
+        for token, index in vocab.items()
+    }
 
 
-def _byte_of_char() -> dict[str, int]:
+def _byte_of_char() -> dict[int, int]:
     """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, others for U+0100 onwards."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + n): byte for n, byte in enumerate(others)
-    }
+    return {byte: byte for byte in printable} | {256 + n: byte for n, byte in enumerate(others)}
 
 
 def _sentencepiece_bytes(vocab: Mapping[str, int], *, has_byte_tokens: bool) -> dict[int, bytes]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from gguf import GGMLQuantizationType
 
 from ...core.errors import ConfigError
 from ..models.config import ModelConfig
-from .quantized import QuantizedMatrix
+from .quantized import UnreadMatrix
 
 SUPPORTED = (
     "a Hugging Face directory (config.json and *.safetensors) or a .gguf file; "
@@ -32,8 +33,9 @@ class Checkpoint(Protocol):
     @property
     def config(self) -> ModelConfig: ...
     @property
-    def dtype(self) -> torch.dtype:
-        """The precision that the weights were published in: what `--dtype auto` takes."""
+    def dtype(self) -> torch.dtype | GGMLQuantizationType:
+        """The precision that the matrices were published in; a GGUF type if they are quantized.
+        `--dtype auto` goes by it."""
         ...
 
     @property
@@ -51,8 +53,8 @@ class Checkpoint(Protocol):
         """One tensor on the CPU, dequantized. Raises ConfigError when it is missing or damaged."""
         ...
 
-    def quantized(self, name: str) -> QuantizedMatrix | None:
-        """A quantized matrix as it is packed; None for any other tensor."""
+    def quantized(self, name: str) -> UnreadMatrix | None:
+        """A quantized matrix, to be read as it is packed; None for any other tensor."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from ...core.errors import ConfigError
 from ..models.config import ModelConfig
 from ..models.gguf_config import from_gguf_metadata
 from .gguf_file import GGUFFile, GGUFTensor, read_gguf_file
-from .quantized import QuantizedMatrix
+from .quantized import QuantizedMatrix, UnreadMatrix
 from .sampling_defaults import check_sampling_defaults
 
 _FREQUENCIES = "rope_freqs.weight"
@@ -49,15 +50,13 @@ _SAMPLING_KEYS = {
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
-_FLOATS = (
-    GGMLQuantizationType.F32,
-    GGMLQuantizationType.F16,
-    GGMLQuantizationType.BF16,
-    GGMLQuantizationType.F64,
-)
+_LONG_ROW = 1 << 12
+"""Bytes: gguf dequantizes 16 rows at a time, and each time costs it some hundred microseconds."""
 _DTYPES = {
     GGMLQuantizationType.BF16: torch.bfloat16,
     GGMLQuantizationType.F16: torch.float16,
+    GGMLQuantizationType.F32: torch.float32,
+    GGMLQuantizationType.F64: torch.float32,
 }
 
 
@@ -69,7 +68,8 @@ class GGUFCheckpoint:
         self.path = path
         self._file = read_gguf_file(path)
         _refuse_split(self._file)
-        self._data = np.memmap(path, dtype=np.uint8, mode="r")
+        # As a plain array: each slice of a memmap costs microseconds more.
+        self._data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         self._tensors = {
             _rename(name): tensor
             for name, tensor in self._file.tensors.items()
@@ -85,10 +85,10 @@ class GGUFCheckpoint:
         return _QUANTIZATION_SUFFIX.sub("", self.path.stem)
 
     @property
-    def dtype(self) -> torch.dtype:
-        """That of the layers' matrices; float32 when they are quantized."""
+    def dtype(self) -> torch.dtype | GGMLQuantizationType:
+        """That of the layers' matrices."""
         matrix = self._file.tensors.get("blk.0.attn_q.weight")
-        return torch.float32 if matrix is None else _DTYPES.get(matrix.kind, torch.float32)
+        return torch.float32 if matrix is None else _DTYPES.get(matrix.kind, matrix.kind)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -104,13 +104,18 @@ class GGUFCheckpoint:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
         return self._in_order(name, self._dequantize(name, self._tensors[name]))
 
-    def quantized(self, name: str) -> QuantizedMatrix | None:
-        """A matrix as it is packed; None for a tensor that is missing or not quantized."""
+    def quantized(self, name: str) -> UnreadMatrix | None:
+        """A matrix to be read as it is packed; None for one that is missing or not quantized."""
         tensor = self._tensors.get(name)
-        if tensor is None or len(tensor.shape) != 2 or tensor.kind in _FLOATS:
+        if tensor is None or len(tensor.shape) != 2 or tensor.kind in _DTYPES:
             return None
-        rows = torch.from_numpy(self._packed_rows(tensor).copy())
-        return QuantizedMatrix(self._in_order(name, rows).contiguous().numpy(), tensor.kind)
+        packed = self._packed_rows(tensor)
+
+        def read() -> QuantizedMatrix:
+            rows = self._in_order(name, torch.from_numpy(packed.copy()))
+            return QuantizedMatrix(rows.contiguous().numpy(), tensor.kind)
+
+        return UnreadMatrix(packed.shape, tensor.kind, read)
 
     def _in_order(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Rows as transformers orders them."""
@@ -120,18 +125,23 @@ class GGUFCheckpoint:
         config = self.config
         return _unpermute(tensor, config.num_heads if match[1] == "q" else config.num_kv_heads)
 
-    def _packed_rows(self, tensor: GGUFTensor) -> NDArray[np.uint8]:
+    def _packed_rows(self, tensor: GGUFTensor, num_bytes: int = 0) -> NDArray[np.uint8]:
+        """[out, bytes of a row]; whole rows are put together to be at least `num_bytes` long, or
+        nearly."""
         packed = self._data[tensor.offset : tensor.offset + tensor.num_bytes]
-        return packed.reshape(*tensor.shape[:-1], -1)
+        num_rows = math.prod(tensor.shape[:-1])
+        while num_rows % 2 == 0 and tensor.num_bytes < num_bytes * num_rows:
+            num_rows //= 2
+        return packed.reshape(num_rows, -1)
 
     def _dequantize(self, name: str, tensor: GGUFTensor) -> torch.Tensor:
         try:
-            values = dequantize(self._packed_rows(tensor), tensor.kind)
+            values = dequantize(self._packed_rows(tensor, _LONG_ROW), tensor.kind)
         except NotImplementedError as error:
             raise ConfigError(
                 f"{name} of {self.path} has the type {tensor.kind.name}, which is not supported"
             ) from error
-        values = np.ascontiguousarray(values, dtype=np.float32)
+        values = np.ascontiguousarray(values, dtype=np.float32).reshape(tensor.shape)
         return torch.from_numpy(values if values.flags.writeable else values.copy())
 
     def _read_config(self) -> ModelConfig:

@@ -111,7 +111,7 @@ class _Cursor:
         kind, count = self._number("I"), self._number("Q")
         if kind != _STRING:
             return list(self._numbers(_scalar(kind), count))
-        return [self._string() for _ in range(count)]
+        return self._strings(count)
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         """Name, shape, type number and offset from the start of the data."""
@@ -139,7 +139,22 @@ class _Cursor:
         return GGUFTensor(shape=shape, kind=kind, offset=start + offset, num_bytes=num_bytes)
 
     def _string(self) -> str:
-        return self._bytes(self._number("Q")).decode("utf-8")
+        return self._strings(1)[0]
+
+    def _strings(self, count: int) -> list[str]:
+        """Without a call per string: a vocabulary and its merges are a hundred thousand."""
+        data, at, end = self._data, self._at, len(self._data)
+        read_length = struct.Struct("<Q").unpack_from
+        found = []
+        for _ in range(count):
+            start = at + 8
+            if start <= end:
+                at = start + read_length(data, at)[0]
+            if max(start, at) > end:
+                raise ValueError("it ends inside its header")
+            found.append(data[start:at].decode("utf-8"))
+        self._at = at
+        return found
 
     def _number(self, code: str) -> Any:
         return self._numbers(code, 1)[0]

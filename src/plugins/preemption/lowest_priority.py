@@ -15,7 +15,7 @@ TOKENMILL_API = (1, 1)
 
 
 class LowestPriority:
-    """The least urgent candidate; among equals the one that frees the most blocks, then the last."""
+    """The least urgent candidate; of equals the one that frees the most blocks, then the last."""
 
     modes: tuple[str, ...] = ("recompute",)
 

@@ -1,4 +1,4 @@
-"""Swap: the request that came last moves its KV blocks to host memory, and back when it is its turn.
+"""Swap: the request that came last moves its KV blocks to host memory, and back in its turn.
 
 Nothing is computed twice, at the price of --swap-space and of the copies: best for long contexts on
 a GPU. Without room in host memory it falls back to recompute. (As in vLLM, Kwon et al., SOSP 2023.)

@@ -20,7 +20,7 @@ from .reporting import report_time
 
 
 class AdmissionConformance:
-    """Subclass it as Test..., with a fixture `admission` that returns one or a function making one."""
+    """Subclass it as Test..., with a fixture `admission`: one, or a function that makes one."""
 
     def test_it_never_raises(self, admission: object) -> None:
         """No request and no load makes it raise: the sender would get the blame of a 500."""

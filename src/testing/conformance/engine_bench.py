@@ -22,7 +22,7 @@ TURN_SECONDS = 0.05
 
 
 class EngineBench:
-    """One engine with the provider under test; a turn plans all that it can and commits one step."""
+    """An engine with the provider under test; a turn plans all that it can, commits one step."""
 
     def __init__(self, kind: str, given: object, shape: EngineShape, *watchers: object) -> None:
         self.failures = FailureWatch()

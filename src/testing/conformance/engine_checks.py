@@ -102,7 +102,7 @@ def check_blocks_come_back(kind: str, given: object, shape: EngineShape) -> None
 
 
 def check_nobody_starves(kind: str, given: object, bound: int) -> None:
-    """In an engine that is always full nobody waits for more than `bound` turns for the next token."""
+    """In an engine that is always full nobody waits more than `bound` turns for a token."""
     rng = random.Random(1)
     short = [random_job(rng, 6, 3) for _ in range(50)]
     long = [random_job(rng, 96, 24) for _ in range(50)]
@@ -111,8 +111,8 @@ def check_nobody_starves(kind: str, given: object, bound: int) -> None:
             waited, request_id = _longest_wait(kind, given, shape, odd, crowd, bound)
             who = f"the {name} one" if request_id == "request-0" else "one of the many"
             assert waited <= bound, (
-                f"with {shape} and one {name} request among many others, {who} waited for more than "
-                f"{bound} turns ({bound * TURN_SECONDS:g} s of the engine's clock)"
+                f"with {shape} and one {name} request among many others, {who} waited for more "
+                f"than {bound} turns ({bound * TURN_SECONDS:g} s of the engine's clock)"
             )
 
 

@@ -109,7 +109,7 @@ def _kinds(plugin: object) -> set[str]:
 
 
 def _options(settings: PluginSettings, provider: Provider) -> Mapping[str, object]:
-    """What the plugins file says for this provider; options for another one are not meant for it."""
+    """What the plugins file says for this provider; options for another are not meant for it."""
     if provider.kind not in SLOTS:
         named = settings.named.get((provider.kind, provider.name))
         return named.options if named else {}

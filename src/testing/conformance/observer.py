@@ -68,7 +68,7 @@ class ObserverConformance:
         assert not failures, failures
 
     def test_metrics_are_prometheus_text(self, observer: object) -> None:
-        """What it offers as metrics, if anything, can be read by Prometheus, before and after events."""
+        """Its metrics, if any, can be read by Prometheus, before and after events."""
         host = load_host(_KIND, take(observer))
         for events in SAMPLE_EVENTS.values():
             text = host.render_metrics()

@@ -21,8 +21,8 @@ _every_shape = pytest.mark.parametrize("shape", (STARVED, STARVED_TWO, NO_HOST_R
 
 
 class PreemptionConformance:
-    """Subclass it as Test..., with a fixture `preemption_mode` that returns one or a function making
-    one.
+    """Subclass it as Test..., with a fixture `preemption_mode` that returns one or a function
+    making one.
 
     An object with `@hookimpl(wrapper=True) def preempt` is checked around the default mode.
     """

@@ -42,7 +42,7 @@ class SchedulingPolicyConformance:
             )
 
     def test_priority_counts_if_it_is_used(self, scheduling_policy: object) -> None:
-        """Where `uses_priority` is True, a lower priority goes first; else such requests are refused."""
+        """With `uses_priority` a lower priority goes first; else such requests are refused."""
         bench = EngineBench(_KIND, scheduling_policy, AMPLE)
         policy = cast(SchedulingPolicy, bench.provider)
         if policy.uses_priority:

@@ -1,4 +1,4 @@
-"""Fits a step-time model to measured steps: least squares of the relative error, nothing negative."""
+"""Fits a step-time model to measured steps: least squares of relative errors, none negative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures a real executor: made-up steps for the step-time model, the real loop for its overhead."""
+"""Measures a real executor: made-up steps for its step times, the real loop for its overhead."""
 
 from __future__ import annotations
 
@@ -45,14 +45,12 @@ def measure_step_times(
 ) -> StepTimes:
     """Measure steps for about `seconds`, three rounds at least, then the engine's loop.
 
-    Every round runs every step once, in another order, so that a busy moment of the machine hits all
-    alike; the median of the rounds counts. `parts` stay the caller's, who closes them. Raises ConfigError if
-    the KV cache is too small to measure anything.
+    Every round runs every step once, in another order, so that a busy moment of the machine hits
+    all alike; the median of the rounds counts. `parts` stay the caller's, who closes them. Raises
+    ConfigError if there is no room to measure anything, or the scheduler keeps decodes apart.
     """
     info = parts.executor.info
-    room = min(info.max_model_len, info.num_blocks * info.block_size)
-    if room < _LOOP_PROMPT + _LOOP_STEPS:
-        raise ConfigError(f"a KV cache of {room} tokens is too small to be measured: enlarge it")
+    room = _room(info, config)
     knots = knots_up_to(min(room, max(LARGEST_STEP, config.token_budget(info.device))))
     fitted, checked = probes_to_fit(knots, info), probes_to_check(knots, info)
     works, medians, num_rounds = _measure_probes(
@@ -71,6 +69,18 @@ def measure_step_times(
         median_relative_error=statistics.median(step.relative_error for step in checks),
         checked=checks,
     )
+
+
+def _room(info: ModelInfo, config: EngineConfig) -> int:
+    """The longest sequence that can be measured."""
+    needed = _LOOP_PROMPT + _LOOP_STEPS
+    room = info.num_blocks * info.block_size
+    if room < needed:
+        raise ConfigError(f"a KV cache of {room} tokens is too small to be measured: enlarge it")
+    longest = min(info.max_model_len, config.max_model_len or info.max_model_len)
+    if longest < needed:
+        raise ConfigError(f"--max-model-len must be {needed} at least to be measured: {longest}")
+    return min(room, longest)
 
 
 def _check(name: str, work: StepWork, seconds: float, model: StepTimeModel) -> CheckedStep:
@@ -156,9 +166,17 @@ def _measure_loop(
     the next the device waits for commit, plan and the hand-over between threads.
     """
     progress("measuring the engine's loop", 0.0)
-    most = max(1, min(16, config.max_num_seqs, parts.executor.info.num_blocks // 4))
+    info = parts.executor.info
+    # Of the token budget, half is left for prompts: so all decode before the first one ends.
+    most = min(16, config.max_num_seqs, info.num_blocks // 4, config.token_budget(info.device) // 2)
     waits, checks = {}, []
-    for count, steps in asyncio.run(_serve(parts, config, sorted({1, most}), clock)).items():
+    counts = sorted({1, max(1, most)})
+    for count, steps in asyncio.run(_serve(parts, config, counts, clock)).items():
+        if len(steps) < 2:
+            raise ConfigError(
+                f"the scheduler {parts.plugins.names['scheduler']!r} never let {count} requests "
+                "decode together, so the engine's loop cannot be measured: choose another one"
+            )
         waits[count] = statistics.median(b[1] - a[2] for a, b in pairwise(steps))
         seconds = statistics.median(end - begin for _, begin, end in steps)
         name = f"{count} decodes in the engine's loop"

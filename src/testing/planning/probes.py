@@ -127,7 +127,7 @@ def knots_up_to(num_tokens: int) -> tuple[int, ...]:
 
 
 def probes_to_fit(knots: tuple[int, ...], info: ModelInfo) -> list[Probe]:
-    """Prompts at every knot, decodes and chunks of prompts behind short and long contexts, copies."""
+    """Prompts at every knot, decodes and chunks behind short and long contexts, copies."""
     largest = knots[-1]
     wanted = [Probe(chunk=count) for count in knots]
     wanted += [

@@ -1,4 +1,4 @@
-"""How long a step takes, as a function of what is in its plan: a small linear model, and its file."""
+"""How long a step takes, by what is in its plan: a small linear model, and its file."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ def _decode(content: bytes, origin: str) -> StepTimes:
         ) from error
     if not _is_sound(found):
         raise ConfigError(
-            f"{origin} is not a step-time file of this version ({FORMAT}), or its numbers cannot be: "
-            "make one with `tokenmill simulate measure`"
+            f"{origin} is not a step-time file of this version ({FORMAT}), or its numbers cannot "
+            "be: make one with `tokenmill simulate measure`"
         )
     return found
 

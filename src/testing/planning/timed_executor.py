@@ -32,7 +32,7 @@ class TimedExecutor:
 
 
 def size_kv_cache(measured: ModelInfo, config: EngineConfig, *, swaps: bool) -> ModelInfo:
-    """The measured model, with the KV cache that the settings ask for, or else as it was measured."""
+    """The measured model, with the KV cache of the settings, or else as it was measured."""
     token_bytes = measured.kv_bytes_per_block // measured.block_size
     block_bytes = token_bytes * config.block_size
     num_blocks = config.num_gpu_blocks_override

@@ -1,4 +1,4 @@
-"""What the planner is asked about: requests with an arrival time, a prompt and a number of tokens."""
+"""What the planner is asked about: requests with arrival time, prompt and number of tokens."""
 
 from __future__ import annotations
 

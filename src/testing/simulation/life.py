@@ -2,8 +2,8 @@
 
 The seed decides everything: sizes of pools and budgets, policies good and wild, arrivals, shared
 prefixes, priorities, n > 1, aborts, deadlines, stop strings, failing steps and failing requests,
-slow steps and jumps of the clock, one or two plans in flight, and where plugins raise. It drives the
-shipped EngineCore and PluginHost, unmodified.
+slow steps and jumps of the clock, one or two plans in flight, and where plugins raise. It drives
+the shipped EngineCore and PluginHost, unmodified.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,6 @@ from tokenmill.backends.attention.cpu import CPUAttention
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.cpu.attention_ops import (
     AttentionBatchStruct,
-    AttentionCallStruct,
     AttentionOps,
     AttentionSpecStruct,
 )
@@ -170,11 +168,12 @@ def test_writes_the_step_s_keys_and_values_and_nothing_else(
     assert int(step.cache.isfinite().sum()) == per_token * sum(s.seq_len for s in step.sequences)
 
 
-@pytest.mark.parametrize("num_threads", [1, 3, 5])
+@pytest.mark.parametrize("num_threads", [1, 3, 5, 7, 40])
 @by_dtype
 def test_any_number_of_threads_gives_the_same_bits(
     dtype: torch.dtype, num_threads: int, library: Library, restore_threads: None
 ) -> None:
+    """Also more than there are sequences or chunks."""
     step = make_step(replace(SPEC, dtype=dtype), LONG)
     library.set_threads(2)
     expected = step.run()
@@ -195,29 +194,17 @@ def test_a_sequence_gives_the_same_bits_alone_and_among_others(dtype: torch.dtyp
         assert torch.equal(alone.run()[0], together[index])
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 7, 40])
-def test_work_is_divided_into_any_number_of_parts(library: Library, parts: int) -> None:
-    """More than there are threads, sequences or chunks."""
-    step = make_step(SPEC, LONG)
-    expected = step.run()
+@pytest.mark.usefixtures("restore_threads")
+def test_a_plan_too_large_for_memory_is_an_error_and_the_next_one_works(library: Library) -> None:
+    """One sequence of 2^31 keys with heads of 2^30, shared by two threads, needs 2^60 bytes."""
+    library.set_threads(2)
     ops = AttentionOps(library)
-    struct = AttentionSpecStruct(6, 2, 32, 16, 0, 0, 0.25, 0.0)
-    tables = step.batch.block_tables_bm
-    batch = AttentionBatchStruct(
-        len(LONG),
-        step.batch.query_start_loc.data_ptr(),
-        step.batch.seq_lens.data_ptr(),
-        tables.data_ptr(),
-        tables.stride(0),
-    )
-    plan = ops.plan(struct, batch, parts)
-    q = torch.cat(step.q)
-    out = torch.full_like(q, torch.nan)
-    call = AttentionCallStruct(
-        plan.address, q.data_ptr(), q.stride(0), step.cache.data_ptr(), out.data_ptr(), q.stride(0)
-    )
-    ops.attend(ctypes.byref(call))
-    assert torch.equal(out, torch.cat(expected))
+    spec = AttentionSpecStruct(16, 1, 1 << 30, 16, 0, 0, 1.0, 0.0)
+    starts, lens = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([2**31 - 1]).int()
+    batch = AttentionBatchStruct(1, starts.data_ptr(), lens.data_ptr(), 0, 0)
+    with pytest.raises(MemoryError, match="attention plan of 1 sequences"):
+        ops.plan(spec, batch)
+    check(SPEC, DECODES)
 
 
 def test_takes_queries_keys_and_values_out_of_one_projection() -> None:

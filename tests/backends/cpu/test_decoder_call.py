@@ -1,4 +1,4 @@
-"""A whole native decoder: near float32 on the same weights, whatever the batch, chunks and blocks."""
+"""A whole native decoder: near float32 on the same weights, whatever batch, chunks and blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
 from tokenmill.backends.attention.cpu import CPUAttention
 from tokenmill.backends.attention.torch import TorchAttention
-from tokenmill.backends.cpu.decoder_call import DecoderCall, make_decoder_call
+from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase, make_decoder_call
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import NativeProjections
 from tokenmill.backends.input_batch import build_input_batch
@@ -230,3 +230,15 @@ def test_a_request_s_logits_do_not_depend_on_the_others_of_its_kind(library: Lib
     for number, token_ids in enumerate(tokens):
         alone = Sequences(native(decoder), [token_ids]).compute([len(token_ids)])[0]
         assert (alone - together[number]).abs().max() < TOLERANCE * alone.std()
+
+
+def test_the_time_of_every_phase_is_counted_on_request(library: Library) -> None:
+    call = native(load(random_checkpoint(PLAIN, 4), library))
+    (tokens,) = prompts(37)
+    untimed = Sequences(call, [tokens]).compute([37])[0]
+    call.start_timing()
+    assert not any(call.read_timing().values())
+    timed = Sequences(call, [tokens]).compute([37])[0]
+    found = call.read_timing()
+    assert set(found) == set(Phase) and all(seconds > 0 for seconds in found.values())
+    assert torch.equal(timed, untimed)

@@ -1,25 +1,23 @@
-"""Norms, activations, embeddings and rotation of the native library, against float64 and torch."""
+"""Norms, embeddings and rotation of the native library, by the calls that models make."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tokenmill.backends.cpu.attention_ops import (
-    ActivateCallStruct,
-    Activation,
+    AttentionBatchStruct,
+    AttentionCallStruct,
     AttentionOps,
     AttentionSpecStruct,
-    EmbedCallStruct,
-    RmsNormCallStruct,
     RotateAndWriteCallStruct,
 )
+from tokenmill.backends.cpu.decoder_call import DecoderModelStruct, DecoderStepStruct
 from tokenmill.backends.cpu.library import Element, Library
+from tokenmill.backends.cpu.packed_weights import pack_linear
 from tokenmill.backends.models.decoder import RMSNorm
 from tokenmill.backends.models.rope import rotate
 
@@ -29,7 +27,6 @@ ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2.0**-7}
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 by_dtype = pytest.mark.parametrize("dtype", ELEMENTS, ids=str)
-by_size = pytest.mark.parametrize("size", [1, 7, 16, 37, 576])
 
 
 @pytest.fixture
@@ -41,121 +38,56 @@ def _random(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def _padded(rows: int, size: int, dtype: torch.dtype) -> Tensor:
-    """NaN, with room beside the rows that must stay NaN."""
-    return torch.full((rows, size + 5), torch.nan, dtype=dtype)
-
-
-def _norm(
-    ops: AttentionOps, x: Tensor, weight: Tensor, out: Tensor, delta: Tensor | None = None
-) -> None:
-    call = RmsNormCallStruct(
-        x=x.data_ptr(),
-        x_stride=x.stride(0),
-        delta=None if delta is None else delta.data_ptr(),
-        delta_stride=0 if delta is None else delta.stride(0),
-        weight=weight.data_ptr(),
-        out=out.data_ptr(),
-        out_stride=out.stride(0),
-        size=x.shape[1],
+def _embed_and_norm(
+    library: Library, table: Tensor, token_ids: Tensor, rows: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A decoder without layers: what it embeds, and the norm of those rows of it. Both buffers have
+    a row more, of NaN, that must stay so."""
+    size, num_tokens = table.shape[1], len(token_ids)
+    hidden = torch.full((num_tokens + 1, size), torch.nan, dtype=torch.bfloat16)
+    normed = torch.full((len(rows) + 1, size), torch.nan, dtype=torch.bfloat16)
+    head, logits = pack_linear(torch.zeros(1, size)), torch.empty(len(rows), 1)
+    model = DecoderModelStruct(
+        num_layers=0,
+        hidden_size=size,
+        embedding=table.data_ptr(),
+        norm=weight.data_ptr(),
+        head=ctypes.pointer(head.struct),
         eps=1e-5,
-        element=ELEMENTS[x.dtype],
     )
-    ops.rms_norm(ctypes.byref(call), x.shape[0])
+    step = DecoderStepStruct(
+        num_tokens=num_tokens,
+        token_ids=token_ids.data_ptr(),
+        hidden=hidden.data_ptr(),
+        num_sampled=len(rows),
+        sampled_rows=rows.data_ptr(),
+        sampled=normed.data_ptr(),
+        logits=logits.data_ptr(),
+    )
+    structs = (ctypes.POINTER(DecoderModelStruct), ctypes.POINTER(DecoderStepStruct))
+    run = library.function("tm_run_decoder", None, *structs)
+    run(ctypes.byref(model), ctypes.byref(step))
+    assert hidden[-1].isnan().all() and normed[-1].isnan().all()
+    return hidden[:-1], normed[:-1]
 
 
-@by_dtype
-@by_size
-def test_rms_norm_equals_the_decoder_s(ops: AttentionOps, size: int, dtype: torch.dtype) -> None:
-    x = _random(5, size, dtype=dtype) * 3
-    weight = 1 + _random(size, dtype=torch.float32, seed=1).to(dtype).float()
-    out = _padded(5, size, dtype)
-    _norm(ops, x, weight, out)
-    expected = RMSNorm(weight.to(dtype), 1e-5)(x)
-    torch.testing.assert_close(out[:, :size], expected, rtol=ROUNDING[dtype], atol=1e-6)
-    assert out[:, size:].isnan().all()
+@pytest.mark.parametrize("size", [2, 16, 38, 576])
+def test_embeddings_are_gathered_and_chosen_rows_normed(library: Library, size: int) -> None:
+    table = _random(11, size, dtype=torch.bfloat16) * 3
+    weight = 1 + _random(size, dtype=torch.float32, seed=1).bfloat16().float()
+    token_ids, rows = torch.tensor([10, 0, 3, 3, 7]), torch.tensor([4, 0, 3])
+    hidden, normed = _embed_and_norm(library, table, token_ids, rows, weight)
+    assert torch.equal(hidden, table[token_ids])
+    expected = RMSNorm(weight.bfloat16(), 1e-5)(table[token_ids[rows]])
+    torch.testing.assert_close(normed, expected, rtol=ROUNDING[torch.bfloat16], atol=1e-6)
 
 
-@by_dtype
-@by_size
-def test_rms_norm_adds_and_keeps_the_sum_first(
-    ops: AttentionOps, size: int, dtype: torch.dtype
-) -> None:
-    x, delta = _random(5, size, dtype=dtype), _random(5, size, dtype=dtype, seed=2)
-    weight = torch.ones(size)
-    total = x + delta
-    out, separate = _padded(5, size, dtype), _padded(5, size, dtype)
-    _norm(ops, x, weight, out, delta)
-    assert torch.equal(x, total)
-    _norm(ops, total, weight, separate)
-    assert torch.equal(out[:, :size], separate[:, :size])
-
-
-def test_rms_norm_of_bfloat16_rounds_as_torch_does(ops: AttentionOps) -> None:
+def test_a_norm_rounds_as_torch_does(library: Library) -> None:
     """Before the weight is applied and after; a sum in another order may tip one in many."""
     x, weight = _random(64, 576, dtype=torch.bfloat16), _random(576, dtype=torch.bfloat16, seed=1)
-    out = torch.empty_like(x)
-    _norm(ops, x, weight.float(), out)
-    assert (out == RMSNorm(weight, 1e-5)(x)).double().mean() > 0.9995
-
-
-REFERENCES: dict[Activation, Callable[[Tensor], Tensor]] = {
-    Activation.SILU: F.silu,
-    Activation.GELU: F.gelu,
-    Activation.GELU_TANH: lambda x: F.gelu(x, approximate="tanh"),
-}
-
-
-@by_dtype
-@by_size
-@pytest.mark.parametrize("activation", REFERENCES)
-def test_activations_equal_torch_s_in_float64(
-    ops: AttentionOps, activation: Activation, size: int, dtype: torch.dtype
-) -> None:
-    gate_up = _random(5, 2 * size, dtype=dtype) * 4
-    gate_up[0, 0], gate_up[1, 0] = 80, -80
-    gate, up = gate_up.chunk(2, dim=1)
-    out = _padded(5, size, dtype)
-    call = ActivateCallStruct(
-        gate=gate.data_ptr(),
-        up=up.data_ptr(),
-        stride=gate_up.stride(0),
-        out=out.data_ptr(),
-        out_stride=out.stride(0),
-        size=size,
-        activation=activation,
-        element=ELEMENTS[dtype],
-    )
-    ops.activate(ctypes.byref(call), 5)
-    expected = REFERENCES[activation](gate.double()) * up.double()
-    # What is left of 1 + erf or 1 + tanh where they cancel is known as well as 1 is.
-    bound = expected.abs() * ROUNDING[dtype] + (gate * up).abs().double() * 2e-7
-    assert ((out[:, :size].double() - expected).abs() <= bound).all()
-    assert out[:, size:].isnan().all()
-
-
-@pytest.mark.parametrize("table_dtype", ELEMENTS, ids=str)
-@by_dtype
-def test_embeddings_are_gathered(
-    ops: AttentionOps, table_dtype: torch.dtype, dtype: torch.dtype
-) -> None:
-    if table_dtype is torch.float32 and dtype is torch.bfloat16:
-        pytest.skip("activations are never less precise than the table")
-    table = _random(11, 37, dtype=table_dtype)
-    token_ids = torch.tensor([10, 0, 3, 3])
-    out = _padded(4, 37, dtype)
-    call = EmbedCallStruct(
-        table=table.data_ptr(),
-        table_element=ELEMENTS[table_dtype],
-        out_element=ELEMENTS[dtype],
-        token_ids=token_ids.data_ptr(),
-        out=out.data_ptr(),
-        out_stride=out.stride(0),
-        size=37,
-    )
-    ops.embed(ctypes.byref(call), 4)
-    assert torch.equal(out[:, :37], table[token_ids].to(dtype))
-    assert out[:, 37:].isnan().all()
+    every = torch.arange(64)
+    _, normed = _embed_and_norm(library, x, every, every, weight.float())
+    assert (normed == RMSNorm(weight, 1e-5)(x)).double().mean() > 0.9995
 
 
 HEADS, KV_HEADS, TOKENS, POSITIONS, SLOTS_IN_ALL = 6, 2, 21, 40, 48
@@ -171,15 +103,16 @@ def _rotate_and_write(
     positions: Tensor | None = None,
     norms: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Changes the queries in `qkv` [t, n, d]; gives the cache."""
+    """Changes the queries in `qkv` [t, n, d]; gives the cache. No sequence attends."""
     head_size = qkv.shape[2]
     shape = (SLOTS_IN_ALL // block_size, KV_HEADS, 2, block_size, head_size)
     cache = torch.full(shape, torch.nan, dtype=qkv.dtype)
     q, k, v = qkv.split([HEADS, KV_HEADS, KV_HEADS], dim=1)
+    spec = AttentionSpecStruct(
+        HEADS, KV_HEADS, head_size, block_size, ELEMENTS[qkv.dtype], 0, 1.0, 0.0
+    )
     call = RotateAndWriteCallStruct(
-        spec=AttentionSpecStruct(
-            HEADS, KV_HEADS, head_size, block_size, ELEMENTS[qkv.dtype], 0, 1.0, 0.0
-        ),
+        spec=spec,
         q=q.data_ptr(),
         q_stride=q.stride(0),
         k=k.data_ptr(),
@@ -195,7 +128,9 @@ def _rotate_and_write(
         slots=SLOTS.data_ptr(),
         kv_cache=cache.data_ptr(),
     )
-    ops.rotate_and_write(ctypes.byref(call), qkv.shape[0])
+    nothing = ops.plan(spec, AttentionBatchStruct())
+    attend = AttentionCallStruct(plan=nothing.address)
+    ops.write_and_attend(ctypes.byref(call), qkv.shape[0], ctypes.byref(attend))
     return cache
 
 

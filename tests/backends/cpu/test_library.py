@@ -36,6 +36,24 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+TOO_MANY_THREADS = """
+import re, resource, torch
+from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.cpu.packed_weights import linear, pack_linear
+from tokenmill.core.errors import ConfigError
+library, packed = load_library(), pack_linear(torch.ones(64, 64))
+used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28), used + (1 << 28)))
+try:
+    library.set_threads(20000)
+except ConfigError as error:
+    print(error)
+print(library.num_threads)
+library.set_threads(1)
+print(bool((linear(torch.ones(2, 64, dtype=torch.bfloat16), packed) == 64).all()))
+"""
+
+
 def test_the_best_instruction_set_comes_first_and_portable_is_always_there(
     library: Library,
 ) -> None:
@@ -108,18 +126,23 @@ def test_workers_that_have_nothing_to_do_sleep(library: Library) -> None:
 
 @linux_only
 @pytest.mark.usefixtures("restore_threads")
-def test_a_pinned_caller_has_one_cpu_of_those_of_the_process(library: Library) -> None:
+def test_the_calling_thread_is_left_where_it_is(library: Library) -> None:
+    before = os.sched_getaffinity(0)
     library.set_threads()
-    cpus: list[set[int]] = []
+    linear(torch.ones(1, 64, dtype=torch.bfloat16), pack_linear(torch.ones(64, 64)))
+    assert os.sched_getaffinity(0) == before
 
-    def pin() -> None:
-        if library.pin_caller():
-            cpus.append(os.sched_getaffinity(0))
 
-    thread = threading.Thread(target=pin)
-    thread.start()
-    thread.join()
-    assert all(len(own) == 1 and own <= os.sched_getaffinity(0) for own in cpus)
+@linux_only
+def test_more_threads_than_the_system_gives_are_refused_and_the_rest_computes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TOO_MANY_THREADS],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    refusal, number, result = done.stdout.splitlines()
+    assert "CPU threads of the 20000 that are wanted" in refusal
+    assert 1 <= int(number) < 20000
+    assert result == "True"
 
 
 @linux_only

@@ -19,7 +19,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr("os.sched_setaffinity", lambda *_: None, raising=False)
     monkeypatch.setattr(threads, "_cpu_quota", lambda: math.inf)
-    monkeypatch.setattr(threads, "_usable_cores", threads._usable_cores.__wrapped__)
     return monkeypatch
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Kind
 
 from tokenmill.backends.models.config import ModelConfig
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.projections import TorchProjections
 from tokenmill.backends.models.random_weights import random_checkpoint
+from tokenmill.backends.weights.quantized import QuantizedMatrix, UnreadMatrix
 from tokenmill.core.errors import ConfigError
 
 from .dense import compute_logits, ignore_progress
@@ -49,7 +53,7 @@ class ChangedCheckpoint:
     def tensor(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
-    def quantized(self, name: str) -> None:
+    def quantized(self, name: str) -> UnreadMatrix | None:
         return None
 
 
@@ -117,3 +121,50 @@ def test_a_tied_head_shares_the_embedding_and_a_different_one_in_the_file_wins()
     token_ids = torch.arange(8)
     assert torch.equal(compute_logits(same, token_ids), compute_logits(tied, token_ids))
     assert compute_logits(other, token_ids).std(dim=-1).max() < 1e-4
+
+
+class QuantizedCheckpoint(ChangedCheckpoint):
+    """Says that its matrices are quantized, which nobody may read."""
+
+    def __init__(self, kinds: Mapping[str, Kind]) -> None:
+        super().__init__({})
+        self._kinds = kinds
+
+    def quantized(self, name: str) -> UnreadMatrix | None:
+        kind = self._kinds.get(name.split(".")[-2])
+        if kind is None:
+            return None
+        rows, columns = self.tensor(name).shape
+        block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        return UnreadMatrix((rows, columns // block_size * block_bytes), kind, self._read)
+
+    def _read(self) -> QuantizedMatrix:
+        raise AssertionError("it was read")
+
+
+class Keeping(TorchProjections):
+    """Would keep two kinds of weights."""
+
+    def keeps(self, kind: Kind) -> bool:
+        return kind in (Kind.Q4_1, Kind.Q8_0)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"q_proj": Kind.Q6_K, "k_proj": Kind.Q6_K, "v_proj": Kind.Q6_K, "embed_tokens": Kind.Q5_0},
+        {"q_proj": Kind.Q4_1, "k_proj": Kind.Q4_1, "v_proj": Kind.Q8_0},
+        {"gate_proj": Kind.Q8_0},
+    ],
+    ids=["not computed with", "of two kinds", "in part"],
+)
+def test_quantized_matrices_are_read_only_if_they_are_kept(kinds: Mapping[str, Kind]) -> None:
+    decoder = load_decoder(
+        QuantizedCheckpoint(kinds),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        progress=ignore_progress,
+        projections=Keeping("silu"),
+    )
+    token_ids = torch.arange(8)
+    assert torch.equal(compute_logits(decoder, token_ids), compute_logits(load({}), token_ids))

@@ -66,7 +66,19 @@ def test_dequantizes(kind: Kind, tmp_path: Path) -> None:
         expected = gguf.dequantize(gguf.quantize(original, kind), kind)
         assert torch.equal(checkpoint.tensor(name), torch.from_numpy(expected))
     halves = {Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
-    assert checkpoint.dtype == halves.get(kind, torch.float32)
+    assert checkpoint.dtype == halves.get(kind, kind)
+
+
+def test_a_quantized_matrix_says_what_it_is_before_it_is_read(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", random_checkpoint(BIG, 0), kind=Kind.Q4_1)
+    checkpoint = open_checkpoint(tmp_path / "m.gguf")
+    matrix = checkpoint.quantized("model.layers.0.self_attn.k_proj.weight")
+    assert matrix is not None
+    assert (matrix.kind, matrix.shape) == (Kind.Q4_1, (128, 256 // 32 * 20))
+    read = matrix.read()
+    assert (read.kind, read.rows.shape) == (matrix.kind, matrix.shape)
+    assert checkpoint.quantized("model.norm.weight") is None
+    assert checkpoint.quantized("nothing") is None
 
 
 def test_types_that_cannot_be_dequantized_are_named(tmp_path: Path) -> None:

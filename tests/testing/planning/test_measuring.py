@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.core.engines import FunctionPlugin
 from tokenmill.core.async_engine import EngineParts
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.policy import StepView
 from tokenmill.testing import ToyTokenizer
 from tokenmill.testing.planning.measuring import measure_step_times
 from tokenmill.testing.planning.probes import PlanMaker, knots_up_to, probes_to_check, probes_to_fit
@@ -48,11 +52,14 @@ class SlowExecutor:
         return self.now
 
 
-def measure(executor: SlowExecutor) -> StepTimes:
+def measure(
+    executor: SlowExecutor, config: EngineConfig = CONFIG, *, plugin: object | None = None
+) -> StepTimes:
     stages: list[tuple[str, float]] = []
+    plugins = PluginHost.load(config, extra=[plugin] if plugin else [])
     found = measure_step_times(
-        EngineParts(executor=executor, tokenizer=ToyTokenizer(), plugins=PluginHost.load(CONFIG)),
-        CONFIG,
+        EngineParts(executor=executor, tokenizer=ToyTokenizer(), plugins=plugins),
+        config,
         machine={"processor": "paper"},
         date="2026-01-01",
         progress=lambda stage, part: stages.append((stage, part)),
@@ -99,6 +106,38 @@ def test_a_cache_that_holds_next_to_nothing_is_refused() -> None:
     executor = SlowExecutor(num_blocks=1)
     with pytest.raises(ConfigError, match="too small"):
         measure(executor)
+
+
+@pytest.mark.parametrize("scheduler", ["chunked", "prefill-first"])
+@pytest.mark.parametrize(("budget", "together"), [(1, 1), (3, 1), (8, 4), (31, 15), (32, 16)])
+def test_a_small_token_budget_lets_fewer_requests_decode_together(
+    budget: int, together: int, scheduler: str
+) -> None:
+    config = EngineConfig(
+        disable_log_stats=True, max_num_batched_tokens=budget, scheduler=scheduler
+    )
+    found = measure(SlowExecutor(), config)
+    names = [step.name for step in found.checked if "loop" in step.name]
+    assert names == [f"{n} decodes in the engine's loop" for n in sorted({1, together})]
+    assert found.step_time.overhead_per_step == pytest.approx(0.0005)
+
+
+def test_a_scheduler_that_never_lets_requests_decode_together_is_named() -> None:
+    def one_at_a_time(step: StepView) -> None:
+        for request in (*step.running, *step.waiting)[:1]:
+            step.schedule(request)
+
+    config = replace(CONFIG, scheduler="custom")
+    with pytest.raises(ConfigError, match="'custom' never let 8 requests decode together"):
+        measure(SlowExecutor(), config, plugin=FunctionPlugin(one_at_a_time))
+
+
+def test_a_model_length_that_holds_next_to_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--max-model-len must be 32 at least"):
+        measure(SlowExecutor(), replace(CONFIG, max_model_len=31))
+    assert (
+        measure(SlowExecutor(), replace(CONFIG, max_model_len=100)).step_time.tokens[-1][0] == 100
+    )
 
 
 def test_the_made_up_steps_are_new_requests_with_blocks_of_their_own() -> None:

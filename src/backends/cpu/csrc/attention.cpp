@@ -176,8 +176,4 @@ void attention_part(const AttentionCall& call, int worker, int workers) {
     mine.merge_partials(plan.tiles[plan.shared_tiles[i]]);
 }
 
-void attention(const AttentionCall& call) {
-  parallel([&](int worker, int workers) { attention_part(call, worker, workers); });
-}
-
 }  // namespace tokenmill

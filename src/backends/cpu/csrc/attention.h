@@ -15,7 +15,7 @@
 
 namespace tokenmill {
 
-// Layout shared with attention_ops.py, as are all structures here except AttentionPlan.
+// Layout shared with attention_ops.py, as are AttentionBatch and AttentionCall.
 struct AttentionSpec {
   int32_t num_heads;
   int32_t num_kv_heads;
@@ -82,9 +82,6 @@ struct AttentionCall {
 // One worker's part, within a parallel region. All workers must take part; `out` may be read after
 // the next barrier.
 void attention_part(const AttentionCall& call, int worker, int workers);
-
-// The whole, as a parallel region of its own.
-void attention(const AttentionCall& call);
 
 // Where things lie in a cache, in bytes.
 struct CacheLayout {

@@ -3,23 +3,46 @@
 #include "decoder.h"
 
 #include <algorithm>
+#include <chrono>
 
+#include "c_abi.h"
 #include "thread_pool.h"
-
-#define TM_API extern "C" __attribute__((visibility("default")))
 
 namespace tokenmill {
 namespace {
+
+// Adds the time between two laps to a phase; does nothing where nobody counts.
+class Stopwatch {
+ public:
+  explicit Stopwatch(int64_t* nanoseconds) : nanoseconds_(nanoseconds) {
+    if (nanoseconds_ != nullptr) last_ = Clock::now();
+  }
+  void lap(Phase phase) {
+    if (nanoseconds_ == nullptr) return;
+    const Clock::time_point now = Clock::now();
+    nanoseconds_[static_cast<int>(phase)] += std::chrono::nanoseconds(now - last_).count();
+    last_ = now;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int64_t* nanoseconds_;
+  Clock::time_point last_;
+};
 
 // One worker's view of a step.
 class Part {
  public:
   Part(const DecoderModel& model, const DecoderStep& step, int worker, int workers)
-      : model_(model), step_(step), worker_(worker), workers_(workers) {}
+      : model_(model),
+        step_(step),
+        worker_(worker),
+        workers_(workers),
+        stopwatch_(worker == 0 ? step.nanoseconds : nullptr) {}
 
   void run() {
     embed_tokens();
-    barrier();
+    finish(Phase::kEmbed);
     for (int64_t i = 0; i < model_.num_layers; i++) {
       attend(model_.layers[i], step_.kv_caches[i]);
       feed_forward(model_.layers[i]);
@@ -31,7 +54,6 @@ class Part {
   void embed_tokens() {
     EmbedCall call = {};
     call.table = model_.embedding;
-    call.table_element = call.out_element = Element::kBF16;
     call.token_ids = step_.token_ids;
     call.out = step_.hidden;
     call.out_stride = call.size = model_.hidden_size;
@@ -46,6 +68,7 @@ class Part {
     const int64_t stride = q_size + 2 * kv_size;
     norm(step_.hidden, layer.input_norm, step_.normed, step_.num_tokens);
     multiply(layer.qkv, layer.qkv_bias, step_.normed, model_.hidden_size, step_.qkv, stride, false);
+    finish(Phase::kQkv);
 
     auto* q = static_cast<uint16_t*>(step_.qkv);
     RotateAndWriteCall write = {};
@@ -64,21 +87,24 @@ class Part {
     write.kv_cache = kv_cache;
     const Share mine = share_of(step_.num_tokens * spec.num_kv_heads, worker_, workers_);
     rotate_and_write(write, mine.begin, mine.end);
-    barrier();
+    finish(Phase::kRotateAndWrite);
 
     AttentionCall call = {step_.plan, q, stride, kv_cache, step_.attended, q_size};
     attention_part(call, worker_, workers_);
-    barrier();
+    finish(Phase::kAttention);
     multiply(layer.attention_output, layer.attention_output_bias, step_.attended, q_size,
              step_.hidden, model_.hidden_size, true);
+    finish(Phase::kAttentionOutput);
   }
 
   void feed_forward(const DecoderLayer& layer) {
     norm(step_.hidden, layer.post_attention_norm, step_.normed, step_.num_tokens);
     multiply(layer.gate_up, layer.gate_up_bias, step_.normed, model_.hidden_size, step_.inner,
              model_.intermediate_size, false);
+    finish(Phase::kGateUp);
     multiply(layer.down, layer.down_bias, step_.inner, model_.intermediate_size, step_.hidden,
              model_.hidden_size, true);
+    finish(Phase::kDown);
   }
 
   void compute_logits() {
@@ -89,7 +115,7 @@ class Part {
       const uint16_t* from = hidden + step_.sampled_rows[i] * model_.hidden_size;
       std::copy(from, from + model_.hidden_size, sampled + i * model_.hidden_size);
     }
-    barrier();
+    finish(Phase::kLogits);
     norm(sampled, model_.norm, sampled, step_.num_sampled);
     LinearCall call = {};
     call.weights = model_.head;
@@ -100,9 +126,16 @@ class Part {
     call.out_stride = model_.head->n;
     call.out_type = Element::kF32;
     linear_part(call, worker_, workers_);
+    stopwatch_.lap(Phase::kLogits);
   }
 
-  // Ends with a barrier.
+  // The next phase may read what any worker wrote in this one.
+  void finish(Phase phase) {
+    stopwatch_.lap(phase);
+    barrier();
+    stopwatch_.lap(Phase::kWait);
+  }
+
   void norm(void* x, const float* weight, void* out, int64_t rows) {
     RmsNormCall call = {};
     call.x = x;
@@ -110,13 +143,12 @@ class Part {
     call.weight = weight;
     call.out = out;
     call.eps = model_.eps;
-    call.element = Element::kBF16;
     const Share mine = share_of(rows, worker_, workers_);
     rms_norm(call, mine.begin, mine.end);
-    barrier();
+    finish(Phase::kNorm);
   }
 
-  // Ends with a barrier. With `add` the result is added to the residual that `out` holds.
+  // With `add` the result is added to the residual that `out` holds.
   void multiply(const PackedLinear* weights, const float* bias, const void* x, int64_t x_stride,
                 void* out, int64_t out_stride, bool add) {
     LinearCall call = {};
@@ -130,13 +162,13 @@ class Part {
     call.out_type = Element::kBF16;
     call.add_to_out = add;
     linear_part(call, worker_, workers_);
-    barrier();
   }
 
   const DecoderModel& model_;
   const DecoderStep& step_;
   const int worker_;
   const int workers_;
+  Stopwatch stopwatch_;
 };
 
 }  // namespace
@@ -148,6 +180,6 @@ void run_decoder(const DecoderModel& model, const DecoderStep& step) {
 }  // namespace tokenmill
 
 TM_API void tm_run_decoder(const tokenmill::DecoderModel* model,
-                           const tokenmill::DecoderStep* step) {
+                           const tokenmill::DecoderStep* step) noexcept {
   tokenmill::run_decoder(*model, *step);
 }

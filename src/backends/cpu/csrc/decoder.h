@@ -36,6 +36,20 @@ struct DecoderModel {
   float eps;
 };
 
+// Where a step's time goes. Shared with decoder_call.py.
+enum class Phase {
+  kEmbed,
+  kNorm,
+  kQkv,
+  kRotateAndWrite,
+  kAttention,
+  kAttentionOutput,
+  kGateUp,
+  kDown,
+  kLogits,
+  kWait
+};
+
 // One step. Scratch is bfloat16, a row per token, without gaps.
 struct DecoderStep {
   int64_t num_tokens;
@@ -53,6 +67,9 @@ struct DecoderStep {
   const int64_t* sampled_rows;
   void* sampled;  // [sampled, hidden]
   float* logits;  // [sampled, vocabulary]
+  // A counter per phase, to which the time of worker 0 is added, or null; kWait is what it waits
+  // for the others.
+  int64_t* nanoseconds;
 };
 
 void run_decoder(const DecoderModel& model, const DecoderStep& step);

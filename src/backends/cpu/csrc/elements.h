@@ -13,10 +13,8 @@ TM_INLINE Floats load_as_floats(const uint16_t* at) { return floats_from_bf16(at
 TM_INLINE void store_floats(float* at, Floats value) { store_vector(at, value); }
 TM_INLINE void store_floats(uint16_t* at, Floats value) { store_bf16(at, value); }
 
-// To the precision of an element.
-template <class Element>
+// To the precision of bfloat16.
 TM_INLINE Floats rounded(Floats value) {
-  if constexpr (sizeof(Element) == 4) return value;
   const Words bits = (Words)value;
   return (Floats)((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
 }

@@ -1,7 +1,7 @@
 // The choice of the instruction set, and what is the same for all.
 #include "elementwise.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "elementwise_kernels.h"
 #include "instruction_sets.h"
@@ -19,11 +19,7 @@ const ElementwiseKernels& elementwise_kernels() {
 }
 
 void rms_norm(const RmsNormCall& call, int64_t row_begin, int64_t row_end) {
-  elementwise_kernels().rms_norm[static_cast<int>(call.element)](call, row_begin, row_end);
-}
-
-void activate(const ActivateCall& call, int64_t row_begin, int64_t row_end) {
-  elementwise_kernels().activate[static_cast<int>(call.element)](call, row_begin, row_end);
+  elementwise_kernels().rms_norm(call, row_begin, row_end);
 }
 
 void rotate_and_write(const RotateAndWriteCall& call, int64_t begin, int64_t end) {
@@ -36,18 +32,11 @@ void read_logits(const LogitsCall& call, int64_t row_begin, int64_t row_end) {
 }
 
 void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
-  const int64_t row_bytes = call.size * (call.table_element == Element::kBF16 ? 2 : 4);
-  const int64_t out_bytes = call.out_element == Element::kBF16 ? 2 : 4;
-  const bool widen = call.table_element != call.out_element;
+  const auto* table = static_cast<const uint16_t*>(call.table);
+  auto* out = static_cast<uint16_t*>(call.out);
   for (int64_t row = row_begin; row < row_end; row++) {
-    const auto* from = static_cast<const char*>(call.table) + call.token_ids[row] * row_bytes;
-    char* to = static_cast<char*>(call.out) + row * call.out_stride * out_bytes;
-    if (widen) {
-      kernels().widen(reinterpret_cast<const uint16_t*>(from), call.size,
-                      reinterpret_cast<float*>(to));
-    } else {
-      std::memcpy(to, from, row_bytes);
-    }
+    const uint16_t* from = table + call.token_ids[row] * call.size;
+    std::copy(from, from + call.size, out + row * call.out_stride);
   }
 }
 

@@ -7,8 +7,7 @@ namespace tokenmill {
 
 const ElementwiseKernels* avx512bf16_elementwise() {
   static const ElementwiseKernels table = {
-      {rms_norm_rows<float>, rms_norm_rows<uint16_t>},
-      {activate_rows<float>, activate_rows<uint16_t>},
+      rms_norm_rows,
       {rotate_and_write_tokens<float>, rotate_and_write_tokens<uint16_t>},
       read_logits_rows,
   };

@@ -6,10 +6,9 @@
 
 namespace tokenmill {
 
-struct ElementwiseKernels {  // by Element
-  void (*rms_norm[2])(const RmsNormCall&, int64_t, int64_t);
-  void (*activate[2])(const ActivateCall&, int64_t, int64_t);
-  void (*rotate_and_write[2])(const RotateAndWriteCall&, int64_t, int64_t);
+struct ElementwiseKernels {
+  void (*rms_norm)(const RmsNormCall&, int64_t, int64_t);
+  void (*rotate_and_write[2])(const RotateAndWriteCall&, int64_t, int64_t);  // by Element
   void (*read_logits)(const LogitsCall&, int64_t, int64_t);  // of float alone
 };
 

@@ -158,8 +158,8 @@ void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_
       tile.block_sums = inputs.block_sums + part.begin * inputs.block_sums_stride + along.begin;
       tile.sums = pieces == 1 ? sums : sums + part.begin * kPanelRows;
       // One tile reads ahead of itself; of several, the first share what follows the piece.
-      tile.prefetch = tile.weights + (num_tiles == 1 ? kAheadBytes
-                                                     : piece_bytes + piece_bytes * i / prefetch_tiles);
+      const int64_t ahead = piece_bytes + piece_bytes * i / prefetch_tiles;
+      tile.prefetch = tile.weights + (num_tiles == 1 ? kAheadBytes : ahead);
       tile.prefetch_tiles = i < prefetch_tiles ? prefetch_tiles : 0;
       isa.tile[static_cast<int>(weights.format)][part.end - part.begin](tile);
       if (piece + 1 < pieces) continue;

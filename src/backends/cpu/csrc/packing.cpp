@@ -46,13 +46,16 @@ int64_t scales_offset(Format format) { return is_nibbles(format) ? 512 : 1024; }
 void pack_nibbles(const uint8_t* block, Format format, int place, uint8_t* out) {
   const bool has_minimum = format == Format::kQ4_1;
   const uint8_t* quants = block + (has_minimum ? 4 : 2);
-  for (int input = 0; input < kBlock; input++) {
-    const int value = input < 16 ? quants[input] & 15 : quants[input - 16] >> 4;
-    const Nibble at = nibble_at(place, input);
-    uint16_t word;
-    std::memcpy(&word, out + at.offset, 2);
-    word = static_cast<uint16_t>(word | value << at.shift);
-    std::memcpy(out + at.offset, &word, 2);
+  int values[kBlock];
+  for (int i = 0; i < 16; i++) {
+    values[i] = quants[i] & 15;
+    values[i + 16] = quants[i] >> 4;
+  }
+  // Every second of eight inputs shares a word: see nibble_at.
+  for (int first = 0; first < kBlock; first += first % 2 ? 7 : 1) {
+    const int* v = values + first;
+    const auto word = static_cast<uint16_t>(v[0] | v[2] << 4 | v[4] << 8 | v[6] << 12);
+    std::memcpy(out + nibble_at(place, first).offset, &word, 2);
   }
   uint8_t* scales = out + scales_offset(format);
   std::memcpy(scales + place * 2, block, 2);

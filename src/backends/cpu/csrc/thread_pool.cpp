@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -71,15 +72,15 @@ class Gate {
   std::condition_variable wake_;
 };
 
-bool pin_this_thread(int cpu) {
+// Where that is refused, the thread wanders.
+void pin_this_thread(int cpu) {
 #ifdef __linux__
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
-  return sched_setaffinity(0, sizeof(set), &set) == 0;
+  sched_setaffinity(0, sizeof(set), &set);
 #else
   (void)cpu;
-  return false;
 #endif
 }
 
@@ -88,10 +89,16 @@ thread_local bool is_alone = false;  // in a region within a region
 
 class Pool {
  public:
-  Pool(int threads, const int* cpus) : size_(threads) {
+  Pool(int threads, const int* cpus) {
     if (cpus != nullptr) cpus_.assign(cpus, cpus + threads);
-    for (int worker = 1; worker < threads; worker++)
-      threads_.emplace_back([this, worker] { serve(worker); });
+    threads_.reserve(threads - 1);
+    try {
+      for (int worker = 1; worker < threads; worker++)
+        threads_.emplace_back([this, worker] { serve(worker); });
+    } catch (const std::exception&) {
+      // The system gives no more: those that run are the pool.
+    }
+    size_ = static_cast<int>(threads_.size()) + 1;
   }
 
   ~Pool() {
@@ -101,7 +108,6 @@ class Pool {
   }
 
   int size() const { return size_; }
-  const std::vector<int>& cpus() const { return cpus_; }
 
   void run(Task task, void* context) {
     task_ = task;
@@ -134,7 +140,7 @@ class Pool {
     }
   }
 
-  const int size_;
+  int size_ = 1;
   std::vector<int> cpus_;
   std::vector<std::thread> threads_;
   Task task_ = nullptr;
@@ -169,16 +175,10 @@ Holder& get_holder() {
 void set_threads(int threads, const int* cpus) {
   Holder& here = get_holder();
   std::lock_guard<std::mutex> lock(here.one_region);
-  here.pool.reset();
   here.pool = std::make_unique<Pool>(threads, cpus);
 }
 
 int num_threads() { return get_holder().pool->size(); }
-
-bool pin_caller() {
-  const auto& cpus = get_holder().pool->cpus();
-  return !cpus.empty() && pin_this_thread(cpus[0]);
-}
 
 void run_parallel(Task task, void* context) {
   if (in_region) {

@@ -5,13 +5,12 @@
 
 namespace tokenmill {
 
-// Starts `threads - 1` workers; worker i keeps to cpus[i] (null: anywhere the caller may run).
-// Ends the workers that ran before. Must not be called from inside a parallel region.
+// Starts `threads - 1` workers, or as many as the system gives; worker i keeps to cpus[i] (null:
+// anywhere the caller may run). The caller is left where it is: it may be a user's own thread. Ends
+// the workers that ran before. Must not be called from inside a parallel region. Throws when memory
+// runs out, and all stays as it was.
 void set_threads(int threads, const int* cpus);
 int num_threads();
-
-// Keeps the calling thread to the CPU of worker 0; false where that is refused or not known.
-bool pin_caller();
 
 using Task = void (*)(void* context, int worker, int workers);
 

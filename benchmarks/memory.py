@@ -1,0 +1,103 @@
+"""What the engine takes beside torch: resident memory, and seconds until it can serve.
+
+python benchmarks/memory.py --help
+
+Each figure comes from fresh processes, of each kind in turns: one imports torch and nothing else,
+one loads the model as `tokenmill.LLM` and generates once. Their difference is the engine: weights,
+tokenizer, scratch, libraries, and what the KV cache took by then. A first round that does not count
+builds the kernels and fills the system's file cache. Of a page that processes share, PSS counts a
+part; anonymous memory is the process's own, what is mapped from files the system can drop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from one_process import FIELDS
+from recording import make_parser, record, summarize
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+KINDS = ("torch", "tokenmill")
+LIMIT_MIB = 450
+LIMIT_SECONDS = 2.0
+
+Summaries = dict[str, dict[str, dict[str, float]]]
+"""Median and extremes by kind of process and figure."""
+
+
+def run_process(kind: str, args: argparse.Namespace) -> dict[str, float]:
+    """The figures of a fresh process; ends this one if it fails."""
+    command = [sys.executable, str(Path(__file__).parent / "one_process.py"), kind]
+    command += ["--dtype", args.dtype]
+    if args.model is not None:
+        command += ["--model", args.model]
+    if args.kv_cache_mib > 0:
+        command += ["--kv-cache-mib", str(args.kv_cache_mib)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"the process that measures {kind} failed: see above")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def measure(args: argparse.Namespace, console: Console) -> Summaries:
+    """All processes, one after the other."""
+    rounds: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+    for number in track(range(args.rounds + 1), "measuring", console=console, transient=True):
+        for kind, found in rounds.items():
+            figures = run_process(kind, args)
+            if number > 0:
+                found.append(figures)
+    return {
+        kind: {name: summarize([one[name] for one in found]) for name in found[0]}
+        for kind, found in rounds.items()
+    }
+
+
+def beyond_torch(found: Summaries) -> dict[str, float]:
+    """MiB that the engine takes."""
+    of = {kind: {name: found[kind][name]["median"] for name in FIELDS} for kind in KINDS}
+    return {name: round(of["tokenmill"][name] - of["torch"][name], 1) for name in FIELDS}
+
+
+def show(found: Summaries, console: Console) -> None:
+    """Table and verdict."""
+    beyond = beyond_torch(found)
+    table = Table("MiB", "torch alone", "tokenmill", "beyond torch", box=None)
+    for name, difference in beyond.items():
+        medians = (f"{found[kind][name]['median']:.0f}" for kind in KINDS)
+        table.add_row(name.replace("_", "-"), *medians, f"{difference:.0f}")
+    console.print(table)
+    load, cpu = found["tokenmill"]["load_seconds"], found["tokenmill"]["load_cpu_seconds"]
+    console.print(f"resident beyond torch: {beyond['rss']:.0f} MiB (target: below {LIMIT_MIB})")
+    console.print(
+        f"ready after {load['median']:.2f} s, {load['lowest']:.2f} at best (target: below "
+        f"{LIMIT_SECONDS:g}); CPU time {cpu['median']:.2f} s"
+    )
+
+
+def parse_args() -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
+    parser.add_argument("--kv-cache-mib", type=int, default=16, help="0: the engine's choice")
+    parser.add_argument("--rounds", type=int, default=5, help="processes of each kind")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    console = Console()
+    found = measure(args, console)
+    show(found, console)
+    record(args, "memory", {"beyond_torch_mib": beyond_torch(found), "processes": found})
+
+
+if __name__ == "__main__":
+    main()

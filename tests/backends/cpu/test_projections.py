@@ -1,0 +1,126 @@
+"""Who computes the products on which CPU, and where quantized weights stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+
+from tokenmill.backends import device
+from tokenmill.backends.attention.cpu import CPUAttention
+from tokenmill.backends.cpu import projections
+from tokenmill.backends.cpu.build import BuildError
+from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.projections import NativeProjections, native_projections
+from tokenmill.backends.device import choose_dtype
+from tokenmill.backends.executor import ModelExecutor
+from tokenmill.backends.models.random_weights import random_checkpoint
+from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.core.config import EngineConfig
+
+from ..models.dense import ignore_progress
+from ..weights.gguf_writing import write_gguf
+from .test_decoder_call import PLAIN
+
+CPU = torch.device("cpu")
+SUITED = ("avx2", "avx512", "avx512bf16")
+
+
+@pytest.fixture(autouse=True)
+def no_instruction_set_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKENMILL_CPU_ISA", raising=False)
+
+
+@pytest.fixture
+def without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_cpu_flags", lambda: "fpu avx2")
+
+
+@pytest.fixture
+def with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_cpu_flags", lambda: "fp asimd bf16")
+
+
+@pytest.fixture
+def portable(library: Library) -> Iterator[Library]:
+    before = library.instruction_set
+    library.use_instruction_set("portable")
+    yield library
+    library.use_instruction_set(before)
+
+
+def make() -> NativeProjections | None:
+    return native_projections("silu", keeps_quantized=True, progress=ignore_progress)
+
+
+@pytest.mark.usefixtures("without_bfloat16")
+@pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1, Kind.Q8_0])
+def test_auto_keeps_quantized_weights_on_a_cpu_with_avx2_and_no_bfloat16(
+    kind: Kind, instruction_set: str
+) -> None:
+    expected = torch.bfloat16 if instruction_set in SUITED else torch.float32
+    assert choose_dtype("auto", kind, CPU) is expected
+    assert choose_dtype("float32", kind, CPU) is torch.float32
+    assert choose_dtype("auto", torch.bfloat16, CPU) is torch.float32
+
+
+@pytest.mark.usefixtures("without_bfloat16", "library")
+def test_a_kind_that_is_not_computed_with_is_no_reason_for_bfloat16() -> None:
+    assert choose_dtype("auto", Kind.Q6_K, CPU) is torch.float32
+
+
+@pytest.mark.usefixtures("without_bfloat16")
+def test_without_a_compiler_quantized_weights_become_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> Library:
+        raise BuildError("no C++ compiler was found")
+
+    monkeypatch.setattr(projections, "load_library", fail)
+    assert choose_dtype("auto", Kind.Q4_1, CPU) is torch.float32
+
+
+@pytest.mark.usefixtures("without_bfloat16")
+def test_portable_kernels_that_are_asked_for_by_name_keep_quantized_weights(
+    portable: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert choose_dtype("auto", Kind.Q4_1, CPU) is torch.float32
+    monkeypatch.setenv("TOKENMILL_CPU_ISA", "portable")
+    assert choose_dtype("auto", Kind.Q4_1, CPU) is torch.bfloat16
+
+
+@pytest.mark.usefixtures("with_bfloat16")
+def test_torch_computes_on_a_cpu_with_bfloat16_that_has_portable_kernels_only(
+    instruction_set: str,
+) -> None:
+    assert (make() is None) is (instruction_set == "portable")
+
+
+@pytest.mark.usefixtures("with_bfloat16", "portable")
+def test_portable_kernels_compute_if_they_are_asked_for_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKENMILL_CPU_ISA", "portable")
+    assert make() is not None
+
+
+@pytest.mark.usefixtures("without_bfloat16", "portable")
+def test_portable_kernels_compute_where_torch_would_emulate_bfloat16() -> None:
+    assert make() is not None
+
+
+@pytest.mark.usefixtures("without_bfloat16")
+def test_a_quantized_file_is_served_at_its_own_bits(instruction_set: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", random_checkpoint(PLAIN, 4), kind=Kind.Q4_1)
+    executor = ModelExecutor.from_checkpoint(
+        open_checkpoint(tmp_path / "model.gguf"),
+        EngineConfig(device="cpu", num_gpu_blocks_override=4),
+        CPUAttention,
+        ignore_progress,
+    )
+    executor.close()
+    expected = "bfloat16" if instruction_set in SUITED else "float32"
+    assert executor.info.dtype == expected
