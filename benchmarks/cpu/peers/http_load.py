@@ -1,21 +1,31 @@
-"""A client that asks an HTTP server for all requests at once, on one thread, and counts its own CPU.
+"""A server to measure, and a client that asks it for all requests at once and counts its own CPU.
 
-Plain asyncio streams: on these cores a heavy client would be part of what is measured.
+The client is plain asyncio streams on one thread: on these cores a heavy client would be part of
+what is measured.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
+import subprocess
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from workloads import Request
 
+_NUM_TOKENS = re.compile(rb'"(?:completion_tokens|tokens_predicted)"\s*:\s*(\d+)')
+"""As OpenAI's API and as llama.cpp's own say it; the last one in an answer counts."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What came of it."""
 
@@ -23,40 +33,87 @@ class Load:
     client_cpu_seconds: float
 
 
-def run(port: int, path: str, bodies: Sequence[dict[str, Any]]) -> Load:
-    """Post all bodies at once; returns when all answers, streamed or not, have ended."""
+@contextmanager
+def server(command: Sequence[str | Path], timeout: float = 120) -> Iterator[int]:
+    """Run it with `--port` until the block ends; its port, once /health answers.
+
+    What it logs goes to this process's stderr. Raises RuntimeError if it ends, or is not there
+    after `timeout` seconds.
+    """
+    port = _free_port()
+    process = subprocess.Popen([*map(str, command), "--port", str(port)], stdout=2)
+    try:
+        _wait_until_healthy(process, port, timeout)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def run(
+    port: int, path: str, requests: Sequence[Request], bodies: Sequence[dict[str, Any]]
+) -> Load:
+    """Post all bodies at once; returns when all answers, streamed or not, have ended.
+
+    Raises RuntimeError for one that is refused or has not the tokens that its request asks for.
+    """
     cpu, started = time.process_time(), time.perf_counter()
-    asyncio.run(_post_all(port, path, bodies))
-    return Load(time.perf_counter() - started, time.process_time() - cpu)
+    answers = asyncio.run(_post_all(port, path, bodies))
+    load = Load(seconds=time.perf_counter() - started, client_cpu_seconds=time.process_time() - cpu)
+    for request, answer in zip(requests, answers, strict=True):
+        made = _NUM_TOKENS.findall(answer)
+        if not made or int(made[-1]) != request.max_tokens:
+            raise RuntimeError(f"{path}: not {request.max_tokens} tokens, but {answer[-500:]!r}")
+    return load
 
 
-def completion_body(model: str, request: Request, *, stream: bool) -> dict[str, Any]:
-    """Of /v1/completions."""
+def completion_body(model: str, request: Request) -> dict[str, Any]:
+    """Of /v1/completions, streamed, with the number of tokens at the end."""
     return {
         "model": model,
         "prompt": request.prompt_token_ids,
         "max_tokens": request.max_tokens,
         "temperature": 0,
         "ignore_eos": True,
-        "stream": stream,
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
 
 
-async def _post_all(port: int, path: str, bodies: Sequence[dict[str, Any]]) -> None:
-    await asyncio.gather(*(_post(port, path, body) for body in bodies))
+async def _post_all(port: int, path: str, bodies: Sequence[dict[str, Any]]) -> list[bytes]:
+    return await asyncio.gather(*(_post(port, path, body) for body in bodies))
 
 
-async def _post(port: int, path: str, body: dict[str, Any]) -> None:
+async def _post(port: int, path: str, body: dict[str, Any]) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     content = json.dumps(body).encode()
-    writer.write(
+    head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode()
-        + content
+        f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     )
-    status = await reader.readline()
-    if b" 200 " not in status:
-        raise RuntimeError(f"{path} answered {status!r}: {await reader.read()!r}")
-    while await reader.read(1 << 16):
-        pass
-    writer.close()
+    with closing(writer):
+        writer.write(head.encode() + content)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise RuntimeError(f"{path} answered {status!r}: {await reader.read()!r}")
+        chunks = []
+        while chunk := await reader.read(1 << 16):
+            chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, timeout: float) -> None:
+    started = time.monotonic()
+    while time.monotonic() - started < timeout and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError("the server did not start")

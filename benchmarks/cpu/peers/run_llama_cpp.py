@@ -10,15 +10,12 @@ import argparse
 import json
 import os
 import subprocess
-import time
-import urllib.request
 from pathlib import Path
+from typing import Any
 
-from http_load import run
+from http_load import run, server
 from worker import BATCHES, say
-from workloads import mixed
-
-PORT = 18431
+from workloads import Request, mixed
 
 
 def main() -> None:
@@ -37,7 +34,7 @@ def main() -> None:
         elif name == "prefill-512":
             figures = {"tokens_per_second": _prefill(args)}
         else:
-            figures = {"tokens_per_second": _mixed(args)}
+            figures = _mixed(args)
         say("end", name, **figures)
 
 
@@ -58,45 +55,29 @@ def _prefill(args: argparse.Namespace) -> float:
     return max(float(speed) for speed in found[0]["samples_ts"])
 
 
-def _mixed(args: argparse.Namespace) -> float:
+def _mixed(args: argparse.Namespace) -> dict[str, float]:
     command = [args.tools / "llama-server", "-m", args.model, "-t", str(args.threads)]
-    command += ["-c", "32768", "-np", "32", "-b", "2048", "-ub", "512"]
-    command += ["--port", str(PORT), "--no-webui"]
-    server = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _wait_until_healthy()
-        requests = mixed()
-        bodies = [
-            {
-                "prompt": r.prompt_token_ids,
-                "n_predict": r.max_tokens,
-                "temperature": 0,
-                "ignore_eos": True,
-                "cache_prompt": False,
-                "stream": True,
-            }
-            for r in requests
-        ]
-        run(PORT, "/completion", bodies[:2])  # warms up
-        seconds = run(PORT, "/completion", bodies).seconds
-        return sum(r.max_tokens for r in requests) / seconds
-    finally:
-        server.terminate()
-        server.wait(60)
+    command += ["-c", "32768", "-np", "32", "-b", "2048", "-ub", "512", "--no-webui"]
+    requests = mixed()
+    bodies = [_body(request) for request in requests]
+    with server(command) as port:
+        run(port, "/completion", requests[:2], bodies[:2])  # warms up
+        load = run(port, "/completion", requests, bodies)
+    return {
+        "tokens_per_second": sum(r.max_tokens for r in requests) / load.seconds,
+        "client_cpu_share": load.client_cpu_seconds / load.seconds,
+    }
 
 
-def _wait_until_healthy(timeout: float = 120) -> None:
-    for _ in range(int(timeout / 0.2)):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=1):
-                return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError("llama-server did not start")
+def _body(request: Request) -> dict[str, Any]:
+    return {
+        "prompt": request.prompt_token_ids,
+        "n_predict": request.max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "cache_prompt": False,
+        "stream": True,
+    }
 
 
 def _output(command: list[str | Path]) -> str:

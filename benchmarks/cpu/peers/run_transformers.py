@@ -15,6 +15,8 @@ def main() -> None:
     args = parse_args()
     torch.set_num_threads(args.threads)
     model: Any = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16)
+    model.generation_config.eos_token_id = None  # cheaper than to forbid it at every step
+    model.generation_config.pad_token_id = 0
 
     @torch.inference_mode()
     def answer(requests: Sequence[Request]) -> None:
@@ -27,9 +29,7 @@ def main() -> None:
             input_ids=torch.tensor(rows),
             attention_mask=torch.tensor(mask),
             max_new_tokens=max_tokens,
-            min_new_tokens=max_tokens,
             do_sample=False,
-            pad_token_id=0,
         )
         assert made.shape[1] == longest + max_tokens
 
