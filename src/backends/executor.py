@@ -18,6 +18,7 @@ from ..core.log import get_logger
 from ..core.plan import StepPlan, StepResult
 from . import kv_cache
 from .attention.base import AttentionBackend, AttentionSpec
+from .attention.pair import AttentionChoice, as_one
 from .device import choose_device, choose_dtype
 from .models.decoder import Decoder
 from .models.loader import load_decoder
@@ -50,7 +51,7 @@ class ModelExecutor:
     def load(
         cls,
         config: EngineConfig,
-        attention_backend: type[AttentionBackend],
+        attention_backend: AttentionChoice,
         progress: Progress,
         *,
         swaps: bool = False,
@@ -70,15 +71,16 @@ class ModelExecutor:
         cls,
         checkpoint: Checkpoint,
         config: EngineConfig,
-        attention_backend: type[AttentionBackend],
+        attention_backend: AttentionChoice,
         progress: Progress,
         *,
         swaps: bool = False,
     ) -> Self:
         """As `load`, for a checkpoint that is open already."""
         started = time.monotonic()
-        _build_native_library(config, attention_backend, progress)
-        layout = _lay_out(checkpoint, config, attention_backend, swaps)
+        backend: type[AttentionBackend] = as_one(attention_backend)
+        _build_native_library(config, backend, progress)
+        layout = _lay_out(checkpoint, config, backend, swaps)
         decoder = load_decoder(
             checkpoint,
             dtype=layout.spec.dtype,
@@ -86,7 +88,7 @@ class ModelExecutor:
             progress=progress,
             projections=_choose_projections(checkpoint, config, layout.spec, progress),
         )
-        attention = attention_backend(layout.spec)
+        attention = backend(layout.spec)
         num_blocks = layout.num_blocks or _count_blocks(decoder, attention, config, layout)
         cache = kv_cache.allocate(
             attention,

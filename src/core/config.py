@@ -98,7 +98,9 @@ class EngineConfig:
         None, "what happens when KV blocks run out: recompute, or a plugin's name"
     )
     attention_backend: str | None = _knob(
-        None, "how attention is computed: auto, cpu, torch, or a plugin's name"
+        None,
+        "how attention is computed: auto, cpu, flash-attn, xformers, torch, or a plugin's name; two "
+        "names joined by a comma: one for prompts, one for decodes",
     )
 
     request_timeout: float | None = _knob(

@@ -24,6 +24,14 @@ class Choice:
     origin: str
     others: tuple[Provider, ...] = ()
     """For "auto": who may fill the slot if `provider` cannot, best first."""
+    is_pair: bool = False
+    """Two attention backends: `provider` for prompts and chunks, the one of `others` for decodes."""
+
+    @property
+    def name(self) -> str:
+        """The provider's, or both of a pair: "flash-attn,cuda-paged"."""
+        providers = (self.provider, *self.others) if self.is_pair else (self.provider,)
+        return ",".join(provider.name for provider in providers)
 
 
 def choose(config: EngineConfig, plugins: PluginSet) -> dict[str, Choice]:
@@ -33,7 +41,7 @@ def choose(config: EngineConfig, plugins: PluginSet) -> dict[str, Choice]:
 
 def chosen_names(choices: Mapping[str, Choice]) -> dict[str, str]:
     """The names alone, by slot."""
-    return {slot: choice.provider.name for slot, choice in choices.items()}
+    return {slot: choice.name for slot, choice in choices.items()}
 
 
 def configured(slot: str, plugins: PluginSet) -> Choice:
@@ -42,21 +50,19 @@ def configured(slot: str, plugins: PluginSet) -> Choice:
     if setting.use is None:
         raise PluginError(f"{setting.origin}: no {label(slot)} is chosen; add `use = ...`")
     try:
-        provider, *others = _find(slot, setting.use, plugins)
+        providers = _find(slot, setting.use, plugins)
     except PluginError as error:
         raise PluginError(f"{setting.origin}: {error}") from error
-    return Choice(
-        provider=provider, options=setting.options, origin=setting.origin, others=tuple(others)
-    )
+    return _made(providers, setting.use, setting.options, setting.origin)
 
 
 def _choose(slot: str, flagged: str | None, plugins: PluginSet) -> Choice:
     if flagged is None:
         return configured(slot, plugins)
-    provider, *others = _find(slot, flagged, plugins)
+    providers = _find(slot, flagged, plugins)
     setting = _setting(slot, plugins)
     options = setting.options
-    if options and setting.use and not _chooses(configured(slot, plugins), provider, others):
+    if options and setting.use and not _chooses(configured(slot, plugins), providers):
         _log.warning(
             "plugin_options_unused",
             table=setting.origin,
@@ -64,12 +70,22 @@ def _choose(slot: str, flagged: str | None, plugins: PluginSet) -> Choice:
             chosen=flagged,
         )
         options = {}
-    return Choice(provider=provider, options=options, origin=setting.origin, others=tuple(others))
+    return _made(providers, flagged, options, setting.origin)
 
 
-def _chooses(choice: Choice, provider: Provider, others: Sequence[Provider]) -> bool:
+def _made(providers: Sequence[Provider], name: str, options: Table, origin: str) -> Choice:
+    return Choice(
+        provider=providers[0],
+        options=options,
+        origin=origin,
+        others=tuple(providers[1:]),
+        is_pair="," in name,
+    )
+
+
+def _chooses(choice: Choice, providers: Sequence[Provider]) -> bool:
     """The same provider, or "auto", whose options are for whichever backend it takes."""
-    return (choice.provider, *choice.others) == (provider, *others)
+    return (choice.provider, *choice.others) == tuple(providers)
 
 
 def _setting(slot: str, plugins: PluginSet) -> SlotSetting:
@@ -78,11 +94,20 @@ def _setting(slot: str, plugins: PluginSet) -> SlotSetting:
 
 
 def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
-    """By name; for attention, auto is every backend that enabled plugins offer, in their order."""
+    """By name; for attention, auto is every backend that enabled plugins offer, in their order,
+    and two names are a pair."""
+    if slot != "attention_backend":
+        return (plugins.find(slot, name),)
     offered = plugins.registry.providers(slot)
-    if slot == "attention_backend" and name == "auto" and offered:
+    if name == "auto" and offered:
         return offered
-    return (plugins.find(slot, name),)
+    names = [part.strip() for part in name.split(",")]
+    if len(names) > 2:
+        raise ConfigError(
+            f"{flag(slot)} takes one backend, or two: one for prompts and one for decodes, as in "
+            f"flash-attn,cuda-paged; got {name!r}"
+        )
+    return tuple(plugins.find(slot, part) for part in names)
 
 
 def _flagged(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from .admission_hook import AdmissionHook
 from .auto_backend import AutoBackend
+from .backend_pair import build_pair
 from .client import EngineClient, Load
 from .config import EngineConfig
 from .decision_hook import FAILED, DecisionHook
@@ -104,14 +105,16 @@ class PluginHost:
 
     @cached_property
     def attention_backend(self) -> Any:
-        """What makes a backend when called with an AttentionSpec, and has `reasons_against(spec)`.
+        """What makes a backend when called with an AttentionSpec, and has `reasons_against(spec)`;
+        of a pair, a tuple of two such, for prompts and chunks and for decodes.
 
         Built on first use, because that imports torch. Raises PluginError.
         """
         choice = self._built.choices["attention_backend"]
         if not choice.others:
             return fill_slot(self._built, "attention_backend")
-        return AutoBackend(
+        make = build_pair if choice.is_pair else AutoBackend
+        return make(
             self._built.plugins.registry,
             (choice.provider, *choice.others),
             choice.options,

@@ -69,6 +69,8 @@ class ProviderInfo:
     aliases: tuple[str, ...]
     doc: str
     options: tuple[OptionInfo, ...]
+    on_this_machine: tuple[str, ...] = ()
+    """What it finds here and what it misses, whatever the model; of attention backends that say so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from .plugin_choice import configured
 from .plugin_info import PluginDescription, PluginInfo, normalize
 from .plugin_set import PluginSet
 from .plugins_file import read_settings
-from .registry import SLOTS
+from .registry import SLOTS, Provider
 from .suggest import did_you_mean
 
 
@@ -28,7 +28,8 @@ def discover_plugins(plugins_file: str | None = None) -> tuple[PluginInfo, ...]:
 def describe_plugin(name: str, plugins_file: str | None = None) -> PluginDescription:
     """One plugin with its providers and their options; it is imported, even if not enabled.
 
-    Raises PluginError if no plugin has that name.
+    `name` may also be that of a provider. Attention backends tell what they find on this machine,
+    which may import what they need. Raises PluginError if nothing has that name.
     """
     plugins = _load(plugins_file)
     info = _info(plugins, name)
@@ -40,8 +41,21 @@ def describe_plugin(name: str, plugins_file: str | None = None) -> PluginDescrip
     return PluginDescription(
         info=info,
         doc=inspect.getdoc(objects[0]) or "" if objects[0] is not None else "",
-        providers=tuple(p.describe() for p in plugins.registry.providers(plugin=info.name)),
+        providers=tuple(
+            replace(p.describe(), on_this_machine=_findings(p, plugins))
+            for p in plugins.registry.providers(plugin=info.name)
+        ),
     )
+
+
+def _findings(provider: Provider, plugins: PluginSet) -> tuple[str, ...]:
+    if provider.kind != "attention_backend":
+        return ()
+    try:
+        backend = plugins.registry.build(provider.kind, provider.name)
+        return tuple(backend.on_this_machine()) if hasattr(backend, "on_this_machine") else ()
+    except Exception as error:  # the description is there to show what is wrong
+        return (f"{type(error).__name__}: {error}",)
 
 
 def _load(plugins_file: str | None) -> PluginSet:
@@ -53,6 +67,9 @@ def _load(plugins_file: str | None) -> PluginSet:
 def _info(plugins: PluginSet, name: str) -> PluginInfo:
     infos = {info.name: info for info in plugins.infos(chosen=_chosen(plugins))}
     if normalize(name) not in infos:
+        offered = [p for p in plugins.registry.providers() if p.name == normalize(name)]
+        if offered:
+            return infos[offered[0].source.plugin]
         near = did_you_mean(normalize(name), infos) or "."
         raise PluginError(f"no plugin named {name!r}. Known: {', '.join(infos)}{near}")
     return infos[normalize(name)]
@@ -62,5 +79,5 @@ def _chosen(plugins: PluginSet) -> dict[str, str]:
     chosen = dict.fromkeys(SLOTS, "")
     for slot in SLOTS:
         with suppress(PluginError):  # the list is there to show what is wrong
-            chosen[slot] = configured(slot, plugins).provider.name
+            chosen[slot] = configured(slot, plugins).name
     return chosen

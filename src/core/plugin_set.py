@@ -157,7 +157,7 @@ class PluginSet:
             version=source.version,
             state=state,
             provides=tuple(map(str, providers)),
-            chosen=tuple(str(p) for p in providers if chosen.get(p.kind, p.name) == p.name),
+            chosen=tuple(str(p) for p in providers if p.name in _names(chosen.get(p.kind, p.name))),
             hooks=self._hooks(providers, objects or []),
             error=error,
         )
@@ -166,3 +166,8 @@ class PluginSet:
         factories = [p.factory for p in providers if isinstance(p.factory, type)]
         found = {h for o in (*objects, *factories) for h in implemented_hooks(self.manager, o)}
         return tuple(hook for hook in HOOKS if hook in found)
+
+
+def _names(chosen: str) -> list[str]:
+    """Of a pair, both."""
+    return chosen.split(",")

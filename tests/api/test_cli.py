@@ -128,6 +128,15 @@ def test_a_plugin_is_described() -> None:
     assert found["providers"][0]["kind"] == "scheduler"
 
 
+def test_plugins_show_says_what_an_attention_backend_lacks_on_this_machine() -> None:
+    text = tokenmill("plugins", "show", "flash-attn").stdout
+    assert "on this machine:" in text and "FlashAttention 2: " in text
+
+
+def test_plugins_show_finds_a_plugin_by_what_it_offers() -> None:
+    assert tokenmill("plugins", "show", "torch").stdout.startswith("torch-attention ")
+
+
 def test_the_default_model_s_path_is_printed_alone() -> None:
     done = tokenmill("model", "path")
     assert done.returncode == 0

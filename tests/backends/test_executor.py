@@ -211,3 +211,13 @@ def test_a_closed_executor_holds_nothing() -> None:
     executor.close()
     with pytest.raises(AssertionError, match="closed"):
         executor.run(prefill((1, 2)))
+
+
+def test_two_attention_backends_may_share_the_work() -> None:
+    config = EngineConfig.from_options(device="cpu", dtype="float32", num_gpu_blocks_override=20)
+    executor = ModelExecutor.from_checkpoint(
+        random_checkpoint(CONFIG, 5), config, (TorchAttention, TorchAttention), ignore_progress
+    )
+    assert executor.info.attention_backend == "torch,torch"
+    plan = prefill((5, 6, 7))
+    assert executor.run(plan).token_ids == load().run(plan).token_ids

@@ -13,9 +13,17 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.hookspecs import hookimpl
 from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.plugin_listing import discover_plugins
 from tokenmill.core.registry import Registry
 
 from .plugin_packages import Packages
+
+OWN = [
+    info.name
+    for info in discover_plugins()
+    if any(provided.startswith("attention_backend:") for provided in info.provides)
+]
+WITHOUT_OWN = f"[plugins]\ndisable = {OWN}\n"
 
 
 @dataclass(frozen=True)
@@ -73,10 +81,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
 
 def choose(packages: Packages, options: str, *without: str, **config: Any) -> Backend:
     """The backend that the table with these options leads to."""
-    packages.write_settings(
-        "[plugins]\ndisable = ['cpu-attention', 'torch-attention']\n"
-        f"[attention_backend]\nuse = 'auto'\n{options}"
-    )
+    packages.write_settings(f"{WITHOUT_OWN}[attention_backend]\nuse = 'auto'\n{options}")
     made = PluginHost.load(EngineConfig(**config), extra=[Offers(*without)]).attention_backend
     assert made.reasons_against(None) == []
     backend: Backend = made(None)
@@ -150,7 +155,7 @@ def test_a_flag_that_says_auto_keeps_the_options_of_auto(
 
 
 def test_all_reasons_are_told_if_none_can_serve(packages: Packages) -> None:
-    packages.write_settings("[plugins]\ndisable = ['cpu-attention', 'torch-attention']")
+    packages.write_settings(WITHOUT_OWN)
     offers = Offers("flash", "paged", "plain")
     made = PluginHost.load(EngineConfig(), extra=[offers]).attention_backend
     assert made.reasons_against(None) == ["flash: no GPU", "paged: no GPU", "plain: no GPU"]

@@ -99,6 +99,10 @@ def _print_providers(found: PluginDescription) -> None:
             print("  " + provider.doc.splitlines()[0])
         for option in provider.options:
             print(f"  {option.name}: {option.type} = {option.default}  {option.help}".rstrip())
+        if provider.on_this_machine:
+            print("  on this machine:")
+            for finding in provider.on_this_machine:
+                print(f"    {finding}")
     if found.info.hooks:
         print("\nhooks: " + ", ".join(found.info.hooks))
 

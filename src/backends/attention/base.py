@@ -1,4 +1,4 @@
-"""The contract of attention backends: one object per engine, one metadata per step, one call per layer.
+"""The contract of attention backends: an object per engine, metadata per step, a call per layer.
 
 Shape suffixes: t tokens of the step, b sequences of the step, h query heads, k KV heads, d head
 size, n KV blocks, s slots of a block, m blocks of the longest block table.
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+
+from .kv_layout import KVLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,10 @@ class AttentionSpec:
     sliding_window: int | None = None
     """Tokens that a query sees, itself included; None sees all before it."""
     logits_soft_cap: float | None = None
+    computes_decodes: bool = True
+    """False: another backend computes the decodes, this one prompts and chunks only."""
+    kv_cache_layout: KVLayout | None = None
+    """One of the backend's `kv_cache_layouts`, if another shares the cache; None: its own choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from .base import AttentionBatch, AttentionSpec
+from .kv_layout import KVLayout
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _SMALLEST_GROUP = 128
@@ -67,6 +68,7 @@ class TorchAttention:
     """The reference backend; see AttentionBackend for the contract."""
 
     name = "torch"
+    kv_cache_layouts = (KVLayout.HALVES,)
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:

@@ -1,0 +1,138 @@
+"""What the generations of FlashAttention have in common: one protocol, each behind an adapter.
+
+Shape suffixes: t tokens of the step, b sequences, h query heads, k KV heads, d head size, n KV
+blocks, s slots of a block, m blocks of the longest block table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..base import AttentionBatch, AttentionSpec
+
+
+class Source(Protocol):
+    """Where a generation's functions come from; see Package."""
+
+    def reason_if_missing(self) -> str | None: ...
+
+    def reason(self) -> str | None: ...
+
+    def load(self) -> Any: ...
+
+
+class Generation(Protocol):
+    """One generation of FlashAttention, as far as attention over a paged KV cache needs it.
+
+    Its kernels take float16 and bfloat16, on NVIDIA GPUs.
+    """
+
+    name: str
+    majors: tuple[int, ...]
+    """Compute capabilities that it is used on, 9 for 9.x."""
+    source: Source
+
+    @classmethod
+    def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
+        """What of the spec its kernels cannot do; `capability` None: on no GPU known yet."""
+        ...
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        """Imports the package. Raises PackageError."""
+        ...
+
+    def build_metadata(self, batch: AttentionBatch) -> Any:
+        """What `attend` needs, computed once per step."""
+        ...
+
+    def attend(
+        self,
+        q_thd: torch.Tensor,
+        k_tkd: torch.Tensor,
+        v_tkd: torch.Tensor,
+        cached: tuple[torch.Tensor, torch.Tensor],
+        metadata: Any,
+        out_thd: torch.Tensor,
+    ) -> None:
+        """Fill `out_thd`. `cached` are keys and values [n, s, k, d], views of any strides with rows
+        in one piece; those of the step are there already."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedMetadata:
+    """One step for kernels that follow block tables, all sequences in one call."""
+
+    query_start_loc: torch.Tensor
+    """int32 [b + 1]."""
+    seq_lens: torch.Tensor
+    """int32 [b]."""
+    block_tables_bm: torch.Tensor
+    """int32 [b, m]."""
+    max_query_len: int
+    max_seq_len: int
+
+    @classmethod
+    def of(cls, batch: AttentionBatch) -> PagedMetadata:
+        return cls(
+            query_start_loc=batch.query_start_loc,
+            seq_lens=batch.seq_lens,
+            block_tables_bm=batch.block_tables_bm,
+            max_query_len=max(batch.query_lens_host),
+            max_seq_len=max(batch.seq_lens_host),
+        )
+
+
+def reasons_against(
+    generation: type[Generation], spec: AttentionSpec, capability: tuple[int, int] | None
+) -> list[str]:
+    """Every reason why this generation cannot serve the spec. Its package is imported only if
+    nothing else is in the way; `capability` None leaves the device to others."""
+    reasons = [
+        *_reasons_of_device(generation, capability),
+        *generation.reasons_against(spec, capability),
+    ]
+    source = generation.source
+    missing = source.reason_if_missing() if reasons else source.reason()
+    return [*reasons, missing] if missing is not None else reasons
+
+
+def state_on_this_machine(generation: type[Generation], capability: tuple[int, int] | None) -> str:
+    """Whether it could be used here for some model, and if not, why; its package is imported."""
+    reasons = _reasons_of_device(generation, capability)
+    broken = generation.source.reason()
+    if broken is not None:
+        reasons.append(broken)
+    return f"{generation.name}: {'; '.join(reasons) or 'installed'}"
+
+
+def reasons_of_head_size(spec: AttentionSpec) -> list[str]:
+    """All generations take heads of up to 256 elements, in eights."""
+    if spec.head_size % 8 == 0 and spec.head_size <= 256:
+        return []
+    return [f"heads must have a multiple of 8 elements, at most 256, not {spec.head_size}"]
+
+
+def window(spec: AttentionSpec) -> tuple[int, int]:
+    """Keys before and behind a query that it sees beside its own; -1: all."""
+    return (-1, -1) if spec.sliding_window is None else (spec.sliding_window - 1, 0)
+
+
+def _reasons_of_device(
+    generation: type[Generation], capability: tuple[int, int] | None
+) -> list[str]:
+    if capability is None or capability[0] in generation.majors:
+        return []
+    major, minor = capability
+    return [
+        f"it is for compute capability {_join(generation.majors)}, this GPU has {major}.{minor}"
+    ]
+
+
+def _join(majors: Sequence[int]) -> str:
+    *others, last = (f"{major}.x" for major in majors)
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,71 @@
+"""How one layer's KV cache lies in memory, for backends that are used side by side.
+
+Dimensions: 2 keys and values, n KV blocks, s slots of a block, k KV heads, d head size; shape
+suffixes: t tokens of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from .base import AttentionSpec
+
+_ORDER_OF_VIEWS = "2nskd"
+
+
+class KVLayout(Enum):
+    """The order of the cache's dimensions, outermost first."""
+
+    HALVES = "2nskd"
+    """All keys, then all values."""
+    BLOCKS = "n2skd"
+    """Block by block, so that a block is copied in one piece."""
+    HEADS = "nk2sd"
+    """Block by block, and in it head by head, so that one head's keys lie together."""
+
+    def shape(self, spec: AttentionSpec, num_blocks: int) -> tuple[int, ...]:
+        """Shape of one layer's cache."""
+        sizes = {
+            "2": 2,
+            "n": num_blocks,
+            "s": spec.block_size,
+            "k": spec.num_kv_heads,
+            "d": spec.head_size,
+        }
+        return tuple(sizes[dimension] for dimension in self.value)
+
+    def views(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, each [n, s, k, d]; nothing is copied."""
+        order = [self.value.index(dimension) for dimension in _ORDER_OF_VIEWS]
+        keys_nskd, values_nskd = kv_cache.permute(order).unbind(0)
+        return keys_nskd, values_nskd
+
+    def copy_blocks(
+        self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Copy whole blocks of one layer, (source block, target block), in order."""
+        dimension = self.value.index("n")
+        for source_block, target_block in pairs:
+            target.select(dimension, target_block).copy_(source.select(dimension, source_block))
+
+
+def slots_of(slot_mapping_t: torch.Tensor, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Block and slot of each token, int64 [t] each."""
+    return slot_mapping_t // block_size, slot_mapping_t % block_size
+
+
+def write(
+    cached_nskd: tuple[torch.Tensor, torch.Tensor],
+    slots: tuple[torch.Tensor, torch.Tensor],
+    k_tkd: torch.Tensor,
+    v_tkd: torch.Tensor,
+) -> None:
+    """Put the step's keys and values into the views of the cache, at block and slot of each."""
+    keys_nskd, values_nskd = cached_nskd
+    keys_nskd.index_put_(slots, k_tkd)
+    values_nskd.index_put_(slots, v_tkd)

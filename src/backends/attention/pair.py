@@ -1,0 +1,157 @@
+"""Two backends over one KV cache: prompts and chunks by the first, decodes by the second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ...core.errors import ConfigError
+from .base import AttentionBackend, AttentionBatch, AttentionSpec
+
+AttentionChoice = type[AttentionBackend] | tuple[type[AttentionBackend], type[AttentionBackend]]
+"""A backend, or one for prompts and chunks and one for decodes."""
+
+
+def as_one(choice: AttentionChoice) -> Any:
+    """A backend's class, or what looks like the class of both."""
+    return BackendPair(*choice) if isinstance(choice, tuple) else choice
+
+
+class BackendPair:
+    """Looks like a backend's class, and makes one that divides each step between two."""
+
+    def __init__(self, prefill: type[AttentionBackend], decode: type[AttentionBackend]) -> None:
+        self.name = f"{prefill.name},{decode.name}"
+        self._prefill, self._decode = prefill, decode
+
+    def reasons_against(self, spec: AttentionSpec) -> list[str]:
+        """Every reason of either, and that they cannot share a cache."""
+        prefill_spec, decode_spec = self._specs(spec)
+        return [
+            *self._reasons_of_layout(),
+            *(f"{self._prefill.name}: {r}" for r in self._prefill.reasons_against(prefill_spec)),
+            *(f"{self._decode.name}: {r}" for r in self._decode.reasons_against(decode_spec)),
+        ]
+
+    def __call__(self, spec: AttentionSpec) -> PairedAttention:
+        """Both backends. Raises ConfigError if their caches are not alike."""
+        prefill_spec, decode_spec = self._specs(spec)
+        prefill, decode = self._prefill(prefill_spec), self._decode(decode_spec)
+        shapes = prefill.kv_cache_shape(1), decode.kv_cache_shape(1)
+        if shapes[0] != shapes[1]:
+            raise ConfigError(
+                f"attention backends {prefill.name!r} and {decode.name!r} say that they can share a "
+                f"KV cache, but one of one block is {shapes[0]} for the first and {shapes[1]} for "
+                "the second"
+            )
+        return PairedAttention(prefill, decode)
+
+    def _specs(self, spec: AttentionSpec) -> tuple[AttentionSpec, AttentionSpec]:
+        shared = replace(spec, kv_cache_layout=next(iter(self._shared_layouts()), None))
+        return replace(shared, computes_decodes=False), shared
+
+    def _shared_layouts(self) -> list[Any]:
+        """Best for decodes first: they read most of the cache."""
+        others = _layouts(self._prefill)
+        return [layout for layout in _layouts(self._decode) if layout in others]
+
+    def _reasons_of_layout(self) -> list[str]:
+        silent = [b.name for b in (self._prefill, self._decode) if not _layouts(b)]
+        if silent:
+            return [
+                f"{name} does not say which layouts of the KV cache it can use" for name in silent
+            ]
+        if self._shared_layouts():
+            return []
+        return [
+            f"{self._prefill.name} and {self._decode.name} have no layout of the KV cache in common"
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedMetadata:
+    """One step, divided; None where there is nothing to do."""
+
+    num_decodes: int
+    prefill: Any
+    decode: Any
+
+
+class PairedAttention:
+    """See AttentionBackend for the contract."""
+
+    def __init__(self, prefill: AttentionBackend, decode: AttentionBackend) -> None:
+        self.name = f"{prefill.name},{decode.name}"
+        self._prefill, self._decode = prefill, decode
+
+    def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
+        """The shape that both share."""
+        return self._decode.kv_cache_shape(num_blocks)
+
+    def build_metadata(self, batch: AttentionBatch) -> PairedMetadata:
+        """What `forward` needs, computed once per step."""
+        decodes, others = split_decodes(batch)
+        return PairedMetadata(
+            num_decodes=batch.num_decodes,
+            prefill=None if others is None else self._prefill.build_metadata(others),
+            decode=None if decodes is None else self._decode.build_metadata(decodes),
+        )
+
+    def forward(
+        self,
+        layer: int,
+        q_thd: torch.Tensor,
+        k_tkd: torch.Tensor,
+        v_tkd: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: PairedMetadata,
+        out_thd: torch.Tensor,
+    ) -> None:
+        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
+        first = metadata.num_decodes
+        for backend, own, rows in (
+            (self._prefill, metadata.prefill, slice(first, None)),
+            (self._decode, metadata.decode, slice(first)),
+        ):
+            if own is not None:
+                backend.forward(
+                    layer, q_thd[rows], k_tkd[rows], v_tkd[rows], kv_cache, own, out_thd[rows]
+                )
+
+    def copy_blocks(
+        self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Copy whole blocks of one layer, (source block, target block), in order."""
+        self._decode.copy_blocks(source, target, pairs)
+
+
+def split_decodes(batch: AttentionBatch) -> tuple[AttentionBatch | None, AttentionBatch | None]:
+    """The decodes of a step, and all the rest; None for a part without sequences."""
+    first, count = batch.num_decodes, len(batch.query_lens_host)
+    if first in (0, count):
+        return (batch, None) if first else (None, batch)
+    return _part(batch, 0, first), _part(batch, first, count)
+
+
+def _part(batch: AttentionBatch, start: int, end: int) -> AttentionBatch:
+    """Sequences [start, end): the decodes, or those behind them. A decode is one row, so sequences
+    and rows begin at the same number."""
+    own = slice(start, end)
+    rows = slice(start, batch.num_decodes if start == 0 else None)
+    return AttentionBatch(
+        query_start_loc=batch.query_start_loc[start : end + 1] - start,
+        seq_lens=batch.seq_lens[own],
+        block_tables_bm=batch.block_tables_bm[own],
+        slot_mapping_t=batch.slot_mapping_t[rows],
+        query_lens_host=batch.query_lens_host[own],
+        seq_lens_host=batch.seq_lens_host[own],
+        num_decodes=batch.num_decodes if start == 0 else 0,
+    )
+
+
+def _layouts(backend: type[AttentionBackend]) -> tuple[Any, ...]:
+    """Layouts of the cache that a backend can use, best first."""
+    return tuple(getattr(backend, "kv_cache_layouts", ()))

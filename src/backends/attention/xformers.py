@@ -1,0 +1,192 @@
+"""Attention by xformers: memory-efficient kernels for NVIDIA GPUs.
+
+Its one kernel that follows block tables and needs nothing but Triton, `triton_splitk`, takes steps
+of few and equally many queries per sequence, and blocks of a multiple of 64 slots. So decodes go
+through it where block size and head size allow; all the rest, and windowed attention, is computed
+over keys and values that are copied together, with whatever kernel xformers finds best.
+
+Shape suffixes: t tokens of the step, h query heads, k KV heads, g query heads per KV head, d head
+size, l keys, n KV blocks, s slots of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...core.log import get_logger
+from ..device import compute_capability
+from .base import AttentionBatch, AttentionSpec
+from .gathered import Part, build_parts
+from .gpu_reasons import reasons_of_gpu, reasons_of_machine
+from .kv_layout import KVLayout, slots_of, write
+from .packages import Package
+
+log = get_logger("model")
+
+_OPS = Package(module="xformers.ops", install="pip install xformers")
+_OLDEST = (8, 0)
+_PAGED_BLOCK = 64
+_PAGED_HEAD_SIZES = (16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XformersMetadata:
+    """One step: decodes by block table, then parts with copied keys and values."""
+
+    slots: tuple[torch.Tensor, torch.Tensor]
+    num_paged: int
+    """Decodes at the front of the step that go by block table."""
+    paged_bias: Any
+    parts: tuple[Part, ...]
+    biases: tuple[Any, ...]
+    """One for each part."""
+
+
+class XformersAttention:
+    """See AttentionBackend for the contract."""
+
+    name = "xformers"
+    kv_cache_layouts = (KVLayout.HALVES, KVLayout.BLOCKS, KVLayout.HEADS)
+
+    @classmethod
+    def reasons_against(cls, spec: AttentionSpec) -> list[str]:
+        """Every reason why this backend cannot serve the spec; empty when it can."""
+        capability = compute_capability(spec.device)
+        reasons = [*reasons_of_gpu(spec, capability), *_reasons_of_capability(capability)]
+        if spec.head_size % 8 or spec.head_size > 256:
+            reasons.append(
+                f"heads must have a multiple of 8 elements, at most 256, not {spec.head_size}"
+            )
+        if spec.logits_soft_cap is not None:
+            reasons.append("it cannot cap logits")
+        missing = _OPS.reason_if_missing() if reasons else _OPS.reason()
+        return [*reasons, missing] if missing is not None else reasons
+
+    @classmethod
+    def on_this_machine(cls) -> list[str]:
+        """What there is and what is missing here, whatever the model; one line each."""
+        capability, lacks = reasons_of_machine()
+        return [*lacks, *_reasons_of_capability(capability), _OPS.reason() or "xformers: installed"]
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        self._spec = spec
+        self._layout = spec.kv_cache_layout or self.kv_cache_layouts[0]
+        self._fmha = _OPS.load().fmha
+        self._group_size = spec.num_heads // spec.num_kv_heads
+        hindrance = _hindrance_to_paging(spec)
+        self._is_paged = hindrance is None
+        if hindrance is not None and spec.computes_decodes:
+            log.warning(
+                "attention_copies_context",
+                backend=self.name,
+                reason=hindrance,
+                effect="decodes copy their keys and values together in every layer",
+            )
+
+    def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
+        """[2, n, s, k, d], unless another layout was asked for."""
+        return self._layout.shape(self._spec, num_blocks)
+
+    def build_metadata(self, batch: AttentionBatch) -> XformersMetadata:
+        """What `forward` needs, computed once per step; waits for nothing on the device."""
+        num_paged = batch.num_decodes if self._is_paged else 0
+        parts = build_parts(batch, self._spec, start=num_paged)
+        return XformersMetadata(
+            slots=slots_of(batch.slot_mapping_t, self._spec.block_size),
+            num_paged=num_paged,
+            paged_bias=self._paged_bias(batch, num_paged) if num_paged else None,
+            parts=parts,
+            biases=tuple(self._bias(part) for part in parts),
+        )
+
+    def forward(
+        self,
+        layer: int,
+        q_thd: torch.Tensor,
+        k_tkd: torch.Tensor,
+        v_tkd: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: XformersMetadata,
+        out_thd: torch.Tensor,
+    ) -> None:
+        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
+        cached = self._layout.views(kv_cache)
+        write(cached, metadata.slots, k_tkd, v_tkd)
+        if metadata.num_paged:
+            paged, kernel = slice(metadata.num_paged), self._fmha.triton_splitk.FwOp
+            rows = cached[0].flatten(0, 1), cached[1].flatten(0, 1)
+            out_thd[paged] = self._attend(q_thd[paged], rows, metadata.paged_bias, kernel)
+        for part, bias in zip(metadata.parts, metadata.biases, strict=True):
+            rows = part.gather(k_tkd, cached[0]), part.gather(v_tkd, cached[1])
+            out_thd[part.rows] = self._attend(q_thd[part.rows], rows, bias, None)
+
+    def copy_blocks(
+        self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Copy whole blocks of one layer, (source block, target block), in order."""
+        self._layout.copy_blocks(source, target, pairs)
+
+    def _paged_bias(self, batch: AttentionBatch, num_decodes: int) -> Any:
+        masks = self._fmha.attn_bias
+        return masks.PagedBlockDiagonalCausalWithOffsetPaddedKeysMask.from_seqlens(
+            q_seqlen=[1] * num_decodes,
+            kv_seqlen=list(batch.seq_lens_host[:num_decodes]),
+            block_tables=batch.block_tables_bm[:num_decodes],
+            page_size=self._spec.block_size,
+            device=batch.block_tables_bm.device,
+        )
+
+    def _bias(self, part: Part) -> Any:
+        """Bottom-right aligned causal attention within each sequence."""
+        mask = self._fmha.attn_bias.BlockDiagonalMask.from_seqlens(
+            list(part.query_lens), list(part.key_lens), device=part.query_start_loc.device
+        )
+        if self._spec.sliding_window is None:
+            return mask.make_causal_from_bottomright()
+        return mask.make_local_attention_from_bottomright(self._spec.sliding_window)
+
+    def _attend(
+        self,
+        q_thd: torch.Tensor,
+        rows_lkd: tuple[torch.Tensor, torch.Tensor],
+        bias: Any,
+        kernel: Any,
+    ) -> torch.Tensor:
+        """`rows_lkd` are keys and values; `kernel` None leaves the choice to xformers. Query heads
+        go by the KV head that they share: [1, t, k, g, d]; keys and values are repeated as views."""
+        group_size = self._group_size
+        attended: torch.Tensor = self._fmha.memory_efficient_attention_forward(
+            q_thd.view(1, q_thd.shape[0], -1, group_size, q_thd.shape[2]),
+            *(x[None, :, :, None].expand(-1, -1, -1, group_size, -1) for x in rows_lkd),
+            attn_bias=bias,
+            scale=self._spec.scale,
+            op=kernel,
+        )
+        return attended.squeeze(0).flatten(1, 2)
+
+
+def _hindrance_to_paging(spec: AttentionSpec) -> str | None:
+    """Why decodes cannot go by block table."""
+    if spec.block_size % _PAGED_BLOCK:
+        return f"blocks have {spec.block_size} slots, no multiple of {_PAGED_BLOCK}"
+    if spec.head_size not in _PAGED_HEAD_SIZES:
+        return f"heads have {spec.head_size} elements, no power of two"
+    if spec.sliding_window is not None:
+        return "attention has a sliding window"
+    if spec.kv_cache_layout not in (None, KVLayout.HALVES):
+        return "it shares the cache with a backend of another layout"
+    return None
+
+
+def _reasons_of_capability(capability: tuple[int, int] | None) -> list[str]:
+    if capability is None or capability >= _OLDEST:
+        return []
+    return [f"it needs compute capability 8.0 or newer, this GPU has {_dotted(capability)}"]
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return "{}.{}".format(*capability)

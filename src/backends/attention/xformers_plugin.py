@@ -1,0 +1,25 @@
+"""Offers the xformers attention backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...core.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from ...core.registry import Registry
+    from .base import AttentionBackend
+
+TOKENMILL_API = (1, 1)
+
+
+def _xformers_attention() -> type[AttentionBackend]:
+    """xformers' kernels for NVIDIA GPUs; best with --block-size 64 or a multiple of it."""
+    from .xformers import XformersAttention
+
+    return XformersAttention
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.attention_backend("xformers", _xformers_attention)

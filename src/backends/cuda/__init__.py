@@ -1,0 +1,1 @@
+"""The native CUDA library: its build, and paged attention by its kernels."""

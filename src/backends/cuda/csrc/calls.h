@@ -1,0 +1,59 @@
+// What the host asks of the kernels.
+//
+// The KV cache of one layer is [block][kv_head][keys, values][slot][head_size]: of one KV head,
+// the keys of a block are one run of memory and its values the next. A key or a value is a row.
+#pragma once
+
+#include <cstdint>
+
+namespace tokenmill {
+
+enum class Element : int32_t { F32 = 0, F16 = 1, BF16 = 2 };
+
+// Puts the step's keys and values into the cache.
+struct WriteCall {
+  const void* keys;  // [tokens][kv_head][head_size], tokens key_stride apart
+  const void* values;
+  const int64_t* slots;  // per token block * block_size + offset; below 0: nowhere
+  void* kv_cache;
+  int64_t num_tokens;
+  int64_t key_stride;  // strides in elements, a multiple of 16 bytes
+  int64_t value_stride;
+  int32_t num_kv_heads;
+  int32_t head_size;
+  int32_t block_size;
+  int32_t element_bytes;
+};
+
+// Attention of consecutive sequences of a step. A sequence's last query is its last token.
+struct AttentionCall {
+  const void* queries;  // [tokens][head][head_size], tokens query_stride apart
+  const void* kv_cache;
+  void* out;            // like the queries
+  int64_t query_stride;  // strides in elements, a multiple of 16 bytes
+  int64_t out_stride;
+  const int32_t* block_tables;     // [sequences, block_tables_stride]
+  const int32_t* query_start_loc;  // [sequences + 1]
+  const int32_t* seq_lens;         // [sequences]
+  int64_t block_tables_stride;
+  // Where a context is split (see Split), [tokens][head][max_splits] of: head_size sums,
+  // and {maximum, sum}; tokens are counted from the first sequence's first.
+  float* partial_sums;
+  float* partial_stats;
+  const int32_t* split_size;  // keys of a split: in device memory, so that it may change under a
+                              // captured graph; null where max_splits is 1
+  int32_t max_splits;         // 1: no context is split
+  int32_t first_sequence;
+  int32_t num_sequences;
+  int32_t max_query_len;
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_size;
+  int32_t block_size;
+  int32_t sliding_window;  // keys that a query sees, itself included; 0: all before it
+  float scale;             // above 0
+  float logits_soft_cap;   // 0: none
+  Element element;
+};
+
+}  // namespace tokenmill

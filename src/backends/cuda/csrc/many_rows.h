@@ -1,0 +1,102 @@
+// Attention of sequences with many rows: prompts and chunks of them, limited by arithmetic. A block
+// takes a tile of rows of one KV head in one sequence, over all keys that they see; its warps share
+// tiles of keys and values, and each of these is on its way while the other is computed with.
+#pragma once
+
+#include "tensor_cores.h"
+
+namespace tokenmill {
+
+template <int D>
+struct ManyRows {
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kTiles = D <= 128 ? 2 : 1;  // of 16 rows, per warp
+  static constexpr int kRowsOfWarp = kTiles * 16;
+  static constexpr int kRows = kWarps * kRowsOfWarp;
+  static constexpr int kKeys = D <= 64 ? 64 : 32;  // as many as registers allow
+  static constexpr int kKeysOfWarp = kKeys / kWarps;  // that it copies
+  static constexpr int kSharedBytes = (kRows + 2 * kKeys) * kStride<D> * 2;
+};
+
+template <typename T, int D>
+__device__ __forceinline__ void write_rows(
+    const Attention<T, D, ManyRows<D>::kTiles, ManyRows<D>::kKeys>& seen, const Sequence& sequence,
+    int first_row) {
+  T* const out = static_cast<T*>(sequence.call.out);
+#pragma unroll
+  for (int tile = 0; tile < ManyRows<D>::kTiles; ++tile)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = sum_of_quad(seen.sum[tile][half]);
+      const int row = first_row + seen.row_of(tile, half);
+      if (row >= sequence.num_rows) continue;
+      const float scale = sum == 0 ? 0.0f : 1.0f / sum;
+      T* const to = out + sequence.offset(row, sequence.call.out_stride) + lane_id() % 4 * 2;
+#pragma unroll
+      for (int column = 0; column < D / 8; ++column) {
+        const float* const values = &seen.out[tile][column][half * 2];
+        *reinterpret_cast<uint32_t*>(to + column * 8) =
+            pack<T>(values[0] * scale, values[1] * scale);
+      }
+    }
+}
+
+// Grid: tiles of rows, KV heads, sequences. Tiles with the most keys come first.
+template <typename T, int D>
+__global__ void __launch_bounds__(ManyRows<D>::kThreads) attend_many_rows(AttentionCall call) {
+  using Shape = ManyRows<D>;
+  SHARED_MEMORY(shared);
+  const Sequence sequence(call, blockIdx.z, blockIdx.y);
+  const int num_tiles = (sequence.num_rows + Shape::kRows - 1) / Shape::kRows;
+  const int first_row = (num_tiles - 1 - static_cast<int>(blockIdx.x)) * Shape::kRows;
+  if (first_row < 0) return;
+  const int last_row = min(first_row + Shape::kRows, sequence.num_rows) - 1;
+  const Keys visible = sequence.visible(first_row, last_row);
+
+  T* const query_rows = reinterpret_cast<T*>(shared);
+  T* const keys = query_rows + Shape::kRows * kStride<D>;
+  T* const values = keys + Shape::kKeys * kStride<D>;
+  const int warp_offset = warp_id() * Shape::kKeysOfWarp;
+  const T* const cache = static_cast<const T*>(call.kv_cache);
+  const Scoring scoring(call);
+
+  const auto look_up = [&](int tile_key) {
+    const int key = tile_key + warp_offset + lane_id();
+    return lane_id() < Shape::kKeysOfWarp && key < visible.end ? sequence.cache_row(key) : -1;
+  };
+  const auto start_tile = [&](T* tile, int32_t row) {
+    start_rows<T, D, Shape::kKeysOfWarp>(tile + warp_offset * kStride<D>, cache, row);
+    commit_copies();
+  };
+
+  int32_t row = look_up(visible.begin);
+  start_queries<T, D, Shape::kRows, Shape::kThreads>(query_rows, sequence, first_row);
+  start_tile(keys, row);
+  wait_for_copies<0>();
+  __syncthreads();
+  const Queries<T, D, Shape::kTiles> queries(query_rows +
+                                             warp_id() * Shape::kRowsOfWarp * kStride<D>);
+  const int first_of_warp = first_row + warp_id() * Shape::kRowsOfWarp;
+  Attention<T, D, Shape::kTiles, Shape::kKeys> seen(sequence, first_of_warp);
+
+  const int last_of_warp = first_of_warp + Shape::kRowsOfWarp - 1;
+  const int seen_by_all_from = sequence.first_visible(sequence.position(last_of_warp));
+  const int seen_by_all_to = min(sequence.position(first_of_warp) + 1, visible.end);
+  for (int key = visible.begin; key < visible.end; key += Shape::kKeys) {
+    wait_for_copies<0>();
+    __syncthreads();  // the keys are there, and nobody needs the last values any more
+    start_tile(values, row < 0 ? row : row + call.block_size);
+    row = look_up(key + Shape::kKeys);
+    seen.multiply(queries, keys);
+    wait_for_copies<0>();
+    __syncthreads();  // the values are there, and nobody needs the keys any more
+    if (key + Shape::kKeys < visible.end) start_tile(keys, row);
+    const bool hides = key < seen_by_all_from || key + Shape::kKeys > seen_by_all_to;
+    seen.weigh(scoring, sequence, key, visible.end, hides);
+    seen.add(values);
+  }
+  write_rows<T, D>(seen, sequence, first_of_warp);
+}
+
+}  // namespace tokenmill

@@ -1,0 +1,22 @@
+// The kernels for one head size, HEAD_SIZE; compiled once for each of them.
+#include "head_sizes.h"
+#include "launch.h"
+
+#define JOIN_AGAIN(name, size) name##size
+#define JOIN(name, size) JOIN_AGAIN(name, size)
+
+namespace tokenmill {
+
+const char* JOIN(decodes_, HEAD_SIZE)(const AttentionCall& call, void* stream) {
+  return launch_decodes<HEAD_SIZE>(call, stream);
+}
+
+const char* JOIN(prompts_, HEAD_SIZE)(const AttentionCall& call, void* stream) {
+  return launch_prompts<HEAD_SIZE>(call, stream);
+}
+
+#if HEAD_SIZE == 128  // once for all
+const char* write(const WriteCall& call, void* stream) { return launch_write(call, stream); }
+#endif
+
+}  // namespace tokenmill

@@ -1,0 +1,129 @@
+"""Prompts and chunks by one backend, decodes by another, over one cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tokenmill.backends.attention.base import AttentionSpec
+from tokenmill.backends.attention.cpu import CPUAttention
+from tokenmill.backends.attention.flash_attn import FlashAttention
+from tokenmill.backends.attention.kv_layout import KVLayout
+from tokenmill.backends.attention.pair import as_one
+from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.xformers import XformersAttention
+from tokenmill.core.errors import ConfigError
+
+from .package_fakes import (
+    Calls,
+    forgotten,
+    install_flash_attention_2,
+    install_flash_attention_3,
+)
+from .steps import BATCHES, VARIANTS, Step
+from .xformers_fakes import install_xformers
+
+SPEC = AttentionSpec(
+    num_heads=6,
+    num_kv_heads=2,
+    head_size=16,
+    block_size=8,
+    dtype=torch.float32,
+    device=torch.device("cpu"),
+    scale=0.25,
+)
+
+
+@pytest.fixture
+def flash(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    monkeypatch.setattr(
+        "tokenmill.backends.attention.flash_attn.compute_capability", lambda device: (9, 0)
+    )
+    with forgotten("flash_attn", "flash_attn_interface", "vllm", "xformers"):
+        yield install_flash_attention_2(monkeypatch)
+
+
+class Lying(TorchAttention):
+    """Its cache is not what it says."""
+
+    name = "lying"
+    kv_cache_layouts = (KVLayout.HEADS,)
+
+
+class Heads(FlashAttention):
+    """A backend that cannot do with another layout."""
+
+    name = "heads"
+    kv_cache_layouts = (KVLayout.HEADS,)
+
+
+def paired(prefill: Any, decode: Any) -> Any:
+    return as_one((prefill, decode))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", BATCHES)
+def test_equals_a_naive_float64_computation(flash: Calls, kind: str, variant: str) -> None:
+    spec = replace(SPEC, **VARIANTS[variant])
+    step = Step(paired(FlashAttention, TorchAttention), spec, *BATCHES[kind])
+    flash.names.clear()
+    step.check()
+    assert bool(flash.names) == (kind != "decodes")
+
+
+@pytest.mark.parametrize(
+    "pair", [(FlashAttention, Heads), (Heads, FlashAttention), (Heads, XformersAttention)]
+)
+def test_the_one_that_can_takes_the_layout_of_the_other(
+    flash: Calls, monkeypatch: pytest.MonkeyPatch, pair: tuple[Any, Any]
+) -> None:
+    install_flash_attention_3(monkeypatch)
+    install_xformers(monkeypatch)
+    step = Step(paired(*pair), SPEC, *BATCHES["mixed"])
+    assert step.backend.kv_cache_shape(7) == (7, 2, 2, 8, 16)
+    step.check()
+
+
+def test_a_backend_that_only_prefills_may_take_blocks_that_it_could_not_decode(
+    flash: Calls,
+) -> None:
+    spec = replace(SPEC, dtype=torch.bfloat16)
+    assert "give --block-size 256" in " ".join(FlashAttention.reasons_against(spec))
+    assert paired(FlashAttention, TorchAttention).reasons_against(spec) == []
+
+
+def test_blocks_are_copied_once() -> None:
+    backend = paired(TorchAttention, TorchAttention)(SPEC)
+    cache = torch.arange(4.0).view(1, 4, 1, 1, 1).expand(backend.kv_cache_shape(4)).clone()
+    backend.copy_blocks(cache, cache, [(3, 0), (0, 1)])
+    assert [cache[0, block].mean() for block in range(4)] == [3, 3, 2, 3]
+
+
+def test_all_reasons_of_both_are_told() -> None:
+    spec = replace(SPEC, dtype=torch.float64)
+    pair = paired(TorchAttention, Lying)
+    assert pair.name == "torch,lying"
+    assert pair.reasons_against(spec) == [
+        "torch and lying have no layout of the KV cache in common",
+        "torch: it computes in float32, bfloat16 or float16, not in torch.float64",
+        "lying: it computes in float32, bfloat16 or float16, not in torch.float64",
+    ]
+
+
+def test_a_backend_that_names_no_layout_cannot_be_paired() -> None:
+    assert paired(CPUAttention, TorchAttention).reasons_against(SPEC) == [
+        "cpu does not say which layouts of the KV cache it can use"
+    ]
+
+
+def test_layouts_that_differ_all_the_same_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with forgotten("xformers"):
+        install_xformers(monkeypatch)
+        with pytest.raises(ConfigError, match="say that they can share a KV cache"):
+            paired(XformersAttention, Lying)(SPEC)

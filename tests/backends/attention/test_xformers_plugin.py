@@ -1,0 +1,15 @@
+"""The plugin that offers the backend xformers."""
+
+from __future__ import annotations
+
+from tokenmill.backends.attention import xformers_plugin
+from tokenmill.backends.attention.xformers import XformersAttention
+from tokenmill.core.plugin_info import Source
+from tokenmill.core.registry import Registry
+
+
+def test_offers_the_backend_s_class_under_its_name() -> None:
+    registry = Registry()
+    registry.source = Source(plugin="xformers")
+    xformers_plugin.register(registry)
+    assert registry.build("attention_backend", "xformers") is XformersAttention

@@ -1,0 +1,193 @@
+"""The CUDA kernels on the CPU: compiled as C++ with emulator.h, behind the operators' signatures."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch
+
+from tokenmill.backends.cuda.build import SOURCES
+
+HERE = Path(__file__).parent
+ELEMENTS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+FLAGS = ["-std=c++20", "-O2", "-U_FORTIFY_SOURCE", "-fPIC", "-shared", "-w"]
+
+
+class WriteCall(ctypes.Structure):
+    """`WriteCall` of csrc/calls.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("keys", "values", "slots", "kv_cache")),
+        *((name, ctypes.c_int64) for name in ("num_tokens", "key_stride", "value_stride")),
+        ("num_kv_heads", ctypes.c_int32),
+        ("head_size", ctypes.c_int32),
+        ("block_size", ctypes.c_int32),
+        ("element_bytes", ctypes.c_int32),
+    )
+
+
+class AttentionCall(ctypes.Structure):
+    """`AttentionCall` of csrc/calls.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("queries", "kv_cache", "out")),
+        *((name, ctypes.c_int64) for name in ("query_stride", "out_stride")),
+        *((name, ctypes.c_void_p) for name in ("block_tables", "query_start_loc", "seq_lens")),
+        ("block_tables_stride", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("partial_sums", "partial_stats", "split_size")),
+        ("max_splits", ctypes.c_int32),
+        ("first_sequence", ctypes.c_int32),
+        ("num_sequences", ctypes.c_int32),
+        ("max_query_len", ctypes.c_int32),
+        ("num_heads", ctypes.c_int32),
+        ("num_kv_heads", ctypes.c_int32),
+        ("head_size", ctypes.c_int32),
+        ("block_size", ctypes.c_int32),
+        ("sliding_window", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+        ("logits_soft_cap", ctypes.c_float),
+        ("element", ctypes.c_int32),
+    )
+
+
+class EmulatedOperators:
+    """What csrc/binding.cpp offers, with tensors on the CPU."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.num_split_calls = 0
+        """Calls in which contexts could be split."""
+
+    def write_kv(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        slots: torch.Tensor,
+        kv_cache: torch.Tensor,
+        stream: int,
+    ) -> None:
+        call = WriteCall(
+            keys=keys.data_ptr(),
+            values=values.data_ptr(),
+            slots=slots.data_ptr(),
+            kv_cache=kv_cache.data_ptr(),
+            num_tokens=slots.numel(),
+            key_stride=keys.stride(0),
+            value_stride=values.stride(0),
+            num_kv_heads=kv_cache.shape[1],
+            head_size=kv_cache.shape[4],
+            block_size=kv_cache.shape[3],
+            element_bytes=kv_cache.itemsize,
+        )
+        self._run("write_kv", call, kv_cache.shape[4])
+
+    def attend_decodes(
+        self,
+        queries: torch.Tensor,
+        kv_cache: torch.Tensor,
+        block_tables: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        seq_lens: torch.Tensor,
+        out: torch.Tensor,
+        partial_sums: torch.Tensor,
+        partial_stats: torch.Tensor,
+        split_size: torch.Tensor,
+        first_sequence: int,
+        num_sequences: int,
+        max_query_len: int,
+        max_splits: int,
+        *rules: float,
+    ) -> None:
+        call = make_call(
+            *(queries, kv_cache, block_tables, query_start_loc, seq_lens, out),
+            *(first_sequence, num_sequences, max_query_len, *rules),
+        )
+        call.max_splits = max_splits
+        if max_splits > 1:
+            self.num_split_calls += 1
+            partial_sums.fill_(torch.nan)
+            partial_stats.fill_(torch.nan)
+            call.partial_sums = partial_sums.data_ptr()
+            call.partial_stats = partial_stats.data_ptr()
+            call.split_size = split_size.data_ptr()
+        self._run("attend_decodes", call, call.head_size)
+
+    def attend_prompts(
+        self,
+        queries: torch.Tensor,
+        kv_cache: torch.Tensor,
+        block_tables: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        seq_lens: torch.Tensor,
+        out: torch.Tensor,
+        *numbers: float,
+    ) -> None:
+        call = make_call(
+            *(queries, kv_cache, block_tables, query_start_loc, seq_lens, out), *numbers
+        )
+        self._run("attend_prompts", call, call.head_size)
+
+    def _run(self, name: str, call: ctypes.Structure, head_size: int) -> None:
+        function = getattr(_library(self._folder, head_size), name)
+        function.restype = ctypes.c_char_p
+        error = function(ctypes.byref(call))
+        assert error is None, error.decode()
+
+
+def make_call(
+    queries: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out: torch.Tensor,
+    first_sequence: int,
+    num_sequences: int,
+    max_query_len: int,
+    scale: float,
+    sliding_window: int,
+    logits_soft_cap: float,
+    stream: int,
+) -> AttentionCall:
+    """As `make_call` of csrc/binding.cpp."""
+    _, num_kv_heads, _, block_size, head_size = kv_cache.shape
+    return AttentionCall(
+        queries=queries.data_ptr(),
+        kv_cache=kv_cache.data_ptr(),
+        out=out.data_ptr(),
+        query_stride=queries.stride(0),
+        out_stride=out.stride(0),
+        block_tables=block_tables.data_ptr(),
+        query_start_loc=query_start_loc.data_ptr(),
+        seq_lens=seq_lens.data_ptr(),
+        block_tables_stride=block_tables.stride(0),
+        max_splits=1,
+        first_sequence=first_sequence,
+        num_sequences=num_sequences,
+        max_query_len=max_query_len,
+        num_heads=queries.shape[1],
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        block_size=block_size,
+        sliding_window=sliding_window,
+        scale=scale,
+        logits_soft_cap=logits_soft_cap,
+        element=ELEMENTS[queries.dtype],
+    )
+
+
+@functools.cache
+def _library(folder: Path, head_size: int) -> ctypes.CDLL:
+    compiler = shutil.which("g++")
+    assert compiler is not None
+    library = folder / f"emulated-{head_size}.so"
+    source = str(HERE / "emulated.cpp")
+    includes = [f"-I{HERE}", f"-I{SOURCES}"]
+    command = [compiler, *FLAGS, *includes, f"-DHEAD_SIZE={head_size}", "-o", str(library), source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(library))
