@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
@@ -58,6 +58,7 @@ def test_nothing_is_held_back_but_an_incomplete_character(smollm: HFTokenizer) -
     """After every token, the bytes that are not out yet are the beginning of one character."""
 
     @given(ids=ids_of(smollm))
+    @example(ids=[48138, 111])
     def check(ids: list[int]) -> None:
         detokenizer = smollm.detokenizer(skip_special_tokens=False)
         sent, data = "", b""
@@ -65,7 +66,9 @@ def test_nothing_is_held_back_but_an_incomplete_character(smollm: HFTokenizer) -
             sent += detokenizer.add([token_id])
             data += smollm.token_bytes(token_id)
             rest = data.decode("utf-8", "replace").removeprefix(sent)
-            assert rest in ("", "\ufffd")
+            # Python waits for the third byte of a surrogate, too, though that is no character.
+            begins_surrogate = data[-2:-1] == b"\xed" and 0xA0 <= data[-1] <= 0xBF
+            assert rest in ("", "\ufffd") or (begins_surrogate and rest == "\ufffd\ufffd")
 
     check()
 
