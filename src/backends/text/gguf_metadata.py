@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 
 from ...core.errors import ConfigError
+from ..gguf_strings import read_strings
 
 GGUFValue = str | int | float | bool | list[str] | list[int] | list[float] | list[bool]
 
@@ -102,18 +103,7 @@ class _Header:
         return self._strings(1)[0]
 
     def _strings(self, count: int) -> list[str]:
-        """Without a call per string: a vocabulary and its merges are a hundred thousand."""
-        data, at, end = self._data, self._at, len(self._data)
-        read_length = struct.Struct(f"{self._order}Q").unpack_from
-        found = []
-        for _ in range(count):
-            start = at + 8
-            if start <= end:
-                at = start + read_length(data, at)[0]
-            if max(start, at) > end:
-                raise ValueError("it ends inside its metadata")
-            found.append(data[start:at].decode("utf-8"))
-        self._at = at
+        found, self._at = read_strings(self._data, self._at, count, self._order, "metadata")
         return found
 
     def _numbers(self, code: str, count: int) -> tuple[int | float | bool, ...]:

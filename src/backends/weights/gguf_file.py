@@ -18,6 +18,7 @@ from typing import Any
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ...core.errors import ConfigError
+from ..gguf_strings import read_strings
 
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
@@ -142,18 +143,7 @@ class _Cursor:
         return self._strings(1)[0]
 
     def _strings(self, count: int) -> list[str]:
-        """Without a call per string: a vocabulary and its merges are a hundred thousand."""
-        data, at, end = self._data, self._at, len(self._data)
-        read_length = struct.Struct("<Q").unpack_from
-        found = []
-        for _ in range(count):
-            start = at + 8
-            if start <= end:
-                at = start + read_length(data, at)[0]
-            if max(start, at) > end:
-                raise ValueError("it ends inside its header")
-            found.append(data[start:at].decode("utf-8"))
-        self._at = at
+        found, self._at = read_strings(self._data, self._at, count, "<", "header")
         return found
 
     def _number(self, code: str) -> Any:
