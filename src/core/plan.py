@@ -42,6 +42,21 @@ class Grant:
     """Blocks to append to the request's block table, before computing."""
     samples: bool
     """Whether the last computed token's logits are sampled (False inside a chunked prompt)."""
+    num_draft_tokens: int = 0
+    """The last so many of `num_tokens` are drafts: the first ones of those that the executor proposed
+    after the step before. Every one is verified; what is rejected counts as never computed."""
+    max_draft_tokens: int = 0
+    """How many tokens may be proposed for this request after this step."""
+    num_lookahead_tokens: int = 0
+    """Slots past the last token of this grant that `new_block_ids` pay for: a draft model writes there
+    while it proposes."""
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether core and executor cut the block table after this step, both to the blocks of its
+        known tokens (the sampled ones included) and of the drafts that were proposed for it. No
+        other plan is open then."""
+        return bool(self.num_draft_tokens or self.num_lookahead_tokens)
 
 
 class CopyDirection(StrEnum):
@@ -72,6 +87,8 @@ class StepPlan:
     starts: tuple[RequestStart, ...] = ()
     copies: tuple[BlockCopies, ...] = ()
     grants: tuple[Grant, ...] = ()
+    draft_token_budget: int = 0
+    """Tokens that this step has left: a draft model may catch up so many that it has missed."""
 
     @property
     def num_tokens(self) -> int:
@@ -104,7 +121,12 @@ class StepResult:
 
     step_id: int
     token_ids: tuple[tuple[int, ...], ...]
-    """Sampled tokens per grant: one, or none where the grant does not sample."""
+    """Sampled tokens per grant: none where the grant does not sample, else the accepted drafts and
+    one more."""
     logprobs: tuple[tuple[TokenLogprobs, ...], ...] | None = None
     """Per grant, one per sampled token for requests that asked; None when nobody asked."""
     failures: tuple[RequestFailure, ...] = ()
+    num_proposed_tokens: tuple[int, ...] | None = None
+    """Draft tokens per grant that the executor holds ready for the next plan; None: none for anyone."""
+    proposal_seconds: float = 0.0
+    """Time that proposing took, of the step's."""
