@@ -11,6 +11,7 @@ import json
 import re
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -117,3 +118,21 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, timeout: fl
         except OSError:
             time.sleep(0.2)
     raise RuntimeError("the server did not start")
+
+
+def main() -> None:
+    """A client for benchmarks/http_overhead.py: one load per line of standard input."""
+    port = int(sys.argv[1])
+    for line in sys.stdin:
+        asked = json.loads(line)
+        requests = [
+            Request(prompt_token_ids=prompt, max_tokens=asked["max_tokens"])
+            for prompt in asked["prompts"]
+        ]
+        bodies = [completion_body("model", request) for request in requests]
+        load = run(port, "/v1/completions", requests, bodies)
+        print(json.dumps({"seconds": load.seconds, "cpu": load.client_cpu_seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

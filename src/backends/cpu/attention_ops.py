@@ -91,19 +91,19 @@ class AttentionOps:
 
     def __init__(self, library: Library) -> None:
         pointer, int64 = ctypes.POINTER, ctypes.c_int64
-        function = library.function
-        self.new_plan: Callable[[], int | None] = function("tm_attention_plan_new", ctypes.c_void_p)
-        self.free_plan: Callable[[int], None] = function(
+        brief = library.brief_function
+        self.new_plan: Callable[[], int | None] = brief("tm_attention_plan_new", ctypes.c_void_p)
+        self.free_plan: Callable[[int], None] = brief(
             "tm_attention_plan_free", None, ctypes.c_void_p
         )
-        self._fill_plan: Callable[..., int] = function(
+        self._fill_plan: Callable[..., int] = brief(
             "tm_attention_plan",
             ctypes.c_int,
             ctypes.c_void_p,
             pointer(AttentionSpecStruct),
             pointer(AttentionBatchStruct),
         )
-        self.write_and_attend: Callable[..., None] = function(
+        self.write_and_attend: Callable[..., None] = library.function(
             "tm_write_and_attend",
             None,
             pointer(RotateAndWriteCallStruct),

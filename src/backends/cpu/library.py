@@ -94,7 +94,8 @@ class WeightRowsStruct(ctypes.Structure):
 
 
 class Library:
-    """The loaded library. Calls release the GIL; products of several threads run in turn."""
+    """The loaded library. Calls that compute release the GIL, and run in turn if several threads
+    make them."""
 
     def __init__(self, path: Path) -> None:
         """Load it. Raises BuildError when it cannot be loaded or is of another version."""
@@ -106,6 +107,7 @@ class Library:
         if found != _ABI_VERSION:
             raise BuildError(f"{path} has interface {found}, not {_ABI_VERSION}: build it anew")
         self._library = library
+        self._brief_library = ctypes.PyDLL(str(path))
         declare = functools.partial(_declare, library)
         weights = ctypes.POINTER(PackedLinearStruct)
         calls = ctypes.POINTER(LinearCallStruct)
@@ -127,9 +129,14 @@ class Library:
         self, name: str, result: type[object] | None, *arguments: type[object]
     ) -> Callable[..., Any]:
         """A function of the C interface with its signature."""
-        _declare(self._library, name, result, *arguments)
-        function: Callable[..., Any] = getattr(self._library, name)
-        return function
+        return _declare(self._library, name, result, *arguments)
+
+    def brief_function(
+        self, name: str, result: type[object] | None, *arguments: type[object]
+    ) -> Callable[..., Any]:
+        """As `function`, for calls of microseconds: they keep the GIL. To release it once between
+        two steps is to let the event loop deliver a whole step before the next one begins."""
+        return _declare(self._brief_library, name, result, *arguments)
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
@@ -224,10 +231,12 @@ def load_library(progress: Progress | None = None) -> Library:
 
 def _declare(
     library: ctypes.CDLL, name: str, result: type[object] | None, *arguments: type[object]
-) -> None:
+) -> Callable[..., Any]:
     function = getattr(library, name)
     function.restype = result
     function.argtypes = arguments
+    declared: Callable[..., Any] = function
+    return declared
 
 
 def _ignore(stage: str, part: float) -> None:
