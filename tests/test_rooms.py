@@ -44,6 +44,7 @@ def test_every_import_goes_in_the_direction_of_the_arrows() -> None:
         ("api/sse.py", "from ..backends import device", "the API reaches"),
         ("llm.py", "from .backends import device", "the library's LLM"),
         ("testing/toy_tokenizer.py", "from ..api import sse", "testing is for"),
+        ("testing/toy_tokenizer.py", "import torch", "the conformance kit knows"),
         ("backends/device.py", "import transformers", "transformers is"),
     ],
 )
@@ -83,6 +84,7 @@ def test_all_of_core_is_imported_without_torch_or_http() -> None:
         "from tokenmill import SamplingParams, hookimpl, EngineConfig",
         "import tokenmill.api.cli; tokenmill.api.cli.make_parser().format_help()",
         "import tokenmill.plugins.schedulers.chunked",
+        "import tokenmill.testing.conformance",
     ],
 )
 def test_what_plugins_and_help_need_loads_no_torch(statement: str) -> None:

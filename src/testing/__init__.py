@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .conformance import (
         AdmissionConformance,
+        AttentionConformance,
         ObserverConformance,
         PackageConformance,
         PreemptionConformance,
         SchedulerConformance,
         SchedulingPolicyConformance,
+        SpeculatorConformance,
     )
     from .conformance.engine_bench import EngineBench
     from .conformance.workload import EngineShape, Job
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdmissionConformance",
+    "AttentionConformance",
     "EngineBench",
     "EngineShape",
     "Job",
@@ -33,6 +36,7 @@ __all__ = [
     "SchedulerConformance",
     "SchedulingPolicyConformance",
     "SimulatedExecutor",
+    "SpeculatorConformance",
     "ToyTokenizer",
     "expected_tokens",
 ]

@@ -5,15 +5,19 @@ pytest --pyargs tokenmill.testing.suite --plugin NAME
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .conformance import (
     AdmissionConformance,
+    AttentionConformance,
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
+    SpeculatorConformance,
 )
 from .conformance.installed import Subject
 
@@ -57,6 +61,16 @@ class TestPreemption(PreemptionConformance):
         return subject.make
 
 
+class TestSpeculator(SpeculatorConformance):
+    """Every speculative method, and the wrapper around `propose`."""
+
+    kind = "speculative_method"
+
+    @pytest.fixture
+    def speculative_method(self, subject: Subject) -> object:
+        return subject.make
+
+
 class TestAdmission(AdmissionConformance):
     """Every doorkeeper, offered or in the plugin itself."""
 
@@ -65,6 +79,16 @@ class TestAdmission(AdmissionConformance):
     @pytest.fixture
     def admission(self, subject: Subject) -> object:
         return _made(subject)
+
+
+class TestAttention(AttentionConformance):
+    """Every attention backend, on the GPU if there is one and the backend takes it."""
+
+    kind = "attention_backend"
+
+    @pytest.fixture
+    def attention_backend(self, subject: Subject) -> Any:
+        return subject.make()
 
 
 class TestObserver(ObserverConformance):

@@ -12,7 +12,7 @@ import torch
 
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.torch import TorchAttention
-from tokenmill.backends.executor import ModelExecutor
+from tokenmill.backends.executor import ModelExecutor, _build_native_library
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.runner import ModelRunner
 from tokenmill.backends.weights.checkpoint import Checkpoint
@@ -142,6 +142,33 @@ def test_every_reason_of_an_attention_backend_is_told_before_the_weights_are_rea
         ModelExecutor.from_checkpoint(
             cast(Checkpoint, Unreadable()), EngineConfig(device="cpu"), Picky, ignore_progress
         )
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "dtype", "built"),
+    [
+        ("cpu", "torch", "auto", ["cpu"]),
+        ("cpu", "torch", "float32", []),
+        ("cpu", "auto", "float32", ["cpu"]),
+        ("cuda", "flash-attn,cuda-paged", "auto", ["cuda"]),
+        ("cuda", "triton", "auto", []),
+    ],
+)
+def test_native_libraries_that_may_be_needed_are_built_where_progress_is_seen(
+    device: str, name: str, dtype: str, built: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, Any]] = []
+    for room, function in (("cpu", "load_library"), ("cuda", "load_operators")):
+        monkeypatch.setattr(
+            f"tokenmill.backends.{room}.library.{function}",
+            lambda progress, room=room: seen.append((room, progress)),
+        )
+    monkeypatch.setattr(
+        "tokenmill.backends.executor.choose_device", lambda name: torch.device(device)
+    )
+    backend = type("Named", (TorchAttention,), {"name": name})
+    _build_native_library(EngineConfig(dtype=dtype), backend, ignore_progress)
+    assert seen == [(room, ignore_progress) for room in built]
 
 
 def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeGuard
 
 import torch
 
 from .kv_layout import KVLayout
+
+GraphSupport = Literal["decodes", "never"]
+"""Which steps a backend can compute in a captured graph: those of decodes alone, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +59,16 @@ class AttentionBatch:
 
 
 class AttentionBackend(Protocol):
-    """Computes causal attention over a paged KV cache."""
+    """Computes causal attention over a paged KV cache.
+
+    A class may also have `kv_cache_layouts`, layouts of the cache that it can use, best first, so
+    that it can be paired with another; and `on_this_machine()`, what is missing here, whatever the
+    model, one line each.
+    """
 
     name: str
+    graphs: GraphSupport
+    """Unless it is "never", the backend is a GraphableBackend."""
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
@@ -93,3 +103,42 @@ class AttentionBackend(Protocol):
     ) -> None:
         """Copy whole blocks of one layer, (source block, target block), in order."""
         ...
+
+
+class GraphableBackend(AttentionBackend, Protocol):
+    """One whose `forward` can be captured in a graph: always the same kernels on the same memory.
+
+    The runner calls `begin_capture` once, before it serves. Then for each graph, of steps with a
+    certain number of sequences, all of them decodes: `prepare_capture`, and `forward` for every
+    layer while it captures. From then on, for each step of as many decodes or fewer:
+    `prepare_replay`, and the graph instead of `forward`. Other steps go by `build_metadata` as
+    before, at any time. Only one graph runs at a time, on the stream that fills its memory.
+    """
+
+    def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
+        """Set the memory aside that all graphs read: for at most so many decodes, each of at most
+        `max_model_len` tokens."""
+        ...
+
+    def prepare_capture(self, num_seqs: int) -> Any:
+        """The metadata of a step of `num_seqs` decodes, which reads that memory.
+
+        `forward` with it does not depend on anything that the host knows about a step. Captured and
+        run before the first `prepare_replay`, it may write slot 0 of block 0 and no other; so
+        graphs are captured before anything is in the cache.
+        """
+        ...
+
+    def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
+        """Fill the memory for a step of one to `num_seqs` decodes, before the graph of `num_seqs`
+        sequences is replayed; queued on the current stream, without a wait.
+
+        For sequences that the batch lacks nothing is written into the cache that another does not
+        write as well, whatever their K and V are, and nobody reads their output.
+        """
+        ...
+
+
+def is_graphable(backend: AttentionBackend) -> TypeGuard[GraphableBackend]:
+    """Whether steps of decodes can be captured with it."""
+    return backend.graphs != "never"

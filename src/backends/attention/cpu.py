@@ -26,7 +26,7 @@ from ..cpu.attention_ops import (
 )
 from ..cpu.build import BuildError
 from ..cpu.library import Element, load_library
-from .base import AttentionBatch, AttentionSpec
+from .base import AttentionBatch, AttentionSpec, GraphSupport
 
 _ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
 _MAX_HEAD_SIZE = 1024
@@ -45,6 +45,8 @@ class CPUAttention:
     """The native backend; see AttentionBackend for the contract."""
 
     name = "cpu"
+    graphs: GraphSupport = "never"
+    """A CPU has none to capture."""
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:

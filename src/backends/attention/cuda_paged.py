@@ -27,7 +27,7 @@ from ..cuda.splits import (
     splits_to_capture,
 )
 from ..device import compute_capability
-from .base import AttentionBatch, AttentionSpec
+from .base import AttentionBatch, AttentionSpec, GraphSupport
 from .gpu_reasons import reasons_of_machine
 from .kv_layout import KVLayout
 
@@ -61,6 +61,7 @@ class CudaPagedAttention:
     """The backend with kernels of our own; see AttentionBackend for the contract."""
 
     name = "cuda-paged"
+    graphs: GraphSupport = "decodes"
     kv_cache_layouts = (KVLayout.HEADS,)
 
     @classmethod

@@ -17,7 +17,7 @@ import torch
 
 from ...core.log import get_logger
 from ..device import compute_capability
-from .base import AttentionBatch, AttentionSpec
+from .base import AttentionBatch, AttentionSpec, GraphSupport
 from .flash.fa2 import FlashAttention2
 from .flash.fa3 import FlashAttention3, VllmFlashAttention3
 from .flash.fa4 import FlashAttention4
@@ -51,6 +51,7 @@ class FlashAttention:
     """See AttentionBackend for the contract."""
 
     name = "flash-attn"
+    graphs: GraphSupport = "decodes"
     kv_cache_layouts = (KVLayout.BLOCKS, KVLayout.HALVES, KVLayout.HEADS)
 
     @classmethod

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...core.errors import ConfigError
-from .base import AttentionBackend, AttentionBatch, AttentionSpec
+from .base import AttentionBackend, AttentionBatch, AttentionSpec, is_graphable
 
 AttentionChoice = type[AttentionBackend] | tuple[type[AttentionBackend], type[AttentionBackend]]
 """A backend, or one for prompts and chunks and one for decodes."""
@@ -85,6 +85,7 @@ class PairedAttention:
 
     def __init__(self, prefill: AttentionBackend, decode: AttentionBackend) -> None:
         self.name = f"{prefill.name},{decode.name}"
+        self.graphs = decode.graphs
         self._prefill, self._decode = prefill, decode
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
@@ -126,6 +127,22 @@ class PairedAttention:
     ) -> None:
         """Copy whole blocks of one layer, (source block, target block), in order."""
         self._decode.copy_blocks(source, target, pairs)
+
+    def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
+        """Of the backend for decodes, as everything about graphs."""
+        assert is_graphable(self._decode)
+        self._decode.begin_capture(max_num_seqs, max_model_len)
+
+    def prepare_capture(self, num_seqs: int) -> PairedMetadata:
+        """Metadata for capturing a step of `num_seqs` decodes."""
+        assert is_graphable(self._decode)
+        decode = self._decode.prepare_capture(num_seqs)
+        return PairedMetadata(num_decodes=num_seqs, prefill=None, decode=decode)
+
+    def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
+        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
+        assert is_graphable(self._decode)
+        self._decode.prepare_replay(batch, num_seqs)
 
 
 def split_decodes(batch: AttentionBatch) -> tuple[AttentionBatch | None, AttentionBatch | None]:

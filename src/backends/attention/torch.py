@@ -16,25 +16,18 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from .base import AttentionBatch, AttentionSpec
+from .base import AttentionBatch, AttentionSpec, GraphSupport
 from .kv_layout import KVLayout
+from .torch_decodes import (
+    DecodeGraph,
+    DecodeGroup,
+    build_groups,
+    num_visible,
+    slots_of_positions,
+)
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_SMALLEST_GROUP = 128
-_PADDING = 16
 _MAX_MASK_SIZE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DecodeGroup:
-    """Sequences with one query each and about as many keys, computed in one call."""
-
-    rows_b: torch.Tensor
-    """int64: the rows of their queries."""
-    slots_bl: torch.Tensor
-    """int64: the cache slot of each key."""
-    visible_b11l: torch.Tensor
-    """bool: False where a slot is padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +53,17 @@ class TorchMetadata:
     """One step's layout, ready to be used by every layer."""
 
     slot_mapping_t: torch.Tensor
-    decode_groups: tuple[_DecodeGroup, ...]
+    decode_groups: tuple[DecodeGroup, ...]
     chunks: tuple[_Chunk, ...]
+    rows_t: torch.Tensor | None = None
+    """In a captured graph, the row whose keys and values each row writes; None: its own."""
 
 
 class TorchAttention:
     """The reference backend; see AttentionBackend for the contract."""
 
     name = "torch"
+    graphs: GraphSupport = "decodes"
     kv_cache_layouts = (KVLayout.HALVES,)
 
     @classmethod
@@ -87,6 +83,7 @@ class TorchAttention:
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
         self._group_size = spec.num_heads // spec.num_kv_heads
+        self._graph: DecodeGraph | None = None
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
         """[2, n, s, k, d]: keys, then values."""
@@ -97,9 +94,7 @@ class TorchAttention:
         """Slots and masks of one step; copies a few numbers to the device, waits for nothing."""
         return TorchMetadata(
             slot_mapping_t=batch.slot_mapping_t,
-            decode_groups=tuple(
-                self._build_group(batch, rows) for rows in self._group_decodes(batch)
-            ),
+            decode_groups=build_groups(batch, self._spec),
             chunks=tuple(self._build_chunks(batch)),
         )
 
@@ -115,6 +110,8 @@ class TorchAttention:
     ) -> None:
         """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         keys, values = kv_cache.view(2, -1, *kv_cache.shape[3:])
+        if metadata.rows_t is not None:
+            k_tkd, v_tkd = (x.index_select(0, metadata.rows_t) for x in (k_tkd, v_tkd))
         keys.index_copy_(0, metadata.slot_mapping_t, k_tkd)
         values.index_copy_(0, metadata.slot_mapping_t, v_tkd)
         for group in metadata.decode_groups:
@@ -133,35 +130,25 @@ class TorchAttention:
         for source_block, target_block in pairs:
             target[:, target_block].copy_(source[:, source_block])
 
-    def _num_visible(self, seq_len: int) -> int:
-        """Keys that the last token of a sequence sees."""
-        return min(seq_len, self._spec.sliding_window or seq_len)
+    def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
+        """Set memory aside that captured graphs will read, for decodes of so many sequences."""
+        self._graph = DecodeGraph(self._spec, max_num_seqs, max_model_len)
 
-    def _group_decodes(self, batch: AttentionBatch) -> list[list[int]]:
-        """Decodes by the power of two that holds their keys: at most half of a group is padding,
-        except that short ones go together."""
-        groups: dict[int, list[int]] = {}
-        for row in range(batch.num_decodes):
-            visible = self._num_visible(batch.seq_lens_host[row])
-            size = max(visible - 1, _SMALLEST_GROUP - 1).bit_length()
-            groups.setdefault(size, []).append(row)
-        return list(groups.values())
-
-    def _build_group(self, batch: AttentionBatch, rows: list[int]) -> _DecodeGroup:
-        device = batch.block_tables_bm.device
-        rows_b = torch.tensor(rows, device=device)
-        visible = [self._num_visible(batch.seq_lens_host[row]) for row in rows]
-        visible_b1 = torch.tensor(visible, device=device).unsqueeze(1)
-        last_b1 = batch.seq_lens.index_select(0, rows_b).unsqueeze(1) - 1
-        index_l = torch.arange(-(-max(visible) // _PADDING) * _PADDING, device=device)
-        positions_bl = torch.minimum(last_b1 - visible_b1 + 1 + index_l, last_b1)
-        blocks_bm = batch.block_tables_bm.index_select(0, rows_b)
-        visible_bl = index_l < visible_b1
-        return _DecodeGroup(
-            rows_b=rows_b,
-            slots_bl=self._slots(blocks_bm, positions_bl),
-            visible_b11l=visible_bl[:, None, None, :],
+    def prepare_capture(self, num_seqs: int) -> TorchMetadata:
+        """Metadata for capturing a step of `num_seqs` decodes. Each reads `max_model_len` keys, or
+        a window of them, however long it is."""
+        assert self._graph is not None, "begin_capture comes first"
+        return TorchMetadata(
+            slot_mapping_t=self._graph.slot_mapping_b[:num_seqs],
+            decode_groups=(self._graph.group(num_seqs),),
+            chunks=(),
+            rows_t=self._graph.rows_b[:num_seqs],
         )
+
+    def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
+        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
+        assert self._graph is not None, "begin_capture comes first"
+        self._graph.fill(batch, num_seqs)
 
     def _build_chunks(self, batch: AttentionBatch) -> list[_Chunk]:
         chunks = []
@@ -177,12 +164,13 @@ class TorchAttention:
     ) -> _Chunk:
         seq_len = batch.seq_lens_host[index]
         first_position = seq_len - num_queries
-        first_key = first_position + 1 - self._num_visible(first_position + 1)
+        first_key = first_position + 1 - num_visible(first_position + 1, self._spec)
         slots_l = None
         if first_key < first_position:
             table_1m = batch.block_tables_bm[index : index + 1]
             positions_l = torch.arange(first_key, seq_len, device=table_1m.device)
-            slots_l = self._slots(table_1m, positions_l.unsqueeze(0)).squeeze(0)
+            slots_1l = slots_of_positions(table_1m, positions_l.unsqueeze(0), self._spec.block_size)
+            slots_l = slots_1l.squeeze(0)
         return _Chunk(
             first_row=first_row,
             num_queries=num_queries,
@@ -191,15 +179,9 @@ class TorchAttention:
             slots_l=slots_l,
         )
 
-    def _slots(self, blocks_bm: torch.Tensor, positions_bl: torch.Tensor) -> torch.Tensor:
-        """Cache slots of positions, through each sequence's block table."""
-        size = self._spec.block_size
-        blocks_bl = blocks_bm.long().gather(1, positions_bl // size)
-        return blocks_bl * size + positions_bl % size
-
     def _decode(
         self,
-        group: _DecodeGroup,
+        group: DecodeGroup,
         q_thd: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .base import AttentionBatch, AttentionSpec
+from .base import AttentionBatch, AttentionSpec, GraphSupport
 from .kv_layout import KVLayout
 from .triton_ops import Launch, TritonOps
 from .triton_reasons import reasons_of_spec, reasons_of_this_machine
@@ -44,6 +44,7 @@ class TritonAttention:
     """The Triton backend; see AttentionBackend for the contract."""
 
     name = "triton"
+    graphs: GraphSupport = "decodes"
     kv_cache_layouts = (KVLayout.HEADS, KVLayout.BLOCKS, KVLayout.HALVES)
 
     @classmethod

@@ -19,9 +19,10 @@ import torch
 
 from ...core.log import get_logger
 from ..device import compute_capability
-from .base import AttentionBatch, AttentionSpec
+from .base import AttentionBatch, AttentionSpec, GraphSupport
 from .gathered import Part, build_parts
 from .gpu_reasons import reasons_of_gpu, reasons_of_machine
+from .graph_inputs import GraphInputs
 from .kv_layout import KVLayout, slots_of, write
 from .packages import Package
 
@@ -44,10 +45,16 @@ class XformersMetadata:
     parts: tuple[Part, ...]
     biases: tuple[Any, ...]
     """One for each part."""
+    rows_t: torch.Tensor | None = None
+    """In a captured graph, the row whose keys and values each row writes; None: its own."""
 
 
 class XformersAttention:
-    """See AttentionBackend for the contract."""
+    """See AttentionBackend for the contract.
+
+    Decodes can be captured where they go by block table. Where keys and values are copied together,
+    there is no capture: how many there are is part of the shapes that xformers is given.
+    """
 
     name = "xformers"
     kv_cache_layouts = (KVLayout.HALVES, KVLayout.BLOCKS, KVLayout.HEADS)
@@ -79,6 +86,8 @@ class XformersAttention:
         self._group_size = spec.num_heads // spec.num_kv_heads
         hindrance = _hindrance_to_paging(spec)
         self._is_paged = hindrance is None
+        self.graphs: GraphSupport = "decodes" if self._is_paged else "never"
+        self._graph_inputs: GraphInputs | None = None
         if hindrance is not None and spec.computes_decodes:
             log.warning(
                 "attention_copies_context",
@@ -115,6 +124,8 @@ class XformersAttention:
     ) -> None:
         """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         cached = self._layout.views(kv_cache)
+        if metadata.rows_t is not None:
+            k_tkd, v_tkd = (x.index_select(0, metadata.rows_t) for x in (k_tkd, v_tkd))
         write(cached, metadata.slots, k_tkd, v_tkd)
         if metadata.num_paged:
             paged, kernel = slice(metadata.num_paged), self._fmha.triton_splitk.FwOp
@@ -129,6 +140,32 @@ class XformersAttention:
     ) -> None:
         """Copy whole blocks of one layer, (source block, target block), in order."""
         self._layout.copy_blocks(source, target, pairs)
+
+    def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
+        """Set memory aside that captured graphs will read, for decodes of so many sequences."""
+        self._graph_inputs = GraphInputs.allocate(self._spec, max_num_seqs, max_model_len)
+
+    def prepare_capture(self, num_seqs: int) -> XformersMetadata:
+        """Metadata for capturing a step of `num_seqs` decodes. It points into the memory that
+        `prepare_replay` fills; until then all rows write slot 0 of block 0."""
+        inputs = self._graph_inputs
+        assert inputs is not None, "begin_capture comes first"
+        bias = self._paged_bias(inputs.batch(num_seqs), num_seqs)
+        # The kernel takes the lengths from here alone; see from_seqlens_padded_inplace of xformers.
+        bias.k_seqinfo.seqlen = inputs.seq_lens[:num_seqs]
+        return XformersMetadata(
+            slots=(inputs.blocks_b[:num_seqs], inputs.offsets_b[:num_seqs]),
+            num_paged=num_seqs,
+            paged_bias=bias,
+            parts=(),
+            biases=(),
+            rows_t=inputs.rows_b[:num_seqs],
+        )
+
+    def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
+        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
+        assert self._graph_inputs is not None, "begin_capture comes first"
+        self._graph_inputs.fill(batch, num_seqs, self._spec.block_size)
 
     def _paged_bias(self, batch: AttentionBatch, num_decodes: int) -> Any:
         masks = self._fmha.attn_bias

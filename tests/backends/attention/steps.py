@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tokenmill.backends.attention.base import AttentionBackend, AttentionBatch, AttentionSpec
+from tokenmill.testing.attention_reference import reference_attention
 
 
 @dataclass(frozen=True)
@@ -122,26 +123,14 @@ class Step:
         return list(torch.split(out, list(lengths)))
 
     def expected(self) -> list[torch.Tensor]:
-        """Query by query, in float64."""
-        return [attend(self.spec, q, k, v) for q, k, v in zip(self.q, self.k, self.v, strict=True)]
+        """In float64."""
+        return [
+            reference_attention(self.spec, q, k, v)
+            for q, k, v in zip(self.q, self.k, self.v, strict=True)
+        ]
 
     def check(self, tolerance: float = 2e-6) -> None:
         for actual, expected in zip(self.run(), self.expected(), strict=True):
             torch.testing.assert_close(
                 actual.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=False
             )
-
-
-def attend(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention of one sequence's last tokens, in float64."""
-    q, k, v = q.double(), k.double(), v.double()
-    k, v = (x.repeat_interleave(spec.num_heads // spec.num_kv_heads, dim=1) for x in (k, v))
-    rows = []
-    for index, query in enumerate(q):
-        end = k.shape[0] - q.shape[0] + index + 1
-        start = max(0, end - (spec.sliding_window or end))
-        scores = torch.einsum("hd,lhd->hl", query, k[start:end]) * spec.scale
-        if spec.logits_soft_cap is not None:
-            scores = spec.logits_soft_cap * torch.tanh(scores / spec.logits_soft_cap)
-        rows.append(torch.einsum("hl,lhd->hd", scores.softmax(-1), v[start:end]))
-    return torch.stack(rows) if rows else q

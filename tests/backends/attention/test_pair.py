@@ -17,6 +17,7 @@ from tokenmill.backends.attention.pair import as_one
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.attention.xformers import XformersAttention
 from tokenmill.core.errors import ConfigError
+from tokenmill.testing.conformance.attention_checks import check_graphs
 
 from .package_fakes import (
     Calls,
@@ -101,6 +102,16 @@ def test_blocks_are_copied_once() -> None:
     cache = torch.arange(4.0).view(1, 4, 1, 1, 1).expand(backend.kv_cache_shape(4)).clone()
     backend.copy_blocks(cache, cache, [(3, 0), (0, 1)])
     assert [cache[0, block].mean() for block in range(4)] == [3, 3, 2, 3]
+
+
+def test_graphs_are_those_of_the_one_that_decodes(
+    flash: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """xformers computes blocks of 8 slots over copied keys, which cannot be captured."""
+    install_xformers(monkeypatch)
+    assert paired(XformersAttention, TorchAttention)(SPEC).graphs == "decodes"
+    assert paired(TorchAttention, XformersAttention)(SPEC).graphs == "never"
+    check_graphs(paired(FlashAttention, TorchAttention), SPEC)
 
 
 def test_all_reasons_of_both_are_told() -> None:

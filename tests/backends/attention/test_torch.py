@@ -103,3 +103,14 @@ def test_says_every_reason_against_a_spec() -> None:
     spec = replace(SPEC, dtype=torch.float64, device=torch.device("meta"), num_kv_heads=4)
     assert len(TorchAttention.reasons_against(spec)) == 3
     assert TorchAttention.reasons_against(SPEC) == []
+
+
+def test_a_captured_step_reads_no_more_keys_than_the_window_has() -> None:
+    windowed = replace(SPEC, sliding_window=20)
+    keys = []
+    for spec in (SPEC, windowed):
+        backend = TorchAttention(spec)
+        backend.begin_capture(max_num_seqs=4, max_model_len=300)
+        (group,) = backend.prepare_capture(3).decode_groups
+        keys.append(tuple(group.slots_bl.shape))
+    assert keys == [(3, 304), (3, 32)]

@@ -14,6 +14,7 @@ import torch
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.xformers import XformersAttention
+from tokenmill.testing.conformance.attention_checks import check_graphs
 
 from .package_fakes import Calls, forgotten
 from .steps import BATCHES, VARIANTS, Step
@@ -129,3 +130,14 @@ def test_says_what_is_on_this_machine_without_a_model() -> None:
     assert package == "xformers: installed"
     if not torch.cuda.is_available():
         assert lacks == [f"no CUDA device: torch {torch.__version__} finds none"]
+
+
+def test_a_captured_step_computes_what_is_filled_in(calls: Calls) -> None:
+    assert XformersAttention(SPEC).graphs == "decodes"
+    check_graphs(XformersAttention, SPEC)
+    assert "splitk" in calls.names
+
+
+@pytest.mark.parametrize("changes", [{"block_size": 16}, {"sliding_window": 9}])
+def test_what_is_copied_together_is_not_captured(changes: dict[str, int]) -> None:
+    assert XformersAttention(replace(SPEC, **changes)).graphs == "never"

@@ -19,6 +19,7 @@ from tests.backends.attention.steps import VARIANTS, Span, Step
 from tokenmill.backends.attention.base import AttentionBatch, AttentionSpec
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.triton import TritonAttention
+from tokenmill.testing.conformance import attention_checks
 
 SPEC = AttentionSpec(
     num_heads=6,
@@ -182,3 +183,27 @@ def test_a_batch_without_queries_attends_nothing() -> None:
         num_decodes=0,
     )
     assert backend.build_metadata(batch).launches == []
+
+
+class Interpreted(TritonAttention):
+    """On a CPU, which its reasons are against."""
+
+    @classmethod
+    def reasons_against(cls, spec: AttentionSpec) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        attention_checks.check_shared_prefix,
+        attention_checks.check_unused_blocks,
+        attention_checks.check_other_sequences,
+        attention_checks.check_views,
+        attention_checks.check_copies,
+        attention_checks.check_graphs,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_keeps_what_the_conformance_kit_checks(check: Any) -> None:
+    check(Interpreted, replace(SPEC, block_size=16))

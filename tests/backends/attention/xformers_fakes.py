@@ -37,9 +37,17 @@ class BlockDiagonalMask:
 
 
 @dataclass
+class PaddedSeqLenInfo:
+    """`seqlen` is what the kernel reads; the host's lengths are those at the start."""
+
+    seqlen: torch.Tensor
+    seqlen_py: list[int]
+
+
+@dataclass
 class PagedBlockDiagonalCausalWithOffsetPaddedKeysMask:
     query_lens: list[int]
-    key_lens: list[int]
+    k_seqinfo: PaddedSeqLenInfo
     block_tables: torch.Tensor
     page_size: int
 
@@ -47,7 +55,10 @@ class PagedBlockDiagonalCausalWithOffsetPaddedKeysMask:
     def from_seqlens(cls, q_seqlen, kv_seqlen, block_tables, page_size, *, device=None):
         assert len(q_seqlen) == len(kv_seqlen) == block_tables.shape[0] and device is not None
         assert all(length <= block_tables.shape[1] * page_size for length in kv_seqlen)
-        return cls(list(q_seqlen), list(kv_seqlen), block_tables, page_size)
+        seqlen = torch.tensor(kv_seqlen, dtype=torch.int32, device=device)
+        return cls(
+            list(q_seqlen), PaddedSeqLenInfo(seqlen, list(kv_seqlen)), block_tables, page_size
+        )
 
 
 class FwOp:
@@ -110,5 +121,5 @@ def _pages(bias, rows):
     cache = rows.unflatten(0, (-1, bias.page_size))
     return [
         paged(cache, table, length)
-        for table, length in zip(bias.block_tables, bias.key_lens, strict=True)
+        for table, length in zip(bias.block_tables, bias.k_seqinfo.seqlen.tolist(), strict=True)
     ]

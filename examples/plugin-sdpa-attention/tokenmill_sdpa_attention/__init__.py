@@ -1,0 +1,20 @@
+"""Attention by torch's scaled_dot_product_attention, sequence by sequence, on CPUs and GPUs."""
+
+from typing import Any
+
+from tokenmill import hookimpl
+from tokenmill.core.registry import Registry
+
+TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
+
+
+def _sdpa() -> Any:
+    """One call of scaled_dot_product_attention for each sequence; short, not fast."""
+    from .backend import SdpaAttention  # imports torch, so not before it is needed
+
+    return SdpaAttention
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.attention_backend("sdpa", _sdpa)
