@@ -1,0 +1,232 @@
+"""Speculative decoding on and off, in pairs: tokens per second, and how many guesses were right.
+
+For each workload and batch all contenders answer the same prompts in turn, in an order that changes
+from round to round; a figure is the median over the rounds of a contender's speed divided by that
+without speculation in the same round. Prompts are in the prefix cache of every contender, so what
+is measured is decoding.
+
+A small model loops when it is greedy, and a loop is easy to guess: each answer is cut where its
+first 20-gram begins a second time (found once, without speculation).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from recording import make_parser, record, summarize
+from rich.console import Console
+from rich.table import Table
+from speculation_workloads import Task, chatting, copying
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from tokenmill import AsyncEngine, OutputKind, SamplingParams
+
+LOOP = 20
+"""Tokens; an answer that repeats so many in a row is going round in circles."""
+MIN_LEN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One prompt, and how to answer it."""
+
+    prompt: list[int]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What one contender did in one round."""
+
+    tokens_per_second: float
+    num_draft_tokens: int
+    num_accepted_tokens: int
+
+
+Rounds = dict[str, list[Round]]
+"""By contender, aligned."""
+
+
+async def answer(engine: AsyncEngine, works: Sequence[Work]) -> list[Any]:
+    """All at once; their last outputs."""
+
+    async def one(work: Work) -> Any:
+        async for output in engine.generate(work.prompt, work.params):
+            last = output
+        return last
+
+    return await asyncio.gather(*map(one, works))
+
+
+async def prepare(
+    engine: AsyncEngine, tasks: Sequence[Task], args: argparse.Namespace
+) -> list[Work]:
+    """Tokenize, answer once, and cut; temperature is 0 for what copies."""
+    temperature = args.temperature if not tasks[0].answer_begin else 0.0
+    prompts = [encode(engine, task) for task in tasks]
+    drafts = [
+        Work(prompt=prompt, params=make_params(args.output_len, temperature, False))
+        for prompt in prompts
+    ]
+    outputs = await answer(engine, drafts)
+    lengths = [len_without_loop(output.outputs[0].token_ids) for output in outputs]
+    return [
+        Work(prompt=prompt, params=make_params(length, temperature, True))
+        for prompt, length in zip(prompts, lengths, strict=True)
+        if length >= MIN_LEN
+    ]
+
+
+def encode(engine: AsyncEngine, task: Task) -> list[int]:
+    messages = [{"role": "user", "content": task.question}]
+    if not task.answer_begin:
+        return engine.tokenizer.encode_chat(messages)
+    messages.append({"role": "assistant", "content": task.answer_begin})
+    return engine.tokenizer.encode_chat(
+        messages, add_generation_prompt=False, continue_final_message=True
+    )
+
+
+def make_params(max_tokens: int, temperature: float, ignore_eos: bool) -> SamplingParams:
+    return SamplingParams(
+        temperature=temperature,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+        output_kind=OutputKind.FINAL,
+    )
+
+
+def len_without_loop(token_ids: Sequence[int]) -> int:
+    """Tokens before the first 20-gram that occurred before."""
+    seen: set[tuple[int, ...]] = set()
+    for start in range(len(token_ids) - LOOP + 1):
+        gram = tuple(token_ids[start : start + LOOP])
+        if gram in seen:
+            return start
+        seen.add(gram)
+    return len(token_ids)
+
+
+async def measure(
+    engines: Mapping[str, AsyncEngine], works: Sequence[Work], batch: int, num_rounds: int
+) -> Rounds:
+    """Rounds of all contenders over the same works, `batch` at a time; a first one warms up."""
+    names = list(engines)
+    rounds: Rounds = {name: [] for name in names}
+    for number in range(num_rounds + 1):
+        chosen = [works[(number * batch + i) % len(works)] for i in range(max(batch, 4))]
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
+            await answer(engines[name], [cut(work, 8) for work in chosen])  # fills caches
+            rounds[name].append(await run(engines[name], chosen, batch))
+    return {name: found[1:] for name, found in rounds.items()}
+
+
+def cut(work: Work, max_tokens: int) -> Work:
+    return Work(prompt=work.prompt, params=make_params(max_tokens, 0.0, True))
+
+
+async def run(engine: AsyncEngine, works: Sequence[Work], batch: int) -> Round:
+    started = time.perf_counter()
+    outputs = []
+    for first in range(0, len(works), batch):
+        outputs += await answer(engine, works[first : first + batch])
+    seconds = time.perf_counter() - started
+    return Round(
+        tokens_per_second=sum(work.params.max_tokens or 0 for work in works) / seconds,
+        num_draft_tokens=sum(o.metrics.num_draft_tokens for o in outputs),
+        num_accepted_tokens=sum(o.metrics.num_accepted_tokens for o in outputs),
+    )
+
+
+async def compare(args: argparse.Namespace) -> dict[str, dict[str, dict[str, object]]]:
+    """Figures by workload and batch, then contender."""
+    contenders: dict[str, dict[str, Any]] = {"off": {}}
+    contenders["ngram"] = {"speculative_method": "ngram"}
+    if args.speculative_model:
+        contenders["draft-model"] = {"speculative_model": args.speculative_model}
+    for name, options in contenders.items():
+        if name != "off":
+            options["speculative_adaptive"] = not args.fixed
+            if args.num_speculative_tokens:
+                options["num_speculative_tokens"] = args.num_speculative_tokens
+    common = {"dtype": args.dtype, "disable_log_stats": True, "kv_cache_memory": 512 << 20}
+    rng = random.Random(args.seed)
+    workloads = {"copying": copying(rng), "chat": chatting(rng)}
+    found: dict[str, dict[str, dict[str, object]]] = {}
+    async with AsyncExitStack() as stack:
+        engines = {
+            name: await stack.enter_async_context(AsyncEngine(args.model, **common, **options))
+            for name, options in contenders.items()
+        }
+        parts = [(name, batch) for name in args.workloads for batch in args.batches]
+        works = {
+            name: await prepare(engines["off"], workloads[name], args) for name in args.workloads
+        }
+        for name, batch in tqdm(parts, desc="workloads", disable=None):
+            rounds = await measure(engines, works[name], batch, args.rounds)
+            found[f"{name}, batch {batch}"] = {
+                contender: describe(own, rounds["off"]) for contender, own in rounds.items()
+            }
+    return found
+
+
+def describe(own: Sequence[Round], off: Sequence[Round]) -> dict[str, object]:
+    drafted = sum(r.num_draft_tokens for r in own)
+    accepted = sum(r.num_accepted_tokens for r in own)
+    return {
+        "tokens_per_second": summarize([r.tokens_per_second for r in own]),
+        "speedup": summarize(
+            [r.tokens_per_second / o.tokens_per_second for r, o in zip(own, off, strict=True)]
+        ),
+        "num_draft_tokens": drafted,
+        "acceptance_rate": round(accepted / drafted, 4) if drafted else None,
+    }
+
+
+def show(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    table = Table("workload", "contender", "tokens/s", "ratio", "lowest", "highest", "accepted")
+    for workload, contenders in found.items():
+        for name, figures in contenders.items():
+            speedup, rate = figures["speedup"], figures["acceptance_rate"]
+            table.add_row(
+                workload,
+                name,
+                f"{figures['tokens_per_second']['median']:.0f}",
+                *(f"{speedup[key]:.2f}" for key in ("median", "lowest", "highest")),
+                "" if rate is None else f"{rate:.0%} of {figures['num_draft_tokens']}",
+            )
+    Console().print(table)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
+    parser.add_argument("--dtype", default="bfloat16", help="auto keeps a 4-bit file's 4 bits")
+    parser.add_argument("--speculative-model", help="a draft model to measure, too")
+    parser.add_argument("--num-speculative-tokens", type=int, help="None: the default")
+    parser.add_argument("--fixed", action="store_true", help="no adaptive draft length")
+    parser.add_argument("--workloads", nargs="+", default=["copying", "chat"])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--output-len", type=int, default=128, help="of the longest answers")
+    parser.add_argument("--temperature", type=float, default=0.7, help="of the chats")
+    parser.add_argument("--rounds", type=int, default=7, help="of each workload and batch")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    found = asyncio.run(compare(args))
+    show(found)
+    record(args, "speculation", {"workloads": found})
+
+
+if __name__ == "__main__":
+    main()
