@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .core.async_engine import AsyncEngine as CoreEngine
 from .core.async_engine import EngineParts
 from .core.config import EngineConfig
 from .core.interfaces import Progress
 from .core.plugin_host import PluginHost
+
+if TYPE_CHECKING:
+    from .backends.distill.make import MadeDraft
 
 
 def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
@@ -26,7 +29,11 @@ def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
     model = Path(config.model) if config.model else find_default_model()
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
     executor = ModelExecutor.load(
-        config, plugins.attention_backend, progress, swaps=plugins.uses_swap
+        config,
+        plugins.attention_backend,
+        progress,
+        swaps=plugins.uses_swap,
+        speculation=plugins.speculator,
     )
     return EngineParts(executor=executor, tokenizer=tokenizer, plugins=plugins)
 
@@ -47,6 +54,40 @@ class AsyncEngine(CoreEngine):
         self, model: str | None = None, *, progress: Progress | None = None, **options: Any
     ) -> None:
         super().__init__(EngineConfig.from_options(model=model, **options), build_parts, progress)
+
+
+def make_draft_model(
+    config: EngineConfig,
+    output: Path,
+    progress: Progress,
+    *,
+    prompts_file: Path | None = None,
+    **recipe: Any,
+) -> MadeDraft:
+    """Write a draft model of the configured model; `recipe` are the fields of DraftRecipe.
+
+    Raises ConfigError for what cannot work.
+    """
+    from .backends.distill.make import DraftRecipe, make_draft
+    from .backends.distill.prompts import read_prompts
+    from .backends.executor import ModelExecutor
+    from .backends.text.load import load_tokenizer
+    from .backends.weights.checkpoint import open_checkpoint
+    from .backends.weights.default_model import find_default_model
+
+    wanted = DraftRecipe(**recipe)
+    prompts = None if prompts_file is None else read_prompts(prompts_file)
+    plugins = PluginHost.load(config)
+    model = Path(config.model) if config.model else find_default_model()
+    checkpoint = open_checkpoint(model)
+    tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
+
+    def load() -> ModelExecutor:
+        return ModelExecutor.from_checkpoint(
+            checkpoint, config, plugins.attention_backend, progress
+        )
+
+    return make_draft(checkpoint, tokenizer, load, output, wanted, prompts, progress)
 
 
 def verify_default_model(progress: Progress) -> Path:

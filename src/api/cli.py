@@ -1,4 +1,4 @@
-"""The command line: `tokenmill serve | generate | chat | plugins | simulate | model`.
+"""The command line: `tokenmill serve | generate | chat | plugins | simulate | model | draft`.
 
 Importing this file loads no torch, so that `--help` answers at once.
 """
@@ -17,9 +17,9 @@ from .. import __version__
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..core.suggest import did_you_mean
-from .commands import chat, generate, model, plugins, serve, simulate
+from .commands import chat, draft, generate, model, plugins, serve, simulate
 
-COMMANDS = (serve, generate, chat, plugins, simulate, model)
+COMMANDS = (serve, generate, chat, plugins, simulate, model, draft)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from ..core.client import EngineClient
@@ -15,7 +16,7 @@ from ..core.sampling_params import MAX_N
 from .bodies import SamplingFields
 from .errors import APIError
 from .request_id import HEADER, LONGEST_ID
-from .responses import PromptTokensDetails, Usage
+from .responses import CompletionTokensDetails, PromptTokensDetails, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,4 +102,17 @@ def make_usage(
         prompt_tokens_details=PromptTokensDetails(
             cached_tokens=sum(output.num_cached_tokens for output in outputs)
         ),
+        completion_tokens_details=_prediction_details(outputs),
+    )
+
+
+def _prediction_details(outputs: Sequence[RequestOutput]) -> CompletionTokensDetails | UnsetType:
+    metrics = [output.metrics for output in outputs if output.metrics is not None]
+    num_guessed = sum(m.num_draft_tokens for m in metrics)
+    if not num_guessed:
+        return UNSET
+    num_accepted = sum(m.num_accepted_tokens for m in metrics)
+    return CompletionTokensDetails(
+        accepted_prediction_tokens=num_accepted,
+        rejected_prediction_tokens=num_guessed - num_accepted,
     )

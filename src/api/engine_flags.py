@@ -11,6 +11,14 @@ from typing import Any
 
 from ..core.config import EngineConfig, flag
 
+SPECULATION = (
+    "speculative_method",
+    "speculative_model",
+    "num_speculative_tokens",
+    "speculative_adaptive",
+    "speculative_config",
+)
+"""Fields for commands to leave out that guess nothing."""
 _ALIASES = {"kv_cache_memory": ("--kv-cache-memory-bytes",)}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 

@@ -335,4 +335,5 @@ def make_core(config: EngineConfig, parts: EngineParts, max_model_len: int) -> E
         plugins=parts.plugins,
         max_num_queued_reqs=config.max_num_queued_reqs,
         max_inflight=2 if config.async_scheduling else 1,
+        speculation=parts.plugins.speculation_limits,
     )

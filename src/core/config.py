@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from .errors import ConfigError
+from .speculation_settings import SpeculationSettings, read_speculation
 from .suggest import did_you_mean
 
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
@@ -103,6 +105,30 @@ class EngineConfig:
         "names joined by a comma: one for prompts, one for decodes",
     )
 
+    speculative_method: str | None = _knob(
+        None,
+        "who guesses the next tokens, which the model then verifies in one step: none, ngram, "
+        "draft-model, or a plugin's name",
+    )
+    speculative_model: str | None = _knob(
+        None,
+        "smaller model with the same vocabulary, directory or .gguf file, that guesses; implies "
+        "the method draft-model",
+    )
+    num_speculative_tokens: int | None = _knob(
+        None, "most tokens to guess for a request in a step, 1 to 16; default: 5"
+    )
+    speculative_adaptive: bool = _knob(
+        True,
+        "guess fewer tokens, down to none, where that does not make answers faster; off: always "
+        "num_speculative_tokens",
+    )
+    speculative_config: str | Mapping[str, object] | None = _knob(
+        None,
+        "all of that as JSON, with options of the method: "
+        """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'""",
+    )
+
     request_timeout: float | None = _knob(
         None, "seconds after which a request is ended, with what it has; default: never"
     )
@@ -149,6 +175,17 @@ class EngineConfig:
             raise ConfigError(
                 f"--generation-config must be auto or vllm, got {self.generation_config!r}"
             )
+        self.speculation()
+
+    def speculation(self) -> SpeculationSettings:
+        """What the flags say about speculation, --speculative-config read. Raises ConfigError."""
+        return read_speculation(
+            method=self.speculative_method,
+            model=self.speculative_model,
+            num_speculative_tokens=self.num_speculative_tokens,
+            is_adaptive=self.speculative_adaptive,
+            config=self.speculative_config,
+        )
 
     def token_budget(self, device: str) -> int:
         """`max_num_batched_tokens`, or its default for "cpu" or "cuda".

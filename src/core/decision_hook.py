@@ -6,17 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pluggy
 
-from .failure_log import FailureLog
-from .hook_timing import SLOW_SECONDS, HookStats, warn_slow
+from .hook_timing import SLOW_SECONDS, HookStats
 from .plugin_info import Source
 
 MAX_FAILURES = 3
 FAILED: Final = object()
 """The answer of a call that failed; the caller decides by itself then."""
+
+
+class Reports(Protocol):
+    """Where failures and slow calls are told: the FailureLog, at once or later."""
+
+    def record(
+        self, source: Source, hook: str, error: BaseException | str, action: str
+    ) -> None: ...
+    def take_out(self, source: Source, hook: str, instead: str) -> None: ...
+    def warn_slow(self, stats: HookStats, hook: str, source: Source, seconds: float) -> None: ...
 
 
 class DecisionHook:
@@ -32,9 +41,12 @@ class DecisionHook:
         provider: Source,
         manager: pluggy.PluginManager,
         sources: Mapping[str, Source],
-        failures: FailureLog,
+        failures: Reports,
+        *,
+        instead: str = "the built-in policy decides",
     ) -> None:
         self.name = name
+        self._instead = instead
         self.stats = HookStats()
         self._provider = provider
         self._manager = manager
@@ -70,7 +82,7 @@ class DecisionHook:
         self.stats.calls += 1
         self.stats.seconds += seconds
         if seconds > SLOW_SECONDS:
-            warn_slow(self.stats, self.name, self._provider, seconds)
+            self._failures.warn_slow(self.stats, self.name, self._provider, seconds)
 
     def _blame(self, error: Exception) -> None:
         culprit = find_culprit(error, self._implementations())
@@ -92,7 +104,7 @@ class DecisionHook:
         self._note(self._provider, error, "fallback")
         if self._streak >= MAX_FAILURES and not self._is_out:
             self._is_out = True
-            self._failures.take_out(self._provider, self.name, "the built-in policy decides")
+            self._failures.take_out(self._provider, self.name, self._instead)
 
     def _note(self, source: Source, error: Exception | str, action: str) -> None:
         self.stats.failures += 1

@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .accepting import accept, give_back, publish
 from .blocks import BlockPool
 from .client import Load
+from .draft_planning import DraftPlanner
 from .errors import InvalidRequestError, OverloadedError
 from .events import Admitted, Finished, Planned, Preempted, StepDone
 from .fallback import decode_first, last_come
@@ -19,6 +21,7 @@ from .plugin_host import PluginHost
 from .policy import PreemptionCandidate, RequestView, StepView, Victim
 from .queues import RequestQueues
 from .request import Request, RequestStatus
+from .speculation import SpeculationLimits
 from .statistics import StepTally, describe_finished
 from .step import PendingGrant, PendingPreemption, PreemptHook, Step, StepLimits
 
@@ -50,6 +53,18 @@ class _OpenPlan:
     prefix_cache_queries: int
     prefix_cache_hits: int
 
+    def seconds(self, now: float, last_closed_at: float) -> float:
+        """What it took, without its waiting behind the plan before it."""
+        return now - max(self.planned_at, last_closed_at)
+
+    @property
+    def must_be_awaited(self) -> bool:
+        """Whether no step can be planned behind it: how far its requests get is not known, or they
+        got drafts since it was planned, which their next grant shall have."""
+        return any(grant.gives_back for grant in self.plan.grants) or any(
+            request.num_proposed_tokens for request in self.requests
+        )
+
 
 class EngineCore:
     """Decides what the device computes, and keeps the books of requests and blocks.
@@ -69,7 +84,9 @@ class EngineCore:
         plugins: PluginHost,
         max_num_queued_reqs: int = 1024,
         max_inflight: int = 1,
+        speculation: SpeculationLimits | None = None,
     ) -> None:
+        """`speculation` None: nobody proposes drafts."""
         self.max_model_len = max_model_len
         self.pool = BlockPool(num_blocks, block_size)
         self.host_pool = BlockPool(num_host_blocks, block_size)
@@ -78,11 +95,13 @@ class EngineCore:
         self._plugins = plugins
         self._max_num_queued_reqs = max_num_queued_reqs
         self._max_inflight = max_inflight
+        self._drafts = None if speculation is None else DraftPlanner(speculation, max_model_len)
         self._queues = RequestQueues()
         self._open: deque[_OpenPlan] = deque()
         self._forget: list[str] = []  # ids that the executor should forget
         self._updates: list[RequestUpdate] = []  # made outside of a commit
         self._step_id = 0
+        self._last_closed_at = float("-inf")
         self.wake_at: float | None = None
         """When `plan` wants to be asked again, if it answered None because a policy chose to wait."""
 
@@ -212,6 +231,8 @@ class EngineCore:
         self.wake_at = None
         if len(self._open) >= self._max_inflight or not (self.num_running or self.num_waiting):
             return None
+        if self._drafts is not None and self._open and self._open[-1].must_be_awaited:
+            return None
         step = self._decide(now)
         return None if step is None else self._apply(step, now)
 
@@ -257,6 +278,8 @@ class EngineCore:
     def _keep(self, step: Step, succeeded: bool) -> bool:
         step.close()
         if succeeded and step.grants and not step.must_drain:
+            if self._drafts is not None:
+                self._drafts.add_drafts(step)
             self.pool.confirm()
             self.host_pool.confirm()
             return True
@@ -296,6 +319,7 @@ class EngineCore:
             starts=tuple(self._start(pending, now) for pending in starts),
             copies=tuple(step.copies),
             grants=tuple(self._grant(pending) for pending in pendings),
+            draft_token_budget=0 if self._drafts is None else step.budget,
         )
         self._forget.clear()
         self._open.append(
@@ -333,6 +357,7 @@ class EngineCore:
         self._queues.requeue(request)
         self._forget.append(request.request_id)
         request.block_ids.clear()
+        request.num_proposed_tokens = 0
         request.num_preemptions += 1
         request.num_published_blocks = 0
         if preemption.host_block_ids:
@@ -361,19 +386,23 @@ class EngineCore:
 
     def _grant(self, pending: PendingGrant) -> Grant:
         request = pending.request
-        samples = pending.num_tokens == request.num_uncomputed_tokens
         start = request.num_computed_tokens + request.num_inflight_tokens
+        num_tokens = pending.num_tokens + pending.num_draft_tokens
         request.block_ids.extend(pending.new_block_ids)
-        request.num_inflight_tokens += pending.num_tokens
-        request.num_inflight_samples += samples
+        request.num_inflight_tokens += num_tokens
+        request.num_inflight_samples += pending.samples
+        request.num_proposed_tokens = 0  # those that were not granted are forgotten
         request.num_open_plans += 1
         request.last_served_step = self._step_id
         return Grant(
             request_id=request.request_id,
             start=start,
-            num_tokens=pending.num_tokens,
+            num_tokens=num_tokens,
             new_block_ids=tuple(pending.new_block_ids),
-            samples=samples,
+            samples=pending.samples,
+            num_draft_tokens=pending.num_draft_tokens,
+            max_draft_tokens=pending.max_draft_tokens,
+            num_lookahead_tokens=pending.num_lookahead_tokens,
         )
 
     # Committing
@@ -394,14 +423,48 @@ class EngineCore:
             if request.request_id in failures:
                 updates.append(self._fail(request, failures[request.request_id], now))
                 continue
-            request.num_computed_tokens += grant.num_tokens
-            tally.count_prompt(request)
-            self._publish(request)
-            if grant.samples:
-                logprobs = result.logprobs[i] if result.logprobs is not None else ()
-                updates.append(self._accept(request, result.token_ids[i], logprobs, now, tally))
+            update = self._take_in(request, grant, result, i, now, tally)
+            if update is not None:
+                updates.append(update)
+        if self._drafts is not None:
+            self._drafts.observe(plan, result, opened.seconds(now, self._last_closed_at))
+            self._plugins.flush()
+        self._last_closed_at = now
         self._emit_step(opened, tally, now)
         return updates
+
+    def _take_in(
+        self,
+        request: Request,
+        grant: Grant,
+        result: StepResult,
+        row: int,
+        now: float,
+        tally: StepTally,
+    ) -> RequestUpdate | None:
+        """One row of a result. Blocks are published before an end gives them back."""
+        token_ids = result.token_ids[row]
+        run = accept(request, grant, token_ids, self.max_model_len)
+        for _ in run.token_ids:
+            tally.count_token(request, now)
+        tally.count_prompt(request)
+        publish(self.pool, request)
+        if self._drafts is not None:
+            self._drafts.take_in(request, grant, result, row, tally)
+            if grant.gives_back:
+                give_back(self.pool, request)
+        if run.finish_reason is not None:
+            self._end(request, run.finish_reason, now)
+        if not grant.samples:
+            return None
+        logprobs = () if result.logprobs is None else result.logprobs[row][: len(run.token_ids)]
+        return RequestUpdate(
+            request_id=request.request_id,
+            token_ids=run.token_ids,
+            logprobs=logprobs,
+            finish_reason=run.finish_reason,
+            stop_reason=run.stop_reason,
+        )
 
     def fail(self, plan: StepPlan, message: str, now: float) -> list[RequestUpdate]:
         """The oldest open plan raised: its requests end with an error, all others go on."""
@@ -414,6 +477,7 @@ class EngineCore:
             self._settle(request, grant)
             if request.status is not RequestStatus.FINISHED:
                 updates.append(self._fail(request, message, now))
+        self._last_closed_at = now
         self._emit_step(opened, StepTally(), now)
         return updates
 
@@ -439,60 +503,6 @@ class EngineCore:
         if request.status is RequestStatus.FINISHED:
             self._release(request)
 
-    def _publish(self, request: Request) -> None:
-        """Let the blocks that this successful step filled be found by later requests."""
-        size = self.pool.block_size
-        num_full = request.num_computed_tokens // size
-        if not request.publishes or num_full <= request.num_published_blocks:
-            return
-        hashes = request.hashes_for(num_full, size)
-        for i in range(request.num_published_blocks, num_full):
-            self.pool.publish(
-                request.block_ids[i], hashes[i], request.token_ids[i * size : (i + 1) * size]
-            )
-        request.num_published_blocks = num_full
-
-    def _accept(
-        self,
-        request: Request,
-        token_ids: Sequence[int],
-        logprobs: Sequence[TokenLogprobs],
-        now: float,
-        tally: StepTally,
-    ) -> RequestUpdate:
-        accepted: list[int] = []
-        reason: FinishReason | None = None
-        stop_reason: int | None = None
-        for token_id in token_ids:
-            request.token_ids.append(token_id)
-            accepted.append(token_id)
-            tally.count_token(request, now)
-            reason, stop_reason = self._check_end(request, token_id)
-            if reason is not None:
-                self._end(request, reason, now)
-                break
-        return RequestUpdate(
-            request_id=request.request_id,
-            token_ids=tuple(accepted),
-            logprobs=tuple(logprobs[: len(accepted)]),
-            finish_reason=reason,
-            stop_reason=stop_reason,
-        )
-
-    def _check_end(self, request: Request, token_id: int) -> tuple[FinishReason | None, int | None]:
-        params = request.sampling_params
-        if request.num_generated_tokens >= params.min_tokens:
-            if token_id in request.eos_token_ids and not params.ignore_eos:
-                return FinishReason.STOP, None
-            if token_id in params.stop_token_ids:
-                return FinishReason.STOP, token_id
-        if (
-            request.num_generated_tokens >= request.max_tokens
-            or request.num_tokens >= self.max_model_len
-        ):
-            return FinishReason.LENGTH, None
-        return None, None
-
     def _fail(self, request: Request, message: str, now: float) -> RequestUpdate:
         self._end(request, FinishReason.ERROR, now)
         return RequestUpdate(
@@ -504,6 +514,7 @@ class EngineCore:
     def _end(self, request: Request, reason: FinishReason, now: float) -> None:
         self._queues.end(request)
         request.finish_reason = reason
+        request.num_proposed_tokens = 0
         if request.first_scheduled_time is not None:
             self._forget.append(request.request_id)
         if self._plugins.observes(Finished):
@@ -536,6 +547,10 @@ class EngineCore:
                 prefix_cache_hits=opened.prefix_cache_hits,
                 time_to_first_tokens=tuple(tally.time_to_first_tokens),
                 inter_token_latencies=tuple(tally.inter_token_latencies),
+                num_drafts=tally.num_drafts,
+                num_draft_tokens=tally.num_draft_tokens,
+                num_accepted_tokens=tally.num_accepted_tokens,
+                accepted_tokens_per_pos=tuple(tally.accepted_tokens_per_pos),
             )
         )
 

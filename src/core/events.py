@@ -69,6 +69,14 @@ class StepDone:
     """Seconds from arrival to first token, for the requests that got it in this step."""
     inter_token_latencies: tuple[float, ...]
     """Seconds since the previous token, for every other token of this step."""
+    num_drafts: int = 0
+    """Requests for which guessed tokens were verified in this step."""
+    num_draft_tokens: int = 0
+    """Guessed tokens that were verified."""
+    num_accepted_tokens: int = 0
+    """Those that turned out right; each of these requests got one token more than that."""
+    accepted_tokens_per_pos: tuple[int, ...] = ()
+    """How many drafts were right up to their first, second, third... token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,10 @@ class FinishedRequest:
     queue_time: float | None
     prefill_time: float | None
     decode_time: float | None
+    num_draft_tokens: int = 0
+    """Tokens that were guessed for it and verified."""
+    num_accepted_tokens: int = 0
+    """Those of them that were right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from .events import PluginFailed
-from .hook_timing import is_power_of_ten
+from .hook_timing import HookStats, is_power_of_ten, warn_slow
 from .log import get_logger
 from .plugin_info import Source
 
@@ -58,6 +58,10 @@ class FailureLog:
             failures=self._counts[source.plugin, hook],
             instead=instead,
         )
+
+    def warn_slow(self, stats: HookStats, hook: str, source: Source, seconds: float) -> None:
+        """Count a slow call, and say so at 1, 10, 100, ..."""
+        warn_slow(stats, hook, source, seconds)
 
     def of_plugin(self, plugin: str) -> int:
         """Failures of a plugin, in all hooks."""

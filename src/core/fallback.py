@@ -12,10 +12,14 @@ def decode_first(step: StepView) -> None:
 
     Chunked prefill as in Sarathi-Serve (Agrawal et al., OSDI 2024): no decode waits for a prompt.
     """
-    for decoding in (True, False):
-        for request in step.running:
-            if request.is_decoding is decoding:
-                step.schedule(request)
+    prompts = []
+    for request in step.running:
+        if request.is_decoding:
+            step.schedule(request)
+        else:
+            prompts.append(request)
+    for request in prompts:
+        step.schedule(request)
     for request in step.waiting:
         if not step.schedule(request):
             break

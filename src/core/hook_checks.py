@@ -14,7 +14,11 @@ from .suggest import did_you_mean
 
 HOOKS = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
 """All hooks, in the order of the specs."""
-SLOT_HOOKS = {"schedule": "scheduler", "preempt": "preemption_mode"}
+SLOT_HOOKS = {
+    "schedule": "scheduler",
+    "preempt": "preemption_mode",
+    "propose": "speculative_method",
+}
 """Hooks that exactly one chosen provider implements, and its kind."""
 WRAPPABLE = (*SLOT_HOOKS, "admit")
 

@@ -7,6 +7,7 @@ hook offers. See docs/hooks.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from .events import (
 if TYPE_CHECKING:
     from .policy import PreemptionCandidate, Refusal, RequestView, StepView, Victim
     from .registry import Registry
+    from .speculation import Draft, ProposalBatch
 
 HOOK_API = 1
 """Number of this contract: additions keep it, removals and changes of meaning raise it."""
@@ -106,6 +108,18 @@ class HookSpecs:
     @hookspec
     def on_planned(self, event: Planned) -> None:
         """Observe: a plan goes to the device. On error: contained; cut off after three."""
+
+    @hookspec(firstresult=True)
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft] | None:
+        """Guess the tokens that come next; the model verifies them, so a wrong guess costs time only.
+
+        When: after sampling, on the device thread, if a request may speculate. Given: the requests
+        with their known tokens and how many to guess at most; who started and ended since.
+        May answer: one Draft per request, in order; an empty one guesses nothing. Default: the
+        speculative method chosen in plugins.toml, which is none. On error: no drafts in this step,
+        also for an answer that is too long, too short or not of the vocabulary; after repeated
+        errors no drafts any more. Cost: per step; the device waits for it.
+        """
 
     @hookspec
     def on_step(self, event: StepDone) -> None:

@@ -177,7 +177,7 @@ class OutputStream:
         )
 
     def _metrics(self) -> RequestMetrics:
-        """Of the first completion; the others share its prompt."""
+        """Times of the first completion, as the others share its prompt; counts of all."""
         request = self.requests[0]
         return RequestMetrics(
             arrival_time=request.arrival_time,
@@ -185,4 +185,6 @@ class OutputStream:
             first_token_time=request.first_token_time,
             last_token_time=request.last_token_time,
             num_preemptions=sum(r.num_preemptions for r in self.requests),
+            num_draft_tokens=sum(r.num_draft_tokens for r in self.requests),
+            num_accepted_tokens=sum(r.num_accepted_tokens for r in self.requests),
         )

@@ -36,13 +36,17 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
-    """Times of one request, in seconds of the engine's monotonic clock."""
+    """Times of one request, in seconds of the engine's monotonic clock, and what befell it."""
 
     arrival_time: float
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    """Tokens that were guessed by the speculative method and verified, of all completions."""
+    num_accepted_tokens: int = 0
+    """Those that turned out right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,9 +44,11 @@ class Grant:
     """Whether the last computed token's logits are sampled (False inside a chunked prompt)."""
     num_draft_tokens: int = 0
     """The last so many of `num_tokens` are drafts: the first ones of those that the executor proposed
-    after the step before. Every one is verified; what is rejected counts as never computed."""
+    after this request's last grant, and holds until this one; the others are forgotten. Every one
+    is verified; what is rejected counts as never computed."""
     max_draft_tokens: int = 0
-    """How many tokens may be proposed for this request after this step."""
+    """How many tokens may be proposed for this request after this step. If all of them and all of
+    this step's are accepted, one more token stays within max_tokens and max_model_len."""
     num_lookahead_tokens: int = 0
     """Slots past the last token of this grant that `new_block_ids` pay for: a draft model writes there
     while it proposes."""

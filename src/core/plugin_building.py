@@ -16,6 +16,8 @@ from .plugin_set import PluginSet
 from .plugins_file import NamedSetting, read_settings
 from .policy import SchedulingPolicy
 from .registry import PluginContext, Provider
+from .speculation import Speculator
+from .speculation_settings import SpeculationSettings
 
 _HOOK_OF_SLOT = {kind: hook for hook, kind in SLOT_HOOKS.items()}
 
@@ -28,6 +30,9 @@ class BuiltPlugins:
     choices: Mapping[str, Choice]
     """The provider of each slot."""
     order: SchedulingPolicy = field(init=False)
+    speculator: Speculator = field(init=False)
+    """The speculative method itself; "none" is one, too."""
+    speculation: SpeculationSettings
     preemption_modes: tuple[str, ...] = ()
     """The modes that the chosen preemption mode may answer."""
     sources: dict[str, Source] = field(default_factory=dict)
@@ -41,11 +46,14 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
     for plugin in extra:
         plugins.add(plugin)
     plugins.refuse_failures()
-    built = BuiltPlugins(plugins=plugins, choices=choose(config, plugins))
+    built = BuiltPlugins(
+        plugins=plugins, choices=choose(config, plugins), speculation=config.speculation()
+    )
     plugins.refuse_failures()  # a choice may have made another plugin necessary
     _check_named(plugins)
     built.order = fill_slot(built, "scheduling_policy")
     fill_slot(built, "scheduler")
+    built.speculator = fill_slot(built, "speculative_method")
     built.preemption_modes = tuple(fill_slot(built, "preemption_mode").modes)
     _build_watchers(built, PluginContext(config=config))
     built.sources.update((name, p.source) for name, p in plugins.loaded.items())

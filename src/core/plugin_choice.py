@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .config import EngineConfig, flag
 from .errors import ConfigError, PluginError
@@ -11,7 +11,11 @@ from .log import get_logger
 from .plugin_set import PluginSet
 from .plugins_file import SlotSetting, Table
 from .registry import SLOTS, Provider, label
+from .speculation_settings import OPTION_FLAGS, SpeculationSettings
 
+SPECULATION = "speculative_method"
+NO_SPECULATION = "none"
+"""The provider of that slot that stands for none at all."""
 _log = get_logger("plugins")
 
 
@@ -36,7 +40,9 @@ class Choice:
 
 def choose(config: EngineConfig, plugins: PluginSet) -> dict[str, Choice]:
     """The provider of every slot. Raises PluginError or ConfigError in one line."""
-    return {slot: _choose(slot, _flagged(slot, config, plugins), plugins) for slot in SLOTS}
+    choices = {slot: _choose(slot, _flagged(slot, config, plugins), plugins) for slot in SLOTS}
+    choices[SPECULATION] = _speculate(choices[SPECULATION], config.speculation())
+    return choices
 
 
 def chosen_names(choices: Mapping[str, Choice]) -> dict[str, str]:
@@ -71,6 +77,32 @@ def _choose(slot: str, flagged: str | None, plugins: PluginSet) -> Choice:
         )
         options = {}
     return _made(providers, flagged, options, setting.origin)
+
+
+def _speculate(choice: Choice, settings: SpeculationSettings) -> Choice:
+    """With what the flags say about the speculative method. Raises ConfigError if it is no use."""
+    name = choice.provider.name
+    needs = {o.name: o.default == "required" for o in choice.provider.describe().options}
+    if name == NO_SPECULATION and settings.given and settings.method is None:
+        raise ConfigError(
+            f"{' and '.join(settings.given)} has no effect without a method: say which, for example "
+            "--speculative-method ngram"
+        )
+    options = {**choice.options, **settings.options}
+    if "model" in settings.options and "model" not in needs:
+        raise ConfigError(
+            f"--speculative-model has no effect: the speculative method {name!r} takes no model"
+        )
+    if needs.get("model") and "model" not in options:
+        raise ConfigError(
+            f"the speculative method {name!r} needs a model: --speculative-model PATH, or "
+            '"model" in --speculative-config'
+        )
+    if not settings.options:
+        return choice
+    said = [flag for flag in settings.given if flag in OPTION_FLAGS]
+    origin = [choice.origin] if choice.options else []
+    return replace(choice, options=options, origin=" and ".join([*origin, *said]))
 
 
 def _made(providers: Sequence[Provider], name: str, options: Table, origin: str) -> Choice:
@@ -112,6 +144,8 @@ def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
 
 def _flagged(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
     """What a flag or the constructor says, --enable-chunked-prefill included."""
+    if slot == SPECULATION:
+        return config.speculation().method
     named: str | None = getattr(config, slot)
     if slot != "scheduler" or config.enable_chunked_prefill is None:
         return named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -32,7 +32,7 @@ from .fan_out import FanOut
 from .hook_checks import SLOT_HOOKS
 from .hook_timing import HookStats
 from .plugin_building import BuiltPlugins, build_plugins, fill_slot
-from .plugin_choice import chosen_names
+from .plugin_choice import NO_SPECULATION, SPECULATION, chosen_names
 from .plugin_info import PluginInfo, Source
 from .policy import (
     PreemptionCandidate,
@@ -42,6 +42,9 @@ from .policy import (
     StepView,
     Victim,
 )
+from .proposal_hook import NAME as PROPOSE
+from .proposal_hook import ProposalHook
+from .speculation import Draft, ProposalBatch, SpeculationLimits
 from .waiting_order import AnyRequest, WaitingOrder
 
 __all__ = ["PluginHost", "PluginInfo"]
@@ -87,10 +90,14 @@ class PluginHost:
                 self._failures,
             )
             for hook, slot in SLOT_HOOKS.items()
+            if hook != PROPOSE
         }
         self._schedule, self._preempt = self._decisions["schedule"], self._decisions["preempt"]
         self._events = {event: self._fan_out(hook) for event, hook in EVENTS.items()}
         self._metrics = self._fan_out("render_metrics")
+        self.speculator: ProposalHook | None = self._make_speculator(built)
+        """What guesses the next tokens; its `propose` belongs to the device thread. None: nothing
+        does."""
         self._admit = AdmissionHook(self._hook.admit, self._sources, self._failures)
         self._failures.emit = self.emit
 
@@ -120,6 +127,11 @@ class PluginHost:
             choice.options,
             choice.origin,
         )
+
+    @property
+    def speculation_limits(self) -> SpeculationLimits | None:
+        """How the engine speculates, final once the model is loaded; None: not at all."""
+        return self.speculator.limits if self.speculator else None
 
     @property
     def uses_swap(self) -> bool:
@@ -154,6 +166,17 @@ class PluginHost:
             return last_come(candidates)
         victim: Victim | None = answer
         return victim
+
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
+        """One draft per request, within its bounds, and never an exception. On the device thread."""
+        return (
+            self.speculator.propose(batch) if self.speculator else [Draft()] * len(batch.requests)
+        )
+
+    def flush(self) -> None:
+        """Tell logs and observers what happened in `propose`; the engine calls it in each commit."""
+        if self.speculator is not None:
+            self.speculator.flush()
 
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
         """The first refusal, or None. Raises RequestFailedError if a doorkeeper failed."""
@@ -203,8 +226,22 @@ class PluginHost:
     def hook_stats(self) -> dict[str, HookStats]:
         """Calls, time and failures of every hook that the engine reached, since the start."""
         hooks: list[DecisionHook | AdmissionHook | FanOut] = [*self._decisions.values()]
+        if self.speculator is not None:
+            hooks.append(self.speculator.hook)
         hooks += [self._admit, *self._events.values(), self._metrics]
         return {hook.name: replace(hook.stats, slow=hook.stats.slow.copy()) for hook in hooks}
+
+    def _make_speculator(self, built: BuiltPlugins) -> ProposalHook | None:
+        if self.names[SPECULATION] == NO_SPECULATION:
+            return None
+        return ProposalHook(
+            built.speculator,
+            built.choices[SPECULATION].provider.source,
+            built.speculation,
+            built.plugins.manager,
+            built.sources,
+            self._failures,
+        )
 
     def _fan_out(self, hook: str) -> FanOut:
         return FanOut(getattr(self._hook, hook), self._sources, self._failures)

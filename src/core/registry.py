@@ -23,12 +23,19 @@ from .policy import (
     Victim,
 )
 from .provider_options import build_options, describe_options, refuse_options
+from .speculation import Draft, ProposalBatch
 from .suggest import did_you_mean
 
 if TYPE_CHECKING:
     from .client import Load
 
-SLOTS = ("scheduler", "scheduling_policy", "preemption_mode", "attention_backend")
+SLOTS = (
+    "scheduler",
+    "scheduling_policy",
+    "preemption_mode",
+    "attention_backend",
+    "speculative_method",
+)
 """Kinds of which exactly one provider is chosen."""
 KINDS = (*SLOTS, "observer", "admission")
 """All kinds; of the last two, every one that an enabled plugin offers is built."""
@@ -38,6 +45,7 @@ _REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "scheduling_policy": ("key", "uses_priority"),
     "preemption_mode": ("preempt", "modes"),
     "attention_backend": ("reasons_against", "__call__"),
+    "speculative_method": ("propose",),
     "admission": ("admit",),
 }
 
@@ -60,6 +68,15 @@ class PreemptionMode(Protocol):
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
     ) -> Victim | None: ...
+
+
+class SpeculativeMethod(Protocol):
+    """What a speculative method's factory returns; `propose` is marked with @hookimpl.
+
+    One that needs the executor has `prepare(support)`, too: see Speculator in speculation.py.
+    """
+
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]: ...
 
 
 class Admission(Protocol):
@@ -162,6 +179,20 @@ class Registry:
         its `reasons_against` that makes a backend when called with an AttentionSpec.
         """
         self._offer("attention_backend", name, factory, options, aliases)
+
+    def speculative_method(
+        self,
+        name: str,
+        factory: Callable[..., SpeculativeMethod],
+        *,
+        options: type[Any] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Offer who guesses the tokens to come, chosen by --speculative-method.
+
+        `--speculative-model` and the keys of `--speculative-config` fill its options.
+        """
+        self._offer("speculative_method", name, factory, options, aliases)
 
     def observer(
         self, name: str, factory: Callable[..., object], *, options: type[Any] | None = None

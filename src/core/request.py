@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from .blocks import hash_block
+from .draft_history import DraftHistory
 from .outputs import FinishReason
 from .sampling_params import SamplingParams
 
@@ -66,6 +67,8 @@ class Request:
     """Tokens granted in open plans."""
     num_inflight_samples: int = 0
     """Tokens that open plans will sample."""
+    num_proposed_tokens: int = 0
+    """Draft tokens that the executor holds for its next grant."""
     num_open_plans: int = 0
     """Open plans that compute it or copy its blocks; its blocks stay until they are committed."""
     block_ids: list[int] = field(default_factory=list)
@@ -77,6 +80,14 @@ class Request:
     num_cached_tokens: int = 0
     num_counted_prompt_tokens: int = 0
     """Prompt tokens already in the statistics, so that recomputing does not count them again."""
+    num_drafts: int = 0
+    """Steps in its life that verified drafts of it."""
+    num_draft_tokens: int = 0
+    """Draft tokens that were verified in its life."""
+    num_accepted_tokens: int = 0
+    """Those that were accepted."""
+    draft_history: DraftHistory | None = None
+    """How its drafts did, once there were some."""
     last_served_step: int = 0
     finish_reason: FinishReason | None = None
     first_scheduled_time: float | None = None

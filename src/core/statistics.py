@@ -16,6 +16,10 @@ class StepTally:
     num_generation_tokens: int = 0
     time_to_first_tokens: list[float] = field(default_factory=list)
     inter_token_latencies: list[float] = field(default_factory=list)
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    accepted_tokens_per_pos: list[int] = field(default_factory=list)
 
     def count_prompt(self, request: Request) -> None:
         """Count prompt tokens that became available (computed or cached), each once in its life."""
@@ -23,6 +27,19 @@ class StepTally:
         if available > request.num_counted_prompt_tokens:
             self.num_prompt_tokens += available - request.num_counted_prompt_tokens
             request.num_counted_prompt_tokens = available
+
+    def count_draft(self, request: Request, num_tokens: int, num_accepted: int) -> None:
+        """Count one draft, of which the first `num_accepted` tokens were right."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_tokens
+        self.num_accepted_tokens += num_accepted
+        per_pos = self.accepted_tokens_per_pos
+        per_pos += [0] * (num_tokens - len(per_pos))
+        for i in range(num_accepted):
+            per_pos[i] += 1
+        request.num_drafts += 1
+        request.num_draft_tokens += num_tokens
+        request.num_accepted_tokens += num_accepted
 
     def count_token(self, request: Request, now: float) -> None:
         """Count one generated token, and note its time in the request."""
@@ -51,6 +68,8 @@ def describe_finished(request: Request, now: float) -> FinishedRequest:
         queue_time=_between(request.arrival_time, request.first_scheduled_time),
         prefill_time=_between(request.first_scheduled_time, request.first_token_time),
         decode_time=_between(request.first_token_time, request.last_token_time),
+        num_draft_tokens=request.num_draft_tokens,
+        num_accepted_tokens=request.num_accepted_tokens,
     )
 
 

@@ -44,6 +44,23 @@ class PendingGrant:
     start: int = 0
     """Tokens that need no computing: hits, or what was swapped in."""
     is_start: bool = False
+    samples: bool = False
+    """Whether it reaches the last known token."""
+    num_draft_tokens: int = 0
+    """Drafts to verify, beyond `num_tokens`."""
+    max_draft_tokens: int = 0
+    num_lookahead_tokens: int = 0
+
+    @property
+    def end(self) -> int:
+        """Position behind the last token that it computes."""
+        computed = self.request.num_computed_tokens + self.request.num_inflight_tokens
+        return (self.start if self.is_start else computed) + self.num_tokens + self.num_draft_tokens
+
+    @property
+    def num_blocks(self) -> int:
+        """Length of the request's block table with this grant."""
+        return len(self.request.block_ids) + len(self.new_block_ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +132,34 @@ class Step:
             return self._extend(member, max_tokens)
         return self._start(member, max_tokens)
 
+    def add_drafts(self, pending: PendingGrant, num_tokens: int) -> None:
+        """Let a grant verify up to so many drafts. They take what is left, and preempt nobody."""
+        limit = self._token_limits.get(pending.request.request_id, self.budget + pending.num_tokens)
+        room = min(self.budget, limit - pending.num_tokens, self._num_free_slots(pending))
+        num_tokens = max(0, min(num_tokens, room))
+        self._take_slots(pending, num_tokens)
+        pending.num_draft_tokens = num_tokens
+        self.budget -= num_tokens
+
+    def ask_for_drafts(self, pending: PendingGrant, num_tokens: int, *, lookahead: bool) -> None:
+        """Have up to so many drafts proposed after this step. With `lookahead` every one needs a
+        slot behind the grant, and one more: of free blocks, or there will be fewer drafts."""
+        if lookahead:
+            num_tokens = max(0, min(num_tokens, self._num_free_slots(pending) - 1))
+            pending.num_lookahead_tokens = num_tokens + 1 if num_tokens else 0
+            self._take_slots(pending, pending.num_lookahead_tokens)
+        pending.max_draft_tokens = num_tokens
+
+    def _num_free_slots(self, pending: PendingGrant) -> int:
+        """KV slots behind a grant that cost nobody anything: in its own last block, and in blocks
+        that are available beyond the watermark. Those that were preempted have a better claim."""
+        blocks = 0 if self.preempted else max(0, self._pool.num_available - self._watermark())
+        return (pending.num_blocks + blocks) * self._pool.block_size - pending.end
+
+    def _take_slots(self, pending: PendingGrant, num_tokens: int) -> None:
+        missing = self._pool.num_blocks_for(pending.end + num_tokens) - pending.num_blocks
+        pending.new_block_ids += [self._pool.take() for _ in range(missing)]
+
     def _may_grant(self, request: Request) -> bool:
         return (
             self._is_open
@@ -134,7 +179,8 @@ class Step:
         return max(0, int(min(bounds)))
 
     def _extend(self, request: Request, max_tokens: int | None) -> int:
-        num_tokens = self._bound(request, request.num_uncomputed_tokens, max_tokens)
+        uncomputed = request.num_uncomputed_tokens
+        num_tokens = self._bound(request, uncomputed, max_tokens)
         if not num_tokens:
             return 0
         end = request.num_computed_tokens + request.num_inflight_tokens + num_tokens
@@ -142,7 +188,9 @@ class Step:
         if missing > 0 and not self._make_room(request, missing):
             return 0
         blocks = [self._pool.take() for _ in range(missing)]
-        return self._grant(PendingGrant(request, num_tokens, blocks))
+        return self._grant(
+            PendingGrant(request, num_tokens, blocks, samples=num_tokens == uncomputed)
+        )
 
     def _start(self, request: Request, max_tokens: int | None) -> int:
         if not self._may_start(request):
@@ -164,8 +212,9 @@ class Step:
             self._swap_in(request, blocks, len(hits))
         self._num_running += 1
         self._claims.discard(request.rank)
+        samples = num_tokens == request.num_tokens - start
         return self._grant(
-            PendingGrant(request, num_tokens, blocks, num_hit_tokens, start, is_start=True)
+            PendingGrant(request, num_tokens, blocks, num_hit_tokens, start, True, samples)
         )
 
     def _swap_in(self, request: Request, blocks: Sequence[int], num_hits: int) -> None:

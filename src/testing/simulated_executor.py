@@ -2,18 +2,21 @@
 
 It sees only the plan. It writes (token, position) into simulated KV slots through the block table,
 and the next token is a hash of what it reads back. So one wrong block, chunk edge or stale slot
-changes the output, which `expected_tokens` gives without any engine.
+changes the output, which `expected_tokens` gives without any engine. The slots of rejected drafts
+keep what was written there, so that reading one of them changes the output, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.interfaces import ModelInfo
 from ..core.plan import BlockCopies, CopyDirection, Grant, RequestStart, StepPlan, StepResult
+from .simulated_asking import Propose, SimulatedAsking
+from .simulated_drafting import DraftingSettings, SimulatedDrafting
 
 EMPTY = (-1, -1)
 
@@ -40,6 +43,8 @@ class _Row:
     seed: int
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
+    drafts: tuple[int, ...] = ()
+    """Between steps what was proposed; in a step those of them that it verifies."""
 
 
 class SimulatedExecutor:
@@ -53,7 +58,11 @@ class SimulatedExecutor:
         num_host_blocks: int = 0,
         vocab_size: int = 1000,
         max_model_len: int = 2**20,
+        drafting: DraftingSettings | None = None,
+        propose: Propose | None = None,
     ) -> None:
+        """Drafts are simulated by `drafting`, or come from a speculator's `propose`; both None:
+        nothing is proposed."""
         self.info = ModelInfo(
             name="simulated",
             architecture="Simulated",
@@ -70,6 +79,10 @@ class SimulatedExecutor:
         self._slots = [EMPTY] * (num_blocks * block_size)
         self._host_slots = [EMPTY] * (num_host_blocks * block_size)
         self._rows: dict[str, _Row] = {}
+        self._drafting = (
+            None if drafting is None else SimulatedDrafting(drafting, self._next_token, vocab_size)
+        )
+        self._asking = None if propose is None else SimulatedAsking(propose)
         self._last_step = 0
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -80,12 +93,17 @@ class SimulatedExecutor:
             self._rows.pop(request_id, None)
         for start in plan.starts:
             self._take(start, plan)
+        if self._asking is not None:
+            self._asking.follow(plan)
         for copies in plan.copies:
             self._copy(copies)
         for grant in plan.grants:  # all of a step's KV is written before any of it is read
             self._write(grant)
+        token_ids = tuple(self._sample(grant) for grant in plan.grants)
         return StepResult(
-            step_id=plan.step_id, token_ids=tuple(self._sample(grant) for grant in plan.grants)
+            step_id=plan.step_id,
+            token_ids=token_ids,
+            num_proposed_tokens=self._propose(plan),
         )
 
     def crash(self, plan: StepPlan) -> None:
@@ -104,7 +122,8 @@ class SimulatedExecutor:
             row = self._rows.pop(grant.request_id, None)
             if row is not None:
                 row.block_table.extend(grant.new_block_ids)
-                for position in range(grant.start, grant.start + grant.num_tokens):
+                end = grant.start + grant.num_tokens + grant.num_lookahead_tokens
+                for position in range(grant.start, end):
                     self._slots[self._slot(row, position)] = EMPTY
 
     def close(self) -> None:
@@ -140,20 +159,75 @@ class SimulatedExecutor:
         )
         row.block_table.extend(grant.new_block_ids)
         assert len(set(row.block_table)) == len(row.block_table), "a block stands twice in a table"
+        assert len(row.drafts) >= grant.num_draft_tokens, "drafts are granted that nobody proposed"
+        row.drafts = row.drafts[: grant.num_draft_tokens]  # the others are forgotten
+        known = len(row.token_ids)
+        assert not row.drafts or grant.start + grant.num_tokens == known + len(row.drafts), (
+            "drafts come after the last known token"
+        )
+        tokens = [*row.token_ids, *row.drafts]
         for position in range(grant.start, grant.start + grant.num_tokens):
-            self._slots[self._slot(row, position)] = (row.token_ids[position], position)
+            self._slots[self._slot(row, position)] = (tokens[position], position)
         row.num_computed += grant.num_tokens
 
     def _sample(self, grant: Grant) -> tuple[int, ...]:
+        """Accepted drafts and one token more."""
         row = self._rows.get(grant.request_id)
         if row is None or not grant.samples:
             return ()
-        assert row.num_computed == len(row.token_ids), "only the last known token is sampled after"
+        first = len(row.token_ids)
+        assert row.num_computed == first + len(row.drafts), (
+            "only the last known token is sampled after"
+        )
         tokens, positions = zip(*self._read(row), strict=True)
         assert positions == tuple(range(row.num_computed)), "KV was overwritten"
-        token = next_token(tokens, row.seed, self.info.vocab_size)
-        row.token_ids.append(token)
-        return (token,)
+        for draft in (*row.drafts, None):
+            token = self._next_token(tokens[: len(row.token_ids)], row.seed)
+            row.token_ids.append(token)
+            if token != draft:
+                break
+        row.num_computed = len(row.token_ids) - 1
+        row.drafts = ()
+        return tuple(row.token_ids[first:])
+
+    def _propose(self, plan: StepPlan) -> tuple[int, ...] | None:
+        """Drafts for the next step; then both sides know which blocks are not needed."""
+        if self._drafting is None and self._asking is None:
+            return None
+        found = [(grant, self._rows.get(grant.request_id)) for grant in plan.grants]
+        pairs = [(grant, row) for grant, row in found if row is not None]
+        for grant, row in pairs:
+            self._write_lookahead(row, grant)
+        drafts = self._drafts(pairs, plan.draft_token_budget)
+        for grant, row in pairs:
+            row.drafts = drafts.get(grant.request_id, ())
+            if grant.gives_back:
+                size = self.info.block_size
+                del row.block_table[-(-(len(row.token_ids) + len(row.drafts)) // size) :]
+        return tuple(0 if row is None else len(row.drafts) for _, row in found)
+
+    def _drafts(
+        self, pairs: Sequence[tuple[Grant, _Row]], token_budget: int
+    ) -> Mapping[str, tuple[int, ...]]:
+        if self._asking is not None:
+            return self._asking.drafts([(g, row.token_ids) for g, row in pairs], token_budget)
+        assert self._drafting is not None
+        propose = self._drafting.propose
+        return {g.request_id: propose(r.token_ids, r.seed, g.max_draft_tokens) for g, r in pairs}
+
+    def _write_lookahead(self, row: _Row, grant: Grant) -> None:
+        """As a draft model does while it proposes: these slots must be there, and nobody else's."""
+        if self._drafting is None or not self._drafting.settings.limits.needs_lookahead:
+            return
+        end = grant.start + grant.num_tokens
+        assert grant.num_lookahead_tokens > grant.max_draft_tokens or not grant.max_draft_tokens, (
+            "drafts are asked for without slots for their KV"
+        )
+        for position in range(end, end + grant.num_lookahead_tokens):
+            self._slots[self._slot(row, position)] = EMPTY
+
+    def _next_token(self, history: Sequence[int], seed: int) -> int:
+        return next_token(history, seed, self.info.vocab_size)
 
     def _read(self, row: _Row) -> list[tuple[int, int]]:
         """(token, position) of every slot that the row has computed, in order."""

@@ -9,8 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tokenmill.testing.simulated_executor import expected_tokens
+from tokenmill.core.async_engine import AsyncEngine, EngineParts
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.speculation import Draft, ProposalBatch
+from tokenmill.testing.simulated_executor import SimulatedExecutor, expected_tokens
+from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
+from ..core.drafting_plugins import Drafting
 from .serving import Served, SteeredExecutor, serve_engine, toy_engine
 
 SEED = 7
@@ -161,3 +167,38 @@ def test_a_request_that_takes_too_long_ends_with_what_it_has() -> None:
         assert (choice["finish_reason"], choice["stop_reason"]) == ("abort", "request_timeout")
         assert expected("abc", 900).startswith(choice["text"])
         served.wait_idle()
+
+
+def peek(batch: ProposalBatch) -> list[Draft]:
+    """What the simulated model will say to ASK, and then a token that is wrong."""
+    coming = [expected_tokens(request.token_ids, 2, SEED, 1000) for request in batch.requests]
+    return [
+        Draft(token_ids=(right, (other + 1) % 1000)[: request.max_draft_tokens])
+        for (right, other), request in zip(coming, batch.requests, strict=True)
+    ]
+
+
+def test_guessed_tokens_are_in_the_usage() -> None:
+    def build(config: EngineConfig, progress: Any) -> EngineParts:
+        plugins = PluginHost.load(config, extra=[Drafting(peek)])
+        assert plugins.speculator is not None
+        executor = SimulatedExecutor(
+            num_blocks=256, block_size=4, propose=plugins.speculator.propose
+        )
+        return EngineParts(executor=executor, tokenizer=ToyTokenizer(), plugins=plugins)
+
+    config = EngineConfig(
+        disable_log_stats=True,
+        async_scheduling=False,  # a step that is planned ahead has no drafts
+        speculative_method="drafting",
+        speculative_adaptive=False,
+    )
+    with serve_engine(AsyncEngine(config, build)) as served, served.client() as http:
+        answer = whole(http, max_tokens=7)
+        assert answer["choices"][0]["text"] == expected("abc", 7)
+        details = answer["usage"]["completion_tokens_details"]
+        # The first token, then twice one guessed right, one wrong, and one from the model; near
+        # max_tokens nothing is guessed any more.
+        assert details == {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 2}
+        events = streamed(http, max_tokens=7, stream_options={"include_usage": True})
+        assert events[-1]["usage"]["completion_tokens_details"] == details

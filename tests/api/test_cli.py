@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ("serve", "generate", "chat", "plugins", "model")
+COMMANDS = ("serve", "generate", "chat", "plugins", "model", "draft")
 
 
 def tokenmill(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tokenmill.backends.attention.pair import as_one
+from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.core.plugin_discovery import OWN_DISTRIBUTION, find_installed
+from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import (
+    AttentionConformance,
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
+    SpeculatorConformance,
 )
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
 
@@ -46,6 +53,32 @@ class TestOwnPreemptionModes(PreemptionConformance):
         return request.param.make
 
 
+class TestOwnAttentionBackends(AttentionConformance):
+    """Those for GPUs are skipped where there is none; their own tests have them emulated."""
+
+    @pytest.fixture(params=of_kind("attention_backend"), ids=lambda subject: subject.name)
+    def attention_backend(self, request: pytest.FixtureRequest) -> Any:
+        return request.param.make()
+
+
+class TestPairedAttentionBackends(AttentionConformance):
+    @pytest.fixture
+    def attention_backend(self) -> Any:
+        return as_one((TorchAttention, TorchAttention))
+
+
+class TestOwnSpeculators(SpeculatorConformance):
+    @pytest.fixture(params=of_kind("speculative_method"), ids=lambda subject: subject.name)
+    def speculative_method(self, request: pytest.FixtureRequest) -> object:
+        return request.param.make
+
+
+class TestOtherNgrams(SpeculatorConformance):
+    @pytest.fixture(params=[{"prompt_lookup_max": 1}, {"prompt_lookup_min": 5}], ids=str)
+    def speculative_method(self, request: pytest.FixtureRequest) -> object:
+        return NgramSpeculator(NgramOptions(**request.param))
+
+
 class TestOwnObservers(ObserverConformance):
     @pytest.fixture(params=of_kind("observer"), ids=lambda subject: subject.name)
     def observer(self, request: pytest.FixtureRequest) -> object:
@@ -55,4 +88,6 @@ class TestOwnObservers(ObserverConformance):
 def test_each_of_them_is_put_to_a_suite() -> None:
     names = {subject.name for subject in SUBJECTS}
     assert {"chunked", "prefill-first", "fcfs", "priority", "recompute", "swap"} <= names
+    assert {"cpu", "torch", "triton", "cuda-paged", "flash-attn", "xformers"} <= names
+    assert {"none", "ngram", "draft-model"} <= names
     assert {"prometheus", "stats-log", "preemption-log"} <= names

@@ -22,6 +22,8 @@ FOLDERS = {
     "shortest-job-first": EXAMPLES / "plugin-shortest-job-first",
     "audit-log": EXAMPLES / "plugin-audit-log",
     "cost-aware": EXAMPLES / "plugin-cost-aware-preemption",
+    "sdpa-attention": EXAMPLES / "plugin-sdpa-attention",
+    "suffix-automaton": EXAMPLES / "plugin-suffix-automaton",
 }
 SETTINGS = """
 [plugins]
@@ -34,6 +36,10 @@ ageing = 50
 [preemption_mode]
 use = "cost-aware"
 swap_overhead = 10.0
+
+[speculative_method]
+use = "suffix-automaton"
+min_match = 2
 
 [observer.audit-log]
 path = "requests.jsonl"
@@ -94,6 +100,7 @@ def test_they_are_chosen_and_configured_in_plugins_toml(tmp_path: Path) -> None:
     host.emit(Stopping())
     assert host.names["scheduler"] == "shortest-job-first"
     assert host.names["preemption_mode"] == "cost-aware"
+    assert host.names["speculative_method"] == "suffix-automaton"
     assert host.uses_swap
     [line] = (tmp_path / "requests.jsonl").read_text().splitlines()
     assert json.loads(line)["event"] == "stopping"
@@ -105,7 +112,7 @@ def test_a_policy_is_also_chosen_by_a_flag_alone() -> None:
 
 
 def test_it_passes_the_kit_without_a_line_of_code() -> None:
-    """One of them here; the tests of all three contain the suites."""
+    """One of them here; the tests of all contain the suites."""
     assert run_check("audit-log") == 0
 
 

@@ -15,9 +15,11 @@ from tokenmill.core.plugin_host import PluginHost
 from tokenmill.core.registry import Registry
 from tokenmill.testing import (
     AdmissionConformance,
+    AttentionConformance,
     ObserverConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
+    SpeculatorConformance,
     conformance,
 )
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
@@ -77,6 +79,24 @@ def test_the_wrapper_passes_the_kit(packages: Packages) -> None:
     suite.test_nobody_starves(subject.make)
     for shape in conformance.workload.SHAPES:
         suite.test_it_decides_every_step_itself(subject.make, shape)
+
+
+def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples/plugin-sdpa-attention"))
+    found: dict[str, Any] = {}
+    exec(MODULES[3], found)
+    suite = found["TestOnTheCPU"]
+    assert issubclass(suite, AttentionConformance)
+    assert suite.device is not AttentionConformance.device
+
+
+def test_the_speculative_method_passes_the_kit(packages: Packages) -> None:
+    [code] = [code for code in MODULES if "speculative_method" in code]
+    subject = subjects(packages, code)["speculative_method"]
+    suite = SpeculatorConformance()
+    suite.test_every_request_gets_one_draft(subject.make)
+    suite.test_no_draft_is_longer_than_asked(subject.make)
+    suite.test_each_request_is_guessed_for_on_its_own(subject.make)
 
 
 def test_the_options_are_understood(packages: Packages) -> None:

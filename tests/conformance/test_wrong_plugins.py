@@ -18,10 +18,25 @@ import pytest
 
 from tokenmill.testing import conformance
 
-from .wrong import admissions, observers, orders, packages, preemptions, schedulers
+from .wrong import (
+    admissions,
+    attentions,
+    observers,
+    orders,
+    packages,
+    preemptions,
+    schedulers,
+    speculators,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNS = ((schedulers,), (preemptions,), (orders, packages, observers, admissions))
+RUNS = (
+    (schedulers,),
+    (preemptions,),
+    (attentions,),
+    (orders, packages, observers, admissions),
+    (speculators,),
+)
 """What runs in one process, each of about the same length."""
 WRONG = {
     name: cls

@@ -18,6 +18,7 @@ from tokenmill.core.registry import Registry
 from tokenmill.core.request import PromptGroup, Request
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.step import StepLimits
+from tokenmill.testing.simulated_drafting import DraftingSettings
 from tokenmill.testing.simulated_executor import SimulatedExecutor, expected_tokens
 
 
@@ -79,6 +80,7 @@ class Bench:
         max_model_len: int = 2**20,
         max_num_queued_reqs: int = 1000,
         watermark_blocks: int = 0,
+        drafting: DraftingSettings | None = None,
         schedule: Callable[[StepView], None] | None = None,
         **config: Any,
     ) -> None:
@@ -86,7 +88,9 @@ class Bench:
         if schedule:
             config["scheduler"] = "custom"
         self.plugins = PluginHost.load(EngineConfig(**config), extra=extra)
-        self.executor = SimulatedExecutor(num_blocks=num_blocks, block_size=block_size)
+        self.executor = SimulatedExecutor(
+            num_blocks=num_blocks, block_size=block_size, drafting=drafting
+        )
         self.core = EngineCore(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -101,6 +105,7 @@ class Bench:
             plugins=self.plugins,
             max_num_queued_reqs=max_num_queued_reqs,
             max_inflight=max_inflight,
+            speculation=None if drafting is None else drafting.limits,
         )
         self.now = 0.0
         self.requests: dict[str, Request] = {}

@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tokenmill.core.errors import InvalidRequestError
 from tokenmill.core.outputs import FinishReason
+from tokenmill.core.speculation import SpeculationLimits
+from tokenmill.testing.simulated_drafting import DraftingSettings
 
 from .engines import Bench, wild
 
@@ -27,6 +29,9 @@ class EngineMachine(RuleBasedStateMachine):
         caching=st.booleans(),
         max_inflight=st.integers(1, 2),
         scheduler=st.sampled_from(["chunked", "prefill-first", "wild"]),
+        num_speculative_tokens=st.integers(0, 8),
+        is_adaptive=st.booleans(),
+        needs_lookahead=st.booleans(),
         seed=st.integers(0, 1000),
     )
     def start(
@@ -38,12 +43,23 @@ class EngineMachine(RuleBasedStateMachine):
         caching: bool,
         max_inflight: int,
         scheduler: str,
+        num_speculative_tokens: int,
+        is_adaptive: bool,
+        needs_lookahead: bool,
         seed: int,
     ) -> None:
         policy = (
             {"schedule": wild(random.Random(seed))}
             if scheduler == "wild"
             else {"scheduler": scheduler}
+        )
+        drafting = DraftingSettings(
+            limits=SpeculationLimits(
+                num_speculative_tokens=num_speculative_tokens,
+                is_adaptive=is_adaptive,
+                needs_lookahead=needs_lookahead,
+            ),
+            seed=seed,
         )
         self.bench = Bench(
             num_blocks=num_blocks,
@@ -53,6 +69,7 @@ class EngineMachine(RuleBasedStateMachine):
             enable_prefix_caching=caching,
             max_inflight=max_inflight,
             scheduling_policy="priority",
+            drafting=drafting if num_speculative_tokens else None,
             **policy,  # type: ignore[arg-type]
         )
 

@@ -33,6 +33,7 @@ def test_the_packaged_file_fills_every_slot() -> None:
         "scheduling_policy": "fcfs",
         "preemption_mode": "recompute",
         "attention_backend": "auto",
+        "speculative_method": "none",
     }
     assert settings.strict is True
 

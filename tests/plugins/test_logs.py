@@ -66,6 +66,20 @@ def test_preemptions_are_in_the_stats_line_if_there_were_any(
     assert "prefix_cache_hit_rate" not in line
 
 
+def test_drafts_are_in_the_stats_line_if_there_were_any(caplog: pytest.LogCaptureFixture) -> None:
+    stats = StatsLog(StatsLogOptions())
+    for num_accepted in (3, 0):
+        stats.on_step(step_done(num_drafts=1, num_draft_tokens=4, num_accepted_tokens=num_accepted))
+    stats.write(10.0)
+    stats.on_step(step_done())
+    stats.write(10.0)
+    first, second = lines(caplog, "engine_stats")
+    assert first["mean_acceptance_length"] == "2.50"
+    assert first["draft_acceptance_rate"] == "37.5%"
+    assert first["accepted_throughput"] == "0.3 tokens/s"
+    assert "mean_acceptance_length" not in second
+
+
 def test_an_idle_engine_is_silent(caplog: pytest.LogCaptureFixture) -> None:
     stats = StatsLog(StatsLogOptions())
     stats.on_step(step_done())

@@ -110,6 +110,26 @@ def test_a_step_moves_counters_gauges_and_latencies(metrics: PrometheusMetrics) 
     assert seen.value("vllm:iteration_tokens_total_sum") == 64
 
 
+def test_drafts_are_counted_also_by_position(metrics: PrometheusMetrics) -> None:
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+    assert scrape(metrics).value("vllm:spec_decode_num_drafts_total") == 0
+    assert not scrape(metrics).families[name].samples
+    for counts in ((2, 1), (1, 1, 1), ()):
+        metrics.on_step(
+            step_done(
+                num_drafts=2,
+                num_draft_tokens=5,
+                num_accepted_tokens=sum(counts),
+                accepted_tokens_per_pos=counts,
+            )
+        )
+    seen = scrape(metrics)
+    assert seen.value("vllm:spec_decode_num_drafts_total") == 6
+    assert seen.value("vllm:spec_decode_num_draft_tokens_total") == 15
+    assert seen.value("vllm:spec_decode_num_accepted_tokens_total") == 6
+    assert [seen.value(f"{name}_total", position=str(i)) for i in range(3)] == [3, 2, 1]
+
+
 def test_a_value_falls_into_the_first_bucket_that_holds_it(metrics: PrometheusMetrics) -> None:
     metrics.on_step(step_done(inter_token_latencies=(0.01, 0.02, 100.0)))
     seen = scrape(metrics)

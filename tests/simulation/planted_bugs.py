@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core import engine, request, step
+from tokenmill.core import accepting, draft_planning, engine, request, step
 from tokenmill.core.blocks import BlockPool, hash_block
+from tokenmill.core.draft_planning import DraftPlanner
 from tokenmill.core.engine import EngineCore
 from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.fan_out import FanOut
 from tokenmill.core.outputs import FinishReason
+from tokenmill.core.plan import Grant
 from tokenmill.core.queues import RequestQueues
 from tokenmill.core.request import PromptGroup, Request, RequestStatus
-from tokenmill.core.step import PendingPreemption, Step
+from tokenmill.core.step import PendingGrant, PendingPreemption, Step
 
 Patch = pytest.MonkeyPatch
 BUGS: dict[str, Callable[[Patch], None]] = {}
@@ -67,7 +69,7 @@ def a_failed_step_publishes_its_blocks(patch: Patch) -> None:
         for grant, found in zip(plan.grants, opened.requests, strict=True):
             if found.status is RequestStatus.RUNNING:
                 found.num_computed_tokens += grant.num_tokens
-                self._publish(found)
+                accepting.publish(self.pool, found)
         return original(self, plan, message, now)
 
     patch.setattr(EngineCore, "fail", fail)
@@ -318,14 +320,14 @@ def a_stop_string_keeps_the_tokens_after_it(patch: Patch) -> None:
 
 @bug
 def one_token_too_many_is_generated(patch: Patch) -> None:
-    original = EngineCore._check_end
+    original = accepting.check_end
 
-    def check_end(self: EngineCore, found: Request, token_id: int) -> Any:
+    def check_end(found: Request, token_id: int, max_model_len: int) -> Any:
         if found.num_generated_tokens == found.max_tokens:
             return None, None
-        return original(self, found, token_id)
+        return original(found, token_id, max_model_len)
 
-    patch.setattr(EngineCore, "_check_end", check_end)
+    patch.setattr(accepting, "check_end", check_end)
     patch.setattr(
         Request,
         "num_uncomputed_tokens",
@@ -375,3 +377,208 @@ def a_wait_is_never_woken_from(patch: Patch) -> None:
         return None if self.wake_at is not None else original(self, now)
 
     patch.setattr(EngineCore, "plan", plan)
+
+
+@bug
+def rejected_drafts_are_published(patch: Patch) -> None:
+    original = accepting.publish
+
+    def publish(pool: BlockPool, found: Request) -> None:
+        num_slots = len(found.block_ids) * pool.block_size
+        kept, found.num_computed_tokens = (
+            found.num_computed_tokens,
+            min(found.num_tokens, num_slots),
+        )
+        try:
+            original(pool, found)
+        finally:
+            found.num_computed_tokens = kept
+
+    patch.setattr(engine, "publish", publish)
+
+
+@bug
+def rejected_drafts_count_as_computed(patch: Patch) -> None:
+    original = accepting.accept
+
+    def accept(found: Request, grant: Grant, token_ids: Sequence[int], most: int) -> Any:
+        run = original(found, grant, token_ids, most)
+        if token_ids:
+            found.num_computed_tokens += 1 + grant.num_draft_tokens - len(token_ids)
+        return run
+
+    patch.setattr(engine, "accept", accept)
+
+
+@bug
+def accepted_drafts_do_not_count_as_computed(patch: Patch) -> None:
+    original = accepting.accept
+
+    def accept(found: Request, grant: Grant, token_ids: Sequence[int], most: int) -> Any:
+        run = original(found, grant, token_ids, most)
+        found.num_computed_tokens -= max(0, len(run.token_ids) - 1)
+        return run
+
+    patch.setattr(engine, "accept", accept)
+
+
+@bug
+def a_stop_inside_a_run_is_overlooked(patch: Patch) -> None:
+    original = accepting.check_end
+    patch.setattr(accepting, "check_end", lambda *args: (None, None))
+
+    def accept(found: Request, grant: Grant, token_ids: Sequence[int], most: int) -> Any:
+        run = accepting.accept(found, grant, token_ids, most)
+        reason, stop = original(found, token_ids[-1], most) if token_ids else (None, None)
+        return type(run)(token_ids=run.token_ids, finish_reason=reason, stop_reason=stop)
+
+    patch.setattr(engine, "accept", accept)
+
+
+@bug
+def blocks_of_rejected_drafts_are_not_given_back(patch: Patch) -> None:
+    patch.setattr(engine, "give_back", lambda pool, found: None)
+
+
+@bug
+def blocks_of_proposed_drafts_are_given_back(patch: Patch) -> None:
+    original = accepting.give_back
+
+    def give_back(pool: BlockPool, found: Request) -> None:
+        kept, found.num_proposed_tokens = found.num_proposed_tokens, 0
+        original(pool, found)
+        found.num_proposed_tokens = kept
+
+    patch.setattr(engine, "give_back", give_back)
+
+
+@bug
+def blocks_are_given_back_twice(patch: Patch) -> None:
+    original = accepting.give_back
+
+    def give_back(pool: BlockPool, found: Request) -> None:
+        before = len(found.block_ids)
+        given = found.block_ids[:]
+        original(pool, found)
+        if len(found.block_ids) < before:
+            pool.drop(given[-1:])
+
+    patch.setattr(engine, "give_back", give_back)
+
+
+@bug
+def drafts_are_taken_that_were_never_proposed(patch: Patch) -> None:
+    original = draft_planning._num_ready
+
+    def num_ready(pending: PendingGrant) -> int:
+        return original(pending) + 1
+
+    patch.setattr(draft_planning, "_num_ready", num_ready)
+
+
+@bug
+def drafts_survive_a_preemption(patch: Patch) -> None:
+    original = EngineCore._requeue
+
+    def requeue(self: EngineCore, preemption: PendingPreemption) -> None:
+        kept = preemption.request.num_proposed_tokens
+        original(self, preemption)
+        preemption.request.num_proposed_tokens = kept
+
+    patch.setattr(EngineCore, "_requeue", requeue)
+    patch.setattr(draft_planning, "_num_ready", lambda p: p.request.num_proposed_tokens)
+
+
+@bug
+def drafts_that_were_not_granted_are_granted_later(patch: Patch) -> None:
+    original = EngineCore._grant
+
+    def grant(self: EngineCore, pending: PendingGrant) -> Grant:
+        kept = pending.request.num_proposed_tokens
+        made = original(self, pending)
+        pending.request.num_proposed_tokens = kept - pending.num_draft_tokens
+        return made
+
+    patch.setattr(EngineCore, "_grant", grant)
+    patch.setattr(engine._OpenPlan, "must_be_awaited", False)
+
+
+@bug
+def a_plan_runs_ahead_of_drafts(patch: Patch) -> None:
+    patch.setattr(engine._OpenPlan, "must_be_awaited", False)
+
+
+@bug
+def drafts_pass_max_tokens(patch: Patch) -> None:
+    original = DraftPlanner._room
+    patch.setattr(DraftPlanner, "_room", lambda self, pending: original(self, pending) + 1)
+
+
+@bug
+def drafts_pass_the_budget(patch: Patch) -> None:
+    original = Step.add_drafts
+
+    def add_drafts(self: Step, pending: PendingGrant, num_tokens: int) -> None:
+        budget, self.budget = self.budget, 10**6
+        original(self, pending, num_tokens)
+        self.budget = budget
+
+    patch.setattr(Step, "add_drafts", add_drafts)
+
+
+@bug
+def drafts_take_blocks_that_are_not_there(patch: Patch) -> None:
+    patch.setattr(Step, "_num_free_slots", lambda self, pending: 10**6)
+
+
+@bug
+def drafts_come_without_their_blocks(patch: Patch) -> None:
+    patch.setattr(Step, "_take_slots", lambda self, pending, num_tokens: None)
+
+
+@bug
+def drafts_preempt(patch: Patch) -> None:
+    original = Step._num_free_slots
+
+    def num_free_slots(self: Step, pending: PendingGrant) -> int:
+        for junior in self.running[1:]:
+            if junior.request_id not in self.grants and not self.preempted:
+                self._preempt(step.Victim(request=junior))
+        return original(self, pending)
+
+    patch.setattr(Step, "_num_free_slots", num_free_slots)
+
+
+@bug
+def lookahead_is_one_slot_short(patch: Patch) -> None:
+    original = Step._take_slots
+
+    def take_slots(self: Step, pending: PendingGrant, num_tokens: int) -> None:
+        original(self, pending, num_tokens - (pending.num_lookahead_tokens > 0))
+
+    patch.setattr(Step, "_take_slots", take_slots)
+
+
+@bug
+def drafts_of_a_dropped_step_keep_their_blocks(patch: Patch) -> None:
+    original = EngineCore._keep
+
+    def keep(self: EngineCore, decided: Step, succeeded: bool) -> bool:
+        is_kept = original(self, decided, succeeded)
+        if not is_kept and self._drafts is not None:
+            self._drafts.add_drafts(decided)
+        return is_kept
+
+    patch.setattr(EngineCore, "_keep", keep)
+
+
+@bug
+def acceptance_is_counted_as_all_of_the_draft(patch: Patch) -> None:
+    original = DraftPlanner.take_in
+
+    def take_in(self: DraftPlanner, *args: Any) -> None:
+        original(self, *args)
+        found, grant, result, row, _ = args
+        found.num_accepted_tokens += grant.num_draft_tokens - max(0, len(result.token_ids[row]) - 1)
+
+    patch.setattr(DraftPlanner, "take_in", take_in)

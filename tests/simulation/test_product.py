@@ -1,4 +1,5 @@
-"""Every scheduler x preemption mode x prefix cache x block size x pool: the tokens are right.
+"""Every scheduler x preemption mode x prefix cache x block size x pool, and with drafts x kind of
+speculator x length: the tokens are right.
 
 Life compares every token with the oracle; here it is asserted that what could go wrong took place.
 """
@@ -10,6 +11,7 @@ from itertools import product
 import pytest
 
 from tokenmill.core.step import StepLimits
+from tokenmill.testing.simulated_drafting import DraftingSettings
 from tokenmill.testing.simulation import Life, LifeSettings, Tally
 
 NUM_SEEDS = 2
@@ -20,7 +22,13 @@ AMPLE_TOKENS = 1536
 
 
 def make_settings(
-    scheduler: str, mode: str, caches: bool, block_size: int, is_starved: bool, max_inflight: int
+    scheduler: str,
+    mode: str,
+    caches: bool,
+    block_size: int,
+    is_starved: bool,
+    max_inflight: int,
+    drafting: DraftingSettings | None = None,
 ) -> LifeSettings:
     num_blocks = (STARVED_TOKENS if is_starved else AMPLE_TOKENS) // block_size
     return LifeSettings(
@@ -40,6 +48,7 @@ def make_settings(
             watermark_blocks=0,
             enable_prefix_caching=caches,
         ),
+        drafting=drafting,
     )
 
 
@@ -59,4 +68,22 @@ def test_tokens_are_right_and_memory_was_short_where_it_should_be(
     assert (tally.num_swaps > 10) is (is_starved and mode == "swap")
     if caches:
         assert tally.num_hit_tokens > 0
+    assert tally.num_plugin_failures == 0
+
+
+@pytest.mark.parametrize("num_tokens", range(1, 9))
+@pytest.mark.parametrize("like", ["like_ngram", "like_draft_model"])
+@pytest.mark.parametrize("caches", [False, True], ids=["uncached", "cached"])
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("scheduler", ["chunked", "prefill-first"])
+def test_drafts_change_no_token(
+    scheduler: str, mode: str, caches: bool, like: str, num_tokens: int
+) -> None:
+    drafting = getattr(DraftingSettings, like)(num_tokens, is_adaptive=False)
+    tally = Tally()
+    for max_inflight in (1, 2):
+        settings = make_settings(scheduler, mode, caches, 4, True, max_inflight, drafting)
+        tally.add(Life(num_tokens, settings).run())
+    assert tally.num_preemptions > 5 and (tally.num_swaps > 5) is (mode == "swap")
+    assert 0 < tally.num_accepted_tokens < tally.num_draft_tokens
     assert tally.num_plugin_failures == 0

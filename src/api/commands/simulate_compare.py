@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ..comparison import Comparison, describe, describe_times, print_json, print_tables
-from ..engine_flags import add_engine_flags, engine_config
+from ..engine_flags import SPECULATION, add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 from ..vary import Settings, vary
 
@@ -27,9 +27,10 @@ DEFAULT_VARY = "scheduler=chunked,prefill-first"
 LEFT_OUT = (
     "model", "tokenizer", "served_model_name", "dtype", "device", "seed", "generation_config",
     "max_logprobs", "gpu_memory_utilization", "attention_backend", "disable_log_stats",
-    "metrics_prefix",
+    "metrics_prefix", *SPECULATION,
 )  # fmt: skip
-"""Settings of the engine that change nothing here: the step times were measured with theirs."""
+"""Settings of the engine that change nothing here: the step times were measured with theirs, and
+made-up tokens cannot be guessed."""
 _RANDOM = {
     "num_prompts": (int, "requests (default: 100)"),
     "random_input_len": (int, "prompt tokens of a request, on average (default: 512)"),

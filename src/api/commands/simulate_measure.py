@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConfigError
-from ..engine_flags import add_engine_flags, engine_config
+from ..engine_flags import SPECULATION, add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ def add_measure_parser(verbs: Any) -> None:
         help="count the time that this process computes instead of what passes: what one thread "
         "would take on a CPU that it need not share",
     )  # fmt: skip
-    add_engine_flags(
-        parser, leave_out=("seed", "served_model_name", "metrics_prefix", "disable_log_stats")
-    )
+    left_out = ("seed", "served_model_name", "metrics_prefix", "disable_log_stats", *SPECULATION)
+    add_engine_flags(parser, leave_out=left_out)
     parser.set_defaults(run=_run)
 
 

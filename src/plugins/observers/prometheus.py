@@ -43,6 +43,9 @@ _COUNTERS: Mapping[str, str] = {
     "generation_tokens": "Tokens generated.",
     "prefix_cache_queries": "Tokens looked up in the prefix cache.",
     "prefix_cache_hits": "Tokens found in the prefix cache.",
+    "spec_decode_num_drafts": "Drafts of guessed tokens that were verified.",
+    "spec_decode_num_draft_tokens": "Guessed tokens that were verified.",
+    "spec_decode_num_accepted_tokens": "Guessed tokens that were right.",
 }
 _GAUGES: Mapping[str, str] = {
     "num_requests_running": "Requests that hold KV blocks.",
@@ -65,6 +68,7 @@ class PrometheusMetrics:
         self._reasons = Counter({reason.value: 0 for reason in FinishReason})
         self._preemptions = Counter({"recompute": 0, "swap": 0})
         self._failures: Counter[tuple[str, str, str]] = Counter()
+        self._accepted_per_position: list[int] = []
         self._gauges = dict.fromkeys(_GAUGES, 0.0)
         self._histograms = make_histograms(context.config.max_model_len or 1)
 
@@ -93,6 +97,7 @@ class PrometheusMetrics:
         counters["generation_tokens"] += event.num_generation_tokens
         counters["prefix_cache_queries"] += event.prefix_cache_queries
         counters["prefix_cache_hits"] += event.prefix_cache_hits
+        self._count_drafts(event)
         queries = counters["prefix_cache_queries"]
         hit_rate = counters["prefix_cache_hits"] / queries if queries else 0.0
         self._gauges["prefix_cache_hit_rate"] = hit_rate
@@ -156,11 +161,26 @@ class PrometheusMetrics:
             [*names, "plugin", "hook", "action"],
             {(*values, *key): count for key, count in self._failures.items()},
         )
+        yield self._labelled_counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Drafts whose guess at this position, 0 being the first, was right.",
+            [*names, "position"],
+            {(*values, str(i)): count for i, count in enumerate(self._accepted_per_position)},
+        )
         for name, histogram in self._histograms.items():
             family = HistogramMetricFamily(self._prefix + name, histogram.help, labels=names)
             buckets, total = histogram.sample()
             family.add_metric(values, buckets, total)
             yield family
+
+    def _count_drafts(self, event: StepDone) -> None:
+        self._counters["spec_decode_num_drafts"] += event.num_drafts
+        self._counters["spec_decode_num_draft_tokens"] += event.num_draft_tokens
+        self._counters["spec_decode_num_accepted_tokens"] += event.num_accepted_tokens
+        counts = self._accepted_per_position
+        counts += [0] * (len(event.accepted_tokens_per_pos) - len(counts))
+        for position, count in enumerate(event.accepted_tokens_per_pos):
+            counts[position] += count
 
     def _set_gauges(self, num_running: int, num_waiting: int, kv_cache_usage: float) -> None:
         self._gauges["num_requests_running"] = num_running

@@ -38,6 +38,9 @@ class Interval:
     num_preemptions: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 class StatsLog:
@@ -54,6 +57,9 @@ class StatsLog:
         self._interval.num_generation_tokens += event.num_generation_tokens
         self._interval.prefix_cache_queries += event.prefix_cache_queries
         self._interval.prefix_cache_hits += event.prefix_cache_hits
+        self._interval.num_drafts += event.num_drafts
+        self._interval.num_draft_tokens += event.num_draft_tokens
+        self._interval.num_accepted_tokens += event.num_accepted_tokens
         self._last = event
 
     @hookimpl
@@ -95,6 +101,12 @@ class StatsLog:
         if interval.prefix_cache_queries:
             rate = interval.prefix_cache_hits / interval.prefix_cache_queries
             fields["prefix_cache_hit_rate"] = f"{rate:.1%}"
+        if interval.num_drafts:  # each draft brings one more token than are accepted, as in vLLM
+            mean = 1 + interval.num_accepted_tokens / interval.num_drafts
+            fields["mean_acceptance_length"] = f"{mean:.2f}"
+            rate = interval.num_accepted_tokens / interval.num_draft_tokens
+            fields["draft_acceptance_rate"] = f"{rate:.1%}"
+            fields["accepted_throughput"] = f"{interval.num_accepted_tokens / seconds:.1f} tokens/s"
         _log.info("engine_stats", **fields)
 
 

@@ -6,17 +6,21 @@ Without code: `tokenmill plugins check NAME`. In a plugin's own tests: subclass 
 from __future__ import annotations
 
 from .admission import AdmissionConformance
+from .attention import AttentionConformance
 from .observer import ObserverConformance
 from .package import PackageConformance
 from .preemption import PreemptionConformance
 from .scheduler import SchedulerConformance
 from .scheduling_policy import SchedulingPolicyConformance
+from .speculator import SpeculatorConformance
 
 __all__ = [
     "AdmissionConformance",
+    "AttentionConformance",
     "ObserverConformance",
     "PackageConformance",
     "PreemptionConformance",
     "SchedulerConformance",
     "SchedulingPolicyConformance",
+    "SpeculatorConformance",
 ]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ...core.blocks import hash_root
 from ...core.engine import EngineCore, RequestUpdate
 from ...core.outputs import FinishReason
 from ...core.plan import StepPlan
 from ...core.plugin_host import PluginHost
+from ...core.proposal_hook import ProposalHook
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
+from ...core.speculation import SpeculationLimits
 from ...core.step import StepLimits
 from ..simulated_executor import SimulatedExecutor, expected_tokens
 from .hosting import FailureWatch, fresh, load_host
-from .workload import VOCAB_SIZE, EngineShape, Job
+from .simulated_support import SimulatedSupport
+from .workload import EngineShape, Job
 
 TURN_SECONDS = 0.05
 """By how much the engine's clock goes on from one turn to the next."""
@@ -28,7 +32,11 @@ class EngineBench:
         self.failures = FailureWatch()
         self.provider = fresh(given)
         plugins = load_host(kind, self.provider, self.failures, *watchers)
-        self.core = _make_core(shape, plugins)
+        speculator = plugins.speculator if kind == "speculative_method" else None
+        if speculator is not None:
+            speculator.prepare(SimulatedSupport(shape.vocab_size, shape.num_speculative_tokens))
+        self.core = _make_core(shape, plugins, speculator)
+        self._vocab_size = shape.vocab_size
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
         """What was asked for, out of reach of the plugin."""
@@ -41,7 +49,8 @@ class EngineBench:
             num_blocks=shape.num_blocks,
             block_size=shape.block_size,
             num_host_blocks=shape.num_host_blocks,
-            vocab_size=VOCAB_SIZE,
+            vocab_size=shape.vocab_size,
+            propose=None if speculator is None else speculator.propose,
         )
         self._open: deque[StepPlan] = deque()
 
@@ -113,7 +122,7 @@ class EngineBench:
         job = self.jobs[request_id]
         is_whole = self.reasons.get(request_id) is FinishReason.LENGTH
         length = job.max_tokens if is_whole else len(self.tokens[request_id])
-        return expected_tokens(job.prompt, length, _seed(request_id), VOCAB_SIZE)
+        return expected_tokens(job.prompt, length, _seed(request_id), self._vocab_size)
 
     def _commit(self) -> None:
         plan = self._open.popleft()
@@ -126,7 +135,9 @@ class EngineBench:
                 self.reasons[update.request_id] = update.finish_reason
 
 
-def _make_core(shape: EngineShape, plugins: PluginHost) -> EngineCore:
+def _make_core(
+    shape: EngineShape, plugins: PluginHost, speculator: ProposalHook | None
+) -> EngineCore:
     return EngineCore(
         num_blocks=shape.num_blocks,
         block_size=shape.block_size,
@@ -142,7 +153,14 @@ def _make_core(shape: EngineShape, plugins: PluginHost) -> EngineCore:
         plugins=plugins,
         max_num_queued_reqs=2**20,
         max_inflight=shape.max_inflight,
+        speculation=None if speculator is None else _always(speculator.limits, shape),
     )
+
+
+def _always(limits: SpeculationLimits, shape: EngineShape) -> SpeculationLimits:
+    """Drafts in every step: what a simulated step costs says nothing."""
+    number = shape.num_speculative_tokens
+    return replace(limits, num_speculative_tokens=number, is_adaptive=False)
 
 
 def _seed(request_id: str) -> int:

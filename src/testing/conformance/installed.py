@@ -9,16 +9,16 @@ from functools import partial
 
 from ...core.config import EngineConfig
 from ...core.errors import PluginError
-from ...core.hook_checks import implemented_hooks, new_manager
+from ...core.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
 from ...core.plugin_discovery import InstalledPlugin, find_installed
 from ...core.plugin_info import normalize
 from ...core.plugin_set import PluginSet
-from ...core.plugins_file import PluginSettings, read_settings
+from ...core.plugins_file import PluginSettings, Table, read_settings
 from ...core.registry import SLOTS, PluginContext, Provider
 from ...core.suggest import did_you_mean
 from .hosting import SETTINGS
 
-_DECISIONS = {"schedule": "scheduler", "preempt": "preemption_mode", "admit": "admission"}
+_DECISIONS = {**SLOT_HOOKS, "admit": "admission"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,4 +115,13 @@ def _options(settings: PluginSettings, provider: Provider) -> Mapping[str, objec
         return named.options if named else {}
     slot = settings.slots.get(provider.kind)
     names = (provider.name, *provider.aliases)
-    return slot.options if slot and slot.use and normalize(slot.use) in names else {}
+    options = slot.options if slot and slot.use and normalize(slot.use) in names else {}
+    return {**_simulated_model(provider), **options}
+
+
+def _simulated_model(provider: Provider) -> Table:
+    """For a speculative method that needs a model: the suite has one, whatever its name."""
+    is_needed = provider.kind == "speculative_method" and any(
+        option.name == "model" for option in provider.describe().options
+    )
+    return {"model": "simulated"} if is_needed else {}

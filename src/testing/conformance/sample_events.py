@@ -88,6 +88,10 @@ _STEP_DONE = (
         prefix_cache_hits=200,
         time_to_first_tokens=(0.2, 1.5),
         inter_token_latencies=(0.03,),
+        num_drafts=2,
+        num_draft_tokens=8,
+        num_accepted_tokens=3,
+        accepted_tokens_per_pos=(2, 1, 0, 0),
     ),
     StepDone(  # a step that failed: nothing came of it
         step_id=2,
@@ -117,6 +121,8 @@ _LONG_LIFE = FinishedRequest(
     queue_time=1.0,
     prefill_time=2.0,
     decode_time=6.0,
+    num_draft_tokens=80,
+    num_accepted_tokens=30,
 )
 
 

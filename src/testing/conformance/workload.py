@@ -19,6 +19,9 @@ class EngineShape:
     max_num_seqs: int = 6
     max_num_batched_tokens: int = 24
     max_inflight: int = 1
+    vocab_size: int = VOCAB_SIZE
+    num_speculative_tokens: int = 5
+    """Draft tokens that a speculative method under test is asked for."""
 
     def __str__(self) -> str:
         return self.name

@@ -1,15 +1,16 @@
 """One seed, one life of an engine: a random workload, random faults, and an oracle for every token.
 
 The seed decides everything: sizes of pools and budgets, policies good and wild, arrivals, shared
-prefixes, priorities, n > 1, aborts, deadlines, stop strings, failing steps and failing requests,
-slow steps and jumps of the clock, one or two plans in flight, and where plugins raise. It drives
-the shipped EngineCore and PluginHost, unmodified.
+prefixes, priorities, n > 1, stop tokens, aborts, deadlines, stop strings, failing steps and failing
+requests, slow steps and jumps of the clock, one or two plans in flight, drafts right and wrong, and
+where plugins raise. It drives the shipped EngineCore and PluginHost, unmodified.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...core.blocks import hash_root
 from ...core.config import EngineConfig
@@ -56,11 +57,15 @@ class Life:
             block_size=self.settings.block_size,
             num_host_blocks=self.settings.num_host_blocks,
             vocab_size=VOCAB,
+            drafting=self.settings.drafting,
         )
+        self._stops = random.Random(f"stops {seed}")
         self._stems = [self._random_tokens(self._rng.randint(1, 40)) for _ in range(3)]
         self._requests: dict[str, Request] = {}
         self._tokens: dict[str, list[int]] = {}
         self._reasons: dict[str, FinishReason] = {}
+        self._drafted: dict[str, tuple[int, int]] = {}
+        """Draft tokens verified, and accepted, by request."""
         self._open: list[StepPlan] = []
 
     def run(self) -> Outcome:
@@ -101,6 +106,7 @@ class Life:
             limits=settings.limits,
             plugins=PluginHost.load(config, extra=[self._plugin, BadObserver(self._chance)]),
             max_inflight=settings.max_inflight,
+            speculation=None if settings.drafting is None else settings.drafting.limits,
         )
 
     def _pass_time(self) -> None:
@@ -155,9 +161,16 @@ class Life:
                 cache_root=root,
                 publishes=caches or n > 1,
                 group=group,
+                eos_token_ids=self._draw_stop(prompt, max_tokens, number * 8 + index),
             )
             for index in range(n)
         ]
+
+    def _draw_stop(self, prompt: list[int], max_tokens: int, seed: int) -> tuple[int, ...]:
+        """Sometimes a token that will be sampled, so that it ends the request."""
+        if self._stops.random() < 0.7:
+            return ()
+        return (self._stops.choice(expected_tokens(prompt, max_tokens, seed, VOCAB)),)
 
     def _disturb(self) -> None:
         """An abort, or a stop string that the detokenizer found."""
@@ -210,10 +223,19 @@ class Life:
             updates = self._core.fail(plan, "planted", self.now)
         else:
             result = self._with_failures(plan, self._executor.run(plan))
+            self._count_drafts(plan, result)
             updates = self._core.commit(plan, result, self.now)
         self._say("step {} done: {}", plan.step_id, updates)
         self._note(updates)
         self._check()
+
+    def _count_drafts(self, plan: StepPlan, result: StepResult) -> None:
+        failed = {failure.request_id for failure in result.failures}
+        for grant, token_ids in zip(plan.grants, result.token_ids, strict=True):
+            name, drafted = grant.request_id, grant.num_draft_tokens
+            if drafted and name not in self._reasons and name not in failed:
+                before, accepted = self._drafted.get(name, (0, 0))
+                self._drafted[name] = before + drafted, accepted + len(token_ids) - 1
 
     def _with_failures(self, plan: StepPlan, result: StepResult) -> StepResult:
         faults = self._faults
@@ -222,7 +244,7 @@ class Life:
             for grant in plan.grants
             if faults.rng.random() < faults.rate / 4
         )
-        return StepResult(step_id=plan.step_id, token_ids=result.token_ids, failures=failures)
+        return replace(result, failures=failures)
 
     # Checks
 
@@ -231,6 +253,12 @@ class Life:
         assert 0 < plan.num_tokens <= limits.max_num_batched_tokens, "the budget was not kept"
         assert len(plan.grants) <= limits.max_num_seqs, "more sequences than allowed"
         assert len({grant.request_id for grant in plan.grants}) == len(plan.grants)
+        for grant in plan.grants:
+            request = self._requests[grant.request_id]
+            most = request.num_prompt_tokens + request.max_tokens
+            assert grant.start + grant.num_tokens < most, "it computes more than is generated"
+            drafted = grant.max_draft_tokens + bool(grant.max_draft_tokens)
+            assert grant.start + grant.num_tokens + drafted < most, "drafts pass max_tokens"
 
     def _check(self) -> None:
         self._note(self._core.take_updates())
@@ -251,9 +279,15 @@ class Life:
             got = self._tokens[name]
             right = expected_tokens(request.prompt_token_ids, len(got), request.seed, VOCAB)
             assert got == right, f"{name} got wrong tokens"
+            drafted = request.num_draft_tokens, request.num_accepted_tokens
+            assert drafted == self._drafted.get(name, (0, 0)), "drafts are counted wrong"
             assert len(got) <= request.max_tokens
+            assert not set(request.eos_token_ids) & set(got[:-1]), (
+                "it did not end at its stop token"
+            )
             if self._reasons[name] is FinishReason.LENGTH:
                 assert len(got) == request.max_tokens, "it ended too early"
+                assert got[-1] not in request.eos_token_ids
             if self._reasons[name] is FinishReason.STOP:
                 assert request.num_generated_tokens == len(got), "tokens after the stop are counted"
 
@@ -266,6 +300,8 @@ class Life:
             num_swaps=self._plugin.num_swaps,
             num_hit_tokens=sum(r.num_cached_tokens for r in self._requests.values()),
             num_plugin_failures=self._plugin.num_failures,
+            num_draft_tokens=sum(r.num_draft_tokens for r in self._requests.values()),
+            num_accepted_tokens=sum(r.num_accepted_tokens for r in self._requests.values()),
         )
 
     def _say(self, line: str, *details: object) -> None:

@@ -22,6 +22,8 @@ class Tally:
     num_swaps: int = 0
     num_hit_tokens: int = 0
     num_plugin_failures: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     def add(self, outcome: Outcome) -> None:
         """Count one more life."""

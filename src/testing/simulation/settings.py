@@ -6,7 +6,9 @@ import random
 from dataclasses import dataclass
 from typing import Self
 
+from ...core.speculation import SpeculationLimits
 from ...core.step import StepLimits
+from ..simulated_drafting import DraftingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class LifeSettings:
     fault_rate: float
     """How probable each possible fault is, every time that it could happen."""
     limits: StepLimits
+    drafting: DraftingSettings | None = None
+    """How drafts are proposed; None: not at all."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Self:
@@ -48,7 +52,24 @@ class LifeSettings:
                 watermark_blocks=rng.choice([0, 1]),
                 enable_prefix_caching=rng.random() < 0.7,
             ),
+            drafting=_draw_drafting(rng),
         )
+
+
+def _draw_drafting(rng: random.Random) -> DraftingSettings | None:
+    num_tokens = rng.choice([0, 0, 1, 2, 3, 4, 5, 6, 7, 8])
+    if not num_tokens:
+        return None
+    return DraftingSettings(
+        limits=SpeculationLimits(
+            num_speculative_tokens=num_tokens,
+            is_adaptive=rng.random() < 0.5,
+            needs_lookahead=rng.random() < 0.5,
+        ),
+        seed=rng.randrange(2**32),
+        accuracy=rng.choice([0.0, 0.3, 0.8, 0.95]),
+        eagerness=rng.choice([0.2, 0.9, 1.0]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +85,6 @@ class Outcome:
     num_hit_tokens: int
     """Prompt tokens that the prefix cache gave."""
     num_plugin_failures: int
+    num_draft_tokens: int = 0
+    """Draft tokens that were verified, of requests that ended in any way."""
+    num_accepted_tokens: int = 0

@@ -1,0 +1,90 @@
+"""`tokenmill draft make`: derive a draft model for speculative decoding from a model that one has."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ...core.config import EngineConfig
+from ..engine_flags import add_engine_flags, engine_config
+from ..progress import ProgressDisplay
+
+_ENGINE_FLAGS = (
+    "model",
+    "tokenizer",
+    "dtype",
+    "device",
+    "kv_cache_memory",
+    "num_gpu_blocks_override",
+    "attention_backend",
+    "plugins_file",
+)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command and its verb."""
+    parser = subparsers.add_parser(
+        "draft",
+        help="derive a draft model for speculative decoding",
+        description="Draft models guess what the served model will say; see --speculative-model.",
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    make = verbs.add_parser(
+        "make",
+        help="drop most layers of a model, and train the rest on the model's own text",
+        description="Lets the model answer prompts, keeps few of its layers and logits for its "
+        "commonest tokens, and trains these to expect what the whole model expects.",
+        epilog="example: tokenmill draft make smollm2-draft, "
+        "then: tokenmill serve --speculative-model smollm2-draft",
+    )
+    make.add_argument("output", type=Path, help="directory to write; must be new or empty")
+    make.add_argument("--layers", type=int, metavar="N", help="layers to keep (default: 2)")
+    make.add_argument(
+        "--draft-vocab-size",
+        type=int,
+        metavar="N",
+        help="tokens that can be guessed, the commonest ones (default: 8192; 0: all)",
+    )
+    make.add_argument(
+        "--tokens", type=int, metavar="N", help="tokens of text to learn from (default: 120000)"
+    )
+    make.add_argument("--steps", type=int, metavar="N", help="training steps (default: 400)")
+    make.add_argument("--seed", type=int, metavar="N", help="of everything random (default: 0)")
+    make.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="prompts, one a line (default: built-in ones)"
+    )
+    others = [f.name for f in dataclasses.fields(EngineConfig) if f.name not in _ENGINE_FLAGS]
+    add_engine_flags(make, leave_out=others)
+    make.set_defaults(run=_make)
+
+
+def _make(args: argparse.Namespace) -> int:
+    """Raises ConfigError."""
+    config = engine_config(args)
+    from ...assembly import make_draft_model
+
+    given = {
+        "num_layers": args.layers,
+        "draft_vocab_size": args.draft_vocab_size,
+        "num_tokens": args.tokens,
+        "num_steps": args.steps,
+        "seed": args.seed,
+    }
+    with ProgressDisplay() as progress:
+        made = make_draft_model(
+            config,
+            args.output,
+            progress,
+            prompts_file=args.prompts,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+    kept = ", ".join(map(str, made.layers))
+    print(f"{args.output}: layers {kept}, {made.num_parameters / 1e6:.1f} million parameters")
+    print(
+        f"single drafts accepted on {made.num_measured} tokens that were kept aside: "
+        f"{made.after.greedy:.1%} of greedy ones ({made.before.greedy:.1%} before training), "
+        f"{made.after.sampled:.1%} at temperature {made.temperature:g} ({made.before.sampled:.1%})"
+    )
+    return 0

@@ -1,0 +1,19 @@
+"""What is remembered of one request's drafts; draft_length.py writes and reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class DraftHistory:
+    """How well drafts did lately, and when to try again where they did badly."""
+
+    accepted: float = 0.0
+    """Draft tokens accepted, older ones counting less."""
+    tried: float = 0.0
+    """Draft tokens accepted, and first ones rejected; older ones counting less."""
+    probe_interval: int = 0
+    """Steps between two probes while drafts do not pay; 0: there was none since they did."""
+    steps_to_probe: int = 0
+    """Until the next probe."""

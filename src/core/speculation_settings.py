@@ -1,0 +1,108 @@
+"""What the flags say about speculation: --speculative-config as JSON, or one flag for each thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from .errors import ConfigError
+
+DEFAULT_NUM_SPECULATIVE_TOKENS = 5
+MAX_NUM_SPECULATIVE_TOKENS = 16
+DRAFT_MODEL = "draft-model"
+"""The method that a model alone implies."""
+_EXAMPLE = '\'{"method": "ngram", "num_speculative_tokens": 5}\''
+_FLAGS = {
+    "method": "--speculative-method",
+    "model": "--speculative-model",
+    "num_speculative_tokens": "--num-speculative-tokens",
+}
+OPTION_FLAGS = ("--speculative-model", "--speculative-config")
+"""Flags that options of the provider may come from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationSettings:
+    """Flags and JSON together. What is not said here, plugins.toml says."""
+
+    method: str | None
+    """Name of the provider; None: plugins.toml decides."""
+    num_speculative_tokens: int
+    is_adaptive: bool
+    options: Mapping[str, object]
+    """Options of the provider: `model`, and every key of the JSON that is not the engine's own."""
+    given: tuple[str, ...]
+    """The flags that were given, for messages."""
+
+
+def read_speculation(
+    *,
+    method: str | None,
+    model: str | None,
+    num_speculative_tokens: int | None,
+    is_adaptive: bool,
+    config: str | Mapping[str, object] | None,
+) -> SpeculationSettings:
+    """The settings from the flags, `config` being the JSON or what it says.
+
+    Raises ConfigError for what is no JSON, has a wrong type or range, or is said twice.
+    """
+    flags = {"method": method, "model": model, "num_speculative_tokens": num_speculative_tokens}
+    said = _read_json(config) if isinstance(config, str) else dict(config or {})
+    values: dict[str, Any] = {name: _once(name, flags[name], said) for name in flags}
+    _check(values, said)
+    options = said if values["model"] is None else {**said, "model": values["model"]}
+    implied = DRAFT_MODEL if values["model"] is not None else None
+    number = values["num_speculative_tokens"]
+    return SpeculationSettings(
+        method=values["method"] or implied,
+        num_speculative_tokens=DEFAULT_NUM_SPECULATIVE_TOKENS if number is None else number,
+        is_adaptive=is_adaptive,
+        options=options,
+        given=tuple(
+            [_FLAGS[name] for name, value in flags.items() if value is not None]
+            + ["--speculative-config"] * (config is not None)
+        ),
+    )
+
+
+def _read_json(text: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"--speculative-config must be a JSON object, as in {_EXAMPLE}: {error}, got {text!r}"
+        ) from error
+
+
+def _once(name: str, flagged: object, said: dict[str, object]) -> object:
+    """The value of a flag or of the JSON's key of that name, which is taken out."""
+    value = said.pop(name, None)
+    if value is not None and flagged is not None:
+        raise ConfigError(
+            f"{_FLAGS[name]} is {flagged!r} and --speculative-config says {name!r}: {value!r}: "
+            "give only one of them"
+        )
+    return flagged if value is None else value
+
+
+def _check(values: Mapping[str, object], said: Mapping[str, object]) -> None:
+    for name in ("method", "model"):
+        if values[name] is not None and (not isinstance(values[name], str) or not values[name]):
+            raise ConfigError(f"{_FLAGS[name]} must be a text, got {values[name]!r}")
+    number = values["num_speculative_tokens"]
+    if number is not None and (
+        not isinstance(number, int)
+        or isinstance(number, bool)
+        or not 1 <= number <= MAX_NUM_SPECULATIVE_TOKENS
+    ):
+        raise ConfigError(
+            f"--num-speculative-tokens must be between 1 and {MAX_NUM_SPECULATIVE_TOKENS}, "
+            f"got {number!r}; --speculative-method none switches speculation off"
+        )
+    for key in said:
+        if not isinstance(key, str):
+            raise ConfigError(f"--speculative-config has the key {key!r}: keys are texts")

@@ -1,0 +1,167 @@
+"""What decode steps cost by the number of their tokens: measured, and filled in between.
+
+Steps without drafts and steps with drafts are kept apart: the latter also pay for not being planned
+ahead, and several rows of one request are cheaper than rows of several.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+STEP_MEMORY = 16
+"""A mean is over about so many of the last samples."""
+TRUSTED_SAMPLES = 2
+"""A mean of fewer tells nothing: the first sample may be an accident."""
+STEP_OUTLIER = 3.0
+"""A sample counts as at most so many times the mean: the process may have been stopped."""
+PASS_MEMORY, PASS_OUTLIER = 256, 64.0
+"""The same for proposing: there, some steps cost much, as a draft model computes what it missed, and
+what comes after them has to bring that in."""
+STALE_STEPS = 2048
+"""What was not measured for so many steps is measured anew: contexts grow, machines get busy."""
+BASE_STALE_STEPS = 256
+"""The same for steps without drafts, which every comparison rests on."""
+QUIET_STEPS = 4
+"""So many steps without drafts are measured then: the first ones still pay for drafts before."""
+
+
+@dataclass(slots=True)
+class _Point:
+    """Mean of the samples of one bucket."""
+
+    num_tokens: float = 0.0
+    seconds: float = 0.0
+    num_samples: int = 0
+    last_step: int = 0
+
+    def is_known(self, step: int) -> bool:
+        """Whether the mean is to be trusted at this step."""
+        return self.num_samples >= TRUSTED_SAMPLES and step - self.last_step <= STALE_STEPS
+
+    def add(
+        self, num_tokens: float, seconds: float, step: int, memory: int, outlier: float
+    ) -> None:
+        """Take a sample in. The second one corrects the first only downwards."""
+        self.num_samples = min(self.num_samples + 1, memory)
+        self.last_step = step
+        self.num_tokens += (num_tokens - self.num_tokens) / self.num_samples
+        if self.num_samples == 1:
+            self.seconds = seconds
+        elif self.num_samples <= TRUSTED_SAMPLES:
+            self.seconds = min(self.seconds, seconds)
+        else:
+            seconds = min(seconds, outlier * self.seconds)
+            self.seconds += (seconds - self.seconds) / self.num_samples
+
+
+class CostCurve:
+    """Mean seconds over a count, for every power of two by itself."""
+
+    def __init__(self, memory: int = STEP_MEMORY, outlier: float = STEP_OUTLIER) -> None:
+        self._memory = memory
+        self._outlier = outlier
+        self._points: dict[int, _Point] = {}
+
+    def add(self, count: int, seconds: float, step: int) -> None:
+        """Take a sample in. `step` never decreases; the age of samples is told by it."""
+        bucket = _bucket(count)
+        point = self._points.get(bucket)
+        if point is None or step - point.last_step > STALE_STEPS:
+            point = self._points[bucket] = _Point()
+        point.add(count, seconds, step, self._memory, self._outlier)
+
+    def age(self, count: float, step: int) -> int | None:
+        """Steps since there was a sample near this count; None while that is not to be trusted."""
+        point = self._points.get(_bucket(count))
+        return step - point.last_step if point is not None and point.is_known(step) else None
+
+    def points(self, step: int) -> list[tuple[float, float]]:
+        """(count, seconds) of what is known, by count."""
+        known = [point for _, point in sorted(self._points.items()) if point.is_known(step)]
+        return [(point.num_tokens, point.seconds) for point in known]
+
+
+def _bucket(count: float) -> int:
+    return int(count).bit_length() - 1
+
+
+class CostLine:
+    """Seconds by count: straight lines between points, never less for more.
+
+    It goes on to the end of the last point's bucket and is flat from there: what was never tried may
+    be cheap.
+    """
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        """Points by count."""
+        self._counts = [count for count, _ in points]
+        self._seconds = list(accumulate((seconds for _, seconds in points), max))
+        self.end = 2 << _bucket(self._counts[-1]) if points else 0
+        """Nothing is known from this count on."""
+
+    def seconds(self, count: float) -> float:
+        """Estimate; 0 while nothing is known."""
+        counts, seconds = self._counts, self._seconds
+        if len(counts) < 2:
+            return seconds[0] if seconds else 0.0
+        count = max(counts[0], min(count, self.end))
+        right = min(bisect_right(counts, count), len(counts) - 1)
+        left = right - 1
+        slope = (seconds[right] - seconds[left]) / (counts[right] - counts[left])
+        return seconds[left] + slope * (count - counts[left])
+
+
+class StepCosts:
+    """What the engine learned from its own steps."""
+
+    def __init__(self) -> None:
+        self._base = CostCurve()
+        self._drafting = CostCurve()
+        self._passes = CostCurve(PASS_MEMORY, PASS_OUTLIER)
+        self._unpaid_seconds = 0.0
+        """Of proposing that brought nothing, so far."""
+        self._step = 0
+        self._num_quiet = 0
+
+    def add_step(self, num_tokens: int, seconds: float, *, has_drafts: bool) -> None:
+        """A step of decodes took `seconds`, proposing not counted."""
+        self._step += 1
+        if seconds <= 0:
+            return  # a clock that jumped
+        if has_drafts:
+            self._drafting.add(num_tokens, seconds, self._step)
+        else:
+            self._base.add(num_tokens, seconds, self._step)
+            self._num_quiet = max(0, self._num_quiet - 1)
+
+    def add_proposing(self, num_requests: int, num_passes: int, seconds: float) -> None:
+        """So many requests were asked for; the longest of their drafts has `num_passes` tokens."""
+        self._unpaid_seconds += max(0.0, seconds)
+        if num_requests and num_passes:
+            self._passes.add(num_requests, self._unpaid_seconds / num_passes, self._step)
+            self._unpaid_seconds = 0.0
+
+    def know_base(self, num_requests: int) -> bool:
+        """Whether there is something to compare drafts with. If not, steps without drafts are due:
+        a few, and then again a few from time to time."""
+        age = self._base.age(num_requests, self._step)
+        if age is None or age > BASE_STALE_STEPS:
+            self._num_quiet = QUIET_STEPS
+        return not self._num_quiet
+
+    def line(self, num_requests: int) -> CostLine:
+        """Seconds of steps of `num_requests` tokens (no drafts) and more (the others are drafts),
+        proposing not counted."""
+        base = self._base.points(self._step)
+        first = float(num_requests), CostLine(base).seconds(num_requests)
+        drafting = [point for point in self._drafting.points(self._step) if point[0] > first[0]]
+        covered = {_bucket(count) for count, _ in (first, *drafting)}
+        larger = [p for p in base if p[0] > first[0] and _bucket(p[0]) not in covered]
+        return CostLine([first, *sorted((*drafting, *larger))])
+
+    def pass_seconds(self, num_requests: float) -> float:
+        """Of proposing one more token for each of so many requests, all that it takes included."""
+        return CostLine(self._passes.points(self._step)).seconds(num_requests)

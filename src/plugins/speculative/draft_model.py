@@ -1,0 +1,55 @@
+"""A smaller model guesses: one with the target's vocabulary, its KV in the target's blocks.
+
+Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding". Good where
+answers are new text; `tokenmill draft make` derives such a model from the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...core.errors import ConfigError
+from ...core.hookspecs import hookimpl
+from ...core.registry import Registry
+from ...core.speculation import Draft, DraftModel, ProposalBatch, SpeculationSupport
+
+TOKENMILL_API = (1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftModelOptions:
+    """Options of [speculative_method] use = "draft-model"."""
+
+    model: str | None = field(
+        default=None,
+        metadata={"help": "Hugging Face directory or .gguf file, with the target's vocabulary"},
+    )
+
+
+class DraftModelSpeculator:
+    """Guesses with the model that the executor loads for it."""
+
+    def __init__(self, options: DraftModelOptions) -> None:
+        self._path = options.model
+        self._model: DraftModel | None = None
+
+    def prepare(self, support: SpeculationSupport) -> None:
+        """Raises ConfigError when no model is named, or it does not fit the target."""
+        if self._path is None:
+            raise ConfigError(
+                "the speculative method draft-model needs a model: give --speculative-model DIR; "
+                "`tokenmill draft make` derives one from a model that you have"
+            )
+        self._model = support.load_draft_model(Path(self._path))
+
+    @hookimpl
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
+        assert self._model is not None, "the engine calls prepare first"
+        return self._model.propose(batch)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.speculative_method("draft-model", DraftModelSpeculator, options=DraftModelOptions)

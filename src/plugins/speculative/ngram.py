@@ -1,0 +1,138 @@
+"""Prompt lookup: what followed the last tokens where they stood before is guessed to follow again.
+
+Saxena 2023, "Prompt Lookup Decoding"; the options are those of vLLM's ngram method. Answers that
+edit, quote, summarize or extract copy long runs of their prompt, and code repeats itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+from ...core.hookspecs import hookimpl
+from ...core.registry import Registry
+from ...core.speculation import Draft, ProposalBatch
+
+TOKENMILL_API = (1, 1)
+DEFAULT_MIN, DEFAULT_MAX = 2, 4
+FEW = 8
+"""New tokens up to which a plain loop is the fastest."""
+Length = Annotated[int, Meta(ge=1, le=32)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NgramOptions:
+    """Options of [speculative_method] use = "ngram"."""
+
+    prompt_lookup_max: Length | None = field(
+        default=None, metadata={"help": "most last tokens to look up; None: 4, or the min if more"}
+    )
+    prompt_lookup_min: Length | None = field(
+        default=None,
+        metadata={"help": "fewest last tokens to look up; None: 2, or the max if less"},
+    )
+
+    def __post_init__(self) -> None:
+        if self.lengths.stop <= self.lengths.start:
+            raise ValueError(
+                f"prompt_lookup_min is {self.prompt_lookup_min} and must not be more than "
+                f"prompt_lookup_max, {self.prompt_lookup_max}"
+            )
+
+    @property
+    def lengths(self) -> range:
+        """All lengths of n-grams to look up."""
+        low, high = self.prompt_lookup_min, self.prompt_lookup_max
+        if low is None:
+            low = DEFAULT_MIN if high is None else min(DEFAULT_MIN, high)
+        return range(low, (max(DEFAULT_MAX, low) if high is None else high) + 1)
+
+
+class NgramIndex:
+    """Where each n-gram of one request's tokens ended last, for every length that is looked up.
+
+    It grows with the tokens, each of which is taken in once: time and memory are linear in them.
+    """
+
+    def __init__(self, lengths: range) -> None:
+        self._ends: dict[int, dict[int, int]] = {n: {} for n in reversed(lengths)}
+        self._num_tokens = 0
+
+    @property
+    def num_ngrams(self) -> int:
+        """N-grams that it knows, of all lengths."""
+        return sum(map(len, self._ends.values()))
+
+    def continuation(self, token_ids: Sequence[int], num_tokens: int) -> Sequence[int]:
+        """What followed the last tokens at their latest earlier place, the longest n-gram first.
+
+        Where the known tokens end it goes on with what it copied itself, so that a loop is
+        guessed to go on as a loop. Empty if the last tokens are new.
+        """
+        self._extend(token_ids)
+        length = len(token_ids)
+        for n, ends in self._ends.items():
+            end = ends.get(hash(tuple(token_ids[-n:]))) if n <= length else None
+            if end is not None:
+                return _copy(token_ids, end, num_tokens)
+        return ()
+
+    def _extend(self, token_ids: Sequence[int]) -> None:
+        """Take in all n-grams but those at the very end, which would only find themselves.
+
+        Their hashes stand for them, to save memory: a collision is just a bad guess.
+        """
+        known, self._num_tokens = self._num_tokens, len(token_ids) - 1
+        if self._num_tokens - known > FEW:
+            self._extend_by_many(token_ids, known)
+            return
+        for end in range(known + 1, self._num_tokens + 1):
+            for n, ends in self._ends.items():
+                if n <= end:
+                    ends[hash(tuple(token_ids[end - n : end]))] = end
+
+    def _extend_by_many(self, token_ids: Sequence[int], known: int) -> None:
+        """The same for a whole prompt, without a loop in Python."""
+        for n, ends in self._ends.items():
+            first = max(known + 1, n)
+            window = token_ids[first - n : self._num_tokens]
+            ngrams = map(hash, zip(*(window[i:] for i in range(n)), strict=False))
+            ends.update(zip(ngrams, range(first, self._num_tokens + 1), strict=True))
+
+
+class NgramSpeculator:
+    """Guesses by looking up; keeps one index per request for as long as that runs."""
+
+    def __init__(self, options: NgramOptions) -> None:
+        self.lengths = options.lengths
+        self.indexes: dict[str, NgramIndex] = {}
+        """By request."""
+
+    @hookimpl
+    def propose(self, batch: ProposalBatch) -> list[Draft]:
+        for request_id in (*batch.ended, *batch.started):
+            self.indexes.pop(request_id, None)
+        drafts = []
+        for request in batch.requests:
+            index = self.indexes.get(request.request_id)
+            if index is None:
+                index = self.indexes[request.request_id] = NgramIndex(self.lengths)
+            found = index.continuation(request.token_ids, request.max_draft_tokens)
+            drafts.append(Draft(token_ids=found))
+        return drafts
+
+
+def _copy(token_ids: Sequence[int], start: int, num_tokens: int) -> Sequence[int]:
+    copied = list(token_ids[start : start + num_tokens])
+    period = len(token_ids) - start
+    while len(copied) < num_tokens:
+        copied.append(copied[-period])
+    return copied
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.speculative_method("ngram", NgramSpeculator, options=NgramOptions)

@@ -1,0 +1,22 @@
+"""No speculation: nobody guesses, and the engine does not even ask."""
+
+from __future__ import annotations
+
+from ...core.hookspecs import hookimpl
+from ...core.registry import Registry
+from ...core.speculation import Draft, ProposalBatch
+
+TOKENMILL_API = (1, 1)
+
+
+class NoSpeculation:
+    """Fills the slot when nothing is guessed."""
+
+    @hookimpl
+    def propose(self, batch: ProposalBatch) -> list[Draft]:
+        return [Draft()] * len(batch.requests)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.speculative_method("none", NoSpeculation)

@@ -1,0 +1,238 @@
+"""Wrong speculative methods."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tokenmill.core.hookspecs import hookimpl
+from tokenmill.core.speculation import Draft, ProposalBatch, ProposalRequest
+from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
+from tokenmill.testing import SpeculatorConformance
+
+
+class Guesser:
+    """A speculative method that is one function."""
+
+    def __init__(self, answer: Callable[[ProposalBatch], Any]) -> None:
+        self._answer = answer
+
+    @hookimpl
+    def propose(self, batch: ProposalBatch) -> Any:
+        return self._answer(batch)
+
+
+def last_token(request: ProposalRequest) -> Draft:
+    """A sound guess: the last token again."""
+    return Draft(token_ids=tuple(request.token_ids[-1:]))
+
+
+def is_in_an_engine(batch: ProposalBatch) -> bool:
+    return any(request.request_id.startswith("request-") for request in batch.requests)
+
+
+class TestProposeRaises(SpeculatorConformance):
+    fails = "test_it_never_raises"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        def answer(batch: ProposalBatch) -> Any:
+            if set(batch.ended) & set(batch.started) and not is_in_an_engine(batch):
+                raise KeyError("it ended and starts?")
+            return [last_token(request) for request in batch.requests]
+
+        def make() -> object:
+            return Guesser(answer)
+
+        return make
+
+
+class TestAnswersTokensInsteadOfDrafts(SpeculatorConformance):
+    fails = "test_every_request_gets_one_draft"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        def answer(batch: ProposalBatch) -> Any:
+            if is_in_an_engine(batch):
+                return [last_token(request) for request in batch.requests]
+            return [last_token(request).token_ids for request in batch.requests]
+
+        return Guesser(answer)
+
+
+class TestAnswersNothingForAnEmptyBatch(SpeculatorConformance):
+    fails = "test_every_request_gets_one_draft"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        return Guesser(lambda batch: [last_token(r) for r in batch.requests] or None)
+
+
+class TestGuessesTooMany(SpeculatorConformance):
+    fails = "test_no_draft_is_longer_than_asked"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        def answer(batch: ProposalBatch) -> Sequence[Draft]:
+            many = 1 if is_in_an_engine(batch) else 4
+            return [Draft(token_ids=r.token_ids[:1] * many) for r in batch.requests]
+
+        return Guesser(answer)
+
+
+class TestGuessesNoTokens(SpeculatorConformance):
+    fails = "test_tokens_are_of_the_vocabulary"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        def guess(request: ProposalRequest) -> Draft:
+            # The token after the last one: not there for the last of the vocabulary.
+            return Draft(token_ids=(request.token_ids[-1] + (request.token_ids[-1] > 2),))
+
+        return Guesser(lambda batch: [guess(request) for request in batch.requests])
+
+
+class TestChangesTheTokens(SpeculatorConformance):
+    fails = "test_the_tokens_of_requests_are_left_alone"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        def answer(batch: ProposalBatch) -> Sequence[Draft]:
+            drafts = [last_token(request) for request in batch.requests]
+            for request in batch.requests:
+                if not is_in_an_engine(batch):
+                    request.token_ids.reverse()  # type: ignore[attr-defined]
+            return drafts
+
+        return Guesser(answer)
+
+
+class TestGuessesForTheWrongOne(SpeculatorConformance):
+    fails = "test_each_request_is_guessed_for_on_its_own"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        return Guesser(lambda batch: [last_token(r) for r in reversed(batch.requests)])
+
+
+class TestLearnsFromOthers(SpeculatorConformance):
+    fails = "test_each_request_is_guessed_for_on_its_own"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        def make() -> object:
+            followers: dict[int, int] = {}
+
+            def guess(request: ProposalRequest) -> Draft:
+                found = followers.get(request.token_ids[-1])
+                followers.update(itertools.pairwise(request.token_ids))
+                return Draft() if found is None else Draft(token_ids=(found,))
+
+            def answer(batch: ProposalBatch) -> Sequence[Draft]:
+                if any(request.request_id == "again" for request in batch.requests):
+                    followers.clear()  # what an id had before is another check's business
+                return [guess(request) for request in batch.requests]
+
+            return Guesser(answer)
+
+        return make
+
+
+class TestRemembersAnId(SpeculatorConformance):
+    fails = "test_an_id_may_come_again"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        def make() -> object:
+            first: dict[str, int] = {}
+
+            def guess(request: ProposalRequest) -> Draft:
+                if not request.request_id.startswith("again"):
+                    return last_token(request)
+                return Draft(
+                    token_ids=(first.setdefault(request.request_id, request.token_ids[-1]),)
+                )
+
+            return Guesser(lambda batch: [guess(request) for request in batch.requests])
+
+        return make
+
+
+class TestKeepsWhatEnded(SpeculatorConformance):
+    fails = "test_nothing_is_kept_of_ended_requests"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        return Leaking
+
+
+class Leaking(NgramSpeculator):
+    """Does not hear who ended, and begins anew when a name starts."""
+
+    def __init__(self) -> None:
+        super().__init__(NgramOptions())
+
+    @hookimpl
+    def propose(self, batch: ProposalBatch) -> list[Draft]:
+        return super().propose(
+            ProposalBatch(requests=batch.requests, ended=(), started=batch.started)
+        )
+
+
+class TestGuessesByChance(SpeculatorConformance):
+    fails = "test_it_is_deterministic"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        """The second one that sees the same batch differs from the first."""
+        seen: Counter[tuple[str, ...]] = Counter()
+
+        def make() -> object:
+            guesses: list[bool] = []
+
+            def answer(batch: ProposalBatch) -> Sequence[Draft]:
+                if not guesses and len(batch.requests) > 1 and not is_in_an_engine(batch):
+                    key = tuple(request.request_id for request in batch.requests)
+                    guesses.append(seen[key] % 2 == 0)
+                    seen[key] += 1
+                return [last_token(r) if all(guesses) else Draft() for r in batch.requests]
+
+            return Guesser(answer)
+
+        return make
+
+
+class TestChangesTokensInAnEngine(SpeculatorConformance):
+    fails = "test_tokens_are_exact"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        def answer(batch: ProposalBatch) -> Sequence[Draft]:
+            for request in batch.requests:
+                if is_in_an_engine(batch):
+                    request.token_ids[-1] = (request.token_ids[-1] + 1) % 3  # type: ignore[index]
+            return [last_token(request) for request in batch.requests]
+
+        return Guesser(answer)
+
+
+class TestTripsInAnEngine(SpeculatorConformance):
+    fails = "test_an_engine_takes_its_answers"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        def make() -> object:
+            calls = itertools.count()
+
+            def answer(batch: ProposalBatch) -> Sequence[Draft]:
+                if is_in_an_engine(batch) and next(calls) == 20:
+                    raise RuntimeError("enough")
+                return [last_token(request) for request in batch.requests]
+
+            return Guesser(answer)
+
+        return make

@@ -1,0 +1,66 @@
+"""Speculative methods for the tests of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenmill.core.hookspecs import hookimpl
+from tokenmill.core.registry import Registry
+from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.speculation import ProposalBatch, ProposalRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    model: str
+
+
+class Method:
+    def __init__(self, options: ModelOptions | None = None) -> None:
+        self.options = options
+        self.answer: Callable[[ProposalBatch], Any] = lambda batch: []
+
+    @hookimpl
+    def propose(self, batch: ProposalBatch) -> Any:
+        return self.answer(batch)
+
+
+class Named:
+    """A plugin that offers a method that needs a model."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @hookimpl
+    def register(self, registry: Registry) -> None:
+        registry.speculative_method(self._name, Method, options=ModelOptions)
+
+
+class Drafting:
+    """A plugin whose method is a plain function, or a ready object."""
+
+    def __init__(self, answer: Callable[[ProposalBatch], Any], method: Any = None) -> None:
+        self.method = method or Method()
+        if method is None:
+            self.method.answer = answer
+
+    @hookimpl
+    def register(self, registry: Registry) -> None:
+        registry.speculative_method("drafting", lambda: self.method)
+
+
+def batch(*texts: Sequence[int], most: int = 4) -> ProposalBatch:
+    """A request "0", "1", ... for each text."""
+    return ProposalBatch(requests=[request(str(i), text, most) for i, text in enumerate(texts)])
+
+
+def request(request_id: str, token_ids: Sequence[int], most: int = 4) -> ProposalRequest:
+    return ProposalRequest(
+        request_id=request_id,
+        token_ids=token_ids,
+        num_prompt_tokens=1,
+        sampling_params=SamplingParams(),
+        max_draft_tokens=most,
+    )

@@ -1,0 +1,271 @@
+"""Adaptive draft lengths on simulated devices: near the best where drafts pay, off where they don't."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from tokenmill.core.draft_length import LAST_PROBE, DraftLengths, draft_gains
+from tokenmill.core.plan import Grant, StepPlan, StepResult
+from tokenmill.core.request import Request
+from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.speculation import SpeculationLimits
+
+Cost = Callable[[int], float]
+LONGEST = 8
+
+
+def memory_bound(num_tokens: int) -> float:
+    return 0.010 + 0.00002 * num_tokens
+
+
+def mixed(num_tokens: int) -> float:
+    return 0.004 + 0.0008 * num_tokens
+
+
+def compute_bound(num_tokens: int) -> float:
+    return 0.001 + 0.002 * num_tokens
+
+
+@dataclass
+class Device:
+    """Steps of a fixed batch whose drafts are right with a given probability."""
+
+    cost: Cost
+    acceptances: Sequence[float]
+    lengths: DraftLengths = field(
+        default_factory=lambda: DraftLengths(SpeculationLimits(num_speculative_tokens=LONGEST))
+    )
+    find_rate: float = 1.0
+    """How often a proposal is found when it is asked for."""
+    pass_seconds: float = 0.0
+    catch_up_seconds: float = 0.0
+    """For each token that the speculator did not see yet."""
+    fixed_seconds: float = 0.0
+    """What a step with drafts costs more, whatever their number."""
+    rng: random.Random = field(default_factory=lambda: random.Random(5))
+
+    def __post_init__(self) -> None:
+        self.requests = [_request(i) for i in range(len(self.acceptances))]
+        self.held = [0] * len(self.requests)
+        self.unseen = [0] * len(self.requests)
+        self.seconds, self.num_tokens, self.num_steps = 0.0, 0, 0
+        self.asked: list[list[int]] = []
+
+    def run(self, num_steps: int) -> float:
+        """Tokens per second over these steps."""
+        seconds, num_tokens = self.seconds, self.num_tokens
+        for _ in range(num_steps):
+            self.step()
+        return (self.num_tokens - num_tokens) / (self.seconds - seconds)
+
+    def step(self, extra_seconds: float = 0.0) -> None:
+        drafts, lengths = self.held, self.lengths
+        asked = [0] * len(drafts)
+        if lengths.begin_step(len(drafts)):
+            asked = [lengths.choose(request) for request in self.requests]
+        found = [k if self.rng.random() < self.find_rate else 0 for k in asked]
+        seconds = self.cost(len(drafts) + sum(drafts)) * self.rng.uniform(1.0, 1.05)
+        seconds += self.fixed_seconds * any(drafts)
+        outputs = [self._verify(i, drafts[i]) for i in range(len(drafts))]
+        proposing = self.pass_seconds * max(found, default=0) + self._catch_up(outputs, asked)
+        self.num_steps += 1
+        plan = StepPlan(
+            step_id=self.num_steps,
+            grants=tuple(map(_grant, self.requests, drafts, asked)),
+        )
+        result = StepResult(
+            step_id=self.num_steps,
+            token_ids=tuple((0,) * n for n in outputs),
+            num_proposed_tokens=tuple(found),
+            proposal_seconds=proposing,
+        )
+        lengths.observe_step(plan, result, seconds + proposing + extra_seconds)
+        self.seconds += seconds + proposing
+        self.num_tokens += sum(outputs)
+        self.held = found
+        self.asked.append(asked)
+
+    def _catch_up(self, outputs: Sequence[int], asked: Sequence[int]) -> float:
+        """Seconds for what those that are asked for missed."""
+        self.unseen = [a + b for a, b in zip(self.unseen, outputs, strict=True)]
+        missed = sum(n for n, k in zip(self.unseen, asked, strict=True) if k)
+        self.unseen = [0 if k else n for n, k in zip(self.unseen, asked, strict=True)]
+        return missed * self.catch_up_seconds
+
+    def _verify(self, row: int, num_draft_tokens: int) -> int:
+        accepted = 0
+        while accepted < num_draft_tokens and self.rng.random() < self.acceptances[row]:
+            accepted += 1
+        if num_draft_tokens:
+            self.lengths.observe_draft(self.requests[row], num_draft_tokens, accepted)
+        return accepted + 1
+
+    @property
+    def without(self) -> float:
+        """Tokens per second without drafts."""
+        return len(self.requests) / (self.cost(len(self.requests)) * 1.025)
+
+    def best(self) -> float:
+        """Tokens per second at the best length for all, when all are equally acceptable."""
+        num, gains = len(self.requests), draft_gains(self.acceptances[0], LONGEST)
+        return max(
+            num * (1 + gain) / (self.cost(num * (1 + k)) + k * self.pass_seconds) / 1.025
+            for k, gain in enumerate(gains)
+        )
+
+
+def _request(number: int) -> Request:
+    return Request(
+        request_id=str(number),
+        prompt_token_ids=(1,),
+        sampling_params=SamplingParams(),
+        max_tokens=10**6,
+        arrival_time=0.0,
+        seed=0,
+    )
+
+
+def _grant(request: Request, num_draft_tokens: int, max_draft_tokens: int) -> Grant:
+    return Grant(
+        request_id=request.request_id,
+        start=0,
+        num_tokens=1 + num_draft_tokens,
+        new_block_ids=(),
+        samples=True,
+        num_draft_tokens=num_draft_tokens,
+        max_draft_tokens=max_draft_tokens,
+    )
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("num_requests", [1, 8, 32])
+@pytest.mark.parametrize("cost", [memory_bound, mixed, compute_bound])
+def test_it_is_near_the_best_length_and_hardly_ever_slower_than_no_drafts(
+    cost: Cost, num_requests: int, acceptance: float
+) -> None:
+    device = Device(cost, [acceptance] * num_requests)
+    device.run(300)
+    rate = device.run(1000)
+    assert rate > 0.97 * device.without
+    assert rate > 0.85 * device.best()
+
+
+def test_the_start_costs_little_where_drafts_do_not_pay() -> None:
+    device = Device(compute_bound, [0.3] * 32)
+    assert device.run(200) > 0.95 * device.without
+
+
+def test_where_drafts_pay_it_takes_a_few_steps_to_use_them() -> None:
+    device = Device(memory_bound, [0.9] * 4)
+    device.run(25)
+    assert max(device.asked[-1]) == LONGEST
+
+
+def test_each_request_gets_its_own_length() -> None:
+    device = Device(mixed, [0.95, 0.05, 0.95, 0.05])
+    device.run(400)
+    means = [sum(row) / 100 for row in zip(*device.asked[-100:], strict=True)]
+    assert min(means[0], means[2]) > 2 > 0.5 > max(means[1], means[3])
+
+
+def test_a_larger_batch_gets_shorter_drafts_down_to_none() -> None:
+    lengths = DraftLengths(SpeculationLimits(num_speculative_tokens=LONGEST))
+    means = []
+    for num_requests in (1, 4, 64):
+        device = Device(mixed, [0.7] * num_requests, lengths)
+        device.run(300)
+        means.append(sum(map(sum, device.asked[-100:])) / 100 / num_requests)
+    assert means[0] > means[1] > means[2] and means[2] < 0.05
+
+
+def test_a_costly_draft_model_is_given_up_and_a_cheap_one_is_not() -> None:
+    costly = Device(memory_bound, [0.6], pass_seconds=0.009)
+    cheap = Device(memory_bound, [0.6], pass_seconds=0.001)
+    for device in (costly, cheap):
+        device.run(300)
+    assert costly.run(500) > 0.97 * costly.without
+    assert cheap.run(500) > 0.9 * cheap.best() > 1.3 * cheap.without
+
+
+def test_a_draft_model_that_does_not_pay_is_not_probed_at_the_price_of_catching_up() -> None:
+    limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
+    lengths = DraftLengths(limits)
+    first = Device(mixed, [0.2], lengths, pass_seconds=0.002, catch_up_seconds=0.001)
+    first.run(500)
+    seconds = num_tokens = 0.0
+    for _ in range(40):
+        device = Device(mixed, [0.2], lengths, pass_seconds=0.002, catch_up_seconds=0.001)
+        device.unseen = [400]  # its prompt
+        device.run(50)
+        seconds, num_tokens = seconds + device.seconds, num_tokens + device.num_tokens
+    assert num_tokens / seconds > 0.95 * first.without
+
+
+def test_drafts_that_do_not_bring_in_a_long_prompt_s_cost_are_given_up() -> None:
+    limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
+    lengths = DraftLengths(limits)
+    rates = []
+    for _ in range(60):
+        device = Device(mixed, [0.8], lengths, pass_seconds=0.0005, catch_up_seconds=0.001)
+        device.unseen = [1000]
+        rates.append(device.run(20))
+    assert sum(rates[-20:]) / 20 > 0.9 * device.without
+
+
+def test_what_a_step_with_drafts_costs_at_any_length_is_seen() -> None:
+    device = Device(memory_bound, [0.4], fixed_seconds=0.020)
+    device.run(300)
+    assert device.run(500) > 0.97 * device.without
+
+
+def test_probes_become_rare_and_find_what_changed() -> None:
+    device = Device(mixed, [0.0])
+    device.run(4000)
+    recent = sum(map(sum, device.asked[-2000:]))
+    assert recent < 2000 / LAST_PROBE * 4
+    device.acceptances = [0.95]
+    device.run(2 * LAST_PROBE)
+    assert sum(device.asked[-1]) > 2
+
+
+def test_a_probe_stays_open_until_something_is_found() -> None:
+    device = Device(mixed, [0.0])
+    device.run(300)
+    device.find_rate = 0.0
+    device.run(LAST_PROBE)
+    assert all(row == [1] for row in device.asked[-100:])
+
+
+def test_a_new_request_begins_with_what_others_had() -> None:
+    lengths = DraftLengths(SpeculationLimits(num_speculative_tokens=LONGEST))
+    Device(mixed, [0.95], lengths).run(300)
+    fresh = Device(mixed, [0.95], lengths)
+    fresh.step()
+    assert fresh.asked[0][0] >= 3
+
+
+def test_a_stopped_process_does_not_spoil_what_was_learned() -> None:
+    device = Device(memory_bound, [0.8])
+    device.run(100)
+    device.step(extra_seconds=100.0)
+    device.run(20)
+    assert device.run(300) > 0.9 * device.best()
+
+
+def test_a_slow_first_step_and_a_clock_that_jumps_back_do_no_harm() -> None:
+    device = Device(memory_bound, [0.8])
+    device.step(extra_seconds=5.0)
+    device.step(extra_seconds=-50.0)
+    device.run(150)
+    assert device.run(300) > 0.9 * device.best()
+
+
+def test_without_adaptation_the_length_is_always_the_same() -> None:
+    lengths = DraftLengths(SpeculationLimits(num_speculative_tokens=5, is_adaptive=False))
+    device = Device(compute_bound, [0.0] * 3, lengths)
+    device.run(50)
+    assert all(row == [5, 5, 5] for row in device.asked)

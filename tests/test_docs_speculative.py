@@ -1,0 +1,44 @@
+"""docs/speculative.md is true: commands, options and metrics exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tokenmill.api.cli import make_parser
+from tokenmill.api.engine_flags import engine_config
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.registry import PluginContext
+from tokenmill.plugins.observers.prometheus import PrometheusMetrics
+
+from .plugins.samples import started, step_done
+
+TEXT = (Path(__file__).parents[1] / "docs/speculative.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^tokenmill .*$", TEXT, re.MULTILINE)
+SETTINGS = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+METRICS = set(re.findall(r"^\| `(spec_\w+)", TEXT, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_switches_speculation_on(command: str) -> None:
+    config = engine_config(make_parser().parse_args(shlex.split(command)[1:]))
+    host = PluginHost.load(config)
+    assert host.names["speculative_method"] in ("ngram", "draft-model")
+
+
+def test_the_settings_are_accepted(tmp_path: Path) -> None:
+    (tmp_path / "plugins.toml").write_text(SETTINGS[0])
+    host = PluginHost.load(EngineConfig(plugins_file=str(tmp_path / "plugins.toml")))
+    assert host.names["speculative_method"] == "ngram"
+
+
+def test_every_metric_is_there() -> None:
+    metrics = PrometheusMetrics(PluginContext(config=EngineConfig()))
+    metrics.on_started(started())
+    metrics.on_step(step_done(accepted_tokens_per_pos=(1,)))
+    text = metrics.render_metrics().decode()
+    assert METRICS and all(f"tokenmill:{name}_total{{" in text for name in METRICS)
