@@ -27,7 +27,8 @@ from typing import Any
 
 from bundle import FOLDER, REPOSITORY, BundleError, environment, install
 from gpu_report import count_outcomes, markdown
-from parts import Deadline, Ended, Part, kill_running, run, run_all
+from parts import Deadline, Ended, Part, kill_running, not_begun, run, run_all
+from pytest_parts import CHECKS, Check, read_lines
 
 HERE = Path(__file__).parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -50,14 +51,6 @@ ON_CPU = {
     "select": "plain or blocks or chunked-swap",
 }
 """A rehearsal; all of the checks would take minutes."""
-CHECKS = {
-    "attention": "tests/gpu/test_attention.py",
-    "conformance": "tests/gpu/test_conformance.py",
-    "engine": "tests/gpu/test_engine.py",
-}
-PYTEST = ("-v", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly")
-INI = ("filterwarnings=default", "faulthandler_timeout=60")
-"""What other packages of the machine warn of is none of our tests' business."""
 GRACE_SECONDS = 10.0
 """After the deadline, before this program ends itself."""
 MACHINE_SHARE = 0.25
@@ -67,7 +60,7 @@ LEAST_SECONDS = 8.0
 """With less, a benchmark is not begun."""
 
 
-class Check:
+class Checkup:
     """What was found so far, and the files it stands in."""
 
     def __init__(self, args: Namespace) -> None:
@@ -131,30 +124,32 @@ class Check:
 
     def _check_backends(self, site: Path, work: Path) -> None:
         """Several at a time: nothing is timed here."""
-        files = {
-            (backend, part): work / f"{backend}-{part}.jsonl"
-            for part in CHECKS
+        checks = [
+            Check(
+                backend=backend,
+                kind=kind,
+                device=self._args.device,
+                select=self._args.select,
+                results=work / f"{backend}-{kind}.jsonl",
+            )
+            for kind in CHECKS
             for backend in self._args.backends
-        }
-        names = {f"{backend} {part}": (backend, part) for backend, part in files}
-
-        def done(ended: Ended) -> None:
-            backend, part = names[ended.name]
-            self._add_check(ended, backend, part, _read_lines(files[backend, part]))
-
-        parts = [
-            self._check_part(name, backend, CHECKS[part], site, files[backend, part])
-            for name, (backend, part) in names.items()
         ]
-        deadline = self._deadline.part(CHECKS_SHARE)
-        run_all(parts, REPOSITORY, deadline, self._args.jobs, done)
+        of_name, surroundings = {check.name: check for check in checks}, environment(site)
+        run_all(
+            [check.part(surroundings) for check in checks],
+            REPOSITORY,
+            self._deadline.part(CHECKS_SHARE),
+            self._args.jobs,
+            lambda ended: self._add_check(ended, of_name[ended.name]),
+            lambda ended: of_name[ended.name].rest(surroundings, ended),
+        )
 
-    def _add_check(
-        self, ended: Ended, backend: str, part: str, tests: list[dict[str, Any]]
-    ) -> None:
+    def _add_check(self, ended: Ended, check: Check) -> None:
         """pytest says so when a test fails; that it ran none is no success either."""
+        tests = check.found()
         is_ok = ended.is_ok and bool(tests)
-        entry = {"backend": backend, "part": part, "is_ok": is_ok, "tests": tests}
+        entry = {"backend": check.backend, "part": check.kind, "is_ok": is_ok, "tests": tests}
         shown = replace(ended, tail="") if is_ok else ended
         self.found["checks"].append(asdict(shown) | entry)
         places = list(CHECKS), self._args.backends
@@ -165,33 +160,19 @@ class Check:
         print(f"{ended.name}: {ended.status} in {ended.seconds} s: {counts}", flush=True)
         self.write()
 
-    def _check_part(self, name: str, backend: str, path: str, site: Path, results: Path) -> Part:
-        select = ["-k", self._args.select] if self._args.select else []
-        ini = [word for option in INI for word in ("-o", option)]
-        told = {
-            "TOKENMILL_CHECK_BACKENDS": backend,
-            "TOKENMILL_CHECK_DEVICE": self._args.device,
-            "TOKENMILL_CHECK_RESULTS": str(results),
-        }
-        return Part(
-            name=name,
-            command=[sys.executable, "-m", "pytest", path, *PYTEST, *ini, *select],
-            environment=environment(site) | told,
-        )
-
     def _time_kernels(self, site: Path, work: Path) -> None:
         """One at a time, alone on the device."""
         contenders = self._args.contenders
         for index, contender in enumerate(contenders):
             deadline = self._deadline.part(1 / (len(contenders) - index))
             if deadline.left() < LEAST_SECONDS:
-                self._add_times(_not_begun(contender), [])
+                self._add_times(not_begun(contender), [])
                 continue
             if contender == "flash-kernel-256" and self._has_timed("flash-kernel-128"):
                 continue  # it is for the one generation that takes no smaller blocks
             file = work / f"{contender}.jsonl"
             ended = run(self._kernel_part(contender, site, file, deadline), REPOSITORY, deadline)
-            self._add_times(ended, _read_lines(file))
+            self._add_times(ended, read_lines(file))
 
     def _add_times(self, ended: Ended, lines: list[dict[str, Any]]) -> None:
         self.found["kernels"] += lines
@@ -217,22 +198,6 @@ class Check:
     def _was_cut_off(self) -> bool:
         ended = self.found["checks"] + self.found["benchmarks"]
         return any(part["status"] in ("timed out", "not begun") for part in ended)
-
-
-def _not_begun(contender: str) -> Ended:
-    tail = "no time was left"
-    return Ended(name=contender, status="not begun", exit_status=0, seconds=0.0, tail=tail)
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines of JSON; the last may be torn where a process was killed."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return found
 
 
 def _commit() -> str | None:
@@ -291,7 +256,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, end_early(work, 128 + signal.SIGINT))
         signal.signal(signal.SIGALRM, end_early(work, 1))
         signal.setitimer(signal.ITIMER_REAL, args.deadline + GRACE_SECONDS)
-        sys.exit(Check(args).run(work))
+        sys.exit(Checkup(args).run(work))
 
 
 if __name__ == "__main__":

@@ -101,7 +101,15 @@ def _time_on_gpu(layer: Layer, num_layers: int, seconds: float) -> Timing:
         events[1].synchronize()
         return float(events[0].elapsed_time(events[1])) * 1e3 / num_layers
 
+    _warm_up(turn, seconds / 2)
     return _summarize(_repeat(turn, seconds), method, num_layers)
+
+
+def _warm_up(turn: Callable[[], float], seconds: float) -> None:
+    """Clocks that sank while the work was prepared rise again under load."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        turn()
 
 
 def _make_event() -> Any:

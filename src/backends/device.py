@@ -7,6 +7,14 @@ from gguf import GGMLQuantizationType
 
 from ..core.errors import ConfigError
 
+_KV_CACHE_DTYPES = {
+    "auto": None,
+    "fp8": torch.float8_e4m3fn,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
+"""By their names in --kv-cache-dtype."""
+
 
 def choose_device(name: str) -> torch.device:
     """The device of that name; "auto" is the GPU if there is one.
@@ -47,6 +55,11 @@ def choose_dtype(
     if dtype is torch.float16 and device.type == "cpu":
         raise ConfigError("--dtype float16 needs a GPU: CPUs compute bfloat16 or float32")
     return dtype
+
+
+def choose_kv_cache_dtype(name: str) -> torch.dtype | None:
+    """The 8-bit type of a --kv-cache-dtype; None for "auto"."""
+    return _KV_CACHE_DTYPES[name]
 
 
 def has_bfloat16(device: torch.device) -> bool:

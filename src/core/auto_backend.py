@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .backend_reasons import reasons_against
 from .errors import PluginError
 from .log import get_logger
 from .provider_options import build_options
@@ -23,6 +24,8 @@ class AutoBackend:
     """
 
     name = "auto"
+    kv_cache_dtypes = None
+    """Those of the backend that is taken."""
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class AutoBackend:
         for provider, own in self._candidates.items():
             try:
                 backend = self._registry.build(provider.kind, provider.name, own, where=self._where)
-                reasons = backend.reasons_against(spec)
+                reasons = reasons_against(backend, spec)
             except PluginError as error:
                 reasons = [str(error)]
             if not reasons:

@@ -12,6 +12,7 @@ from .suggest import did_you_mean
 
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
 def _knob(default: Any, help: str, **extra: Any) -> Any:
@@ -38,7 +39,7 @@ class EngineConfig:
     )
     dtype: str = _knob(
         "auto",
-        "precision of weights and KV cache: auto (quantized weights stay so on CPUs with AVX2), "
+        "precision of the weights and of what is computed: auto (quantized weights stay so on CPUs with AVX2), "
         "float32, bfloat16 or float16",
     )
     device: str = _knob("auto", "auto, cpu or cuda")
@@ -60,6 +61,12 @@ class EngineConfig:
         None,
         "bytes for the KV cache (K, M, G suffixes allowed); default on CPU: the smaller of 1 GiB "
         "and a quarter of what is free",
+    )
+    kv_cache_dtype: str = _knob(
+        "auto",
+        "what the KV cache holds: auto (numbers of the precision that is computed in), or 8-bit "
+        "floating point at a scale of 1, for twice the tokens or more: fp8_e4m3 (also fp8) or "
+        "fp8_e5m2; for the attention backends cuda-paged and torch",
     )
     num_gpu_blocks_override: int | None = _knob(
         None, "number of KV blocks, whatever memory there is"
@@ -160,6 +167,11 @@ class EngineConfig:
             raise ConfigError(
                 f"--dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}"
                 f"{did_you_mean(self.dtype, DTYPES)}"
+            )
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise ConfigError(
+                f"--kv-cache-dtype must be one of {', '.join(KV_CACHE_DTYPES)}, "
+                f"got {self.kv_cache_dtype!r}{did_you_mean(self.kv_cache_dtype, KV_CACHE_DTYPES)}"
             )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(

@@ -36,6 +36,8 @@ class ModelInfo:
     num_host_blocks: int = 0
     """KV blocks in host memory, for swapped requests."""
     kv_bytes_per_block: int
+    kv_cache_dtype: str | None = None
+    """None: `dtype`."""
     attention_backend: str = "torch"
     sampling_defaults: Mapping[str, float | int] = field(default_factory=dict)
     """From the model's generation_config: only names of SamplingParams."""

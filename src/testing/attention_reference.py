@@ -20,7 +20,8 @@ TOLERANCES: Mapping[torch.dtype, float] = {
     torch.bfloat16: 2e-2,
 }
 """How far a result may be off, relative and absolute, where values are of the order of 1. Wide
-enough for products in tensor cores (TF32 for float32), far below what a single wrong key makes."""
+enough for sums in any order and weights in the precision itself, too narrow for TF32 in place of
+float32, far below what a single wrong key makes."""
 
 _MAX_SCORES = 1 << 24
 """Scores of all heads that are held at a time: bounds the memory."""

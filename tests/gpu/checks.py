@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,6 +42,30 @@ def check_writes(backend: Any, case: Case) -> None:
     of_token = 2 * case.spec.num_kv_heads * case.spec.head_size
     expected = sum(span.num_queries for span in step.spans) * of_token
     assert int(is_changed.sum()) == expected
+
+
+def check_waits(backend: Any, case: Case) -> None:
+    """A step is queued without a wait for the GPU: torch raises where it would wait."""
+    step, made = case.step(), backend(case.spec)
+    cache = step.new_cache(made)
+    step.run(made, cache)  # compiles kernels, loads libraries
+    batch, inputs = step.batch, step.inputs()
+    out_thd = torch.empty_like(inputs[0])
+    with _waiting_forbidden(case.spec.device):
+        made.forward(0, *inputs, cache, made.build_metadata(batch), out_thd)
+    step.check(out_thd)
+
+
+@contextmanager
+def _waiting_forbidden(device: torch.device) -> Iterator[None]:
+    if device.type == "cpu":
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def _poisoned_cache(step: Step, made: Any) -> torch.Tensor:

@@ -17,6 +17,8 @@ import torch
 from .contenders import DEVICE, NAMES
 
 RESULTS = os.environ.get("TOKENMILL_CHECK_RESULTS")
+DEVICE_FAILED = 3
+"""The exit status that says so."""
 
 
 @pytest.fixture(params=NAMES)
@@ -27,31 +29,32 @@ def backend_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(autouse=True)
-def the_device_survives() -> Iterator[None]:
+def the_device_survives(request: pytest.FixtureRequest) -> Iterator[None]:
     """A kernel that fails does so at the next synchronization: here, and not in another test. After
-    such a failure the device is lost to this process."""
+    such a failure the device is lost to this process: benchmarks/gpu begins another for the rest."""
     yield
     if DEVICE.type == "cuda" and torch.cuda.is_available():
         try:
             torch.cuda.synchronize()
         except RuntimeError as error:
-            pytest.exit(f"the device failed in this test or the one before: {error}", 3)
+            message = f"the device failed: {error}"
+            _write(request.node.nodeid, "failed", message=message, lost_the_device=True)
+            pytest.exit(message, DEVICE_FAILED)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """A test ends with its call, or before it with what its set-up says."""
-    if RESULTS is None or (report.when != "call" and report.passed):
-        return
-    line = {
-        "test": report.nodeid.partition("::")[2],
-        "file": Path(report.location[0]).stem,
-        "outcome": report.outcome,
-        "seconds": round(report.duration, 3),
-        "message": _message(report),
-        **dict(report.user_properties),
-    }
-    with open(RESULTS, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    if report.when == "call" or not report.passed:
+        more = {"seconds": round(report.duration, 3), **dict(report.user_properties)}
+        _write(report.nodeid, report.outcome, message=_message(report), **more)
+
+
+def _write(nodeid: str, outcome: str, **more: object) -> None:
+    if RESULTS is not None:
+        path, _, test = nodeid.partition("::")
+        line = {"test": test, "file": Path(path).stem, "outcome": outcome, **more}
+        with open(RESULTS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 def _message(report: pytest.TestReport) -> str:

@@ -14,6 +14,7 @@ import torch
 
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.pair import as_one
+from tokenmill.core.backend_reasons import reasons_against
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.plugin_host import PluginHost
 
@@ -45,7 +46,7 @@ def load(name: str) -> Any:
 def load_for(name: str, spec: AttentionSpec) -> Any:
     """As `load`; the test is skipped, with every reason, where the backend cannot serve the spec."""
     backend = load(name)
-    reasons = backend.reasons_against(spec)
+    reasons = reasons_against(backend, spec)
     if reasons:
         pytest.skip(f"{name}: {'; '.join(reasons)}")
     return backend

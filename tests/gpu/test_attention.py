@@ -9,12 +9,14 @@ import pytest
 from tokenmill.testing.conformance import attention_checks
 
 from .cases import BLOCKS, CASES
-from .checks import check_poisoned_step, check_step, check_writes
+from .checks import check_poisoned_step, check_step, check_waits, check_writes
 from .contenders import load_for, skip_without_device
 
 skip_without_device()
 
 Record = Callable[[str, object], None]
+WHOLE_BLOCK = 128
+"""Slots of the least block that FlashAttention 3 and 4 read whole, for heads of 128 elements."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -28,6 +30,8 @@ def test_nan_where_no_token_lies_is_not_seen(
     backend_name: str, name: str, record_property: Record
 ) -> None:
     case = BLOCKS[name]
+    if backend_name.startswith("flash-attn") and case.spec.block_size >= WHOLE_BLOCK:
+        pytest.skip("FlashAttention 3 and 4 read such blocks whole: unused slots must be finite")
     record_property("max_error", check_poisoned_step(load_for(backend_name, case.spec), case))
 
 
@@ -35,6 +39,13 @@ def test_nan_where_no_token_lies_is_not_seen(
 def test_writes_its_tokens_and_nothing_else(backend_name: str, name: str) -> None:
     case = BLOCKS[name]
     check_writes(load_for(backend_name, case.spec), case)
+
+
+@pytest.mark.parametrize("name", ["decodes, plain", "mixed, plain", "long and short"])
+def test_nothing_waits_for_the_device(backend_name: str, name: str) -> None:
+    """No step, after the first of its kind, has torch synchronize."""
+    case = CASES[name]
+    check_waits(load_for(backend_name, case.spec), case)
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -36,6 +36,15 @@ class AttentionSpec:
     """False: another backend computes the decodes, this one prompts and chunks only."""
     kv_cache_layout: KVLayout | None = None
     """One of the backend's `kv_cache_layouts`, if another shares the cache; None: its own choice."""
+    kv_cache_dtype: torch.dtype | None = None
+    """An 8-bit type, one of the backend's `kv_cache_dtypes`, that keys and values are rounded to in
+    the cache, at a scale of 1; all queries see them rounded, those of the same step as well. None:
+    `dtype`."""
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """What the cache's tensors hold."""
+        return self.dtype if self.kv_cache_dtype is None else self.kv_cache_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +71,8 @@ class AttentionBackend(Protocol):
     """Computes causal attention over a paged KV cache.
 
     A class may also have `kv_cache_layouts`, layouts of the cache that it can use, best first, so
-    that it can be paired with another; and `on_this_machine()`, what is missing here, whatever the
+    that it can be paired with another; `kv_cache_dtypes`, the values of `AttentionSpec.kv_cache_dtype`
+    that it serves, without which it is never asked for any; and `on_this_machine()`, what is missing here, whatever the
     model, one line each.
     """
 
@@ -121,7 +131,8 @@ class GraphableBackend(AttentionBackend, Protocol):
         ...
 
     def prepare_capture(self, num_seqs: int) -> Any:
-        """The metadata of a step of `num_seqs` decodes, which reads that memory.
+        """The metadata of a step of `num_seqs` decodes, which reads that memory. Its caller keeps
+        it for as long as the graph: there may be memory in it that the graph uses.
 
         `forward` with it does not depend on anything that the host knows about a step. Captured and
         run before the first `prepare_replay`, it may write slot 0 of block 0 and no other; so

@@ -28,6 +28,7 @@ from ..cuda.splits import (
 )
 from ..device import compute_capability
 from .base import AttentionBatch, AttentionSpec, GraphSupport
+from .fp8 import FP8_DTYPES
 from .gpu_reasons import reasons_of_machine
 from .kv_layout import KVLayout
 
@@ -63,6 +64,7 @@ class CudaPagedAttention:
     name = "cuda-paged"
     graphs: GraphSupport = "decodes"
     kv_cache_layouts = (KVLayout.HEADS,)
+    kv_cache_dtypes = FP8_DTYPES
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:

@@ -97,7 +97,8 @@ def _build_part(
     if span.is_whole:
         key_lens, key_start_loc, slots = batch.query_lens_host[own], query_start_loc, None
     else:
-        starts = torch.tensor([0, *accumulate(key_lens)], device=batch.query_start_loc.device)
+        starts = torch.tensor([0, *accumulate(key_lens)])
+        starts = starts.to(batch.query_start_loc.device, non_blocking=True)
         key_start_loc = starts.int()
         slots = _slots(batch, block_size, own, starts, sum(key_lens))
     return Part(

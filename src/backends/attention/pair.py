@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...core.backend_reasons import reasons_against
 from ...core.errors import ConfigError
 from .base import AttentionBackend, AttentionBatch, AttentionSpec, is_graphable
 
@@ -23,6 +24,9 @@ def as_one(choice: AttentionChoice) -> Any:
 class BackendPair:
     """Looks like a backend's class, and makes one that divides each step between two."""
 
+    kv_cache_dtypes = None
+    """Those that both have."""
+
     def __init__(self, prefill: type[AttentionBackend], decode: type[AttentionBackend]) -> None:
         self.name = f"{prefill.name},{decode.name}"
         self._prefill, self._decode = prefill, decode
@@ -32,8 +36,8 @@ class BackendPair:
         prefill_spec, decode_spec = self._specs(spec)
         return [
             *self._reasons_of_layout(),
-            *(f"{self._prefill.name}: {r}" for r in self._prefill.reasons_against(prefill_spec)),
-            *(f"{self._decode.name}: {r}" for r in self._decode.reasons_against(decode_spec)),
+            *(f"{self._prefill.name}: {r}" for r in reasons_against(self._prefill, prefill_spec)),
+            *(f"{self._decode.name}: {r}" for r in reasons_against(self._decode, decode_spec)),
         ]
 
     def __call__(self, spec: AttentionSpec) -> PairedAttention:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from .base import AttentionBatch, AttentionSpec, GraphSupport
+from .fp8 import FP8_DTYPES, movable, quantize
 from .kv_layout import KVLayout
 from .torch_decodes import (
     DecodeGraph,
@@ -65,6 +66,7 @@ class TorchAttention:
     name = "torch"
     graphs: GraphSupport = "decodes"
     kv_cache_layouts = (KVLayout.HALVES,)
+    kv_cache_dtypes = FP8_DTYPES
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
@@ -112,15 +114,17 @@ class TorchAttention:
         keys, values = kv_cache.view(2, -1, *kv_cache.shape[3:])
         if metadata.rows_t is not None:
             k_tkd, v_tkd = (x.index_select(0, metadata.rows_t) for x in (k_tkd, v_tkd))
-        keys.index_copy_(0, metadata.slot_mapping_t, k_tkd)
-        values.index_copy_(0, metadata.slot_mapping_t, v_tkd)
+        if self._spec.kv_cache_dtype is not None:
+            k_tkd, v_tkd = (quantize(x, self._spec.kv_cache_dtype) for x in (k_tkd, v_tkd))
+        for cached, new_tkd in ((keys, k_tkd), (values, v_tkd)):
+            movable(cached).index_copy_(0, metadata.slot_mapping_t, movable(new_tkd))
         for group in metadata.decode_groups:
             self._decode(group, q_thd, keys, values, out_thd)
         for chunk in metadata.chunks:
             if chunk.slots_l is None:
-                k_lkd, v_lkd = k_tkd[chunk.rows], v_tkd[chunk.rows]
+                k_lkd, v_lkd = (x[chunk.rows].to(self._spec.dtype) for x in (k_tkd, v_tkd))
             else:
-                k_lkd, v_lkd = (x.index_select(0, chunk.slots_l) for x in (keys, values))
+                k_lkd, v_lkd = (self._gather(x, chunk.slots_l) for x in (keys, values))
             self._prefill(chunk, q_thd[chunk.rows], k_lkd, v_lkd, out_thd[chunk.rows])
 
     def copy_blocks(
@@ -189,7 +193,7 @@ class TorchAttention:
     ) -> None:
         slots = group.slots_bl.flatten()
         k_bkld, v_bkld = (
-            x.index_select(0, slots).view(*group.slots_bl.shape, *x.shape[1:]).transpose(1, 2)
+            self._gather(x, slots).view(*group.slots_bl.shape, *x.shape[1:]).transpose(1, 2)
             for x in (keys, values)
         )
         # The query heads of a KV head become its queries: K and V are read once for all of them.
@@ -197,6 +201,11 @@ class TorchAttention:
         q_bkgd = q_bhd.view(-1, self._spec.num_kv_heads, self._group_size, self._spec.head_size)
         attended_bkgd = self._attend(q_bkgd, k_bkld, v_bkld, group.visible_b11l)
         out_thd.index_copy_(0, group.rows_b, attended_bkgd.flatten(1, 2))
+
+    def _gather(self, cached: torch.Tensor, slots_l: torch.Tensor) -> torch.Tensor:
+        """Keys or values [l, k, d] of slots, in the precision that is computed in."""
+        gathered = movable(cached).index_select(0, slots_l)
+        return gathered.view(cached.dtype).to(self._spec.dtype)
 
     def _prefill(
         self,

@@ -105,7 +105,7 @@ def _group_rows(batch: AttentionBatch, spec: AttentionSpec) -> list[list[int]]:
 
 
 def _build_group(batch: AttentionBatch, spec: AttentionSpec, rows: Sequence[int]) -> DecodeGroup:
-    rows_b = torch.tensor(rows, device=batch.block_tables_bm.device)
+    rows_b = torch.tensor(rows).to(batch.block_tables_bm.device, non_blocking=True)
     longest = max(num_visible(batch.seq_lens_host[row], spec) for row in rows)
     slots_bl, visible_bl = _lay_out(
         batch.seq_lens.index_select(0, rows_b),

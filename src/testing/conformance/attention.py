@@ -105,6 +105,14 @@ class AttentionConformance:
 
         _skip_if_refused(checks.check_soft_cap, attention_backend, sound_spec)
 
+    def test_keys_and_values_are_kept_in_8_bits(
+        self, attention_backend: BackendClass, sound_spec: AttentionSpec
+    ) -> None:
+        """Where it takes a cache of them: its steps are right for what they were rounded to."""
+        from . import attention_checks as checks
+
+        _skip_if_refused(checks.check_fp8, attention_backend, sound_spec)
+
     def test_unused_blocks_are_not_read(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:

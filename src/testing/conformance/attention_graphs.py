@@ -24,7 +24,7 @@ class CapturedStep:
         num_seqs: int,
     ) -> None:
         self._backend, self._num_seqs = backend, num_seqs
-        metadata = backend.prepare_capture(num_seqs)
+        metadata = self._metadata = backend.prepare_capture(num_seqs)  # lives as long as the graph
         self._inputs = tuple(
             torch.zeros(num_seqs, heads, spec.head_size, dtype=spec.dtype, device=spec.device)
             for heads in (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)

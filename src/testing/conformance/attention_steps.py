@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...backends.attention.base import AttentionBackend, AttentionBatch, AttentionSpec
+from ...backends.attention.fp8 import quantize
 from ..attention_reference import TOLERANCES, reference_attention
 
 
@@ -76,7 +77,7 @@ class Step:
         left there."""
         shape = backend.kv_cache_shape(self.num_blocks)
         stale = torch.randn(shape, generator=self._generator) * 3
-        cache = stale.to(self.spec.device, self.spec.dtype)
+        cache = stale.to(self.spec.device, self.spec.cache_dtype)
         self.write_known(backend, cache)
         return cache
 
@@ -115,7 +116,8 @@ class Step:
         for index, (span, actual) in enumerate(zip(self.spans, outputs, strict=True)):
             if index in spoiled:
                 continue
-            expected = reference_attention(self.spec, self.q[index], self.k[index], self.v[index])
+            k_lkd, v_lkd = (self._stored(rows[index]) for rows in (self.k, self.v))
+            expected = reference_attention(self.spec, self.q[index], k_lkd, v_lkd)
             is_close = torch.isclose(actual, expected, rtol=bound, atol=bound)
             assert is_close.all(), (
                 f"sequence {index} of {len(self.spans)} ({span}, the first {self.num_decodes} are "
@@ -123,6 +125,11 @@ class Step:
                 f"to {(actual - expected).abs().max():.3g}, first for query "
                 f"{int((~is_close).flatten(1).any(1).nonzero()[0])}; {self.spec}"
             )
+
+    def _stored(self, rows: torch.Tensor) -> torch.Tensor:
+        """Keys or values as the cache gives them back."""
+        dtype = self.spec.kv_cache_dtype
+        return rows if dtype is None else quantize(rows, dtype).to(self.spec.dtype)
 
     def _random(self, *shape: int) -> torch.Tensor:
         values = torch.randn(*shape, self.spec.head_size, generator=self._generator)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tokenmill.backends.attention.base import AttentionBackend, AttentionBatch, AttentionSpec
+from tokenmill.backends.attention.fp8 import quantize
 from tokenmill.testing.attention_reference import reference_attention
 
 
@@ -79,7 +80,7 @@ class Step:
     def fill(self) -> torch.Tensor:
         """The cache before the step, written by an earlier one: the tokens before the queries."""
         shape = self.backend.kv_cache_shape(self.num_blocks)
-        cache = torch.full(shape, torch.nan, dtype=self.spec.dtype, device=self.spec.device)
+        cache = torch.full(shape, torch.nan, dtype=self.spec.cache_dtype, device=self.spec.device)
         for index, s in enumerate(self.sequences):
             known = s.seq_len - s.num_queries
             if known == 0:
@@ -125,9 +126,14 @@ class Step:
     def expected(self) -> list[torch.Tensor]:
         """In float64."""
         return [
-            reference_attention(self.spec, q, k, v)
+            reference_attention(self.spec, q, self.stored(k), self.stored(v))
             for q, k, v in zip(self.q, self.k, self.v, strict=True)
         ]
+
+    def stored(self, rows: torch.Tensor) -> torch.Tensor:
+        """Keys or values as the cache gives them back."""
+        dtype = self.spec.kv_cache_dtype
+        return rows if dtype is None else quantize(rows, dtype).to(self.spec.dtype)
 
     def check(self, tolerance: float = 2e-6) -> None:
         for actual, expected in zip(self.run(), self.expected(), strict=True):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tokenmill.backends.attention.base import AttentionSpec
+from tokenmill.backends.attention.fp8 import FP8_DTYPES, movable, quantize
 from tokenmill.backends.attention.torch import TorchAttention
 
 from .steps import BATCHES, CHUNKS, PROMPTS, VARIANTS, Step
@@ -52,6 +53,23 @@ def test_query_heads_share_kv_heads_in_any_ratio(num_kv_heads: int) -> None:
 def test_half_precisions_stay_within_their_rounding(dtype: torch.dtype) -> None:
     sequences, num_decodes = BATCHES["mixed"]
     Step(TorchAttention, replace(SPEC, dtype=dtype), sequences, num_decodes).check(tolerance=2e-2)
+
+
+@pytest.mark.parametrize("kind", FP8_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("variant", ["plain", "window and cap"])
+def test_keys_and_values_of_8_bits_are_rounded_and_nothing_else(
+    kind: torch.dtype, dtype: torch.dtype, variant: str
+) -> None:
+    sequences, num_decodes = BATCHES["mixed"]
+    spec = replace(SPEC, dtype=dtype, kv_cache_dtype=kind, **VARIANTS[variant])
+    step = Step(TorchAttention, spec, sequences, num_decodes)
+    step.check(tolerance=2e-6 if dtype is torch.float32 else 2e-2)
+    keys, values = step.cache.flatten(1, 2)
+    written = torch.cat(step.slots)
+    for cached, rows in ((keys, step.k), (values, step.v)):
+        expected = quantize(torch.cat(rows), kind)
+        assert torch.equal(movable(cached)[written], movable(expected))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

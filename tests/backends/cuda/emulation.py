@@ -7,13 +7,20 @@ import functools
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tokenmill.backends.cuda.build import SOURCES
 
 HERE = Path(__file__).parent
-ELEMENTS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+ELEMENTS = {
+    torch.float32: 0,
+    torch.float16: 1,
+    torch.bfloat16: 2,
+    torch.float8_e4m3fn: 3,
+    torch.float8_e5m2: 4,
+}
 FLAGS = ["-std=c++20", "-O2", "-U_FORTIFY_SOURCE", "-fPIC", "-shared", "-w"]
 
 
@@ -26,7 +33,8 @@ class WriteCall(ctypes.Structure):
         ("num_kv_heads", ctypes.c_int32),
         ("head_size", ctypes.c_int32),
         ("block_size", ctypes.c_int32),
-        ("element_bytes", ctypes.c_int32),
+        ("element", ctypes.c_int32),
+        ("cache_element", ctypes.c_int32),
     )
 
 
@@ -51,6 +59,7 @@ class AttentionCall(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("logits_soft_cap", ctypes.c_float),
         ("element", ctypes.c_int32),
+        ("cache_element", ctypes.c_int32),
     )
 
 
@@ -81,7 +90,8 @@ class EmulatedOperators:
             num_kv_heads=kv_cache.shape[1],
             head_size=kv_cache.shape[4],
             block_size=kv_cache.shape[3],
-            element_bytes=kv_cache.itemsize,
+            element=ELEMENTS[keys.dtype],
+            cache_element=ELEMENTS[kv_cache.dtype],
         )
         self._run("write_kv", call, kv_cache.shape[4])
 
@@ -131,6 +141,28 @@ class EmulatedOperators:
         )
         self._run("attend_prompts", call, call.head_size)
 
+    def round_to(self, kind: str, floats: torch.Tensor) -> torch.Tensor:
+        """Float32 as codes of "e4m3" or "e5m2", uint8, by the kernels' arithmetic."""
+        codes = torch.empty(floats.shape, dtype=torch.uint8)
+        count = ctypes.c_int64(floats.numel())
+        self._function(f"round_to_{kind}")(
+            ctypes.c_void_p(floats.data_ptr()), ctypes.c_void_p(codes.data_ptr()), count
+        )
+        return codes
+
+    def expand(
+        self, kind: str, codes: torch.Tensor, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Codes, a multiple of four, as float32 one by one, and as fragments of `dtype`."""
+        alone, in_pairs = torch.empty(codes.shape), torch.empty(codes.shape, dtype=dtype)
+        name = {torch.float16: "half", torch.bfloat16: "bfloat16"}[dtype]
+        pointers = [ctypes.c_void_p(x.data_ptr()) for x in (codes, alone, in_pairs)]
+        self._function(f"expand_{kind}_{name}")(*pointers, ctypes.c_int64(codes.numel()))
+        return alone, in_pairs
+
+    def _function(self, name: str) -> Any:
+        return getattr(_library(self._folder, 64), name)
+
     def _run(self, name: str, call: ctypes.Structure, head_size: int) -> None:
         function = getattr(_library(self._folder, head_size), name)
         function.restype = ctypes.c_char_p
@@ -177,6 +209,7 @@ def make_call(
         scale=scale,
         logits_soft_cap=logits_soft_cap,
         element=ELEMENTS[queries.dtype],
+        cache_element=ELEMENTS[kv_cache.dtype],
     )
 
 

@@ -19,12 +19,15 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define SHARED_MEMORY(name) unsigned char* const name = tokenmill::emulator::block->shared()
 #define threadIdx (tokenmill::emulator::fiber->thread)
 #define blockIdx (tokenmill::emulator::block->index)
 #define gridDim (tokenmill::emulator::block->grid)
 
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
 struct uint3 {
   unsigned x, y, z;
 };
@@ -52,6 +55,26 @@ struct BFloat16 {
     return value;
   }
 };
+
+inline float __uint_as_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+inline uint32_t __float_as_uint(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
+
+// Each half byte of the selector says which of eight bytes goes there.
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = uint64_t(high) << 32 | low;
+  uint32_t chosen = 0;
+  for (int i = 0; i < 4; ++i)
+    chosen |= uint32_t(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return chosen;
+}
 
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
@@ -267,6 +290,20 @@ uint32_t pack(float first, float second) {
   uint32_t bits;
   std::memcpy(&bits, pair, 4);
   return bits;
+}
+
+inline uint32_t multiply_halves(uint32_t a, uint32_t b) {
+  return pack<Half>(element_of<Half>(a, 0) * element_of<Half>(b, 0),
+                    element_of<Half>(a, 1) * element_of<Half>(b, 1));
+}
+
+inline uint32_t mask_of_greater(uint32_t a, uint32_t b) {
+  return (element_of<Half>(a, 0) > element_of<Half>(b, 0) ? 0xffff : 0) |
+         (element_of<Half>(a, 1) > element_of<Half>(b, 1) ? 0xffff0000u : 0);
+}
+
+inline uint32_t bfloat16s_of(uint32_t halves) {
+  return pack<BFloat16>(element_of<Half>(halves, 0), element_of<Half>(halves, 1));
 }
 
 template <typename T>

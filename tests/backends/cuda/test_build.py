@@ -58,6 +58,8 @@ def test_kernels_compile_without_spills(
     kernels = registers_and_spills(done.stderr)
     for name in ("attend_few_rows", "attend_many_rows", "attend_plainly", "merge_splits"):
         assert any(name in kernel for kernel in kernels), kernels
+    for element in ("E4M3", "E5M2"):
+        assert any(element in kernel for kernel in kernels), kernels
     for kernel, (registers, spilled) in kernels.items():
         record_property(kernel, f"{registers} registers, {spilled} bytes spilled")
         assert spilled == 0, kernel

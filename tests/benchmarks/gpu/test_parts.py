@@ -67,6 +67,23 @@ def test_all_of_several_are_heard_of(tmp_path: Path) -> None:
     }
 
 
+def test_what_is_left_of_a_part_runs_next(tmp_path: Path) -> None:
+    """And what failed before is not forgotten."""
+    heard: list[Ended] = []
+    left = [part("print('second'); raise SystemExit(0)")]
+    first = part("print('first'); raise SystemExit(3)")
+    run_all(
+        [first], tmp_path, Deadline(60), 1, heard.append, lambda e: left.pop() if left else None
+    )
+    assert [(ended.status, ended.tail) for ended in heard] == [("failed", "first")]
+    assert not left
+
+
+def test_without_time_a_part_is_not_begun(tmp_path: Path) -> None:
+    assert run(part("open('begun', 'w')"), tmp_path, Deadline(0)).status == "not begun"
+    assert not (tmp_path / "begun").exists()
+
+
 def test_what_runs_can_be_ended_early(tmp_path: Path) -> None:
     heard: list[Ended] = []
     code = f"open('begun', 'w').close(); {FOREVER}"

@@ -1,6 +1,9 @@
 """FlashAttention 3, for Hopper GPUs: by its own interface, or by the operators that vLLM brings.
 
-Both follow block tables of any block size, and take decodes, prompts and chunks in one call.
+Both follow block tables of any block size, and take decodes, prompts and chunks in one call. Blocks
+of a multiple of their tiles, 128 slots for heads of 128, they may read whole, and multiply what
+belongs to no token by zero (`get_pagedkv_tma` of hopper/heuristics.h): the cache must hold finite
+numbers everywhere, as one that was zeroed at the start does.
 
 Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size, n KV blocks, s slots
 of a block.

@@ -31,12 +31,25 @@ Element element_of(const Tensor& tensor) {
   return Element::F32;
 }
 
+Element element_of_cache(const Tensor& cache) {
+  switch (cache.scalar_type()) {
+    case ScalarType::Float8_e4m3fn: return Element::E4M3;
+    case ScalarType::Float8_e5m2: return Element::E5M2;
+    default: return element_of(cache);
+  }
+}
+
+bool is_fp8(const Tensor& tensor) {
+  return tensor.scalar_type() == ScalarType::Float8_e4m3fn ||
+         tensor.scalar_type() == ScalarType::Float8_e5m2;
+}
+
 int64_t bytes_of(Element element) { return element == Element::F32 ? 4 : 2; }
 
 // [tokens][head][head_size] with whole tokens, as the kernels read it.
-void check_rows(const Tensor& rows, const Tensor& like, const char* what) {
-  check(rows.dim() == 3 && rows.scalar_type() == like.scalar_type() &&
-            rows.get_device_index() == like.get_device_index() && rows.size(2) == like.size(4) &&
+void check_rows(const Tensor& rows, const Tensor& cache, const char* what) {
+  check(rows.dim() == 3 && (rows.scalar_type() == cache.scalar_type() || is_fp8(cache)) &&
+            rows.get_device_index() == cache.get_device_index() && rows.size(2) == cache.size(4) &&
             rows.stride(2) == 1 && rows.stride(1) == rows.size(2) &&
             rows.stride(0) * bytes_of(element_of(rows)) % 16 == 0 &&
             reinterpret_cast<uintptr_t>(rows.data_ptr()) % 16 == 0,
@@ -70,8 +83,9 @@ void write_kv(const Tensor& keys, const Tensor& values, const Tensor& slots, Ten
   check_cache(kv_cache);
   check_rows(keys, kv_cache, "keys do not fit the KV cache");
   check_rows(values, kv_cache, "values do not fit the KV cache");
-  check(keys.size(1) == kv_cache.size(1) && values.size(1) == kv_cache.size(1),
-        "keys and values must have the KV cache's heads");
+  check(keys.size(1) == kv_cache.size(1) && values.size(1) == kv_cache.size(1) &&
+            keys.scalar_type() == values.scalar_type(),
+        "keys and values must be alike, and have the KV cache's heads");
   check(slots.scalar_type() == ScalarType::Long && slots.is_contiguous() &&
             slots.get_device_index() == kv_cache.get_device_index() &&
             slots.numel() <= keys.size(0) && slots.numel() <= values.size(0),
@@ -87,7 +101,8 @@ void write_kv(const Tensor& keys, const Tensor& values, const Tensor& slots, Ten
       .num_kv_heads = static_cast<int32_t>(kv_cache.size(1)),
       .head_size = static_cast<int32_t>(kv_cache.size(4)),
       .block_size = static_cast<int32_t>(kv_cache.size(3)),
-      .element_bytes = static_cast<int32_t>(bytes_of(element_of(kv_cache))),
+      .element = element_of(keys),
+      .cache_element = element_of_cache(kv_cache),
   };
   const torch::stable::accelerator::DeviceGuard guard(kv_cache.get_device_index());
   check(write(call, reinterpret_cast<void*>(stream)));
@@ -100,7 +115,8 @@ AttentionCall make_call(const Tensor& queries, const Tensor& kv_cache, const Ten
   check_cache(kv_cache);
   check_rows(queries, kv_cache, "queries do not fit the KV cache");
   check_rows(out, kv_cache, "the output does not fit the KV cache");
-  check(out.size(0) == queries.size(0) && out.size(1) == queries.size(1),
+  check(out.size(0) == queries.size(0) && out.size(1) == queries.size(1) &&
+            out.scalar_type() == queries.scalar_type(),
         "queries and output must be alike");
   check(queries.size(1) % kv_cache.size(1) == 0, "query heads must share KV heads evenly");
   const int64_t end = first_sequence + num_sequences;
@@ -132,6 +148,7 @@ AttentionCall make_call(const Tensor& queries, const Tensor& kv_cache, const Ten
       .scale = static_cast<float>(scale),
       .logits_soft_cap = static_cast<float>(logits_soft_cap),
       .element = element_of(queries),
+      .cache_element = element_of_cache(kv_cache),
   };
 }
 

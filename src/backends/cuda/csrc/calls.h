@@ -8,7 +8,8 @@
 
 namespace tokenmill {
 
-enum class Element : int32_t { F32 = 0, F16 = 1, BF16 = 2 };
+// The cache holds what is computed with, or FP8.
+enum class Element : int32_t { F32 = 0, F16 = 1, BF16 = 2, E4M3 = 3, E5M2 = 4 };
 
 // Puts the step's keys and values into the cache.
 struct WriteCall {
@@ -22,7 +23,8 @@ struct WriteCall {
   int32_t num_kv_heads;
   int32_t head_size;
   int32_t block_size;
-  int32_t element_bytes;
+  Element element;  // of keys and values
+  Element cache_element;
 };
 
 // Attention of consecutive sequences of a step. A sequence's last query is its last token.
@@ -53,7 +55,8 @@ struct AttentionCall {
   int32_t sliding_window;  // keys that a query sees, itself included; 0: all before it
   float scale;             // above 0
   float logits_soft_cap;   // 0: none
-  Element element;
+  Element element;  // of queries and output
+  Element cache_element;
 };
 
 }  // namespace tokenmill

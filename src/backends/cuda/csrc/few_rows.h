@@ -9,33 +9,36 @@
 
 namespace tokenmill {
 
-template <int D>
+template <typename C, int D>
 struct FewRows {
   static constexpr int kRows = 16;
-  static constexpr int kKeys = 16;  // of a warp's tile
+  static constexpr int kKeys = 32 / sizeof(C);  // of a warp's tile: as many bytes of each cache
   static constexpr int kWarps = D <= 128 ? 4 : 2;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr int kTile = kKeys * kStride<D>;
-  static constexpr int kElements = kRows * kStride<D> + kWarps * 2 * 2 * kTile;
-  static constexpr int kSharedBytes = kElements * 2;
-  static_assert(kSharedBytes >= kWarps * kRows * (kStride<D> + 2) * 4, "room to merge");
+  static constexpr int kTile = kKeys * kStride<C, D>;
+  static constexpr int kTileBytes = kTile * sizeof(C);
+  static constexpr int kQueryStride = kStride<Half, D>;
+  static constexpr int kSharedBytes = kRows * kQueryStride * 2 + kWarps * 2 * 2 * kTileBytes;
+  static_assert(kSharedBytes >= kWarps * kRows * (kQueryStride + 2) * 4, "room to merge");
 };
 
 // Sums and statistics of a block's rows, of each warp, in shared memory.
-template <int D>
+template <typename C, int D>
 struct WarpResults {
-  float* sums;   // [warp][row][kStride]
+  using Shape = FewRows<C, D>;
+
+  float* sums;   // [warp][row][kQueryStride]
   float* stats;  // [warp][row]{maximum in units of exp2, sum}
 
   __device__ __forceinline__ explicit WarpResults(void* shared)
       : sums(static_cast<float*>(shared)),
-        stats(sums + FewRows<D>::kWarps * FewRows<D>::kRows * kStride<D>) {}
+        stats(sums + Shape::kWarps * Shape::kRows * Shape::kQueryStride) {}
 
   template <typename Seen>
   __device__ __forceinline__ void put(const Seen& seen, const Scoring& scoring) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = warp_id() * FewRows<D>::kRows + Seen::row_of(0, half);
+      const int row = warp_id() * Shape::kRows + Seen::row_of(0, half);
       const float sum = sum_of_quad(seen.sum[0][half]);
       if (lane_id() % 4 == 0) {
         stats[row * 2] = seen.maximum[0][half] * scoring.factor;
@@ -45,17 +48,17 @@ struct WarpResults {
       for (int column = 0; column < D / 8; ++column)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          sums[row * kStride<D> + column * 8 + lane_id() % 4 * 2 + i] =
+          sums[row * Shape::kQueryStride + column_of<C>(column, i)] =
               seen.out[0][column][half * 2 + i];
     }
   }
 };
 
 // Writes a block's rows, as results or as partial ones.
-template <typename T, int D>
-__device__ __forceinline__ void write_rows(const WarpResults<D>& results, const Sequence& sequence,
+template <typename T, typename C, int D>
+__device__ __forceinline__ void write_rows(const WarpResults<C, D>& results, const Sequence& sequence,
                                            const Split& split, int first_row) {
-  using Shape = FewRows<D>;
+  using Shape = FewRows<C, D>;
   const AttentionCall& call = sequence.call;
   const int num_rows = min(Shape::kRows, sequence.num_rows - first_row);
   for (int item = threadIdx.x; item < num_rows * D; item += Shape::kThreads) {
@@ -70,7 +73,7 @@ __device__ __forceinline__ void write_rows(const WarpResults<D>& results, const 
     for (int warp = 0; warp < Shape::kWarps; ++warp) {
       const int place = warp * Shape::kRows + row;
       const float scale = exp2f(results.stats[place * 2] - reference);
-      total += results.sums[place * kStride<D> + column] * scale;
+      total += results.sums[place * Shape::kQueryStride + column] * scale;
       weight += results.stats[place * 2 + 1] * scale;
     }
     if (split.count == 1) {
@@ -89,9 +92,9 @@ __device__ __forceinline__ void write_rows(const WarpResults<D>& results, const 
 }
 
 // Grid: tiles of rows times splits, KV heads, sequences.
-template <typename T, int D>
-__global__ void __launch_bounds__(FewRows<D>::kThreads) attend_few_rows(AttentionCall call) {
-  using Shape = FewRows<D>;
+template <typename T, typename C, int D>
+__global__ void __launch_bounds__(FewRows<C, D>::kThreads) attend_few_rows(AttentionCall call) {
+  using Shape = FewRows<C, D>;
   SHARED_MEMORY(shared);
   const Sequence sequence(call, blockIdx.z, blockIdx.y);
   const int first_row = blockIdx.x / call.max_splits * Shape::kRows;
@@ -100,21 +103,22 @@ __global__ void __launch_bounds__(FewRows<D>::kThreads) attend_few_rows(Attentio
   if (split.index >= split.count) return;
 
   T* const query_rows = reinterpret_cast<T*>(shared);
-  T* const stages = query_rows + Shape::kRows * kStride<D> + warp_id() * 4 * Shape::kTile;
-  const T* const cache = static_cast<const T*>(call.kv_cache);
+  C* const stages = reinterpret_cast<C*>(query_rows + Shape::kRows * Shape::kQueryStride) +
+                    warp_id() * 4 * Shape::kTile;
+  const C* const cache = static_cast<const C*>(call.kv_cache);
   constexpr int kStep = Shape::kWarps * Shape::kKeys;
   const int first_key = split.keys.begin + warp_id() * Shape::kKeys;
   const Scoring scoring(call);
 
-  // Where this lane's key of a tile is; lanes 16 to 31 have none.
+  // Where this lane's key of a tile is; of smaller tiles the last lanes have none.
   const auto look_up = [&](int tile_key) {
     const int key = tile_key + lane_id();
     return lane_id() < Shape::kKeys && key < split.keys.end ? sequence.cache_row(key) : -1;
   };
   const auto start_tile = [&](int32_t row, int stage) {
-    T* const keys = stages + stage * 2 * Shape::kTile;
-    start_rows<T, D, Shape::kKeys>(keys, cache, row);
-    start_rows<T, D, Shape::kKeys>(keys + Shape::kTile, cache,
+    C* const keys = stages + stage * 2 * Shape::kTile;
+    start_rows<C, D, Shape::kKeys>(keys, cache, row);
+    start_rows<C, D, Shape::kKeys>(keys + Shape::kTile, cache,
                                    row < 0 ? row : row + call.block_size);
     commit_copies();
   };
@@ -124,8 +128,9 @@ __global__ void __launch_bounds__(FewRows<D>::kThreads) attend_few_rows(Attentio
   int32_t next_row = look_up(first_key + kStep);
   wait_for_copies<0>();
   __syncthreads();
-  const Queries<T, D, 1> queries(query_rows);
-  Attention<T, D, 1, Shape::kKeys> seen(sequence, first_row);
+  arrange_queries<T, C, D, Shape::kRows, Shape::kThreads>(query_rows);
+  const Queries<T, C, D, 1> queries(query_rows);
+  Attention<T, C, D, 1, Shape::kKeys> seen(sequence, first_row);
 
   const int last_row = min(first_row + Shape::kRows, sequence.num_rows) - 1;
   const int seen_by_all_from = sequence.first_visible(sequence.position(last_row));
@@ -136,7 +141,7 @@ __global__ void __launch_bounds__(FewRows<D>::kThreads) attend_few_rows(Attentio
     next_row = look_up(key + 2 * kStep);
     wait_for_copies<1>();
     __syncwarp();
-    const T* const keys = stages + stage * 2 * Shape::kTile;
+    const C* const keys = stages + stage * 2 * Shape::kTile;
     seen.multiply(queries, keys);
     const bool hides = key < seen_by_all_from || key + Shape::kKeys > seen_by_all_to;
     seen.weigh(scoring, sequence, key, split.keys.end, hides);
@@ -145,10 +150,10 @@ __global__ void __launch_bounds__(FewRows<D>::kThreads) attend_few_rows(Attentio
   }
   wait_for_copies<0>();
   __syncthreads();
-  WarpResults<D> results(shared);
+  WarpResults<C, D> results(shared);
   results.put(seen, scoring);
   __syncthreads();
-  write_rows<T, D>(results, sequence, split, first_row);
+  write_rows<T>(results, sequence, split, first_row);
 }
 
 }  // namespace tokenmill

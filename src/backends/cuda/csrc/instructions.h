@@ -81,6 +81,25 @@ __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) 
   return __float2bfloat16_rn(value);
 }
 
+// Products of two pairs of halves.
+__device__ __forceinline__ uint32_t multiply_halves(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
+// All ones where a half of the first pair is greater than that of the second.
+__device__ __forceinline__ uint32_t mask_of_greater(uint32_t a, uint32_t b) {
+  return __hgt2_mask(reinterpret_cast<const __half2&>(a), reinterpret_cast<const __half2&>(b));
+}
+
+// A pair of halves as bfloat16: exact where these came from FP8.
+__device__ __forceinline__ uint32_t bfloat16s_of(uint32_t halves) {
+  const float2 floats = __half22float2(reinterpret_cast<const __half2&>(halves));
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(floats.x, floats.y);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
 // Two neighbours of a fragment, the first in the lower half.
 template <typename T>
 __device__ __forceinline__ uint32_t pack(float first, float second);

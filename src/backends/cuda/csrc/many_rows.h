@@ -7,7 +7,7 @@
 
 namespace tokenmill {
 
-template <int D>
+template <typename C, int D>
 struct ManyRows {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * 32;
@@ -16,36 +16,44 @@ struct ManyRows {
   static constexpr int kRows = kWarps * kRowsOfWarp;
   static constexpr int kKeys = D <= 64 ? 64 : 32;  // as many as registers allow
   static constexpr int kKeysOfWarp = kKeys / kWarps;  // that it copies
-  static constexpr int kSharedBytes = (kRows + 2 * kKeys) * kStride<D> * 2;
+  static constexpr int kSharedBytes =
+      kRows * kStride<Half, D> * 2 + 2 * kKeys * kStride<C, D> * int(sizeof(C));
 };
 
-template <typename T, int D>
-__device__ __forceinline__ void write_rows(
-    const Attention<T, D, ManyRows<D>::kTiles, ManyRows<D>::kKeys>& seen, const Sequence& sequence,
-    int first_row) {
+template <typename T, typename C, int D>
+using SeenByManyRows = Attention<T, C, D, ManyRows<C, D>::kTiles, ManyRows<C, D>::kKeys>;
+
+template <typename T, typename C, int D>
+__device__ __forceinline__ void write_rows(const SeenByManyRows<T, C, D>& seen,
+                                           const Sequence& sequence, int first_row) {
   T* const out = static_cast<T*>(sequence.call.out);
 #pragma unroll
-  for (int tile = 0; tile < ManyRows<D>::kTiles; ++tile)
+  for (int tile = 0; tile < ManyRows<C, D>::kTiles; ++tile)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = sum_of_quad(seen.sum[tile][half]);
       const int row = first_row + seen.row_of(tile, half);
       if (row >= sequence.num_rows) continue;
       const float scale = sum == 0 ? 0.0f : 1.0f / sum;
-      T* const to = out + sequence.offset(row, sequence.call.out_stride) + lane_id() % 4 * 2;
+      T* const to = out + sequence.offset(row, sequence.call.out_stride);
 #pragma unroll
-      for (int column = 0; column < D / 8; ++column) {
-        const float* const values = &seen.out[tile][column][half * 2];
-        *reinterpret_cast<uint32_t*>(to + column * 8) =
-            pack<T>(values[0] * scale, values[1] * scale);
-      }
+      for (int column = 0; column < D / 8; column += 2)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float(&first)[4] = seen.out[tile][kIsFp8<C> ? column : column + i];
+          const float(&second)[4] = seen.out[tile][kIsFp8<C> ? column + 1 : column + i];
+          const int at = kIsFp8<C> ? column_of<C>(column, i) : column_of<C>(column + i, 0);
+          *reinterpret_cast<uint32_t*>(to + at) =
+              kIsFp8<C> ? pack<T>(first[half * 2 + i] * scale, second[half * 2 + i] * scale)
+                        : pack<T>(first[half * 2] * scale, first[half * 2 + 1] * scale);
+        }
     }
 }
 
 // Grid: tiles of rows, KV heads, sequences. Tiles with the most keys come first.
-template <typename T, int D>
-__global__ void __launch_bounds__(ManyRows<D>::kThreads) attend_many_rows(AttentionCall call) {
-  using Shape = ManyRows<D>;
+template <typename T, typename C, int D>
+__global__ void __launch_bounds__(ManyRows<C, D>::kThreads) attend_many_rows(AttentionCall call) {
+  using Shape = ManyRows<C, D>;
   SHARED_MEMORY(shared);
   const Sequence sequence(call, blockIdx.z, blockIdx.y);
   const int num_tiles = (sequence.num_rows + Shape::kRows - 1) / Shape::kRows;
@@ -55,18 +63,18 @@ __global__ void __launch_bounds__(ManyRows<D>::kThreads) attend_many_rows(Attent
   const Keys visible = sequence.visible(first_row, last_row);
 
   T* const query_rows = reinterpret_cast<T*>(shared);
-  T* const keys = query_rows + Shape::kRows * kStride<D>;
-  T* const values = keys + Shape::kKeys * kStride<D>;
+  C* const keys = reinterpret_cast<C*>(query_rows + Shape::kRows * kStride<T, D>);
+  C* const values = keys + Shape::kKeys * kStride<C, D>;
   const int warp_offset = warp_id() * Shape::kKeysOfWarp;
-  const T* const cache = static_cast<const T*>(call.kv_cache);
+  const C* const cache = static_cast<const C*>(call.kv_cache);
   const Scoring scoring(call);
 
   const auto look_up = [&](int tile_key) {
     const int key = tile_key + warp_offset + lane_id();
     return lane_id() < Shape::kKeysOfWarp && key < visible.end ? sequence.cache_row(key) : -1;
   };
-  const auto start_tile = [&](T* tile, int32_t row) {
-    start_rows<T, D, Shape::kKeysOfWarp>(tile + warp_offset * kStride<D>, cache, row);
+  const auto start_tile = [&](C* tile, int32_t row) {
+    start_rows<C, D, Shape::kKeysOfWarp>(tile + warp_offset * kStride<C, D>, cache, row);
     commit_copies();
   };
 
@@ -75,10 +83,11 @@ __global__ void __launch_bounds__(ManyRows<D>::kThreads) attend_many_rows(Attent
   start_tile(keys, row);
   wait_for_copies<0>();
   __syncthreads();
-  const Queries<T, D, Shape::kTiles> queries(query_rows +
-                                             warp_id() * Shape::kRowsOfWarp * kStride<D>);
+  arrange_queries<T, C, D, Shape::kRows, Shape::kThreads>(query_rows);
+  const Queries<T, C, D, Shape::kTiles> queries(query_rows +
+                                             warp_id() * Shape::kRowsOfWarp * kStride<T, D>);
   const int first_of_warp = first_row + warp_id() * Shape::kRowsOfWarp;
-  Attention<T, D, Shape::kTiles, Shape::kKeys> seen(sequence, first_of_warp);
+  SeenByManyRows<T, C, D> seen(sequence, first_of_warp);
 
   const int last_of_warp = first_of_warp + Shape::kRowsOfWarp - 1;
   const int seen_by_all_from = sequence.first_visible(sequence.position(last_of_warp));
@@ -96,7 +105,7 @@ __global__ void __launch_bounds__(ManyRows<D>::kThreads) attend_many_rows(Attent
     seen.weigh(scoring, sequence, key, visible.end, hides);
     seen.add(values);
   }
-  write_rows<T, D>(seen, sequence, first_of_warp);
+  write_rows<T, C, D>(seen, sequence, first_of_warp);
 }
 
 }  // namespace tokenmill

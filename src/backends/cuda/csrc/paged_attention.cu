@@ -2,6 +2,11 @@
 #include "head_sizes.h"
 #include "launch.h"
 
+#define WRITES (HEAD_SIZE == 128)  // once for all
+#if WRITES
+#include "launch_write.h"
+#endif
+
 #define JOIN_AGAIN(name, size) name##size
 #define JOIN(name, size) JOIN_AGAIN(name, size)
 
@@ -15,7 +20,7 @@ const char* JOIN(prompts_, HEAD_SIZE)(const AttentionCall& call, void* stream) {
   return launch_prompts<HEAD_SIZE>(call, stream);
 }
 
-#if HEAD_SIZE == 128  // once for all
+#if WRITES
 const char* write(const WriteCall& call, void* stream) { return launch_write(call, stream); }
 #endif
 

@@ -2,6 +2,7 @@
 // split of the context: 32 keys at a time, one per lane, then their values, a part each per lane.
 #pragma once
 
+#include "fp8.h"
 #include "sequence.h"
 
 namespace tokenmill {
@@ -23,19 +24,20 @@ __device__ __forceinline__ float sum_of_warp(float value) {
   return value;
 }
 
-template <int D>
+template <typename C, int D>
 __device__ __forceinline__ float score_of(const AttentionCall& call, const float* query,
-                                          const float* key) {
+                                          const C* key) {
   float product = 0;
 #pragma unroll 8
-  for (int column = 0; column < D; ++column) product = fmaf(query[column], key[column], product);
+  for (int column = 0; column < D; ++column)
+    product = fmaf(query[column], to_float(key[column]), product);
   const float score = product * call.scale;
   const float cap = call.logits_soft_cap;
   return cap > 0 ? cap * tanhf(score / cap) : score;
 }
 
 // Grid: tiles of rows times splits, KV heads, sequences.
-template <int D>
+template <typename C, int D>
 __global__ void __launch_bounds__(kPlainRows * 32) attend_plainly(AttentionCall call) {
   constexpr int kParts = (D + 31) / 32;  // of a row, that a lane holds
   SHARED_MEMORY(shared);
@@ -49,7 +51,7 @@ __global__ void __launch_bounds__(kPlainRows * 32) attend_plainly(AttentionCall 
   int32_t* const places = reinterpret_cast<int32_t*>(weights + 32);
   const float* const query =
       static_cast<const float*>(call.queries) + sequence.offset(row, call.query_stride);
-  const float* const cache = static_cast<const float*>(call.kv_cache);
+  const C* const cache = static_cast<const C*>(call.kv_cache);
 
   float out[kParts] = {};
   float maximum = -INFINITY, sum = 0;
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(kPlainRows * 32) attend_plainly(AttentionCall 
     const int key = first + lane;
     const int32_t place = key < end ? sequence.cache_row(key) : 0;
     const float score =
-        key < end ? score_of<D>(call, query, cache + int64_t(place) * D) : -INFINITY;
+        key < end ? score_of<C, D>(call, query, cache + int64_t(place) * D) : -INFINITY;
     const float most = fmaxf(maximum, max_of_warp(score));
     const float reference = most == -INFINITY ? 0.0f : most;
     const float correction = exp2f((maximum - reference) * kLog2E);
@@ -72,11 +74,11 @@ __global__ void __launch_bounds__(kPlainRows * 32) attend_plainly(AttentionCall 
 #pragma unroll
     for (int part = 0; part < kParts; ++part) out[part] *= correction;
     for (int i = 0; i < min(32, end - first); ++i) {
-      const float* const value = cache + int64_t(places[i]) * D;
+      const C* const value = cache + int64_t(places[i]) * D;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         const int column = part * 32 + lane;
-        if (column < D) out[part] = fmaf(weights[i], value[column], out[part]);
+        if (column < D) out[part] = fmaf(weights[i], to_float(value[column]), out[part]);
       }
     }
     __syncwarp();

@@ -2,17 +2,10 @@
 // (FlashAttention-2, arXiv 2307.08691).
 #pragma once
 
+#include "products.h"
 #include "sequence.h"
 
 namespace tokenmill {
-
-// Rows of a tile in shared memory are 16 bytes longer than a row: an odd number of 16 bytes, so
-// that the eight rows that one load touches lie in different banks, for every head size.
-template <int D>
-constexpr int kStride = D + 8;
-
-__device__ __forceinline__ int lane_id() { return threadIdx.x % 32; }
-__device__ __forceinline__ int warp_id() { return threadIdx.x / 32; }
 
 __device__ __forceinline__ float max_of_quad(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
@@ -26,17 +19,18 @@ __device__ __forceinline__ float sum_of_quad(float value) {
 
 // Starts to copy ROWS rows of the cache to shared memory. Lane i knows where row i is; below 0, it
 // gets zeros: what lies in slots without a token, even NaN, is never seen.
-template <typename T, int D, int ROWS>
-__device__ __forceinline__ void start_rows(T* shared, const T* cache, int32_t row_of_lane) {
-  constexpr int kChunks = D / 8;
+template <typename C, int D, int ROWS>
+__device__ __forceinline__ void start_rows(C* shared, const C* cache, int32_t row_of_lane) {
+  constexpr int kChunk = 16 / sizeof(C);
+  constexpr int kChunks = D / kChunk;
 #pragma unroll
   for (int pass = 0; pass < (ROWS * kChunks + 31) / 32; ++pass) {
     const int item = pass * 32 + lane_id();
     const int row = item / kChunks, chunk = item % kChunks;
     const int32_t place = __shfl_sync(0xffffffffu, row_of_lane, row);
     if (ROWS * kChunks % 32 == 0 || row < ROWS)
-      start_copy(shared + row * kStride<D> + chunk * 8,
-                 cache + (place < 0 ? 0 : int64_t(place) * D + chunk * 8), place >= 0);
+      start_copy(shared + row * kStride<C, D> + chunk * kChunk,
+                 cache + (place < 0 ? 0 : int64_t(place) * D + chunk * kChunk), place >= 0);
   }
 }
 
@@ -50,14 +44,14 @@ __device__ __forceinline__ void start_queries(T* shared, const Sequence& sequenc
     const bool is_wanted = first_row + row < sequence.num_rows;
     const int64_t offset =
         is_wanted ? sequence.offset(first_row + row, sequence.call.query_stride) : 0;
-    start_copy(shared + row * kStride<D> + chunk * 8, queries + offset + chunk * 8, is_wanted);
+    start_copy(shared + row * kStride<T, D> + chunk * 8, queries + offset + chunk * 8, is_wanted);
   }
 }
 
 // A warp's rows of queries, 16 per tile: in registers where there is room for them.
-template <typename T, int D, int TILES>
+template <typename T, typename C, int D, int TILES>
 struct Queries {
-  static constexpr bool kInRegisters = TILES * D <= 128;
+  static constexpr bool kInRegisters = TILES * D <= (kIsFp8<C> ? 96 : 128);
   const T* rows;
   uint32_t kept[kInRegisters ? D / 16 : 1][TILES][4];
 
@@ -72,7 +66,7 @@ struct Queries {
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
       const int row = tile * 16 + lane_id() % 16;
-      load_matrices(to[tile], rows + row * kStride<D> + step * 16 + lane_id() / 16 * 8);
+      load_matrices(to[tile], rows + row * kStride<T, D> + step * 16 + lane_id() / 16 * 8);
     }
   }
 
@@ -89,8 +83,8 @@ struct Queries {
 };
 
 // What a warp's rows have seen so far. A lane holds, of the rows r and r + 8 of each tile with
-// r = lane / 4, two columns of every eight: those of multiply_accumulate.
-template <typename T, int D, int TILES, int KEYS>
+// r = lane / 4, two columns of every eight: those of multiply_accumulate, see column_of.
+template <typename T, typename C, int D, int TILES, int KEYS>
 struct Attention {
   float out[TILES][D / 8][4];
   float maximum[TILES][2];  // of raw scores
@@ -120,28 +114,18 @@ struct Attention {
   }
 
   // Products of all rows with the tile's keys.
-  __device__ __forceinline__ void multiply(const Queries<T, D, TILES>& queries, const T* keys) {
+  __device__ __forceinline__ void multiply(const Queries<T, C, D, TILES>& queries, const C* keys) {
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
       for (int column = 0; column < KEYS / 8; ++column)
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[tile][column][i] = 0;
-    const T* row = keys + (lane_id() / 16 * 8 + lane_id() % 8) * kStride<D> + lane_id() / 8 % 2 * 8;
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       uint32_t a[TILES][4];
       queries.fragments(a, step);
-#pragma unroll
-      for (int column = 0; column < KEYS / 16; ++column) {
-        uint32_t b[4];
-        load_matrices(b, row + column * 16 * kStride<D> + step * 16);
-#pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) {
-          multiply_accumulate<T>(scores[tile][2 * column], a[tile], b[0], b[1]);
-          multiply_accumulate<T>(scores[tile][2 * column + 1], a[tile], b[2], b[3]);
-        }
-      }
+      multiply_keys<T, D>(scores, a, keys, step);
     }
   }
 
@@ -167,32 +151,7 @@ struct Attention {
   }
 
   // Adds the values, by weight.
-  __device__ __forceinline__ void add(const T* values) {
-    const T* row = values + lane_id() % 16 * kStride<D> + lane_id() / 16 * 8;
-#pragma unroll
-    for (int step = 0; step < KEYS / 16; ++step) {
-      uint32_t a[TILES][4];
-#pragma unroll
-      for (int tile = 0; tile < TILES; ++tile) {
-        const float(&low)[4] = scores[tile][2 * step];
-        const float(&high)[4] = scores[tile][2 * step + 1];
-        a[tile][0] = pack<T>(low[0], low[1]);
-        a[tile][1] = pack<T>(low[2], low[3]);
-        a[tile][2] = pack<T>(high[0], high[1]);
-        a[tile][3] = pack<T>(high[2], high[3]);
-      }
-#pragma unroll
-      for (int column = 0; column < D / 16; ++column) {
-        uint32_t b[4];
-        load_matrices_transposed(b, row + step * 16 * kStride<D> + column * 16);
-#pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) {
-          multiply_accumulate<T>(out[tile][2 * column], a[tile], b[0], b[1]);
-          multiply_accumulate<T>(out[tile][2 * column + 1], a[tile], b[2], b[3]);
-        }
-      }
-    }
-  }
+  __device__ __forceinline__ void add(const C* values) { add_values<T, D>(out, scores, values); }
 
  private:
   __device__ __forceinline__ void hide(const Sequence& sequence, int first_key, int end) {

@@ -1,0 +1,21 @@
+// From what a call says of its tensors to the types of their elements.
+#pragma once
+
+#include "calls.h"
+#include "fp8.h"
+
+namespace tokenmill {
+
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Calls `use` with an element of the cache: T, unless that holds FP8.
+template <typename T, typename Use>
+const char* for_cache(Element element, Use use) {
+  switch (element) {
+    case Element::E4M3: return use(E4M3{});
+    case Element::E5M2: return use(E5M2{});
+    default: return use(T{});
+  }
+}
+
+}  // namespace tokenmill

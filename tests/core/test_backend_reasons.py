@@ -1,0 +1,47 @@
+"""A backend that does not know of a precision of the KV cache is refused, by whatever way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tokenmill.core.backend_reasons import reasons_against
+
+
+@dataclass(frozen=True)
+class Spec:
+    kv_cache_dtype: str | None = None
+
+
+class Plain:
+    """Was written before there was a choice."""
+
+    @classmethod
+    def reasons_against(cls, spec: object) -> list[str]:
+        return ["it is Monday"]
+
+
+class Narrow(Plain):
+    kv_cache_dtypes = ("e4m3",)
+
+
+class Composed(Plain):
+    kv_cache_dtypes = None
+
+
+REFUSAL = "it keeps keys and values in the model's precision, not in e4m3 (--kv-cache-dtype)"
+
+
+def test_without_a_wish_there_is_nothing_to_refuse() -> None:
+    assert reasons_against(Plain, Spec()) == ["it is Monday"]
+
+
+def test_a_backend_that_does_not_name_the_type_is_refused_with_its_own_reasons() -> None:
+    assert reasons_against(Plain, Spec("e4m3")) == ["it is Monday", REFUSAL]
+    assert len(reasons_against(Narrow, Spec("e5m2"))) == 2
+
+
+@pytest.mark.parametrize("backend", [Narrow, Composed])
+def test_one_that_names_it_or_asks_others_speaks_for_itself(backend: type[Plain]) -> None:
+    assert reasons_against(backend, Spec("e4m3")) == ["it is Monday"]

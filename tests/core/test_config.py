@@ -1,0 +1,19 @@
+"""Values of the engine's configuration that are taken, and those that are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ["auto", "fp8", "fp8_e4m3", "fp8_e5m2"])
+def test_every_name_of_a_kv_cache_dtype_is_taken(name: str) -> None:
+    assert EngineConfig(kv_cache_dtype=name).kv_cache_dtype == name
+
+
+def test_another_kv_cache_dtype_is_refused_with_a_near_one() -> None:
+    message = "--kv-cache-dtype must be one of auto, fp8, .*got 'fp8_e4m2'.*Did you mean"
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(kv_cache_dtype="fp8_e4m2")
