@@ -42,7 +42,7 @@ class InstantModel:
         self.read_logits = real.read_logits
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
-        logits_rv = self._logits_rv[: batch.last_rows_r.shape[0]]
+        logits_rv = self._logits_rv[: batch.sampled_rows_r.shape[0]]
         return logits_rv if self._is_greedy else logits_rv.clone()  # drawing overwrites them
 
 

@@ -11,6 +11,7 @@ Shape suffixes: r rows, v vocabulary, c blocks of it, w tokens of a block, s lik
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -80,6 +81,22 @@ def draw_filtered(
     return token_ids_r
 
 
+def keep_filtered(probs_rv: torch.Tensor, filters: Filters) -> torch.Tensor:
+    """What `draw_filtered` draws from: [r, v], 0 for other tokens, not normalized."""
+    if probs_rv.is_cuda:
+        return torch.cat(list(_keep_above_bounds(probs_rv, filters, _GPU_ROWS)))
+    best_rs, ids_rs = probs_rv.topk(min(_NUM_BEST, probs_rv.shape[1]), dim=1)
+    cdf_rs = best_rs.cumsum(dim=1, dtype=torch.float64)
+    bound_r1, is_enough_r = bound_among_best(best_rs, cdf_rs, filters, probs_rv.shape[1])
+    best_rs = best_rs.masked_fill_(best_rs < bound_r1, 0.0)
+    kept_rv = torch.zeros_like(probs_rv).scatter_(1, ids_rs, best_rs)
+    rest = (~is_enough_r).nonzero().squeeze(1)
+    if len(rest):
+        probs_rv, filters = probs_rv.index_select(0, rest), filters.select(rest)
+        kept_rv[rest] = torch.cat(list(_keep_above_bounds(probs_rv, filters, _CPU_ROWS)))
+    return kept_rv
+
+
 def _draw_among_best(
     probs_rv: torch.Tensor, uniform_r: torch.Tensor, filters: Filters
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,13 +113,23 @@ def _draw_among_best(
 def _draw_above_bounds(
     probs_rv: torch.Tensor, uniform_r: torch.Tensor, filters: Filters, num_at_once: int
 ) -> torch.Tensor:
-    found = []
+    parts = _keep_above_bounds(probs_rv, filters, num_at_once)
+    starts = range(0, len(probs_rv), num_at_once)
+    drawn = [
+        draw(kept_rv, uniform_r[start : start + num_at_once])
+        for kept_rv, start in zip(parts, starts, strict=True)
+    ]
+    return torch.cat(drawn)
+
+
+def _keep_above_bounds(
+    probs_rv: torch.Tensor, filters: Filters, num_at_once: int
+) -> Iterator[torch.Tensor]:
+    """So many rows after the other."""
     for start in range(0, len(probs_rv), num_at_once):
         rows = slice(start, start + num_at_once)
         bound_r1 = bound_by_histogram(probs_rv[rows], filters.select(rows))
-        kept_rv = probs_rv[rows].masked_fill(probs_rv[rows] < bound_r1, 0.0)
-        found.append(draw(kept_rv, uniform_r[rows]))
-    return torch.cat(found)
+        yield probs_rv[rows].masked_fill(probs_rv[rows] < bound_r1, 0.0)
 
 
 def _invert(

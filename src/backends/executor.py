@@ -19,11 +19,13 @@ from ..core.plan import StepPlan, StepResult
 from . import kv_cache
 from .attention.base import AttentionBackend, AttentionSpec
 from .attention.pair import AttentionChoice, as_one
-from .device import choose_device, choose_dtype
+from .compiling import BuildError
+from .device import choose_device
+from .draft_runner import DraftRunner
+from .model_parts import ModelParts, choose_spec, load_parts
 from .models.decoder import Decoder
-from .models.loader import load_decoder
-from .models.projections import Projections
-from .runner import ModelRunner, StepModel
+from .runner import ModelRunner
+from .speculation_support import DraftSupport, Speculation
 from .warmup import measure_gpu_memory
 from .weights.checkpoint import Checkpoint, open_checkpoint
 from .weights.default_model import find_default_model
@@ -40,12 +42,18 @@ class ModelExecutor:
     """
 
     def __init__(
-        self, info: ModelInfo, runner: ModelRunner, torch_threads: int | None = None
+        self,
+        info: ModelInfo,
+        runner: ModelRunner,
+        torch_threads: int | None = None,
+        draft_runner: DraftRunner | None = None,
     ) -> None:
-        """`torch_threads` is what torch gets back at `close`; None: it was left alone."""
+        """`torch_threads` is what torch gets back at `close`; None: it was left alone. The draft
+        model's runner follows each plan."""
         self.info = info
         self._torch_threads = torch_threads
         self._runner: ModelRunner | None = runner
+        self._draft_runner = draft_runner
 
     @classmethod
     def load(
@@ -55,15 +63,21 @@ class ModelExecutor:
         progress: Progress,
         *,
         swaps: bool = False,
+        speculation: Speculation | None = None,
     ) -> Self:
         """Open the model, check what can be checked, then read the weights.
 
-        `swaps` sets host memory aside for swapped requests. Raises ConfigError for a model,
-        device, precision or memory that cannot work.
+        `swaps` sets host memory aside for swapped requests; `speculation` guesses tokens. Raises ConfigError for a model,
+        device, precision, memory or draft model that cannot work.
         """
         path = Path(config.model) if config.model else find_default_model()
         return cls.from_checkpoint(
-            open_checkpoint(path), config, attention_backend, progress, swaps=swaps
+            open_checkpoint(path),
+            config,
+            attention_backend,
+            progress,
+            swaps=swaps,
+            speculation=speculation,
         )
 
     @classmethod
@@ -75,45 +89,41 @@ class ModelExecutor:
         progress: Progress,
         *,
         swaps: bool = False,
+        speculation: Speculation | None = None,
     ) -> Self:
         """As `load`, for a checkpoint that is open already."""
         started = time.monotonic()
         backend: type[AttentionBackend] = as_one(attention_backend)
         _build_native_library(config, backend, progress)
-        layout = _lay_out(checkpoint, config, backend, swaps)
-        decoder = load_decoder(
-            checkpoint,
-            dtype=layout.spec.dtype,
-            device=layout.spec.device,
-            progress=progress,
-            projections=_choose_projections(checkpoint, config, layout.spec, progress),
-        )
-        attention = backend(layout.spec)
-        num_blocks = layout.num_blocks or _count_blocks(decoder, attention, config, layout)
-        cache = kv_cache.allocate(
-            attention,
-            num_layers=checkpoint.config.num_layers,
-            num_blocks=num_blocks,
-            num_host_blocks=layout.num_host_blocks,
-            block_size=config.block_size,
-            dtype=layout.spec.dtype,
-            device=layout.spec.device,
-        )
-        info = _describe(checkpoint, decoder, attention, layout, num_blocks)
-        _log_loaded(info, decoder, time.monotonic() - started)
-        model = _whole_call(decoder, attention, cache)
+        _check(checkpoint, config)
+        spec = choose_spec(checkpoint, config, backend)
+        drafts = _prepare(speculation, checkpoint, config, backend, progress)
+        layout = _lay_out(checkpoint, config, spec, drafts, swaps)
+        parts = load_parts(checkpoint, config, backend, spec, progress)
+        num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
+        cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
+        info = _describe(checkpoint, parts, layout, num_blocks)
+        _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
+        model = parts.whole_call(cache)
         torch_threads = None
         if model is not None:
             # Between steps torch's threads would spin on the native ones' cores. torch knows no
             # smaller scope than the process for this.
             torch_threads = torch.get_num_threads()
             torch.set_num_threads(1)
-        return cls(info, ModelRunner(decoder, attention, cache, model), torch_threads)
+        propose = None if speculation is None else speculation.propose
+        runner = ModelRunner(parts.decoder, parts.attention, cache, model, propose)
+        draft_runner = None
+        if drafts is not None:
+            draft_runner = drafts.start(num_blocks, layout.num_host_blocks, runner.states)
+        return cls(info, runner, torch_threads, draft_runner)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step. Raises DeviceError when the device cannot go on."""
         assert self._runner is not None, "the executor is closed"
         try:
+            if self._draft_runner is not None:
+                self._draft_runner.begin_step(plan)
             return self._runner.run(plan)
         except torch.AcceleratorError as error:  # not OutOfMemoryError: the next step may need less
             reason = str(error).partition("\n")[0]
@@ -123,7 +133,7 @@ class ModelExecutor:
         """Let go of weights and KV cache."""
         if self._runner is not None and self._torch_threads is not None:
             torch.set_num_threads(self._torch_threads)
-        self._runner = None
+        self._runner = self._draft_runner = None
         if self.info.device.startswith("cuda"):
             torch.cuda.empty_cache()
 
@@ -132,21 +142,55 @@ def _build_native_library(
     config: EngineConfig, attention_backend: type[AttentionBackend], progress: Progress
 ) -> None:
     """Where it may be needed, with progress to be seen; why it cannot be built is told by who needs it."""
-    is_wanted = attention_backend.name in ("auto", "cpu")
-    if is_wanted and choose_device(config.device).type == "cpu":
-        from .cpu.build import BuildError
-        from .cpu.library import load_library
+    names, device_type = attention_backend.name.split(","), choose_device(config.device).type
+    with suppress(BuildError):
+        if device_type == "cpu" and (config.dtype != "float32" or names[0] in ("auto", "cpu")):
+            from .cpu.library import load_library
 
-        with suppress(BuildError):
             load_library(progress)
+        if device_type == "cuda" and "cuda-paged" in names:
+            from .cuda.library import load_operators
+
+            load_operators(progress)
+
+
+def _check(checkpoint: Checkpoint, config: EngineConfig) -> None:
+    """Raises ConfigError for what is wrong with the model itself."""
+    model = checkpoint.config
+    if (config.max_model_len or 0) > model.max_position_embeddings:
+        raise ConfigError(
+            f"--max-model-len is {config.max_model_len} and the model was made for "
+            f"{model.max_position_embeddings} tokens"
+        )
+    if model.draft_vocab_size is not None:
+        raise ConfigError(
+            f"{checkpoint.path} is a draft model, which knows {model.draft_vocab_size} of "
+            f"{model.vocab_size} tokens only: give it as --speculative-model, beside its target"
+        )
+
+
+def _prepare(
+    speculation: Speculation | None,
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    attention_backend: type[AttentionBackend],
+    progress: Progress,
+) -> DraftSupport | None:
+    """Let the speculator take what it needs. Raises ConfigError when that cannot work."""
+    if speculation is None:
+        return None
+    most = speculation.limits.num_speculative_tokens
+    support = DraftSupport(checkpoint, config, attention_backend, progress, most)
+    speculation.prepare(support)
+    return support
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
     """What is known before the weights are read."""
 
-    spec: AttentionSpec
     block_bytes: int
+    """Of all models."""
     num_blocks: int | None
     """None when the memory that the weights leave decides."""
     num_host_blocks: int
@@ -155,73 +199,30 @@ class _Layout:
 def _lay_out(
     checkpoint: Checkpoint,
     config: EngineConfig,
-    attention_backend: type[AttentionBackend],
+    spec: AttentionSpec,
+    drafts: DraftSupport | None,
     swaps: bool,
 ) -> _Layout:
-    """Everything that can be refused without the weights is refused here, with a ConfigError."""
-    model = checkpoint.config
-    if (config.max_model_len or 0) > model.max_position_embeddings:
-        raise ConfigError(
-            f"--max-model-len is {config.max_model_len} and the model was made for "
-            f"{model.max_position_embeddings} tokens"
-        )
-    device = choose_device(config.device)
-    spec = AttentionSpec(
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_kv_heads,
-        head_size=model.head_size,
-        block_size=config.block_size,
-        dtype=choose_dtype(config.dtype, checkpoint.dtype, device),
-        device=device,
-        scale=model.attention_scale,
-        sliding_window=model.sliding_window,
-    )
-    reasons = attention_backend.reasons_against(spec)
-    if reasons:
-        raise ConfigError(
-            f"attention backend {attention_backend.name!r} cannot serve this model: "
-            f"{'; '.join(reasons)}"
-        )
-    block_bytes = kv_cache.bytes_per_block(model, config.block_size, spec.dtype)
+    """What can be refused without the weights is refused here, with a ConfigError."""
+    block_bytes = kv_cache.bytes_per_block(checkpoint.config, config.block_size, spec.cache_dtype)
+    block_bytes += 0 if drafts is None else drafts.bytes_per_block
     return _Layout(
-        spec=spec,
         block_bytes=block_bytes,
         num_blocks=kv_cache.fixed_num_blocks(config, block_bytes),
         num_host_blocks=kv_cache.count_host_blocks(config, block_bytes) if swaps else 0,
     )
 
 
-def _choose_projections(
-    checkpoint: Checkpoint, config: EngineConfig, spec: AttentionSpec, progress: Progress
-) -> Projections | None:
-    """Native ones for bfloat16 on a CPU; float32 stays with torch, the reference."""
-    if spec.device.type != "cpu" or spec.dtype is not torch.bfloat16:
-        return None
-    from .cpu.projections import native_projections
-
-    return native_projections(
-        checkpoint.config.hidden_act, keeps_quantized=config.dtype == "auto", progress=progress
-    )
-
-
-def _whole_call(
-    decoder: Decoder, attention: AttentionBackend, cache: kv_cache.KVCache
-) -> StepModel | None:
-    """All layers in one native call, where every part of the decoder is native."""
-    if attention.name != "cpu":
-        return None
-    from .cpu.decoder_call import make_decoder_call
-
-    return make_decoder_call(decoder, attention, cache)
-
-
 def _count_blocks(
-    decoder: Decoder, attention: AttentionBackend, config: EngineConfig, layout: _Layout
+    parts: ModelParts, config: EngineConfig, layout: _Layout, drafts: DraftSupport | None
 ) -> int:
-    spec = layout.spec
+    spec, model = parts.spec, parts.decoder.config
     if spec.device.type == "cpu":
-        return kv_cache.count_cpu_blocks(config, decoder.config, layout.block_bytes)
-    memory = measure_gpu_memory(decoder, attention, config, spec.dtype, spec.device)
+        return kv_cache.count_cpu_blocks(config, model, layout.block_bytes)
+    num_drafts = 0 if drafts is None else drafts.num_speculative_tokens
+    memory = measure_gpu_memory(
+        parts.decoder, parts.attention, config, spec.cache_dtype, spec.device, num_drafts
+    )
     log.info(
         "gpu_memory",
         total_mib=memory.total >> 20,
@@ -229,35 +230,35 @@ def _count_blocks(
         weights_mib=memory.weights >> 20,
         activations_mib=memory.activations >> 20,
     )
-    return kv_cache.count_gpu_blocks(config, decoder.config, layout.block_bytes, memory)
+    return kv_cache.count_gpu_blocks(config, model, layout.block_bytes, memory)
 
 
 def _describe(
-    checkpoint: Checkpoint,
-    decoder: Decoder,
-    attention: AttentionBackend,
-    layout: _Layout,
-    num_blocks: int,
+    checkpoint: Checkpoint, parts: ModelParts, layout: _Layout, num_blocks: int
 ) -> ModelInfo:
     return ModelInfo(
         name=checkpoint.name,
         architecture=checkpoint.config.architecture,
-        dtype=str(layout.spec.dtype).removeprefix("torch."),
-        device=str(layout.spec.device),
+        dtype=str(parts.spec.dtype).removeprefix("torch."),
+        device=str(parts.spec.device),
         vocab_size=checkpoint.config.vocab_size,
         max_model_len=checkpoint.config.max_position_embeddings,
         eos_token_ids=checkpoint.eos_token_ids,
-        num_parameters=decoder.num_parameters,
-        block_size=layout.spec.block_size,
+        num_parameters=parts.decoder.num_parameters,
+        block_size=parts.spec.block_size,
         num_blocks=num_blocks,
         num_host_blocks=layout.num_host_blocks,
         kv_bytes_per_block=layout.block_bytes,
-        attention_backend=attention.name,
+        kv_cache_dtype=str(parts.spec.cache_dtype).removeprefix("torch."),
+        attention_backend=parts.attention.name,
         sampling_defaults=dict(checkpoint.sampling_defaults),
     )
 
 
-def _log_loaded(info: ModelInfo, decoder: Decoder, seconds: float) -> None:
+def _log_loaded(
+    info: ModelInfo, decoder: Decoder, drafts: DraftSupport | None, seconds: float
+) -> None:
+    named = {} if drafts is None or drafts.name is None else {"draft_model": drafts.name}
     log.info(
         "model_loaded",
         model=info.name,
@@ -265,10 +266,12 @@ def _log_loaded(info: ModelInfo, decoder: Decoder, seconds: float) -> None:
         device=info.device,
         num_parameters=info.num_parameters,
         weights_mib=decoder.num_bytes >> 20,
+        kv_cache_dtype=info.kv_cache_dtype,
         kv_cache_mib=info.num_blocks * info.kv_bytes_per_block >> 20,
         swap_space_mib=info.num_host_blocks * info.kv_bytes_per_block >> 20,
         free_mib=psutil.virtual_memory().available >> 20,
         num_blocks=info.num_blocks,
         num_host_blocks=info.num_host_blocks,
         seconds=round(seconds, 1),
+        **named,
     )

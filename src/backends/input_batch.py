@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,19 @@ import torch
 
 from ..core.plan import Grant
 from .attention.base import AttentionBatch
-from .request_state import RequestState
+
+
+class InputSequence(Protocol):
+    """A request's part of a step, as RequestState has it."""
+
+    @property
+    def block_table(self) -> npt.NDArray[np.int32]:
+        """int32 [number of blocks]."""
+        ...
+
+    def input_token_ids(self, grant: Grant) -> Sequence[int]:
+        """The tokens that this grant computes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +42,12 @@ class InputBatch:
     """Index in plan.grants of each sequence."""
     sampled: Sequence[int]
     """Sequences that are sampled."""
-    last_rows_r: torch.Tensor
-    """int64: the row of each sampled sequence's last token."""
+    sampled_rows_r: torch.Tensor
+    """int64: per sampled sequence the row of its last known token, then those of its drafts."""
 
 
 def build_input_batch(
-    grants: Sequence[Grant], states: Sequence[RequestState], block_size: int, device: torch.device
+    grants: Sequence[Grant], states: Sequence[InputSequence], block_size: int, device: torch.device
 ) -> InputBatch:
     """Lay out the grants' tokens; `states` are aligned with them and have taken the grants in."""
     order = sorted(range(len(grants)), key=lambda i: grants[i].num_tokens != 1)
@@ -46,8 +59,9 @@ def build_input_batch(
     positions_t = np.arange(ends_b[-1]) + np.repeat(seq_lens_b - ends_b, lens_b)
     tables_bm = _block_tables([state for _, state in rows])
     blocks_t = tables_bm[np.repeat(np.arange(len(rows)), lens_b), positions_t // block_size]
-    token_ids = chain.from_iterable(s.token_ids[g.start : g.start + g.num_tokens] for g, s in rows)
+    token_ids = chain.from_iterable(state.input_token_ids(grant) for grant, state in rows)
     sampled = [i for i, (grant, _) in enumerate(rows) if grant.samples]
+    drafts_b = np.array([grant.num_draft_tokens for grant, _ in rows])
 
     def on_device(array: npt.NDArray[np.integer], dtype: type[np.integer]) -> torch.Tensor:
         tensor = torch.from_numpy(array.astype(dtype, copy=False))
@@ -71,11 +85,22 @@ def build_input_batch(
         ),
         grant_order=order,
         sampled=sampled,
-        last_rows_r=on_device(ends_b[sampled] - 1, np.int64),
+        sampled_rows_r=on_device(_sampled_rows(ends_b[sampled], drafts_b[sampled]), np.int64),
     )
 
 
-def _block_tables(states: Sequence[RequestState]) -> npt.NDArray[np.int32]:
+def _sampled_rows(
+    ends_b: npt.NDArray[np.int64], drafts_b: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The last row of each sequence and, before it, one for each of its drafts."""
+    if not drafts_b.any():
+        return ends_b - 1
+    counts_b = drafts_b + 1
+    before_r: npt.NDArray[np.int64] = np.repeat(ends_b - counts_b.cumsum(), counts_b)
+    return before_r + np.arange(len(before_r))
+
+
+def _block_tables(states: Sequence[InputSequence]) -> npt.NDArray[np.int32]:
     """int32 [b, m], 0 past the end of each table."""
     tables = [state.block_table for state in states]
     padded_bm = np.zeros((len(tables), max(map(len, tables))), dtype=np.int32)

@@ -11,6 +11,7 @@ import torch
 
 from ..core.config import EngineConfig
 from ..core.errors import ConfigError
+from ..core.plan import BlockCopies, CopyDirection
 from .attention.base import AttentionBackend
 from .host_memory import HostMemory
 from .models.config import ModelConfig
@@ -145,6 +146,14 @@ def allocate(
         num_blocks=num_blocks,
         block_size=block_size,
     )
+
+
+def copy_blocks(cache: KVCache, attention: AttentionBackend, copies: BlockCopies) -> None:
+    """Copy blocks of every layer between device and host."""
+    out = copies.direction is CopyDirection.OUT
+    for device_kv, host_kv in zip(cache.layers, cache.host_layers, strict=True):
+        source, target = (device_kv, host_kv) if out else (host_kv, device_kv)
+        attention.copy_blocks(source, target, copies.pairs)
 
 
 def _zeros(

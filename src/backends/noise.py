@@ -7,15 +7,34 @@ Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), twice, in
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import torch
+
+
+class Purpose(IntEnum):
+    """What a number is for. Numbers of one seed and position are independent of each other; the
+    values are bits that no two seeds in use are likely to differ by."""
+
+    SAMPLE = 0
+    """The token of that position, or what takes a rejected draft's place."""
+    ACCEPT = 0x632BE59BD9B4E019
+    """Whether a draft is accepted."""
+    DRAFT = 0x1F83D9ABFB41BD6B
+    """What a draft model draws."""
+
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 
 
-def uniform(seeds_r: torch.Tensor, positions_r: torch.Tensor) -> torch.Tensor:
+def uniform(
+    seeds_r: torch.Tensor, positions_r: torch.Tensor, purpose: Purpose = Purpose.SAMPLE
+) -> torch.Tensor:
     """Uniform float64 in (0, 1), never 0 or 1, one per row; seeds and positions are int64."""
+    if purpose:
+        seeds_r = seeds_r ^ int(purpose)
     mixed_r = _mix(_mix(seeds_r) + positions_r * _GOLDEN)
     # 52 bits and a half: with one more the largest would round to 1.
     return (_shift_right(mixed_r, 12).double() + 0.5) * 2.0**-52

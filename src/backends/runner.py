@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 
 from ..core.plan import (
-    BlockCopies,
-    CopyDirection,
     Grant,
     RequestFailure,
     StepPlan,
@@ -19,8 +18,10 @@ from ..core.plan import (
 from .attention.base import AttentionBackend
 from .drawing import LogitsReading, read_logits
 from .input_batch import InputBatch, build_input_batch
-from .kv_cache import KVCache
+from .kv_cache import KVCache, copy_blocks
 from .models.decoder import Decoder
+from .outcome import Outcome, read_outcomes
+from .proposing import Propose, Proposer
 from .request_state import RequestState
 from .sampler import Sampled, sample
 from .sampling_batch import SamplingBatch
@@ -61,7 +62,7 @@ class LayeredModel:
             return out_thd
 
         hidden_te = self._decoder.forward(batch.token_ids_t, batch.positions_t, attend)
-        return self._decoder.compute_logits(hidden_te.index_select(0, batch.last_rows_r))
+        return self._decoder.compute_logits(hidden_te.index_select(0, batch.sampled_rows_r))
 
     def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
         """See StepModel."""
@@ -77,8 +78,10 @@ class ModelRunner:
         attention: AttentionBackend,
         kv_cache: KVCache,
         model: StepModel | None = None,
+        propose: Propose | None = None,
     ) -> None:
-        """`model` computes the decoder's steps; None: layer by layer."""
+        """`model` computes the decoder's steps; None: layer by layer. `propose` is asked for drafts
+        after each step."""
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)
         self._attention = attention
@@ -87,6 +90,12 @@ class ModelRunner:
         self._lost: set[str] = set()
         """Requests of a step that raised, until a plan says that they ended."""
         self._sampling: SamplingBatch | None = None
+        self._proposer = None if propose is None else Proposer(propose, self._vocab_size)
+
+    @property
+    def states(self) -> Mapping[str, RequestState]:
+        """By request; changes with every step."""
+        return self._states
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -107,25 +116,46 @@ class ModelRunner:
         """`rows` are the grants that are computed."""
         states = self._take_in(plan, rows)
         for copies in plan.copies:
-            self._copy(copies)
+            copy_blocks(self._kv_cache, self._attention, copies)
         if not rows:
-            return _make_result(plan, (), None, ())
-        batch = build_input_batch(
-            [plan.grants[row] for row in rows],
-            states,
-            self._kv_cache.block_size,
-            self._kv_cache.device,
-        )
+            return _make_result(plan, {})
+        grants = [plan.grants[row] for row in rows]
+        cache = self._kv_cache
+        batch = build_input_batch(grants, states, cache.block_size, cache.device)
         logits_rv = self._model.logits(batch)
         if not batch.sampled:
-            return _make_result(plan, (), None, ())
+            return _make_result(plan, {})
         order = [batch.grant_order[i] for i in batch.sampled]
-        sampled_states = [states[i] for i in order]
-        sampled = self._sample(logits_rv, batch, sampled_states)
-        return _make_result(plan, [rows[i] for i in order], sampled, sampled_states)
+        sampled = self._sample(logits_rv, batch, [states[i] for i in order])
+        outcomes = read_outcomes([states[i] for i in order], sampled)
+        for outcome in outcomes:
+            outcome.state.settle(outcome.token_ids)
+        by_row = {rows[i]: outcome for i, outcome in zip(order, outcomes, strict=True)}
+        if self._proposer is None:
+            return _make_result(plan, by_row)
+        return self._speculate(plan, by_row, self._proposer)
+
+    def _speculate(
+        self, plan: StepPlan, by_row: Mapping[int, Outcome], proposer: Proposer
+    ) -> StepResult:
+        """Ask for drafts, then give back the slots that are not needed for what is known now."""
+        fine = [(plan.grants[i], o.state) for i, o in by_row.items() if o.is_finite]
+        got = proposer.propose(plan, fine)
+        for grant, state in fine:
+            if grant.gives_back:
+                state.give_back(self._kv_cache.block_size)
+        result = _make_result(plan, by_row)
+        if not got:
+            return replace(result, proposal_seconds=proposer.seconds)
+        counts = [0] * len(plan.grants)
+        for row, outcome in by_row.items():
+            counts[row] = len(outcome.state.draft_token_ids)
+        return replace(result, num_proposed_tokens=tuple(counts), proposal_seconds=proposer.seconds)
 
     def _forget(self, plan: StepPlan) -> None:
         """Requests that ended; a start replaces what was held under its id."""
+        if self._proposer is not None:
+            self._proposer.follow(plan)
         for request_id in plan.ended:
             self._states.pop(request_id, None)
             self._lost.discard(request_id)
@@ -154,47 +184,34 @@ class ModelRunner:
             state.advance(grant, cache.block_size, cache.num_blocks)
         return states
 
-    def _copy(self, copies: BlockCopies) -> None:
-        cache = self._kv_cache
-        out = copies.direction is CopyDirection.OUT
-        for device_kv, host_kv in zip(cache.layers, cache.host_layers, strict=True):
-            source, target = (device_kv, host_kv) if out else (host_kv, device_kv)
-            self._attention.copy_blocks(source, target, copies.pairs)
-
     def _sample(
         self, logits_rv: torch.Tensor, batch: InputBatch, states: Sequence[RequestState]
     ) -> Sampled:
         if self._sampling is None or not self._sampling.holds(states):
             self._sampling = SamplingBatch(states, logits_rv.shape[1], logits_rv.device)
-        positions_r = batch.positions_t.index_select(0, batch.last_rows_r) + 1
+        positions_r = batch.positions_t.index_select(0, batch.sampled_rows_r) + 1
         return sample(logits_rv, self._sampling, positions_r, self._model.read_logits)
 
 
-def _make_result(
-    plan: StepPlan, rows: Sequence[int], sampled: Sampled | None, states: Sequence[RequestState]
-) -> StepResult:
-    """Aligned with the plan's grants; `rows` says which of them each sampled row belongs to.
+def _make_result(plan: StepPlan, by_row: Mapping[int, Outcome]) -> StepResult:
+    """Aligned with the plan's grants; outcomes by the grant that they belong to.
 
-    A row that is not finite yields a failure and no token. Its state takes the token all the same:
-    a plan that is open already may compute it, and will be told again.
+    Rows that are not finite yield a failure and no token. Their state took the tokens all the same:
+    a plan that is open already may compute them, and will be told again.
     """
     token_ids: list[tuple[int, ...]] = [()] * len(plan.grants)
-    if sampled is None:
-        return StepResult(step_id=plan.step_id, token_ids=tuple(token_ids))
     logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)
     failures = []
-    for i, (row, state, token_id) in enumerate(zip(rows, states, sampled.token_ids, strict=True)):
-        state.append_token(token_id)
-        if not sampled.is_finite[i]:
+    for row, outcome in by_row.items():
+        if outcome.is_finite:
+            token_ids[row] = tuple(outcome.token_ids)
+            logprobs[row] = outcome.logprobs
+        else:
             request_id = plan.grants[row].request_id
             failures.append(RequestFailure(request_id=request_id, message=NOT_FINITE))
-            continue
-        token_ids[row] = (token_id,)
-        if i in sampled.logprobs:
-            logprobs[row] = (sampled.logprobs[i],)
     return StepResult(
         step_id=plan.step_id,
         token_ids=tuple(token_ids),
-        logprobs=tuple(logprobs) if sampled.logprobs else None,
+        logprobs=tuple(logprobs) if any(logprobs) else None,
         failures=tuple(failures),
     )

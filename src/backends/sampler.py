@@ -2,7 +2,8 @@
 
 Order: raw logits give the log-probabilities; then bias, min_tokens, penalties, temperature, min_p,
 top_k and top_p; then the draw. A row's result depends on its own logits, parameters, seed and
-position alone, never on its neighbours.
+position alone, never on its neighbours. A sequence with drafts has one row more for each of them;
+what they see of tokens is what there would be if the drafts before them were accepted.
 
 Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
 """
@@ -18,8 +19,8 @@ import torch
 from ..core.plan import TokenLogprobs
 from .drawing import LogitsReading, draw, draw_filtered, read_logits
 from .noise import uniform
-from .request_state import RequestState
-from .sampling_batch import Draws, LogitBias, Penalties, SamplingBatch
+from .sampling_batch import Draws, LogitBias, Penalties, Row, SamplingBatch
+from .verification import try_drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,13 @@ def sample(
     logprobs_lv = _raw_logprobs(logits_rv, batch) if batch.num_logprobs else None
     best_r = reading.best_r
     if batch.adjusts:
-        _adjust(logits_rv, batch)
+        adjust_logits(logits_rv, batch)
         best_r = read(logits_rv).best_r
     token_ids_r = best_r  # of the greedy rows; the others draw
     for draws in batch.draws:
         token_ids_r[draws.rows.index_g] = _draw(logits_rv, draws, positions_r)
+    if batch.trials is not None:
+        try_drafts(logits_rv, batch.trials, positions_r, token_ids_r)
     return Sampled(
         token_ids=token_ids_r.tolist(),
         is_finite=reading.is_finite_r.tolist(),
@@ -65,7 +68,8 @@ def _draw(logits_rv: torch.Tensor, draws: Draws, positions_r: torch.Tensor) -> t
     return draw_filtered(probs_gv, uniform_g, draws.filters)
 
 
-def _adjust(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:
+def adjust_logits(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:
+    """Bias, min_tokens and penalties, in place."""
     if batch.bias is not None:
         _add_bias(logits_rv, batch.bias)
     if batch.min_tokens:
@@ -78,16 +82,14 @@ def _add_bias(logits_rv: torch.Tensor, bias: LogitBias) -> None:
     logits_rv.index_put_((bias.rows_n, bias.token_ids_n), bias.values_n, accumulate=True)
 
 
-def _forbid_early_stops(
-    logits_rv: torch.Tensor, min_tokens: Sequence[tuple[int, RequestState]]
-) -> None:
+def _forbid_early_stops(logits_rv: torch.Tensor, min_tokens: Sequence[tuple[int, Row]]) -> None:
     vocab_size = logits_rv.shape[1]
-    for row, state in min_tokens:
-        start = state.start
-        if state.num_generated_tokens < start.sampling_params.min_tokens:
+    for index, row in min_tokens:
+        start = row.state.start
+        if row.num_generated_tokens < start.sampling_params.min_tokens:
             # A model may name an end token that it has no logit for.
             stops = [token_id for token_id in start.stop_token_ids if token_id < vocab_size]
-            logits_rv[row, stops] = -torch.inf
+            logits_rv[index, stops] = -torch.inf
 
 
 def _penalize(logits_rv: torch.Tensor, penalties: Penalties) -> None:
@@ -95,14 +97,15 @@ def _penalize(logits_rv: torch.Tensor, penalties: Penalties) -> None:
 
     Only the logits of tokens that were seen are touched, not the whole vocabulary.
     """
-    lengths = [len(counts) for counts in penalties.counts]
+    counts = [row.token_counts for row in penalties.rows]
+    lengths = [len(tokens) for tokens in counts]
 
     def on_device(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(logits_rv.device, non_blocking=True)
 
-    rows_n = on_device(np.repeat(penalties.rows, lengths))
-    token_ids_n = on_device(np.concatenate([counts.token_ids for counts in penalties.counts]))
-    counts_n = on_device(np.concatenate([counts.output_counts for counts in penalties.counts]))
+    rows_n = on_device(np.repeat(penalties.indices, lengths))
+    token_ids_n = on_device(np.concatenate([tokens.token_ids for tokens in counts]))
+    counts_n = on_device(np.concatenate([tokens.output_counts for tokens in counts]))
     repetition_n = on_device(np.repeat(penalties.repetition, lengths))
     logits_n = logits_rv[rows_n, token_ids_n]
     logits_n = torch.where(logits_n > 0, logits_n / repetition_n, logits_n * repetition_n)

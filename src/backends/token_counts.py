@@ -42,3 +42,15 @@ class TokenCounts:
             self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
         self._token_ids[place] = token_id
         self._counts[place] += 1
+
+    def after(self, token_ids: Sequence[int]) -> TokenCounts:
+        """What this would be with these generated, too; itself is left as it is."""
+        if not token_ids:
+            return self
+        counts = TokenCounts((), ())
+        counts._places = self._places.copy()
+        counts._token_ids = self._token_ids.copy()
+        counts._counts = self._counts.copy()
+        for token_id in token_ids:
+            counts.add(token_id)
+        return counts

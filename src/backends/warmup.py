@@ -19,11 +19,13 @@ def measure_gpu_memory(
     config: EngineConfig,
     dtype: torch.dtype,
     device: torch.device,
+    num_drafts: int = 0,
 ) -> GPUMemory:
-    """Where the GPU's memory goes in a step as large as the configuration allows."""
+    """Where the GPU's memory goes in a step as large as the configuration allows, with so many
+    draft tokens for each request."""
     weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    run_largest_step(decoder, attention, config, dtype, device)
+    run_largest_step(decoder, attention, config, dtype, device, num_drafts)
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.empty_cache()
@@ -42,10 +44,16 @@ def run_largest_step(
     config: EngineConfig,
     dtype: torch.dtype,
     device: torch.device,
+    num_drafts: int = 0,
 ) -> None:
     """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, with filters and
-    penalties, as far as the model takes so many; one layer's scratch memory serves all layers."""
-    plan, num_blocks = _largest_plan(config, decoder.config.max_position_embeddings, device)
+    penalties, as far as the model takes so many; one layer's scratch memory serves all layers.
+
+    A draft token has a row of logits of its own: it counts like one request more.
+    """
+    num_rows = config.max_num_seqs * (1 + num_drafts)
+    max_len = decoder.config.max_position_embeddings
+    plan, num_blocks = _largest_plan(config, num_rows, max_len, device)
     scratch = torch.zeros(attention.kv_cache_shape(num_blocks), dtype=dtype, device=device)
     cache = KVCache(
         layers=[scratch] * decoder.config.num_layers,
@@ -56,10 +64,12 @@ def run_largest_step(
     ModelRunner(decoder, attention, cache).run(plan)
 
 
-def _largest_plan(config: EngineConfig, max_len: int, device: torch.device) -> tuple[StepPlan, int]:
+def _largest_plan(
+    config: EngineConfig, num_rows: int, max_len: int, device: torch.device
+) -> tuple[StepPlan, int]:
     """Such a plan, and how many blocks it needs: prompts as long as can be, then single tokens."""
     budget = config.token_budget(device.type)
-    num_requests = min(config.max_num_seqs, budget)
+    num_requests = min(num_rows, budget)
     params = SamplingParams(top_p=0.9, repetition_penalty=1.1, logprobs=config.max_logprobs)
     starts, grants, num_blocks = [], [], 0
     for index in range(num_requests):

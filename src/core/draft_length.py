@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .draft_history import DraftHistory
+from .draft_patience import Patience
 from .plan import StepPlan, StepResult
 from .request import Request
 from .speculation import SpeculationLimits
@@ -54,6 +55,7 @@ class DraftLengths:
         self._is_model = limits.needs_lookahead
         self._num_requests = 0
         self._costs = StepCosts()
+        self._patience = Patience()
         self._accepted = FIRST_ACCEPTANCE * FIRST_WEIGHT
         self._tried = FIRST_WEIGHT
         self._num_drafting: float | None = None
@@ -82,7 +84,7 @@ class DraftLengths:
             return True
         if num_requests:
             self._price(num_requests)
-        return self._is_worthwhile
+        return self._is_worthwhile and self._patience.is_left
 
     def choose(self, request: Request) -> int:
         """Most tokens to propose for this request after the step that is planned."""
@@ -174,10 +176,20 @@ class DraftLengths:
             self._costs.add_step(
                 plan.num_tokens, seconds - result.proposal_seconds, has_drafts=bool(num_drafting)
             )
-        if result.num_proposed_tokens is not None:
-            num_asked = sum(grant.max_draft_tokens > 0 for grant in grants)
-            num_passes = max(result.num_proposed_tokens, default=0)
-            self._costs.add_proposing(num_asked, num_passes, result.proposal_seconds)
+        self._patience.add_step(1.0 if self._is_model else seconds)
+        num_asked = sum(grant.max_draft_tokens > 0 for grant in grants)
+        if num_asked:
+            self._observe_call(plan, result, num_asked)
+
+    def _observe_call(self, plan: StepPlan, result: StepResult, num_asked: int) -> None:
+        """Somebody was asked for drafts; it counts also when nothing came of it."""
+        num_passes = max(result.num_proposed_tokens or (), default=0)
+        self._costs.add_proposing(num_asked, num_passes, result.proposal_seconds)
+        if self._is_model and not num_passes and not plan.draft_token_budget:
+            return  # it had no room to catch up
+        # A draft model is asked at the price of planning ahead, whatever it answers.
+        cost = 1.0 if self._is_model else result.proposal_seconds
+        self._patience.add_call(cost, found=num_passes > 0)
 
 
 def _probe(history: DraftHistory) -> int:

@@ -110,6 +110,8 @@ class ProposalHook:
     def _complaint_about(self, draft: object, request: ProposalRequest) -> str | None:
         if not isinstance(draft, Draft):
             return f"answers one Draft per request, got {_short(draft)}"
+        if not isinstance(draft.token_ids, Sequence):
+            return f"token_ids of a Draft is a list or tuple, got {_short(draft.token_ids)}"
         if len(draft.token_ids) > request.max_draft_tokens:
             return (
                 f"guessed {len(draft.token_ids)} tokens for {request.request_id!r}, at most "

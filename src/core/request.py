@@ -80,8 +80,6 @@ class Request:
     num_cached_tokens: int = 0
     num_counted_prompt_tokens: int = 0
     """Prompt tokens already in the statistics, so that recomputing does not count them again."""
-    num_drafts: int = 0
-    """Steps in its life that verified drafts of it."""
     num_draft_tokens: int = 0
     """Draft tokens that were verified in its life."""
     num_accepted_tokens: int = 0

@@ -37,7 +37,6 @@ class StepTally:
         per_pos += [0] * (num_tokens - len(per_pos))
         for i in range(num_accepted):
             per_pos[i] += 1
-        request.num_drafts += 1
         request.num_draft_tokens += num_tokens
         request.num_accepted_tokens += num_accepted
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tokenmill.backends.drawing import draw, draw_filtered, most_likely
+from tokenmill.backends.drawing import draw, draw_filtered, keep_filtered, most_likely
 from tokenmill.backends.filters import Filters
 from tokenmill.backends.noise import uniform
 
@@ -144,3 +144,21 @@ def test_rows_of_nan_draw_some_token_and_disturb_no_other() -> None:
         expected.pop(4)
         assert found == expected
     assert 0 <= most_likely(spoilt)[4] < 512
+
+
+def test_what_is_kept_is_what_a_draw_may_find() -> None:
+    """Of steep rows and flat ones: the smallest and the largest numbers draw from both ends."""
+    scale = torch.linspace(6, 0.01, 40).unsqueeze(1)
+    generator = torch.Generator().manual_seed(3)
+    probs = (scale * torch.randn(40, 1024, generator=generator)).softmax(dim=1)
+    for top_k, top_p in ((1, math.inf), (50, 0.9), (1024, 0.9), (700, 0.5)):
+        filters = row_filters(top_k, top_p, 40)
+        kept = keep_filtered(probs, filters)
+        assert ((kept == probs) | (kept == 0)).all()
+        for number in (0.0, 0.3, 0.999999, 1 - 2**-53):
+            numbers = torch.full((40,), number, dtype=torch.float64)
+            token_ids = draw_filtered(probs, numbers, filters).unsqueeze(1)
+            assert (kept.gather(1, token_ids) > 0).all()
+        least = torch.where(kept > 0, kept, 2.0).amin(dim=1, keepdim=True)
+        above = torch.where(probs > least, probs, 0.0).double().sum(dim=1)
+        assert ((kept > 0).sum(dim=1) <= top_k).all() and (above < top_p + 1e-6).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tokenmill.backends.noise import uniform
+from tokenmill.backends.noise import Purpose, uniform
 
 MASK = 2**64 - 1
 
@@ -60,3 +60,10 @@ def test_neighbouring_seeds_and_positions_are_not_correlated() -> None:
     ):
         correlation = torch.corrcoef(torch.stack((a.flatten(), b.flatten())))[0, 1]
         assert abs(float(correlation)) < 0.015  # 4.5 standard deviations
+
+
+def test_numbers_for_different_purposes_are_independent() -> None:
+    count = torch.arange(100_000)
+    numbers = torch.stack([uniform(count, count, purpose) for purpose in Purpose])
+    correlations = torch.corrcoef(numbers) - torch.eye(len(Purpose))
+    assert float(correlations.abs().max()) < 4.5 / 100_000**0.5

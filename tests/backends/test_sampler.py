@@ -218,7 +218,7 @@ def test_penalties_follow_the_tokens_as_they_are_sampled(params: SamplingParams)
         assert batch.holds([grown])
         found = sample(logits.unsqueeze(0).clone(), batch, torch.tensor([position])).token_ids
         assert found == expected
-        grown.append_token(found[0])
+        grown.settle(found)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

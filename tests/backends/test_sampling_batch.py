@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from tokenmill.backends.request_state import RequestState
@@ -66,9 +67,10 @@ def test_penalties_and_logprobs_name_the_rows_that_ask() -> None:
         SamplingParams(presence_penalty=1.0),
         SamplingParams(repetition_penalty=1.1, logprobs=0),
     )
-    assert batch.penalties is not None and batch.penalties.rows.tolist() == [1, 2]
+    assert batch.penalties is not None and batch.penalties.indices.tolist() == [1, 2]
     # The prompt matters to the repetition penalty alone.
-    assert [counts.token_ids.tolist() for counts in batch.penalties.counts] == [[3], [1, 2, 3]]
+    counts = [row.token_counts.token_ids.tolist() for row in batch.penalties.rows]
+    assert counts == [[3], [1, 2, 3]]
     assert batch.num_logprobs == {2: 0}
 
 
@@ -80,3 +82,56 @@ def test_a_batch_serves_the_same_requests_in_the_same_order_only() -> None:
     assert not batch.holds([first])
     assert not batch.holds([first, second, third])
     assert not batch.holds([first, make_state(SamplingParams())])
+
+
+def test_a_sequence_has_one_row_more_for_each_of_its_drafts() -> None:
+    plain, drafted = make_state(SamplingParams()), make_state(SamplingParams(min_tokens=9))
+    drafted.propose([5, 6], None)
+    batch = SamplingBatch([plain, drafted, plain], VOCAB_SIZE, torch.device("cpu"))
+    assert batch.draws[0].rows.index_g.tolist() == [0, 1, 2, 3, 4]
+    assert [(i, row.num_generated_tokens) for i, row in batch.min_tokens] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+    ]
+    assert batch.trials is None
+
+
+@pytest.mark.parametrize(
+    ("params", "are_tried"),
+    [
+        (SamplingParams(), True),
+        (SamplingParams(top_p=0.5), True),
+        (SamplingParams(seed=7), False),
+        (SamplingParams(temperature=0), False),
+    ],
+)
+def test_drafts_are_tried_by_their_probabilities_only_for_requests_without_a_seed(
+    params: SamplingParams, are_tried: bool
+) -> None:
+    states = [make_state(params) for _ in range(3)]
+    for state, length in zip(states, (2, 0, 3), strict=True):
+        state.propose(
+            range(length), torch.ones(length, VOCAB_SIZE) / VOCAB_SIZE if length else None
+        )
+    batch = SamplingBatch(states, VOCAB_SIZE, torch.device("cpu"))
+    assert (batch.trials is not None) is are_tried
+    if batch.trials is not None:
+        assert batch.trials.rows_n.tolist() == [0, 1, 4, 5, 6]
+        assert batch.trials.sequence_n.tolist() == [0, 0, 1, 1, 1]
+        assert batch.trials.last_s.tolist() == [1, 4]
+        assert [draws.rows.index_g.tolist() for draws in batch.draws] == [[2, 3, 7]]
+
+
+def test_a_batch_serves_drafts_of_the_same_lengths_and_kinds_only() -> None:
+    state = make_state(SamplingParams())
+    batch = SamplingBatch([state], VOCAB_SIZE, torch.device("cpu"))
+    state.propose([1, 2], None)
+    assert not batch.holds([state])
+    batch = SamplingBatch([state], VOCAB_SIZE, torch.device("cpu"))
+    state.propose([3, 4], None)
+    assert batch.holds([state])
+    state.propose([3, 4], torch.ones(2, VOCAB_SIZE))
+    assert not batch.holds([state])
+    state.propose([3], None)
+    assert not batch.holds([state])

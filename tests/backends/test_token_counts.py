@@ -31,3 +31,15 @@ def test_every_token_is_there_once_with_the_number_of_times_it_was_generated(
     generated = Counter(early + late)
     assert len(counts) == len(found) == len(counts.token_ids)
     assert found == {token_id: generated[token_id] for token_id in {*prompt, *early, *late}}
+
+
+@given(prompt=TOKENS, early=TOKENS, late=TOKENS)
+def test_what_would_be_counted_later_leaves_the_counts_as_they_are(
+    prompt: list[int], early: list[int], late: list[int]
+) -> None:
+    counts = TokenCounts(prompt, early)
+    before = (counts.token_ids.tolist(), counts.output_counts.tolist())
+    found, expected = counts.after(late), TokenCounts(prompt, early + late)
+    assert found.token_ids.tolist() == expected.token_ids.tolist()
+    assert found.output_counts.tolist() == expected.output_counts.tolist()
+    assert (counts.token_ids.tolist(), counts.output_counts.tolist()) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from tokenmill.backends.models.config import ModelConfig
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.random_weights import random_checkpoint
+from tokenmill.backends.proposing import Propose
 from tokenmill.backends.runner import ModelRunner
 from tokenmill.core.plan import BlockCopies, Grant, RequestStart, StepPlan, StepResult
 from tokenmill.core.sampling_params import SamplingParams
@@ -97,13 +99,17 @@ class Driver:
         num_blocks: int = 128,
         num_host_blocks: int = 0,
         model: Decoder | None = None,
+        propose: Propose | None = None,
     ) -> None:
         self.block_size = block_size
         self.runner = ModelRunner(
             model or decoder(),
             attention(block_size),
             kv_cache(block_size, num_blocks, num_host_blocks),
+            propose=propose,
         )
+        self.proposed: dict[str, int] = {}
+        """How many drafts the runner holds."""
         self.known: dict[str, list[int]] = {}
         self.blocks: dict[str, list[int]] = {}
         self.free = random.Random(7).sample(range(num_blocks), num_blocks)
@@ -146,6 +152,7 @@ class Driver:
         """Forget a request with the next plan."""
         self._ended.append(request_id)
         del self.known[request_id], self.computed[request_id]
+        self.proposed.pop(request_id, None)
         self.free += self.blocks.pop(request_id)
 
     def plan(
@@ -153,13 +160,28 @@ class Driver:
         amounts: Mapping[str, int | None],
         copies: tuple[BlockCopies, ...] = (),
         num_in_flight: int = 0,
+        max_draft_tokens: Mapping[str, int] | None = None,
+        num_lookahead_tokens: int = 0,
+        most_drafts: int = 0,
     ) -> StepPlan:
-        """Grants in the order of `amounts`; None: all that is not computed yet."""
+        """Grants in the order of `amounts`; None: all that is not computed yet, and at most so many
+        drafts."""
         grants = []
         for request_id, amount in amounts.items():
             known = len(self.known[request_id]) + num_in_flight
             left = known - self.computed[request_id]
-            grants.append(self._grant(request_id, amount or left, is_last=amount in (None, left)))
+            samples = amount in (None, left)
+            num_drafts = min(most_drafts, self.proposed.pop(request_id, 0)) if samples else 0
+            grants.append(
+                self._grant(
+                    request_id,
+                    num_tokens=(amount or left) + num_drafts,
+                    samples=samples,
+                    num_draft_tokens=num_drafts,
+                    max_draft_tokens=(max_draft_tokens or {}).get(request_id, 0),
+                    num_lookahead_tokens=num_lookahead_tokens if samples else 0,
+                )
+            )
         self._step_id += 1
         plan = StepPlan(
             step_id=self._step_id,
@@ -174,8 +196,13 @@ class Driver:
     def run(self, plan: StepPlan) -> StepResult:
         result = self.runner.run(plan)
         assert result.step_id == plan.step_id and len(result.token_ids) == len(plan.grants)
-        for grant, token_ids in zip(plan.grants, result.token_ids, strict=True):
+        for i, (grant, token_ids) in enumerate(zip(plan.grants, result.token_ids, strict=True)):
             self.known[grant.request_id] += token_ids
+            if result.num_proposed_tokens is not None:
+                self.proposed[grant.request_id] = result.num_proposed_tokens[i]
+            if grant.gives_back and token_ids:
+                self.computed[grant.request_id] -= grant.num_draft_tokens + 1 - len(token_ids)
+                self._give_back(grant.request_id)
         return result
 
     def step(self, amounts: Mapping[str, int | None]) -> StepResult:
@@ -188,21 +215,34 @@ class Driver:
             self.step(dict.fromkeys(request_ids))
         return [tuple(self.known[i][begin[i] :]) for i in request_ids]
 
-    def _grant(self, request_id: str, num_tokens: int, *, is_last: bool) -> Grant:
+    def _grant(
+        self, request_id: str, *, num_tokens: int, num_lookahead_tokens: int, **details: Any
+    ) -> Grant:
         start = self.computed[request_id]
         self.computed[request_id] += num_tokens
         blocks = self.blocks[request_id]
         new = self._cached.pop(request_id, [])
-        num_needed = -(-self.computed[request_id] // self.block_size) - len(blocks) - len(new)
-        new += [self.free.pop() for _ in range(num_needed)]
+        num_needed = self._num_blocks(self.computed[request_id] + num_lookahead_tokens)
+        new += [self.free.pop() for _ in range(num_needed - len(blocks) - len(new))]
         blocks += new
         return Grant(
             request_id=request_id,
             start=start,
             num_tokens=num_tokens,
             new_block_ids=tuple(new),
-            samples=is_last,
+            num_lookahead_tokens=num_lookahead_tokens,
+            **details,
         )
+
+    def _give_back(self, request_id: str) -> None:
+        """The freed blocks are the next to be taken."""
+        num_tokens = len(self.known[request_id]) + self.proposed.get(request_id, 0)
+        blocks = self.blocks[request_id]
+        self.free += blocks[self._num_blocks(num_tokens) :]
+        del blocks[self._num_blocks(num_tokens) :]
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
 
 
 def generate_alone(

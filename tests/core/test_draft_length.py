@@ -44,6 +44,9 @@ class Device:
     pass_seconds: float = 0.0
     catch_up_seconds: float = 0.0
     """For each token that the speculator did not see yet."""
+    token_budget: int = 100
+    ask_seconds: float = 0.0
+    """For each call, whatever it finds."""
     fixed_seconds: float = 0.0
     """What a step with drafts costs more, whatever their number."""
     rng: random.Random = field(default_factory=lambda: random.Random(5))
@@ -72,15 +75,17 @@ class Device:
         seconds += self.fixed_seconds * any(drafts)
         outputs = [self._verify(i, drafts[i]) for i in range(len(drafts))]
         proposing = self.pass_seconds * max(found, default=0) + self._catch_up(outputs, asked)
+        proposing += self.ask_seconds * any(asked)
         self.num_steps += 1
         plan = StepPlan(
             step_id=self.num_steps,
             grants=tuple(map(_grant, self.requests, drafts, asked)),
+            draft_token_budget=self.token_budget,
         )
         result = StepResult(
             step_id=self.num_steps,
             token_ids=tuple((0,) * n for n in outputs),
-            num_proposed_tokens=tuple(found),
+            num_proposed_tokens=tuple(found) if any(found) else None,
             proposal_seconds=proposing,
         )
         lengths.observe_step(plan, result, seconds + proposing + extra_seconds)
@@ -189,6 +194,36 @@ def test_a_costly_draft_model_is_given_up_and_a_cheap_one_is_not() -> None:
         device.run(300)
     assert costly.run(500) > 0.97 * costly.without
     assert cheap.run(500) > 0.9 * cheap.best() > 1.3 * cheap.without
+
+
+def test_calls_that_find_nothing_count_too() -> None:
+    device = Device(memory_bound, [0.9], find_rate=0.05, ask_seconds=0.005)
+    device.run(500)
+    assert device.run(1000) > 0.97 * device.without
+
+
+@pytest.mark.parametrize("find_rate", [0.0, 0.01, 0.3])
+def test_slow_calls_that_hardly_ever_find_anything_cost_little(find_rate: float) -> None:
+    device = Device(memory_bound, [0.9], find_rate=find_rate, ask_seconds=0.005)
+    device.run(1000)
+    assert device.run(4000) > 0.97 * device.without
+
+
+def test_a_draft_model_that_never_answers_is_hardly_asked_until_it_does() -> None:
+    limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
+    device = Device(memory_bound, [0.9], DraftLengths(limits), find_rate=0.0)
+    device.run(2000)
+    assert 10 < sum(map(any, device.asked[-1000:])) < 50
+    device.find_rate = 1.0
+    device.run(200)
+    assert max(device.asked[-1]) == LONGEST
+
+
+def test_a_draft_model_without_room_to_catch_up_is_waited_for() -> None:
+    limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
+    device = Device(memory_bound, [0.9], DraftLengths(limits), find_rate=0.0, token_budget=0)
+    device.run(1000)
+    assert all(map(any, device.asked[-100:]))
 
 
 def test_a_draft_model_that_does_not_pay_is_not_probed_at_the_price_of_catching_up() -> None:

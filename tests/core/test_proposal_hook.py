@@ -75,6 +75,8 @@ def test_the_chosen_method_is_asked_and_its_drafts_are_handed_on() -> None:
         ([Draft(token_ids=(1.0,))], "guessed 1.0, which is no token id"),  # type: ignore[arg-type]
         ([Draft(token_ids=(True,))], "guessed True, which is no token id"),
         (7, "got 7"),
+        ([Draft(token_ids=None)], "is a list or tuple, got None"),  # type: ignore[arg-type]
+        ([Draft(token_ids=iter((1,)))], "is a list or tuple, got <"),  # type: ignore[arg-type]
     ],
 )
 def test_an_answer_that_breaks_the_rules_counts_as_a_failure(answer: Any, complaint: str) -> None:

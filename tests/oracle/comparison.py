@@ -26,6 +26,10 @@ class Served:
     """Of the preemptions, those whose blocks went to the host."""
     num_hit_tokens: int
     """Prompt tokens that came from the prefix cache."""
+    num_draft_tokens: int = 0
+    """Drafts that were verified."""
+    num_accepted_tokens: int = 0
+    """Those of them that were right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,9 @@ class AllRows:
     def logits(self, batch: InputBatch) -> torch.Tensor:
         """See StepModel."""
         all_rows_t = torch.arange(batch.token_ids_t.shape[0])
-        logits_tv = self._model.logits(replace(batch, last_rows_r=all_rows_t))
+        logits_tv = self._model.logits(replace(batch, sampled_rows_r=all_rows_t))
         self.logits_by_step.append(logits_tv)
-        return logits_tv.index_select(0, batch.last_rows_r)
+        return logits_tv.index_select(0, batch.sampled_rows_r)
 
 
 def logprobs_of_executor(token_ids: Sequence[int], **options: Any) -> torch.Tensor:

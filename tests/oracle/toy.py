@@ -11,11 +11,12 @@ import transformers
 
 from tokenmill.backends.executor import ModelExecutor
 from tokenmill.backends.models.random_weights import random_checkpoint
+from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.admission import make_requests
 from tokenmill.core.async_engine import EngineParts, fit_max_model_len, make_core
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.engine import EngineCore
-from tokenmill.core.events import Preempted
+from tokenmill.core.events import Preempted, StepDone
 from tokenmill.core.hookspecs import hookimpl
 from tokenmill.core.interfaces import Executor, ModelInfo
 from tokenmill.core.plan import CopyDirection
@@ -26,6 +27,7 @@ from tokenmill.testing import ToyTokenizer
 
 from ..backends.models.dense import ignore_progress
 from ..backends.tiny import CONFIG as TINY
+from ..backends.tiny import GREEDY
 from .comparison import Served
 from .reference import ReferenceCase, continue_greedily
 from .settings import Setting
@@ -41,10 +43,16 @@ ARRIVALS_PER_STEP = 2
 
 
 class Watcher:
-    """An observer that keeps how requests were preempted."""
+    """An observer that keeps how requests were preempted, and how drafts did."""
 
     def __init__(self) -> None:
         self.modes: list[str] = []
+        self.num_draft_tokens = self.num_accepted_tokens = 0
+
+    @hookimpl
+    def on_step(self, event: StepDone) -> None:
+        self.num_draft_tokens += event.num_draft_tokens
+        self.num_accepted_tokens += event.num_accepted_tokens
 
     @hookimpl
     def on_preempted(self, event: Preempted) -> None:
@@ -64,26 +72,27 @@ def make_prompts() -> list[tuple[int, ...]]:
     return [*alone, *shared]
 
 
-def make_reference() -> Any:
+def make_reference(checkpoint: Checkpoint = CHECKPOINT) -> Any:
     """transformers' Llama with the very same weights."""
+    own = checkpoint.config
     config = transformers.LlamaConfig(
-        vocab_size=CONFIG.vocab_size,
-        hidden_size=CONFIG.hidden_size,
-        intermediate_size=CONFIG.intermediate_size,
-        num_hidden_layers=CONFIG.num_layers,
-        num_attention_heads=CONFIG.num_heads,
-        num_key_value_heads=CONFIG.num_kv_heads,
-        head_dim=CONFIG.head_size,
-        max_position_embeddings=CONFIG.max_position_embeddings,
-        rms_norm_eps=CONFIG.rms_norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": CONFIG.rope.theta},
-        tie_word_embeddings=CONFIG.tie_word_embeddings,
+        vocab_size=own.vocab_size,
+        hidden_size=own.hidden_size,
+        intermediate_size=own.intermediate_size,
+        num_hidden_layers=own.num_layers,
+        num_attention_heads=own.num_heads,
+        num_key_value_heads=own.num_kv_heads,
+        head_dim=own.head_size,
+        max_position_embeddings=own.max_position_embeddings,
+        rms_norm_eps=own.rms_norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": own.rope.theta},
+        tie_word_embeddings=own.tie_word_embeddings,
         eos_token_id=None,
         bos_token_id=None,
         pad_token_id=0,
     )
     model = transformers.LlamaForCausalLM(config).eval()
-    model.load_state_dict({name: CHECKPOINT.tensor(name) for name in CHECKPOINT.tensor_names()})
+    model.load_state_dict({name: checkpoint.tensor(name) for name in checkpoint.tensor_names()})
     return model
 
 
@@ -94,25 +103,40 @@ def make_cases(model: Any) -> list[ReferenceCase]:
     return list(map(ReferenceCase, names, prompts, outputs))
 
 
-def serve(setting: Setting, cases: Sequence[ReferenceCase]) -> Served:
-    """Let the cases arrive one after the other; the books are checked after every step."""
+def serve(
+    setting: Setting,
+    cases: Sequence[ReferenceCase],
+    checkpoint: Checkpoint = CHECKPOINT,
+    *,
+    plugins: Sequence[object] = (),
+    sampling: SamplingParams = GREEDY,
+    **options: Any,
+) -> Served:
+    """Let the cases arrive one after the other; the books are checked after every step.
+
+    `plugins` are added to the shipped ones; `options` are the engine's, beside and above those of
+    the setting.
+    """
     num_pool_tokens = STARVED_TOKENS if setting.is_starved else AMPLE_TOKENS
-    config = EngineConfig(
-        device="cpu",
-        num_gpu_blocks_override=num_pool_tokens // setting.block_size,
-        swap_space=2**-8,
-        **setting.options(),
-    )
+    of_toy = {
+        "device": "cpu",
+        "num_gpu_blocks_override": num_pool_tokens // setting.block_size,
+        "swap_space": 2**-8,
+    }
+    config = EngineConfig(**of_toy | setting.options() | options)
     watcher = Watcher()
-    plugins = PluginHost.load(config, extra=[watcher])
+    host = PluginHost.load(config, extra=[watcher, *plugins])
     executor = ModelExecutor.from_checkpoint(
-        CHECKPOINT, config, plugins.attention_backend, ignore_progress, swaps=plugins.uses_swap
+        checkpoint,
+        config,
+        host.attention_backend,
+        ignore_progress,
+        swaps=host.uses_swap,
+        speculation=host.speculator,
     )
-    parts = EngineParts(
-        executor=executor, tokenizer=ToyTokenizer(CONFIG.vocab_size), plugins=plugins
-    )
+    parts = EngineParts(executor=executor, tokenizer=ToyTokenizer(CONFIG.vocab_size), plugins=host)
     core = make_core(config, parts, fit_max_model_len(config, executor.info))
-    requests = [_make_request(case, executor.info, config) for case in cases]
+    requests = [_make_request(case, executor.info, config, sampling) for case in cases]
     num_swap_ins = _run(core, executor, requests)
     num_swaps = watcher.modes.count("swap")
     # Blocks that are still in the prefix cache need no copy back, but never all of all requests.
@@ -124,19 +148,23 @@ def serve(setting: Setting, cases: Sequence[ReferenceCase]) -> Served:
         num_preemptions=len(watcher.modes),
         num_swaps=num_swaps,
         num_hit_tokens=sum(r.num_cached_tokens for r in requests),
+        num_draft_tokens=watcher.num_draft_tokens,
+        num_accepted_tokens=watcher.num_accepted_tokens,
     )
 
 
-def _make_request(case: ReferenceCase, info: ModelInfo, config: EngineConfig) -> Request:
+def _make_request(
+    case: ReferenceCase, info: ModelInfo, config: EngineConfig, sampling: SamplingParams
+) -> Request:
     (request,) = make_requests(
         request_id=f"{case.name} {id(case)}",
         prompt_token_ids=case.prompt_token_ids,
-        params=SamplingParams(temperature=0, max_tokens=len(case.token_ids)),
-        seed=0,
+        params=sampling.with_changes(max_tokens=len(case.token_ids), ignore_eos=True),
+        seed=sampling.seed or 0,
         priority=0,
         cache_salt=None,
         arrival_time=0.0,
-        max_model_len=CONFIG.max_position_embeddings,
+        max_model_len=info.max_model_len,
         info=info,
         config=config,
     )

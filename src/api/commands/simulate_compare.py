@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 DEFAULT_VARY = "scheduler=chunked,prefill-first"
 LEFT_OUT = (
     "model", "tokenizer", "served_model_name", "dtype", "device", "seed", "generation_config",
-    "max_logprobs", "gpu_memory_utilization", "attention_backend", "disable_log_stats",
-    "metrics_prefix", *SPECULATION,
+    "max_logprobs", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
+    "disable_log_stats", "metrics_prefix", *SPECULATION,
 )  # fmt: skip
 """Settings of the engine that change nothing here: the step times were measured with theirs, and
 made-up tokens cannot be guessed."""

@@ -146,7 +146,7 @@ class DecoderCall:
         metadata = self._attention.build_metadata(batch.attention)
         q_size = config.num_heads * config.head_size
         kv_size = config.num_kv_heads * config.head_size
-        num_sampled = batch.last_rows_r.shape[0]
+        num_sampled = batch.sampled_rows_r.shape[0]
 
         hidden, normed, qkv, attended, inner, sampled = self._take_scratch(
             [
@@ -160,7 +160,7 @@ class DecoderCall:
         )
         # Not torch's own: until the call begins, an operation of torch's would let the event loop
         # take the GIL and deliver a whole step first.
-        logits_rv = torch.from_numpy(np.empty((num_sampled, config.vocab_size), np.float32))
+        logits_rv = torch.from_numpy(np.empty((num_sampled, config.num_logits), np.float32))
         step = DecoderStepStruct(
             num_tokens=num_tokens,
             token_ids=batch.token_ids_t.data_ptr(),
@@ -174,7 +174,7 @@ class DecoderCall:
             attended=attended,
             inner=inner,
             num_sampled=num_sampled,
-            sampled_rows=batch.last_rows_r.data_ptr(),
+            sampled_rows=batch.sampled_rows_r.data_ptr(),
             sampled=sampled,
             logits=logits_rv.data_ptr(),
             nanoseconds=None if self._nanoseconds is None else ctypes.addressof(self._nanoseconds),

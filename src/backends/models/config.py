@@ -81,6 +81,9 @@ class ModelConfig:
     sliding_window: int | None = None
     """Tokens that a query sees, itself included, in every layer; None sees all before it."""
     hidden_act: str = "silu"
+    draft_vocab_size: int | None = None
+    """Of a draft model that guesses the commonest tokens only: for how many the head has logits.
+    Which ones these are, the tensor `d2t` says; see weights/draft_vocabulary.py."""
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -92,6 +95,11 @@ class ModelConfig:
             raise ConfigError(
                 f"{self.architecture}: {self.num_heads} query heads cannot share "
                 f"{self.num_kv_heads} KV heads evenly"
+            )
+        if not 1 <= self.num_logits <= self.vocab_size:
+            raise ConfigError(
+                f"{self.architecture}: draft_vocab_size must be between 1 and vocab_size, "
+                f"{self.vocab_size}, got {self.draft_vocab_size}"
             )
         if self.head_size % 2:
             raise ConfigError(
@@ -107,6 +115,11 @@ class ModelConfig:
                 f"{self.architecture}: activation {self.hidden_act!r} is not supported; "
                 f"supported are {', '.join(ACTIVATIONS)}"
             )
+
+    @property
+    def num_logits(self) -> int:
+        """What the head computes for a token."""
+        return self.draft_vocab_size or self.vocab_size
 
     @property
     def attention_scale(self) -> float:

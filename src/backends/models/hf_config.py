@@ -76,6 +76,7 @@ def from_hf_config(config: Mapping[str, Any], *, source: str = "config.json") ->
         qk_norm=architecture == "Qwen3ForCausalLM",
         sliding_window=_sliding_window(fields, architecture, max_positions),
         hidden_act=fields.text("hidden_act", "silu"),
+        draft_vocab_size=fields.optional_integer("draft_vocab_size"),
     )
 
 

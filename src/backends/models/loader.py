@@ -15,6 +15,7 @@ from gguf import GGML_QUANT_SIZES
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ..weights.checkpoint import Checkpoint
+from ..weights.draft_vocabulary import DRAFT_TO_TARGET
 from ..weights.quantized import QuantizedMatrix, UnreadMatrix
 from .config import ModelConfig
 from .decoder import Decoder, DecoderLayer, RMSNorm
@@ -53,6 +54,8 @@ def load_decoder(
         layers.append(_load_layer(source, config, f"model.layers.{index}", makes))
     norm = RMSNorm(source.take("model.norm.weight", (config.hidden_size,)), config.rms_norm_eps)
     lm_head, is_tied = _load_head(source, config, embedding_ve, makes)
+    if config.draft_vocab_size is not None:
+        source.leave(DRAFT_TO_TARGET)
     source.refuse_leftovers()
     rotary = build_rotary_table(
         config.rope,
@@ -91,6 +94,10 @@ class _Source:
 
     def has(self, name: str) -> bool:
         return name in self._left
+
+    def leave(self, name: str) -> None:
+        """A tensor that others read."""
+        self._left.discard(name)
 
     def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """One tensor, converted."""
@@ -223,7 +230,7 @@ def _load_head(
 ) -> tuple[Projection, bool]:
     """The head, and whether it is the embedding; a head in the file that differs wins, as in
     transformers."""
-    name, shape = "lm_head.weight", (config.vocab_size, config.hidden_size)
+    name, shape = "lm_head.weight", (config.num_logits, config.hidden_size)
     if config.tie_word_embeddings and not source.has(name):
         kept = source.find_quantized(_EMBEDDING, shape)
         return makes.head(embedding_ve if kept is None else kept.read()), True

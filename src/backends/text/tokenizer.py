@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -161,6 +162,10 @@ class HFTokenizer:
         return WindowDetokenizer(
             self._backend, self._table, skip_special_tokens=skip_special_tokens
         )
+
+    def save(self, path: Path) -> None:
+        """Write it as a tokenizer.json, without the chat template."""
+        self._backend.save(str(path))
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._backend.token_to_id(token)

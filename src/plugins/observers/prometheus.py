@@ -202,7 +202,7 @@ class PrometheusMetrics:
             "num_gpu_blocks": info.num_blocks,
             "gpu_memory_utilization": self._config.gpu_memory_utilization,
             "enable_prefix_caching": self._config.enable_prefix_caching,
-            "cache_dtype": info.dtype,
+            "cache_dtype": info.kv_cache_dtype or info.dtype,
             "engine": 0,
         }
         family = GaugeMetricFamily(

@@ -148,6 +148,28 @@ class Sequences:
         rows = [numbers[batch.grant_order[i]] for i in batch.sampled]
         return dict(zip(rows, logits_rv, strict=True))
 
+    def verify(self, token_ids: Sequence[int]) -> list[torch.Tensor]:
+        """Logits after each of the next tokens of the only sequence; all but the first are drafts,
+        and right."""
+        (state,) = self._states
+        state.settle(token_ids[:1])
+        state.propose(token_ids[1:], None)
+        start = state.num_computed_tokens
+        missing = -(-(start + len(token_ids)) // BLOCK_SIZE) - len(state.block_table)
+        grant = Grant(
+            request_id="0",
+            start=start,
+            num_tokens=len(token_ids),
+            new_block_ids=tuple(self._free.pop() for _ in range(missing)),
+            samples=True,
+            num_draft_tokens=len(token_ids) - 1,
+        )
+        state.advance(grant, BLOCK_SIZE, 24)
+        logits_rv = self._model.logits(build_input_batch([grant], [state], BLOCK_SIZE, CPU))
+        state.token_ids += token_ids[1:]
+        state.drop_drafts()
+        return list(logits_rv)
+
 
 def prompts(*lengths: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(3)
@@ -230,6 +252,27 @@ def test_a_request_s_logits_do_not_depend_on_the_others_of_its_kind(library: Lib
     for number, token_ids in enumerate(tokens):
         alone = Sequences(native(decoder), [token_ids]).compute([len(token_ids)])[0]
         assert (alone - together[number]).abs().max() < TOLERANCE * alone.std()
+
+
+def test_a_token_s_logits_are_the_same_to_the_last_bit_alone_and_with_drafts(
+    library: Library,
+) -> None:
+    """Over several chunks of keys, for as many drafts as there may be."""
+    decoder = load(random_checkpoint(PLAIN, 4), library)
+    (tokens,) = prompts(217)
+
+    def decode(num_at_once: int) -> list[torch.Tensor]:
+        sequences = Sequences(native(decoder), [tokens[:200]])
+        sequences.compute([200])
+        found = []
+        for begin in range(200, 217, num_at_once):
+            found += sequences.verify(tokens[begin : begin + num_at_once])
+        return found
+
+    alone = decode(1)
+    for num_at_once in (2, 3, 9, 16, 17):
+        for one, other in zip(alone, decode(num_at_once), strict=True):
+            assert torch.equal(one, other)
 
 
 def test_the_time_of_every_phase_is_counted_on_request(library: Library) -> None:

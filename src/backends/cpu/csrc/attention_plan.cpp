@@ -13,6 +13,9 @@ constexpr int64_t kTileRows = 48;
 // wide tiles costs more, hence their longer chunks.
 constexpr int64_t kDecodeChunk = 128;
 constexpr int64_t kPrefillChunk = 1024;
+// A decode and its drafts, at most 16, are cut like a decode alone, so that a token's
+// sums are added up in the same order with drafts around it and without.
+constexpr int64_t kDecodeQueries = 17;
 // Reading a key and its value takes as long as computing this many rows with them.
 constexpr int64_t kRowsPerRead = 12;
 // A part may be this much too long (one in so many) if that spares sharing a tile, which costs a
@@ -43,7 +46,7 @@ void add_tiles(const AttentionSpec& spec, const AttentionBatch& batch, int32_t s
         const int64_t first_seen = tile.first_position + 1 - spec.sliding_window;
         tile.key_begin = std::max<int64_t>(0, first_seen) / group * group;
       }
-      tile.chunk_keys = tile.queries == 1 ? kDecodeChunk : kPrefillChunk;
+      tile.chunk_keys = queries <= kDecodeQueries ? kDecodeChunk : kPrefillChunk;
       const int64_t keys = tile.key_end - tile.key_begin;
       tile.chunks = static_cast<int32_t>((keys + tile.chunk_keys - 1) / tile.chunk_keys);
       tile.partial = -1;

@@ -1,0 +1,197 @@
+"""The target's own text, with its likeliest next tokens at every place: what a draft model learns.
+
+The target samples answers to prompts, a fixed number at a time, each in KV blocks of its own.
+
+Shape suffixes: t generated tokens, s likeliest tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.errors import ConfigError
+from ...core.interfaces import Progress
+from ...core.plan import Grant, RequestStart, StepPlan, StepResult, TokenLogprobs
+from ...core.sampling_params import SamplingParams
+
+STAGE = "generating the target's text"
+NUM_LIKELIEST = 20
+_TEMPERATURES = (0.6, 0.8, 1.0)
+"""In turn: what is served most, and some more variety."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A prompt, and what the target generated."""
+
+    prompt_ids: tuple[int, ...]
+    token_ids: npt.NDArray[np.int32]
+    """[t]."""
+    likeliest_ids: npt.NDArray[np.int32]
+    """[t, s]: the likeliest tokens at each place, the likeliest first."""
+    likeliest_logprobs: npt.NDArray[np.float32]
+    """[t, s], before temperature."""
+
+
+class Executor(Protocol):
+    """What is asked of a ModelExecutor."""
+
+    def run(self, plan: StepPlan) -> StepResult: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """A request that generates."""
+
+    request_id: str
+    slot: int
+    prompt_ids: tuple[int, ...]
+    temperature: float
+    token_ids: list[int] = field(default_factory=list)
+    places: list[TokenLogprobs] = field(default_factory=list)
+
+
+class Generator:
+    """Answers prompts, `num_slots` at a time."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        num_blocks: int,
+        block_size: int,
+        stop_token_ids: Sequence[int],
+        max_len: int,
+        num_slots: int,
+        seed: int,
+    ) -> None:
+        """`max_len` is the most tokens of a prompt with its answer.
+
+        Raises ConfigError when the blocks do not hold one answer.
+        """
+        self._blocks_each = -(-max_len // block_size)
+        if num_blocks < self._blocks_each:
+            raise ConfigError(
+                f"{num_blocks} KV blocks do not hold an answer of {max_len} tokens: give the KV "
+                "cache more memory"
+            )
+        self._executor = executor
+        self._num_slots = min(num_slots, num_blocks // self._blocks_each)
+        self._stops = frozenset(stop_token_ids)
+        self._max_len = max_len
+        self._seed = seed
+        self._step_id = 0
+        self._num_started = 0
+
+    def answers(
+        self, prompts: Sequence[Sequence[int]], num_tokens: int, progress: Progress
+    ) -> list[Answer]:
+        """Answers until `num_tokens` are generated; prompts come again as often as it takes.
+
+        Raises ConfigError when all prompts are too long to be answered.
+        """
+        short = [tuple(prompt) for prompt in prompts if 0 < len(prompt) < self._max_len]
+        if not short:
+            raise ConfigError(f"no prompt has from 1 to {self._max_len - 1} tokens: bring others")
+        waiting = cycle(short)
+        running: dict[int, _Running] = {}
+        done: list[Answer] = []
+        ended: list[str] = []
+        count = 0
+        while count < num_tokens:
+            fresh = self._take(waiting, running)
+            count += len(running)
+            result = self._executor.run(self._plan(running, fresh, ended))
+            ended = [one.request_id for one in self._finished(running, result)]
+            done += [_as_answer(running.pop(slot)) for slot in self._slots_of(running, ended)]
+            progress(STAGE, min(count / num_tokens, 1.0))
+        self._executor.run(self._plan({}, [], [*ended, *(r.request_id for r in running.values())]))
+        progress(STAGE, 1.0)
+        return done + [_as_answer(one) for one in running.values()]
+
+    def _take(
+        self, waiting: Iterator[tuple[int, ...]], running: dict[int, _Running]
+    ) -> list[_Running]:
+        fresh = []
+        for slot in range(self._num_slots):
+            if slot in running:
+                continue
+            number = self._num_started
+            self._num_started += 1
+            running[slot] = _Running(
+                request_id=str(number),
+                slot=slot,
+                prompt_ids=next(waiting),
+                temperature=_TEMPERATURES[number % len(_TEMPERATURES)],
+            )
+            fresh.append(running[slot])
+        return fresh
+
+    def _plan(
+        self, running: dict[int, _Running], fresh: Sequence[_Running], ended: Sequence[str]
+    ) -> StepPlan:
+        self._step_id += 1
+        return StepPlan(
+            step_id=self._step_id,
+            ended=tuple(ended),
+            starts=tuple(self._start(one) for one in fresh),
+            grants=tuple(self._grant(one) for one in running.values()),
+        )
+
+    def _start(self, one: _Running) -> RequestStart:
+        return RequestStart(
+            request_id=one.request_id,
+            token_ids=one.prompt_ids,
+            num_prompt_tokens=len(one.prompt_ids),
+            sampling_params=SamplingParams(
+                temperature=one.temperature, logprobs=NUM_LIKELIEST, max_tokens=self._max_len
+            ),
+            seed=self._seed + int(one.request_id),
+            stop_token_ids=(),
+        )
+
+    def _grant(self, one: _Running) -> Grant:
+        is_new = not one.token_ids
+        first_block = one.slot * self._blocks_each
+        return Grant(
+            request_id=one.request_id,
+            start=0 if is_new else len(one.prompt_ids) + len(one.token_ids) - 1,
+            num_tokens=len(one.prompt_ids) if is_new else 1,
+            new_block_ids=tuple(range(first_block, first_block + self._blocks_each))
+            if is_new
+            else (),
+            samples=True,
+        )
+
+    def _finished(self, running: dict[int, _Running], result: StepResult) -> list[_Running]:
+        """Take the step's tokens in; those that are at their end."""
+        assert result.logprobs is not None
+        finished = []
+        for one, token_ids, logprobs in zip(
+            running.values(), result.token_ids, result.logprobs, strict=True
+        ):
+            one.token_ids += token_ids
+            one.places += logprobs
+            length = len(one.prompt_ids) + len(one.token_ids)
+            if not token_ids or token_ids[-1] in self._stops or length == self._max_len:
+                finished.append(one)
+        return finished
+
+    @staticmethod
+    def _slots_of(running: dict[int, _Running], ended: Sequence[str]) -> list[int]:
+        return [slot for slot, one in running.items() if one.request_id in ended]
+
+
+def _as_answer(one: _Running) -> Answer:
+    return Answer(
+        prompt_ids=one.prompt_ids,
+        token_ids=np.array(one.token_ids, dtype=np.int32),
+        likeliest_ids=np.array([[i for i, _ in p.top] for p in one.places], dtype=np.int32),
+        likeliest_logprobs=np.array([[x for _, x in p.top] for p in one.places], dtype=np.float32),
+    )

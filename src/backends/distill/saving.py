@@ -1,0 +1,152 @@
+"""Writes a draft model as a Hugging Face directory: config.json, model.safetensors, tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from ...core.errors import ConfigError
+from ..models.config import ModelConfig, RopeConfig, RopeScaling
+from ..models.decoder import DecoderLayer
+from ..text.tokenizer import HFTokenizer
+from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
+from .student import Student, linear_of, weight_of
+
+_MODEL_TYPES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+_ROPE_FIELDS = (
+    "factor",
+    "original_max_position_embeddings",
+    "low_freq_factor",
+    "high_freq_factor",
+    "beta_fast",
+    "beta_slow",
+    "truncate",
+    "attention_factor",
+    "mscale",
+    "mscale_all_dim",
+)
+_OF_LLAMA3 = ("low_freq_factor", "high_freq_factor")
+
+
+def check_output(path: Path) -> None:
+    """Raises ConfigError unless the directory is new or empty: nothing is ever overwritten."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} exists already: name a new directory")
+
+
+def save_draft(
+    path: Path,
+    student: Student,
+    token_ids_d: torch.Tensor | None,
+    tokenizer: HFTokenizer,
+    eos_token_ids: tuple[int, ...],
+) -> None:
+    """Weights in bfloat16. Raises ConfigError when the directory cannot be written."""
+    config = to_hf_config(student.config, eos_token_ids)
+    tensors = {
+        name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in _weights(student)
+    }
+    if token_ids_d is not None:
+        tensors[DRAFT_TO_TARGET] = as_offsets(token_ids_d)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+        (path / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        tokenizer.save(path / "tokenizer.json")
+    except OSError as error:
+        raise ConfigError(f"the draft model cannot be written to {path}: {error}") from error
+
+
+def to_hf_config(config: ModelConfig, eos_token_ids: tuple[int, ...]) -> dict[str, Any]:
+    """What hf_config.py reads back as the same.
+
+    Raises ConfigError for frequencies that config.json cannot say.
+    """
+    window = config.sliding_window
+    found = {
+        "architectures": [config.architecture],
+        "model_type": _MODEL_TYPES[config.architecture],
+        "num_hidden_layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_size,
+        "intermediate_size": config.intermediate_size,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_position_embeddings,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope.theta,
+        "rope_scaling": _rope_scaling(config.rope),
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "attention_bias": config.attention_bias,
+        "mlp_bias": config.mlp_bias,
+        "sliding_window": window,
+        "use_sliding_window": window is not None,
+        "max_window_layers": 0,
+        "hidden_act": config.hidden_act,
+        "draft_vocab_size": config.draft_vocab_size,
+        "eos_token_id": list(eos_token_ids) or None,
+        "dtype": "bfloat16",
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _rope_scaling(rope: RopeConfig) -> dict[str, Any] | None:
+    if rope.frequency_divisors is not None:
+        raise ConfigError(
+            "this GGUF file stretches its rotary frequencies one by one, which a config.json cannot "
+            "say: make the draft from the model's Hugging Face directory"
+        )
+    if rope.scaling is RopeScaling.NONE:
+        return None
+    skipped = () if rope.scaling is RopeScaling.LLAMA3 else _OF_LLAMA3
+    values = {name: getattr(rope, name) for name in _ROPE_FIELDS if name not in skipped}
+    return {"rope_type": rope.scaling.value} | {k: v for k, v in values.items() if v is not None}
+
+
+def _weights(student: Student) -> Iterator[tuple[str, torch.Tensor]]:
+    decoder = student.decoder
+    yield "model.embed_tokens.weight", decoder.embedding_ve
+    for index, layer in enumerate(decoder.layers):
+        for name, tensor in _layer_weights(layer, student.config):
+            yield f"model.layers.{index}.{name}", tensor
+    yield "model.norm.weight", decoder.norm.weight
+    head = weight_of(decoder.lm_head)
+    if head is not decoder.embedding_ve:
+        yield "lm_head.weight", head
+
+
+def _layer_weights(layer: DecoderLayer, config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
+    """The fused matrices, taken apart."""
+    q_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+    yield "input_layernorm.weight", layer.input_norm.weight
+    yield "post_attention_layernorm.weight", layer.post_attention_norm.weight
+    if layer.qk_norm is not None:
+        yield "self_attn.q_norm.weight", layer.qk_norm.weight[0]
+        yield "self_attn.k_norm.weight", layer.qk_norm.weight[config.num_heads]
+    inner = config.intermediate_size
+    parts = (
+        (layer.qkv, ("q_proj", "k_proj", "v_proj"), (q_size, kv_size, kv_size), "self_attn"),
+        (layer.attention_output, ("o_proj",), (config.hidden_size,), "self_attn"),
+        (layer.gate_up, ("gate_proj", "up_proj"), (inner, inner), "mlp"),
+        (layer.down, ("down_proj",), (config.hidden_size,), "mlp"),
+    )
+    for projection, names, sizes, owner in parts:
+        linear = linear_of(projection)
+        start = 0
+        for name, size in zip(names, sizes, strict=True):
+            rows = slice(start, start + size)
+            yield f"{owner}.{name}.weight", linear.weight[rows]
+            if linear.bias is not None:
+                yield f"{owner}.{name}.bias", linear.bias[rows]
+            start += size

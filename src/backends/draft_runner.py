@@ -1,0 +1,191 @@
+"""Runs a draft model: drafts for a whole batch in as many passes as the longest one has tokens.
+
+Its KV lies in the target's blocks: a second set of layers with the same block tables. The first
+pass computes what the draft model lacks of each request, one or two tokens as a rule, and all after
+it one token each. What it computes past the known tokens counts once the target has accepted it.
+
+Shape suffixes: t tokens, r rows, d logits of the draft model, v the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..core.plan import Grant, StepPlan
+from ..core.speculation import Draft, ProposalBatch, ProposalRequest
+from .attention.base import AttentionBackend
+from .draft_drawing import DraftDrawing, Drawn
+from .draft_probs import DraftProbs
+from .draft_sequence import MOST_USUAL_TOKENS, DraftProgress, DraftSequence, share_budget
+from .draft_validity import DraftValidity
+from .input_batch import InputBatch, build_input_batch
+from .kv_cache import KVCache, copy_blocks
+from .request_state import RequestState
+from .runner import StepModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftParts:
+    """What a draft model computes with."""
+
+    model: StepModel
+    attention: AttentionBackend
+    kv_cache: KVCache
+    num_host_blocks: int
+    max_len: int
+    """Tokens that the draft model was made for."""
+    token_ids_d: torch.Tensor | None
+    """int64: the target's token of each logit; None: all, in their order."""
+    vocab_size: int
+    """Of the target."""
+
+
+class DraftRunner:
+    """Everything on the device thread; `begin_step` before the target's step, `propose` after."""
+
+    def __init__(self, parts: DraftParts, states: Mapping[str, RequestState]) -> None:
+        """`states` are those of the target's runner, as they change."""
+        cache = parts.kv_cache
+        self._parts = parts
+        self._states = states
+        self._progress: dict[str, DraftProgress] = {}
+        self._drawing: DraftDrawing | None = None
+        self._validity = DraftValidity(cache.num_blocks, parts.num_host_blocks, cache.block_size)
+
+    @torch.inference_mode()
+    def begin_step(self, plan: StepPlan) -> None:
+        """Follow a plan: blocks that the target copies or fills anew are the draft model's, too."""
+        for request_id in plan.ended:
+            self._progress.pop(request_id, None)
+        for copies in plan.copies:
+            copy_blocks(self._parts.kv_cache, self._parts.attention, copies)
+            self._validity.copy(copies)
+        started = {start.request_id for start in plan.starts}
+        for grant in plan.grants:
+            if grant.request_id in started:
+                num_valid = self._validity.start(grant.new_block_ids, grant.start)
+                self._progress[grant.request_id] = DraftProgress(num_valid, num_valid)
+            elif grant.new_block_ids:
+                self._take_blocks(grant)
+
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
+        """See DraftModel. No draft for a request that could not be caught up in this step, or that
+        is too long for the draft model."""
+        found = [self._sequence(place, request) for place, request in enumerate(batch.requests)]
+        sequences = share_budget([one for one in found if one is not None], batch.token_budget)
+        drafts = [Draft()] * len(batch.requests)
+        if not sequences:
+            return drafts
+        with torch.inference_mode():
+            logits_rd = self._compute_known(sequences)
+            drafting = [one for one in sequences if not one.num_missing]
+            if drafting:
+                self._draft(drafting, logits_rd, drafts)
+        return drafts
+
+    def _take_blocks(self, grant: Grant) -> None:
+        """New blocks hold nothing of the draft model, whatever was there before they were taken."""
+        self._validity.clear(grant.new_block_ids)
+        state = self._states.get(grant.request_id)
+        progress = self._progress.get(grant.request_id)
+        if state is not None and progress is not None:  # else it was lost in a step that failed
+            progress.keep_slots(len(state.block_table) * self._parts.kv_cache.block_size)
+
+    def _sequence(self, place: int, request: ProposalRequest) -> DraftSequence | None:
+        state = self._states[request.request_id]
+        progress = self._progress[request.request_id]
+        num_known = len(state.token_ids)
+        progress.catch_up_with(state.token_ids)
+        if num_known - progress.num_computed > MOST_USUAL_TOKENS:
+            # A request that shares blocks with it may have computed them by now.
+            num_valid = min(self._validity.count(state.block_table), num_known - 1)
+            progress.num_computed = max(progress.num_computed, num_valid)
+            progress.num_marked = max(progress.num_marked, num_valid)
+        num_slots = len(state.block_table) * self._parts.kv_cache.block_size
+        num_drafts = min(num_slots, self._parts.max_len) - num_known + 1  # the last is not computed
+        if num_drafts < 1:
+            return None
+        return DraftSequence(
+            place=place,
+            state=state,
+            progress=progress,
+            num_drafts=min(num_drafts, request.max_draft_tokens),
+        )
+
+    def _compute_known(self, sequences: Sequence[DraftSequence]) -> torch.Tensor:
+        """The first pass: logits [r, d] of the sequences that are caught up by it, in order."""
+        grants = [one.known_grant() for one in sequences]
+        logits_rd = self._parts.model.logits(self._input(grants, sequences))
+        for one in sequences:
+            progress = one.progress
+            progress.num_computed += one.num_tokens
+            self._validity.mark(one.block_table, progress.num_marked, progress.num_computed)
+            progress.num_marked = progress.num_computed
+        return logits_rd
+
+    def _draft(
+        self, sequences: Sequence[DraftSequence], logits_rd: torch.Tensor, drafts: list[Draft]
+    ) -> None:
+        """All other passes. Rows stand in the order of the sequences, the longest drafts first: who
+        has enough leaves at the end."""
+        order = sorted(range(len(sequences)), key=lambda i: -sequences[i].num_drafts)
+        sequences = [sequences[i] for i in order]
+        if order != list(range(len(order))):
+            logits_rd = logits_rd[order]
+        passes: list[Drawn] = []
+        for index in range(sequences[0].num_drafts):
+            rows = [one for one in sequences if one.num_drafts > index]
+            if index:
+                logits_rd = self._compute_drafts(rows, index - 1, passes[-1].token_ids_r)
+            positions = [one.num_known + index for one in rows]
+            positions_r = torch.tensor(positions).to(logits_rd.device, non_blocking=True)
+            passes.append(self._drawing_of(rows).draw(logits_rd, positions_r))
+        _hand_over(sequences, passes, drafts)
+
+    def _compute_drafts(
+        self, rows: Sequence[DraftSequence], index: int, token_ids_r: torch.Tensor
+    ) -> torch.Tensor:
+        """A pass over drafts number `index`, which never leave the device."""
+        batch = self._input([one.draft_grant(index) for one in rows], rows)
+        token_ids_t = token_ids_r[: len(rows)].contiguous()
+        return self._parts.model.logits(replace(batch, token_ids_t=token_ids_t))
+
+    def _input(self, grants: Sequence[Grant], sequences: Sequence[DraftSequence]) -> InputBatch:
+        cache = self._parts.kv_cache
+        return build_input_batch(grants, sequences, cache.block_size, cache.device)
+
+    def _drawing_of(self, sequences: Sequence[DraftSequence]) -> DraftDrawing:
+        """As a rule that of the pass before, or of the step before."""
+        states = [one.state for one in sequences]
+        if self._drawing is None or not self._drawing.holds(states):
+            self._drawing = DraftDrawing(
+                states,
+                token_ids_d=self._parts.token_ids_d,
+                vocab_size=self._parts.vocab_size,
+                device=self._parts.kv_cache.device,
+                read=self._parts.model.read_logits,
+            )
+        return self._drawing
+
+
+def _hand_over(
+    sequences: Sequence[DraftSequence], passes: Sequence[Drawn], drafts: list[Draft]
+) -> None:
+    """Fill `drafts` in. One that came out of what is not a number ends before it."""
+    token_ids = [drawn.token_ids_r.tolist() for drawn in passes]
+    is_finite = [drawn.is_finite_r.tolist() for drawn in passes]
+    for row, one in enumerate(sequences):
+        indices = range(one.num_drafts)
+        end = next((i for i in indices if not is_finite[i][row]), one.num_drafts)
+        found = [token_ids[i][row] for i in range(end)]
+        one.progress.ahead = found[: one.num_drafts - 1]
+        if not found:
+            continue
+        probs = None
+        if row in passes[0].probs:
+            probs_kv = torch.stack([drawn.probs[row] for drawn in passes[:end]])
+            probs = DraftProbs(probs_kv=probs_kv)
+        drafts[one.place] = Draft(token_ids=found, probs=probs)

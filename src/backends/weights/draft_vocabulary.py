@@ -1,0 +1,46 @@
+"""A draft model's reduced head: logits for the commonest tokens alone.
+
+Most of what a small model reads per token is its head; in a vocabulary of 50,000, a few thousand
+tokens make up nearly all text (FR-Spec, Zhao et al. 2025). Names are those of EAGLE-3's checkpoints:
+`draft_vocab_size` in config.json, and the tensor `d2t`, to be added to a logit's index for its token.
+
+Shape suffixes: d logits of the draft model.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...core.errors import ConfigError
+from .checkpoint import Checkpoint
+
+DRAFT_TO_TARGET = "d2t"
+
+
+def read_draft_vocabulary(checkpoint: Checkpoint) -> torch.Tensor | None:
+    """The target's token of each logit, int64 [d], ascending; None when there is one for each token.
+
+    Raises ConfigError when the tensor is missing or no such list.
+    """
+    size = checkpoint.config.draft_vocab_size
+    if size is None:
+        return None
+    offsets_d = checkpoint.tensor(DRAFT_TO_TARGET)
+    if offsets_d.shape != (size,) or offsets_d.is_floating_point():
+        raise ConfigError(
+            f"{DRAFT_TO_TARGET} of {checkpoint.path} must be {size} whole numbers, "
+            f"not {offsets_d.dtype} {list(offsets_d.shape)}"
+        )
+    token_ids_d = offsets_d.long() + torch.arange(size)
+    is_ascending = bool((token_ids_d[1:] > token_ids_d[:-1]).all())
+    if not is_ascending or token_ids_d[0] < 0 or token_ids_d[-1] >= checkpoint.config.vocab_size:
+        raise ConfigError(
+            f"{DRAFT_TO_TARGET} of {checkpoint.path} must name ascending token ids below "
+            f"{checkpoint.config.vocab_size}"
+        )
+    return token_ids_d
+
+
+def as_offsets(token_ids_d: torch.Tensor) -> torch.Tensor:
+    """What is stored for ascending token ids."""
+    return token_ids_d - torch.arange(len(token_ids_d))

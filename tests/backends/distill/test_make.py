@@ -1,0 +1,143 @@
+"""`tokenmill draft make` on a tiny model: what is written can be loaded, and has learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tokenmill.api.cli import main
+from tokenmill.assembly import make_draft_model
+from tokenmill.backends.distill.make import DraftRecipe, MadeDraft
+from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
+from tokenmill.core.sampling_params import SamplingParams
+
+from ..drafting import serve
+from ..models.dense import ignore_progress
+from ..tiny import make_prompt
+from ..tiny_checkpoints import TARGET, write_model
+
+PROMPTS = "\n".join(chr(ord("a") + i) * (i % 7 + 1) for i in range(26))
+FAST = {"num_tokens": 1500, "num_steps": 30, "max_len": 32, "draft_vocab_size": 96}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "target", TARGET, 1)
+
+
+def make(target: Path, output: Path, **recipe: object) -> MadeDraft:
+    config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=200)
+    file = output.parent / "prompts.txt"
+    file.write_text(PROMPTS)
+    return make_draft_model(config, output, ignore_progress, prompts_file=file, **FAST | recipe)
+
+
+@pytest.fixture(scope="module")
+def made(target: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MadeDraft]:
+    output = tmp_path_factory.mktemp("drafts") / "draft"
+    return output, make(target, output)
+
+
+def test_training_makes_more_drafts_acceptable(made: tuple[Path, MadeDraft]) -> None:
+    _, result = made
+    assert result.after.sampled > result.before.sampled
+    assert result.num_measured > 0
+
+
+def test_the_same_seed_makes_the_same_draft(
+    target: Path, made: tuple[Path, MadeDraft], tmp_path: Path
+) -> None:
+    again = make(target, tmp_path / "again")
+    assert again == made[1]
+    first, second = (open_checkpoint(path) for path in (made[0], tmp_path / "again"))
+    for name in first.tensor_names():
+        assert torch.equal(first.tensor(name), second.tensor(name))
+
+
+def test_it_has_logits_for_the_commonest_tokens_alone(
+    target: Path, made: tuple[Path, MadeDraft]
+) -> None:
+    checkpoint = open_checkpoint(made[0])
+    whole = open_checkpoint(target).config
+    assert checkpoint.config == replace(whole, num_layers=2, draft_vocab_size=96)
+    token_ids = read_draft_vocabulary(checkpoint)
+    assert token_ids is not None and len(token_ids.unique()) == 96
+    assert checkpoint.tensor("lm_head.weight").shape == (96, TARGET.hidden_size)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+def test_it_guesses_for_its_target(dtype: str, target: Path, made: tuple[Path, MadeDraft]) -> None:
+    params = [
+        SamplingParams(temperature=temperature, seed=seed, top_k=top_k, max_tokens=24)
+        for temperature, seed, top_k in ((0, None, 0), (0.7, 3, 0), (0.7, 4, 20), (0.7, None, 20))
+    ]
+    prompts = [make_prompt(9, i) for i in range(4)]
+    options = {"num_gpu_blocks_override": 64, "dtype": dtype}
+    served, expected = (
+        serve(target, draft, prompts, params, **options) for draft in (made[0], None)
+    )
+    assert served.num_drafts > 0
+    if dtype == "float32":
+        assert served.token_ids[:3] == expected.token_ids[:3]
+
+
+def test_all_tokens_can_be_kept(target: Path, tmp_path: Path) -> None:
+    make(target, tmp_path / "draft", draft_vocab_size=0, num_steps=2, num_layers=1)
+    checkpoint = open_checkpoint(tmp_path / "draft")
+    assert checkpoint.config == replace(open_checkpoint(target).config, num_layers=1)
+
+
+def test_a_draft_is_refused_as_a_target(made: tuple[Path, MadeDraft]) -> None:
+    with pytest.raises(ConfigError, match=r"is a draft model.*--speculative-model"):
+        serve(made[0], None, [(1, 2)], SamplingParams())
+
+
+def test_nothing_is_overwritten(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="exists already: name a new directory"):
+        make(target, tmp_path / "draft")
+
+
+def test_a_draft_must_be_smaller_than_its_target(target: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no smaller than the target, which has 3"):
+        make(target, tmp_path / "draft", num_layers=3)
+
+
+def test_prompts_must_leave_room_for_an_answer(target: Path, tmp_path: Path) -> None:
+    config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=50)
+    (tmp_path / "prompts.txt").write_text("a" * 50)
+    with pytest.raises(ConfigError, match="no prompt has from 1 to 31 tokens"):
+        make_draft_model(
+            config,
+            tmp_path / "draft",
+            ignore_progress,
+            prompts_file=tmp_path / "prompts.txt",
+            max_len=32,
+        )
+
+
+def test_values_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_layers must be at least 1, got 0"):
+        DraftRecipe(num_layers=0)
+
+
+def test_the_command_says_what_came_out(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prompts.txt").write_text(PROMPTS)
+    command = ["draft", "make", str(tmp_path / "draft"), "--model", str(target)]
+    command += ["--tokens", "300", "--steps", "2", "--draft-vocab-size", "64", "--layers", "1"]
+    command += ["--prompts", str(tmp_path / "prompts.txt"), "--device", "cpu"]
+    command += ["--num-gpu-blocks-override", "100"]
+    assert main(command) == 0
+    out = capsys.readouterr()
+    assert "layers 0, 0.0 million parameters" in out.out
+    assert "accepted on" in out.out and "at temperature 0.7" in out.out
+    assert "training the draft model: done" in out.err

@@ -1,0 +1,113 @@
+"""Draft models at start: what fits the target, what is refused, and the memory that they take."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.executor import ModelExecutor
+from tokenmill.backends.kv_cache import bytes_per_block
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
+from tokenmill.core.speculation import (
+    Draft,
+    ProposalBatch,
+    SpeculationLimits,
+    SpeculationSupport,
+)
+
+from .models.dense import ignore_progress
+from .tiny_checkpoints import DRAFT, TARGET, write_model
+
+
+class Wanting:
+    """A speculator that wants draft models."""
+
+    limits = SpeculationLimits(num_speculative_tokens=4)
+
+    def __init__(self, *paths: Path) -> None:
+        self._paths = paths
+        self.support: SpeculationSupport | None = None
+
+    def prepare(self, support: SpeculationSupport) -> None:
+        self.support = support
+        for path in self._paths:
+            support.load_draft_model(path)
+
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
+        return [Draft()] * len(batch.requests)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "target", TARGET, 1)
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "small", DRAFT, 2)
+
+
+def load(target: Path, *drafts: Path, swaps: bool = False, **options: object) -> ModelExecutor:
+    config = EngineConfig.from_options(
+        **{"model": str(target), "device": "cpu", "dtype": "float32"} | options
+    )
+    return ModelExecutor.load(
+        config, TorchAttention, ignore_progress, swaps=swaps, speculation=Wanting(*drafts)
+    )
+
+
+def test_a_block_of_the_kv_cache_has_room_for_both_models(target: Path, draft: Path) -> None:
+    both = sum(bytes_per_block(one, 16, torch.float32) for one in (TARGET, DRAFT))
+    executor = load(
+        target, draft, swaps=True, kv_cache_memory=both * 10, swap_space=both * 5 / 2**30
+    )
+    assert executor.info.kv_bytes_per_block == both
+    assert executor.info.num_blocks == 10
+    assert executor.info.num_host_blocks == 5
+
+
+def test_a_speculator_without_a_model_costs_no_memory(target: Path) -> None:
+    executor = load(target, num_gpu_blocks_override=4)
+    assert executor.info.kv_bytes_per_block == bytes_per_block(TARGET, 16, torch.float32)
+
+
+def test_the_log_names_the_draft_model(
+    target: Path, draft: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="tokenmill"):
+        load(target, draft, num_gpu_blocks_override=4)
+    loaded = [r for r in caplog.records if r.getMessage() == "model_loaded"]
+    assert [vars(r)["draft_model"] for r in loaded] == ["small"]
+
+
+def test_a_vocabulary_of_another_size_is_refused(target: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path / "other", replace(DRAFT, vocab_size=160), 2)
+    with pytest.raises(
+        ConfigError, match=r"other has a vocabulary of 160 tokens and target .* 192"
+    ):
+        load(target, other, num_gpu_blocks_override=4)
+
+
+def test_the_first_token_that_differs_is_named(target: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path / "other", DRAFT, 2, swapped=True)
+    with pytest.raises(
+        ConfigError, match=r"is not that of target: token 40 stands for b'.', not b'"
+    ):
+        load(target, other, num_gpu_blocks_override=4)
+
+
+def test_what_is_no_model_is_refused(target: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no model"):
+        load(target, tmp_path / "nothing.gguf", num_gpu_blocks_override=4)
+
+
+def test_there_is_one_draft_model_only(target: Path, draft: Path) -> None:
+    with pytest.raises(ConfigError, match="small is the draft model already"):
+        load(target, draft, draft, num_gpu_blocks_override=4)

@@ -1,0 +1,46 @@
+"""Tiny models as Hugging Face directories, with a tokenizer: a target, and draft models for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tokenmill.backends.distill.saving import to_hf_config
+from tokenmill.backends.models.config import ModelConfig
+from tokenmill.backends.models.random_weights import random_checkpoint
+
+from .tiny import CONFIG
+
+TARGET = replace(CONFIG, num_layers=3, head_size=16)  # the least that the native kernels take
+DRAFT = replace(TARGET, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32)
+_END = "<end>"
+
+
+def write_model(path: Path, config: ModelConfig, seed: int, *, swapped: bool = False) -> Path:
+    """Random weights for the configuration; with `swapped`, two tokens of the vocabulary have
+    changed places."""
+    checkpoint = random_checkpoint(config, seed)
+    tensors = {name: checkpoint.tensor(name) for name in checkpoint.tensor_names()}
+    path.mkdir()
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    fields = to_hf_config(config, ()) | {"dtype": "float32"}
+    (path / "config.json").write_text(json.dumps(fields))
+    make_tokenizer(config.vocab_size, swapped=swapped).save(str(path / "tokenizer.json"))
+    return path
+
+
+def make_tokenizer(vocab_size: int, *, swapped: bool = False) -> Tokenizer:
+    """Bytes, as far as the vocabulary goes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[: vocab_size - 1]
+    if swapped:
+        alphabet[40], alphabet[41] = alphabet[41], alphabet[40]
+    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(_END, special=True, normalized=False)])
+    assert tokenizer.get_vocab_size() == vocab_size
+    return tokenizer

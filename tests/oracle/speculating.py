@@ -1,0 +1,59 @@
+"""A speculator that has seen the answers: it guesses what the reference says, not always rightly."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from tokenmill.core.hookspecs import hookimpl
+from tokenmill.core.registry import Registry
+from tokenmill.core.speculation import Draft, ProposalBatch, ProposalRequest
+
+from .reference import ReferenceCase
+
+NAME = "foresight"
+METHODS = ("ngram", NAME)
+LENGTHS = tuple(range(1, 9))
+
+
+class Foresight:
+    """The plugin that offers it."""
+
+    def __init__(self, cases: Sequence[ReferenceCase]) -> None:
+        self._cases = cases
+
+    @hookimpl
+    def register(self, registry: Registry) -> None:
+        registry.speculative_method(NAME, lambda: Foreseeing(self._cases))
+
+
+class Foreseeing:
+    """Each guessed token is right with that probability; as many as it is asked for, or fewer."""
+
+    def __init__(self, cases: Sequence[ReferenceCase], accuracy: float = 0.6) -> None:
+        self._answers = {case.prompt_token_ids: case.token_ids for case in cases}
+        self._accuracy = accuracy
+        self._rng = random.Random(0)
+
+    @hookimpl
+    def propose(self, batch: ProposalBatch) -> list[Draft]:
+        return [Draft(token_ids=self._guess(request)) for request in batch.requests]
+
+    def _guess(self, request: ProposalRequest) -> list[int]:
+        prompt = tuple(request.token_ids[: request.num_prompt_tokens])
+        begin = len(request.token_ids) - len(prompt)
+        num_tokens = self._rng.randint(0, request.max_draft_tokens)
+        right = self._answers[prompt][begin : begin + num_tokens]
+        return [t if self._rng.random() < self._accuracy else (t + 1) % 100 for t in right]
+
+
+def speculate(method: str, num_tokens: int) -> dict[str, Any]:
+    """The engine's options: always as many drafts, and for the n-grams of short outputs the shortest
+    that there are."""
+    return {
+        "speculative_method": method,
+        "num_speculative_tokens": num_tokens,
+        "speculative_adaptive": False,
+        "speculative_config": {"prompt_lookup_min": 1} if method == "ngram" else None,
+    }

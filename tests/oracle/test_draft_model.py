@@ -1,0 +1,63 @@
+"""Greedy fp32 output with a draft model of the real model is transformers' own, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tokenmill.assembly import verify_default_model
+from tokenmill.backends.distill.pruned import PrunedCheckpoint
+from tokenmill.backends.distill.saving import save_draft
+from tokenmill.backends.distill.student import Student
+from tokenmill.backends.text.load import load_tokenizer
+from tokenmill.backends.weights.checkpoint import open_checkpoint
+
+from .comparison import find_near_ties
+from .prompts import all_prompts
+from .reference import Reference
+from .serving import serve
+from .settings import Setting
+
+NUM_PROMPTS, NUM_TOKENS = 6, 32
+DROPPED = (11, 20, 25)
+"""A draft model that lacks these layers of 30 needs no training to be right now and then."""
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = verify_default_model(lambda stage, part: None)
+    target = open_checkpoint(path)
+    kept = [i for i in range(target.config.num_layers) if i not in DROPPED]
+    commonest = torch.arange(16384)
+    student = Student(PrunedCheckpoint(target, kept, commonest), torch.float32)
+    output = tmp_path_factory.mktemp("drafts") / "dropped"
+    save_draft(output, student, commonest, load_tokenizer(path), target.eos_token_ids)
+    return output
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(scheduler="chunked", max_num_batched_tokens=40),
+        Setting(scheduler="chunked", preemption_mode="swap", block_size=8, is_starved=True),
+    ],
+    ids=str,
+)
+def test_tokens_are_those_of_transformers(
+    setting: Setting, reference: Reference, draft: Path
+) -> None:
+    prompts = sorted(all_prompts(), key=lambda prompt: len(prompt.text))[:NUM_PROMPTS]
+    cases = [case.shortened(NUM_TOKENS) for case in reference.generate(prompts)]
+    served = serve(
+        setting,
+        cases,
+        num_starved_tokens=120,
+        speculative_model=str(draft),
+        num_speculative_tokens=3,
+        speculative_adaptive=False,
+    )
+    find_near_ties(reference.model, cases, served.token_ids)
+    assert 0 < served.num_accepted_tokens <= served.num_draft_tokens
+    assert (served.num_swaps > 0) is setting.swaps

@@ -1,0 +1,104 @@
+"""The full product of settings on a toy model, with drafts: the tokens are those without."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.core.sampling_params import SamplingParams
+
+from ..backends.tiny_checkpoints import write_model
+from . import toy
+from .comparison import Served, check_what_took_place, find_near_ties
+from .reference import ReferenceCase
+from .settings import Setting, full_product
+from .speculating import LENGTHS, METHODS, Foresight, speculate
+from .test_toy_product import CHUNKS, WHOLE
+
+DRAFT_MODEL = "draft-model"
+TOY_METHODS = (*METHODS, DRAFT_MODEL)
+CASES = [
+    (setting, method, LENGTHS[i % len(LENGTHS)])
+    for i, (method, setting) in enumerate(product(TOY_METHODS, full_product(WHOLE, CHUNKS)))
+]
+Serve = Callable[..., Served]
+SEEDED = SamplingParams(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=7)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return toy.make_reference()
+
+
+@pytest.fixture(scope="module")
+def cases(model: Any) -> list[ReferenceCase]:
+    return toy.make_cases(model)
+
+
+@pytest.fixture(scope="module")
+def seeded_cases(cases: list[ReferenceCase]) -> list[ReferenceCase]:
+    """What the engine itself generates without drafts."""
+    served = toy.serve(Setting(scheduler="chunked"), cases, sampling=SEEDED)
+    pairs = zip(cases, served.token_ids, strict=True)
+    return [ReferenceCase(case.name, case.prompt_token_ids, ids) for case, ids in pairs]
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
+    """As `toy.serve`, with the toy in a directory, and a draft model that is right now and then: the
+    toy with another idea of positions."""
+    folder = tmp_path_factory.mktemp("models")
+    target = open_checkpoint(write_model(folder / "target", toy.CONFIG, 0))
+    other = replace(toy.CONFIG, rope=replace(toy.CONFIG.rope, theta=100.0))
+    draft = write_model(folder / "draft", other, 0)
+
+    def with_drafts(
+        setting: Setting, cases: list[ReferenceCase], method: str, num_tokens: int, **options: Any
+    ) -> Served:
+        options |= speculate(method, num_tokens)
+        if method == DRAFT_MODEL:
+            options["speculative_model"] = str(draft)
+        return toy.serve(setting, cases, target, plugins=[Foresight(cases)], **options)
+
+    return with_drafts
+
+
+@pytest.mark.parametrize(("setting", "method", "num_tokens"), CASES, ids=str)
+def test_tokens_are_those_of_transformers(
+    setting: Setting,
+    method: str,
+    num_tokens: int,
+    model: Any,
+    cases: list[ReferenceCase],
+    serve: Serve,
+) -> None:
+    chosen = random.Random(str(setting)).sample(cases, len(cases))
+    served = serve(setting, chosen, method, num_tokens)
+    find_near_ties(model, chosen, served.token_ids)
+    check_what_took_place(setting, served)
+    if method != DRAFT_MODEL or setting.max_num_batched_tokens == WHOLE:
+        # Else hardly a token of a step is left for a draft model to catch up with.
+        assert 0 < served.num_accepted_tokens < served.num_draft_tokens
+
+
+@pytest.mark.parametrize(("setting", "method", "num_tokens"), CASES[::7], ids=str)
+def test_seeded_tokens_are_those_without_drafts(
+    setting: Setting,
+    method: str,
+    num_tokens: int,
+    seeded_cases: list[ReferenceCase],
+    serve: Serve,
+) -> None:
+    served = serve(setting, seeded_cases, method, num_tokens, sampling=SEEDED)
+    assert list(served.token_ids) == [case.token_ids for case in seeded_cases]
+    check_what_took_place(setting, served)
+
+
+def test_every_length_meets_every_method() -> None:
+    assert {(method, length) for _, method, length in CASES} == set(product(TOY_METHODS, LENGTHS))
