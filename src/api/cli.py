@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
-        for word in message.split():
+        for word in message.split() if message.startswith("unrecognized") else ():
             if word.startswith("--"):
                 known = [name for action in self._known_actions() for name in action]
                 message += did_you_mean(word.split("=")[0], known)

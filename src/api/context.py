@@ -102,16 +102,19 @@ def make_usage(
         prompt_tokens_details=PromptTokensDetails(
             cached_tokens=sum(output.num_cached_tokens for output in outputs)
         ),
-        completion_tokens_details=_prediction_details(outputs),
+        completion_tokens_details=_prediction_details(num_completion_tokens, outputs),
     )
 
 
-def _prediction_details(outputs: Sequence[RequestOutput]) -> CompletionTokensDetails | UnsetType:
+def _prediction_details(
+    num_completion_tokens: int, outputs: Sequence[RequestOutput]
+) -> CompletionTokensDetails | UnsetType:
+    """What was right but came after a stop was generated for nothing: it is no completion token."""
     metrics = [output.metrics for output in outputs if output.metrics is not None]
     num_guessed = sum(m.num_draft_tokens for m in metrics)
     if not num_guessed:
         return UNSET
-    num_accepted = sum(m.num_accepted_tokens for m in metrics)
+    num_accepted = min(sum(m.num_accepted_tokens for m in metrics), num_completion_tokens)
     return CompletionTokensDetails(
         accepted_prediction_tokens=num_accepted,
         rejected_prediction_tokens=num_guessed - num_accepted,

@@ -122,12 +122,20 @@ class ModelExecutor:
         """Compute one step. Raises DeviceError when the device cannot go on."""
         assert self._runner is not None, "the executor is closed"
         try:
-            if self._draft_runner is not None:
-                self._draft_runner.begin_step(plan)
+            self._begin_drafts(plan, self._runner)
             return self._runner.run(plan)
         except torch.AcceleratorError as error:  # not OutOfMemoryError: the next step may need less
             reason = str(error).partition("\n")[0]
             raise DeviceError(f"the device failed and must be restarted: {reason}") from error
+
+    def _begin_drafts(self, plan: StepPlan, runner: ModelRunner) -> None:
+        if self._draft_runner is None:
+            return
+        try:
+            self._draft_runner.begin_step(plan)
+        except BaseException:
+            runner.lose(plan)
+            raise
 
     def close(self) -> None:
         """Let go of weights and KV cache."""

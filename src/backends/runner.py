@@ -112,6 +112,11 @@ class ModelRunner:
             self._lose(plan.grants)
             raise
 
+    def lose(self, plan: StepPlan) -> None:
+        """The step raised before its `run`: its requests are lost, as if it had raised there."""
+        self._forget(plan)
+        self._lose(plan.grants)
+
     def _compute(self, plan: StepPlan, rows: Sequence[int]) -> StepResult:
         """`rows` are the grants that are computed."""
         states = self._take_in(plan, rows)

@@ -104,12 +104,12 @@ class EngineConfig:
         None, "order of the waiting requests: fcfs, priority, or a plugin's name"
     )
     preemption_mode: str | None = _knob(
-        None, "what happens when KV blocks run out: recompute, or a plugin's name"
+        None, "what happens when KV blocks run out: recompute, swap, or a plugin's name"
     )
     attention_backend: str | None = _knob(
         None,
-        "how attention is computed: auto, cpu, flash-attn, xformers, torch, or a plugin's name; two "
-        "names joined by a comma: one for prompts, one for decodes",
+        "how attention is computed: auto, cpu, torch, flash-attn, xformers, cuda-paged, triton, or "
+        "a plugin's name; two names joined by a comma: one for prompts, one for decodes",
     )
 
     speculative_method: str | None = _knob(
@@ -132,7 +132,7 @@ class EngineConfig:
     )
     speculative_config: str | Mapping[str, object] | None = _knob(
         None,
-        "all of that as JSON, with options of the method: "
+        "method, model and num_speculative_tokens as JSON, with options of the method: "
         """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'""",
     )
 
@@ -156,7 +156,11 @@ class EngineConfig:
             ("max_logprobs", 0, 1000),
         ):
             value = getattr(self, name)
-            if value is not None and not low <= value <= high:
+            if value is None:
+                continue
+            if not isinstance(value, (int, float)):
+                raise ConfigError(f"{flag(name)} must be a number, got {value!r}")
+            if not low <= value <= high:
                 raise ConfigError(f"{flag(name)} must be between {low} and {high}, got {value}")
         if self.block_size not in BLOCK_SIZES:
             raise ConfigError(

@@ -100,7 +100,7 @@ class ProposalHook:
 
     def _complaint(self, answer: object, requests: Sequence[ProposalRequest]) -> str | None:
         if not isinstance(answer, Sequence) or len(answer) != len(requests):
-            return f"answers {len(requests)} drafts for as many requests, got {_short(answer)}"
+            return f"answers one Draft per request, {len(requests)} here, got {_short(answer)}"
         for draft, request in zip(answer, requests, strict=True):
             complaint = self._complaint_about(draft, request)
             if complaint is not None:

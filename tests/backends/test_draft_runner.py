@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from tokenmill import AsyncEngine
+from tokenmill.backends.draft_runner import DraftRunner
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.core.errors import RequestFailedError
+from tokenmill.core.plan import StepPlan
 from tokenmill.core.sampling_params import SamplingParams
 
 from .drafting import serve
@@ -139,3 +144,37 @@ def test_a_draft_model_made_for_shorter_sequences_stops_where_it_ends(
     )
     assert served.token_ids == expected.token_ids
     assert served.num_drafts > 0
+
+
+def test_a_step_that_fails_in_the_draft_model_ends_its_own_requests_alone(
+    models: dict[str, Path], expected: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_step = DraftRunner.begin_step
+    num_calls = 0
+
+    def fail_once(runner: DraftRunner, plan: StepPlan) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 3:
+            raise RuntimeError("a copy failed")
+        begin_step(runner, plan)
+
+    monkeypatch.setattr(DraftRunner, "begin_step", fail_once)
+    options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "num_gpu_blocks_override": 200}
+
+    async def answer_twice() -> tuple[int, ...]:
+        async with AsyncEngine(
+            str(models["target"]), speculative_model=str(models["same"]), **options
+        ) as engine:
+            with pytest.raises(RequestFailedError):
+                await finish(engine, PROMPTS[0])
+            return await finish(engine, PROMPTS[0])
+
+    assert asyncio.run(answer_twice()) == expected[0]
+    assert num_calls > 3
+
+
+async def finish(engine: AsyncEngine, prompt: list[int]) -> tuple[int, ...]:
+    async for output in engine.generate(prompt, GREEDY):
+        last = output
+    return last.outputs[0].token_ids

@@ -22,7 +22,7 @@ FOLDERS = {
     "shortest-job-first": EXAMPLES / "plugin-shortest-job-first",
     "audit-log": EXAMPLES / "plugin-audit-log",
     "cost-aware": EXAMPLES / "plugin-cost-aware-preemption",
-    "sdpa-attention": EXAMPLES / "plugin-sdpa-attention",
+    "sdpa": EXAMPLES / "plugin-sdpa-attention",
     "suffix-automaton": EXAMPLES / "plugin-suffix-automaton",
 }
 SETTINGS = """
@@ -109,6 +109,10 @@ def test_they_are_chosen_and_configured_in_plugins_toml(tmp_path: Path) -> None:
 def test_a_policy_is_also_chosen_by_a_flag_alone() -> None:
     host = PluginHost.load(EngineConfig(scheduler="shortest_job_first"))
     assert host.names["scheduler"] == "shortest-job-first"
+
+
+def test_an_attention_backend_is_also_chosen_by_a_flag_alone() -> None:
+    assert PluginHost.load(EngineConfig(attention_backend="sdpa")).names["attention_backend"] == "sdpa"
 
 
 def test_it_passes_the_kit_without_a_line_of_code() -> None:

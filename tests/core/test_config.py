@@ -17,3 +17,10 @@ def test_another_kv_cache_dtype_is_refused_with_a_near_one() -> None:
     message = "--kv-cache-dtype must be one of auto, fp8, .*got 'fp8_e4m2'.*Did you mean"
     with pytest.raises(ConfigError, match=message):
         EngineConfig(kv_cache_dtype="fp8_e4m2")
+
+
+@pytest.mark.parametrize("name", ["kv_cache_memory", "max_num_seqs", "max_model_len"])
+def test_a_text_where_a_number_belongs_is_refused(name: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    with pytest.raises(ConfigError, match=f"{flag} must be a number, got '64M'"):
+        EngineConfig.from_options(**{name: "64M"})

@@ -65,9 +65,9 @@ def test_the_chosen_method_is_asked_and_its_drafts_are_handed_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        (None, "answers 1 drafts for as many requests, got None"),
-        ([], "answers 1 drafts for as many requests, got []"),
-        ([Draft(), Draft()], "answers 1 drafts"),
+        (None, "answers one Draft per request, 1 here, got None"),
+        ([], "answers one Draft per request, 1 here, got []"),
+        ([Draft(), Draft()], "answers one Draft per request, 1 here"),
         ([(1, 2)], "answers one Draft per request, got (1, 2)"),
         ([Draft(token_ids=(1, 2, 3, 4, 5))], "guessed 5 tokens for '0', at most 4"),
         ([Draft(token_ids=(1, 100))], "guessed 100, which is no token id"),

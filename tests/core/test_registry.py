@@ -106,6 +106,7 @@ def test_an_unknown_name_says_what_is_known_installed_and_left_out(registry: Reg
     assert error_of(registry, "scheduler", "sjff") == (
         "no scheduler named 'sjff'. Known: plain, short-first, sjf. Did you mean 'sjf'? "
         "Installed but not enabled: acme-dup. "
+        "What a plugin offers under another name than its own needs `[plugins] enable`. "
         "Left out: plugin 'acme-broken' (acme-broken 1.0) failed to load: no."
     )
     assert "no attention backend named 'x'. Known: none." in error_of(

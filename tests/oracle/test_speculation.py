@@ -1,4 +1,7 @@
-"""Greedy fp32 output with drafts is still transformers' own, token for token."""
+"""Greedy fp32 output with drafts is still transformers' own, token for token.
+
+Here every pair of choices occurs; `make soak` adds all other lengths.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,11 @@ CASES = [
     for i, setting in enumerate(SETTINGS)
     for j, method in enumerate(METHODS)
 ]
+REST = [
+    pytest.param(*case, marks=pytest.mark.soak)
+    for case in product(SETTINGS, METHODS, LENGTHS)
+    if case not in CASES
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +42,7 @@ def checkpoint() -> Checkpoint:
     return open_checkpoint(find_default_model())
 
 
-@pytest.mark.parametrize(("setting", "method", "num_tokens"), CASES, ids=str)
+@pytest.mark.parametrize(("setting", "method", "num_tokens"), [*CASES, *REST], ids=str)
 def test_tokens_are_those_of_transformers(
     setting: Setting,
     method: str,

@@ -1,4 +1,7 @@
-"""The full product of settings on a toy model, with drafts: the tokens are those without."""
+"""The full product of settings on a toy model, with drafts: the tokens are those without.
+
+Here every setting meets every method at one length; `make soak` adds all other lengths.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,11 @@ TOY_METHODS = (*METHODS, DRAFT_MODEL)
 CASES = [
     (setting, method, LENGTHS[i % len(LENGTHS)])
     for i, (method, setting) in enumerate(product(TOY_METHODS, full_product(WHOLE, CHUNKS)))
+]
+REST = [
+    pytest.param(*case, marks=pytest.mark.soak)
+    for case in product(full_product(WHOLE, CHUNKS), TOY_METHODS, LENGTHS)
+    if case not in CASES
 ]
 Serve = Callable[..., Served]
 SEEDED = SamplingParams(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=7)
@@ -69,7 +77,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     return with_drafts
 
 
-@pytest.mark.parametrize(("setting", "method", "num_tokens"), CASES, ids=str)
+@pytest.mark.parametrize(("setting", "method", "num_tokens"), [*CASES, *REST], ids=str)
 def test_tokens_are_those_of_transformers(
     setting: Setting,
     method: str,
@@ -87,7 +95,7 @@ def test_tokens_are_those_of_transformers(
         assert 0 < served.num_accepted_tokens < served.num_draft_tokens
 
 
-@pytest.mark.parametrize(("setting", "method", "num_tokens"), CASES[::7], ids=str)
+@pytest.mark.parametrize(("setting", "method", "num_tokens"), [*CASES[::7], *REST], ids=str)
 def test_seeded_tokens_are_those_without_drafts(
     setting: Setting,
     method: str,

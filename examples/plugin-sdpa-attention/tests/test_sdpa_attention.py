@@ -29,7 +29,7 @@ class TestSdpaAttention(AttentionConformance):
 class TestPackage(PackageConformance):
     @pytest.fixture
     def plugin_name(self) -> str:
-        return "sdpa-attention"
+        return "sdpa"
 
 
 def test_all_reasons_are_told_at_once() -> None:

@@ -112,7 +112,6 @@ class Generator:
             done += [_as_answer(running.pop(slot)) for slot in self._slots_of(running, ended)]
             progress(STAGE, min(count / num_tokens, 1.0))
         self._executor.run(self._plan({}, [], [*ended, *(r.request_id for r in running.values())]))
-        progress(STAGE, 1.0)
         return done + [_as_answer(one) for one in running.values()]
 
     def _take(

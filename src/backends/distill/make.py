@@ -57,16 +57,16 @@ class DraftRecipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("num_layers", 1),
-            ("draft_vocab_size", 0),
-            ("num_tokens", 1),
-            ("num_steps", 0),
-            ("max_len", 16),
-            ("seed", 0),
+        for name, flag, least in (
+            ("num_layers", "--layers", 1),
+            ("draft_vocab_size", "--draft-vocab-size", 0),
+            ("num_tokens", "--tokens", 1),
+            ("num_steps", "--steps", 0),
+            ("max_len", "max_len", 16),
+            ("seed", "--seed", 0),
         ):
             if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise ConfigError(f"{flag} must be at least {least}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,8 @@ def save_draft(
         path.mkdir(parents=True, exist_ok=True)
         save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
         (path / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        # safetensors lets only the owner read: another user may serve it
+        (path / "model.safetensors").chmod((path / "config.json").stat().st_mode)
         tokenizer.save(path / "tokenizer.json")
     except OSError as error:
         raise ConfigError(f"the draft model cannot be written to {path}: {error}") from error

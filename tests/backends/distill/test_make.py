@@ -124,7 +124,7 @@ def test_prompts_must_leave_room_for_an_answer(target: Path, tmp_path: Path) -> 
 
 
 def test_values_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match="num_layers must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="--layers must be at least 1, got 0"):
         DraftRecipe(num_layers=0)
 
 
@@ -140,4 +140,7 @@ def test_the_command_says_what_came_out(
     out = capsys.readouterr()
     assert "layers 0, 0.0 million parameters" in out.out
     assert "accepted on" in out.out and "at temperature 0.7" in out.out
-    assert "training the draft model: done" in out.err
+    assert out.err.count("generating the target's text: done") == 1
+    assert out.err.count("training the draft model: done") == 1
+    modes = {path.stat().st_mode for path in (tmp_path / "draft").iterdir()}
+    assert len(modes) == 1, "who may read one of its files may read all"
