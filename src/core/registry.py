@@ -305,7 +305,9 @@ class Registry:
         text += did_you_mean(normalize(name), [*known, *self.not_enabled]) or "."
         if self.not_enabled:
             text += f" Installed but not enabled: {', '.join(self.not_enabled)}."
-            text += " What a plugin offers under another name than its own needs `[plugins] enable`."
+            text += (
+                " What a plugin offers under another name than its own needs `[plugins] enable`."
+            )
         if self.failed:
             text += f" Left out: {'; '.join(self.failed.values())}."
         return text

@@ -112,7 +112,9 @@ def test_a_policy_is_also_chosen_by_a_flag_alone() -> None:
 
 
 def test_an_attention_backend_is_also_chosen_by_a_flag_alone() -> None:
-    assert PluginHost.load(EngineConfig(attention_backend="sdpa")).names["attention_backend"] == "sdpa"
+    assert (
+        PluginHost.load(EngineConfig(attention_backend="sdpa")).names["attention_backend"] == "sdpa"
+    )
 
 
 def test_it_passes_the_kit_without_a_line_of_code() -> None:
