@@ -82,10 +82,15 @@ class ProposalHook:
                 f"{self._source} failed in 'prepare': {type(error).__name__}: {error}"
             ) from error
         self._needs_lookahead = noted.has_draft_model
+        self._reports.warns_slow = not noted.has_draft_model
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         """One draft per request, within its bounds; empty ones if the speculator failed."""
-        answer = self.hook.ask(batch=batch)
+        try:
+            answer = self.hook.ask(batch=batch)
+        except SystemExit as error:  # through the device thread it would end the whole program
+            self.hook.reject(f"raised {error!r}")
+            answer = FAILED
         if answer is not FAILED:
             complaint = self._complaint(answer, batch.requests)
             if complaint is None:
@@ -130,6 +135,8 @@ class DeferredReports:
     def __init__(self, failures: FailureLog) -> None:
         self._failures = failures
         self._notes: deque[Callable[[], None]] = deque()  # a few per step; each commit empties it
+        self.warns_slow = True
+        """False for a draft model, which computes here: its time is accounted for elsewhere."""
 
     def record(self, source: Source, hook: str, error: BaseException | str, action: str) -> None:
         self._notes.append(partial(self._failures.record, source, hook, error, action))
@@ -138,7 +145,8 @@ class DeferredReports:
         self._notes.append(partial(self._failures.take_out, source, hook, instead))
 
     def warn_slow(self, stats: HookStats, hook: str, source: Source, seconds: float) -> None:
-        self._notes.append(partial(warn_slow, stats, hook, source, seconds))
+        if self.warns_slow:
+            self._notes.append(partial(warn_slow, stats, hook, source, seconds))
 
     def flush(self) -> None:
         """Tell everything. On the thread of the FailureLog."""

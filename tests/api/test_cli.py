@@ -50,6 +50,13 @@ def test_each_command_has_help(command: str) -> None:
     assert done.stdout.startswith(f"usage: tokenmill {command}")
 
 
+def test_only_a_flag_that_is_not_known_gets_a_near_one() -> None:
+    check_one_line(tokenmill("serve", "--max-modl-len", "3"), 2, "Did you mean '--max-model-len'?")
+    done = tokenmill("serve", "--max-model-len", "abc")
+    check_one_line(done, 2, "invalid int value: 'abc'")
+    assert "Did you mean" not in done.stderr
+
+
 def test_help_of_serve_names_vllm_s_flags_and_their_defaults() -> None:
     text = tokenmill("serve", "--help").stdout
     for flag in ("--dtype", "--max-num-seqs", "--block-size", "--num-gpu-blocks-override",

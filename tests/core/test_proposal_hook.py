@@ -142,14 +142,30 @@ def test_a_slow_call_is_warned_about_at_the_flush(monkeypatch: pytest.MonkeyPatc
     assert sum(host.hook_stats()["propose"].slow.values()) == 1
 
 
-def test_one_that_takes_a_draft_model_needs_slots_for_its_kv() -> None:
+def test_one_that_exits_the_program_only_fails() -> None:
+    def leave(batch: ProposalBatch) -> Any:
+        raise SystemExit(3)
+
+    host = load(Drafting(leave))
+    assert host.propose(batch([1])) == NONE
+    host.flush()
+    assert host.hook_stats()["propose"].failures == 1
+
+
+def test_one_that_takes_a_draft_model_needs_slots_for_its_kv(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class WithModel(Method):
         def prepare(self, support: Any) -> None:
             self.model = support.load_draft_model(Path("small"))
             assert (support.vocab_size, support.num_speculative_tokens) == (100, 4)
 
-    host = load(Drafting(broken, WithModel()))
+    monkeypatch.setattr(decision_hook, "SLOW_SECONDS", -1.0)
+    host = load(Drafting(lambda asked: NONE, WithModel()))
     assert host.speculation_limits is not None and host.speculation_limits.needs_lookahead
+    host.propose(batch([1]))
+    host.flush()
+    assert not host.hook_stats()["propose"].slow  # it computes: that takes its time
 
 
 @pytest.mark.parametrize(
