@@ -30,7 +30,7 @@ serve: install ## serve the embedded model on 127.0.0.1:8000 (flags: ARGS="--por
 	$(BIN)/tokenmill serve $(ARGS)
 
 test: lint ## lint, types and all tests (some of them: ARGS="tests/core -k blocks")
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: $(VENV)/installed-dev-$(KEY) ## style, types, and who may import whom
 	$(BIN)/ruff check .

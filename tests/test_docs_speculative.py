@@ -24,10 +24,12 @@ METRICS = set(re.findall(r"^\| `(spec_\w+)", TEXT, re.MULTILINE))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_switches_speculation_on(command: str) -> None:
-    config = engine_config(make_parser().parse_args(shlex.split(command)[1:]))
+def test_every_command_makes_a_draft_model_or_switches_speculation_on(command: str) -> None:
+    words = shlex.split(command, comments=True)
+    config = engine_config(make_parser().parse_args(words[1:]))
     host = PluginHost.load(config)
-    assert host.names["speculative_method"] in ("ngram", "draft-model")
+    is_on = host.names["speculative_method"] in ("ngram", "draft-model")
+    assert is_on is (words[1] != "draft")
 
 
 def test_the_settings_are_accepted(tmp_path: Path) -> None:

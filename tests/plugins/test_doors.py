@@ -17,6 +17,7 @@ PUBLIC = {
     "outputs",
     "policy",
     "registry",
+    "speculation",
 }
 FOLDER = Path(tokenmill.plugins.__file__).resolve().parent
 

@@ -15,7 +15,7 @@ from tokenmill.testing import AttentionConformance
 
 from .emulation import EmulatedOperators
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 
 class Emulated(CudaPagedAttention):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tokenmill.backends.attention.base import AttentionBatch, AttentionSpec
+from tokenmill.backends.attention.fp8 import FP8_DTYPES, quantize
 from tokenmill.testing import AttentionConformance
 
 from .plain_attention import Captured, Metadata, Plain
@@ -344,5 +345,25 @@ class TestReplaysWritesOfMissingSequences(AttentionConformance):
             def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
                 super().prepare_replay(batch, num_seqs)
                 self.used = num_seqs
+
+        return Backend
+
+
+class TestSeesItsOwnStepUnrounded(AttentionConformance):
+    """Whole prompts would give other tokens than chunks."""
+
+    fails = "test_keys_and_values_are_kept_in_8_bits"
+
+    @pytest.fixture
+    def attention_backend(self) -> Any:
+        class Backend(Plain):
+            kv_cache_dtypes = FP8_DTYPES
+
+            def forward(
+                self, layer: int, q: Any, k: Any, v: Any, cache: Any, metadata: Any, out: Any
+            ) -> None:
+                wide = cache.float()
+                super().forward(layer, q, k, v, wide, metadata, out)
+                cache.copy_(quantize(wide, cache.dtype) if cache.dtype in FP8_DTYPES else wide)
 
         return Backend
