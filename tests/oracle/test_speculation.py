@@ -1,6 +1,7 @@
 """Greedy fp32 output with drafts is still transformers' own, token for token.
 
-Here every pair of choices occurs; `make soak` adds all other lengths.
+Here ngram meets every pair of settings; `make soak` adds guesses of known accuracy, and all other
+lengths.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ CASES = [
     for i, setting in enumerate(SETTINGS)
     for j, method in enumerate(METHODS)
 ]
+QUICK = [case for case in CASES if case[1] != NAME]
 REST = [
     pytest.param(*case, marks=pytest.mark.soak)
     for case in product(SETTINGS, METHODS, LENGTHS)
-    if case not in CASES
+    if case not in QUICK
 ]
 
 
@@ -42,7 +44,7 @@ def checkpoint() -> Checkpoint:
     return open_checkpoint(find_default_model())
 
 
-@pytest.mark.parametrize(("setting", "method", "num_tokens"), [*CASES, *REST], ids=str)
+@pytest.mark.parametrize(("setting", "method", "num_tokens"), [*QUICK, *REST], ids=str)
 def test_tokens_are_those_of_transformers(
     setting: Setting,
     method: str,
