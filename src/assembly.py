@@ -13,6 +13,7 @@ from .core.plugin_host import PluginHost
 
 if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
+    from .backends.speculation_support import Speculation
 
 
 def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
@@ -82,9 +83,9 @@ def make_draft_model(
     checkpoint = open_checkpoint(model)
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
 
-    def load() -> ModelExecutor:
+    def load(speculation: Speculation | None) -> ModelExecutor:
         return ModelExecutor.from_checkpoint(
-            checkpoint, config, plugins.attention_backend, progress
+            checkpoint, config, plugins.attention_backend, progress, speculation=speculation
         )
 
     return make_draft(checkpoint, tokenizer, load, output, wanted, prompts, progress)

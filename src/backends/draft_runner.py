@@ -17,8 +17,7 @@ import torch
 from ..core.plan import Grant, StepPlan
 from ..core.speculation import Draft, ProposalBatch, ProposalRequest
 from .attention.base import AttentionBackend
-from .draft_drawing import DraftDrawing, Drawn
-from .draft_probs import DraftProbs
+from .draft_passes import DraftPasses, longest_first
 from .draft_sequence import MOST_USUAL_TOKENS, DraftProgress, DraftSequence, share_budget
 from .draft_validity import DraftValidity
 from .input_batch import InputBatch, build_input_batch
@@ -52,7 +51,12 @@ class DraftRunner:
         self._parts = parts
         self._states = states
         self._progress: dict[str, DraftProgress] = {}
-        self._drawing: DraftDrawing | None = None
+        self._passes = DraftPasses(
+            token_ids_d=parts.token_ids_d,
+            vocab_size=parts.vocab_size,
+            device=cache.device,
+            read=parts.model.read_logits,
+        )
         self._validity = DraftValidity(cache.num_blocks, parts.num_host_blocks, cache.block_size)
 
     @torch.inference_mode()
@@ -129,63 +133,26 @@ class DraftRunner:
     def _draft(
         self, sequences: Sequence[DraftSequence], logits_rd: torch.Tensor, drafts: list[Draft]
     ) -> None:
-        """All other passes. Rows stand in the order of the sequences, the longest drafts first: who
-        has enough leaves at the end."""
-        order = sorted(range(len(sequences)), key=lambda i: -sequences[i].num_drafts)
-        sequences = [sequences[i] for i in order]
+        """All other passes; fills `drafts` in."""
+        order = longest_first(sequences)
+        rows = [sequences[i] for i in order]
         if order != list(range(len(order))):
             logits_rd = logits_rd[order]
-        passes: list[Drawn] = []
-        for index in range(sequences[0].num_drafts):
-            rows = [one for one in sequences if one.num_drafts > index]
-            if index:
-                logits_rd = self._compute_drafts(rows, index - 1, passes[-1].token_ids_r)
-            positions = [one.num_known + index for one in rows]
-            positions_r = torch.tensor(positions).to(logits_rd.device, non_blocking=True)
-            passes.append(self._drawing_of(rows).draw(logits_rd, positions_r))
-        _hand_over(sequences, passes, drafts)
+
+        def go_on(index: int, token_ids_r: torch.Tensor) -> torch.Tensor:
+            return self._compute_drafts(rows[: len(token_ids_r)], index, token_ids_r)
+
+        for one, draft in zip(rows, self._passes.draft(rows, logits_rd, go_on), strict=True):
+            one.progress.ahead = list(draft.token_ids[: one.num_drafts - 1])
+            drafts[one.place] = draft
 
     def _compute_drafts(
         self, rows: Sequence[DraftSequence], index: int, token_ids_r: torch.Tensor
     ) -> torch.Tensor:
         """A pass over drafts number `index`, which never leave the device."""
         batch = self._input([one.draft_grant(index) for one in rows], rows)
-        token_ids_t = token_ids_r[: len(rows)].contiguous()
-        return self._parts.model.logits(replace(batch, token_ids_t=token_ids_t))
+        return self._parts.model.logits(replace(batch, token_ids_t=token_ids_r.contiguous()))
 
     def _input(self, grants: Sequence[Grant], sequences: Sequence[DraftSequence]) -> InputBatch:
         cache = self._parts.kv_cache
         return build_input_batch(grants, sequences, cache.block_size, cache.device)
-
-    def _drawing_of(self, sequences: Sequence[DraftSequence]) -> DraftDrawing:
-        """As a rule that of the pass before, or of the step before."""
-        states = [one.state for one in sequences]
-        if self._drawing is None or not self._drawing.holds(states):
-            self._drawing = DraftDrawing(
-                states,
-                token_ids_d=self._parts.token_ids_d,
-                vocab_size=self._parts.vocab_size,
-                device=self._parts.kv_cache.device,
-                read=self._parts.model.read_logits,
-            )
-        return self._drawing
-
-
-def _hand_over(
-    sequences: Sequence[DraftSequence], passes: Sequence[Drawn], drafts: list[Draft]
-) -> None:
-    """Fill `drafts` in. One that came out of what is not a number ends before it."""
-    token_ids = [drawn.token_ids_r.tolist() for drawn in passes]
-    is_finite = [drawn.is_finite_r.tolist() for drawn in passes]
-    for row, one in enumerate(sequences):
-        indices = range(one.num_drafts)
-        end = next((i for i in indices if not is_finite[i][row]), one.num_drafts)
-        found = [token_ids[i][row] for i in range(end)]
-        one.progress.ahead = found[: one.num_drafts - 1]
-        if not found:
-            continue
-        probs = None
-        if row in passes[0].probs:
-            probs_kv = torch.stack([drawn.probs[row] for drawn in passes[:end]])
-            probs = DraftProbs(probs_kv=probs_kv)
-        drafts[one.place] = Draft(token_ids=found, probs=probs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -111,11 +111,17 @@ class ModelExecutor:
             # smaller scope than the process for this.
             torch_threads = torch.get_num_threads()
             torch.set_num_threads(1)
-        propose = None if speculation is None else speculation.propose
-        runner = ModelRunner(parts.decoder, parts.attention, cache, model, propose)
+        runner = ModelRunner(
+            parts.decoder,
+            parts.attention,
+            cache,
+            model,
+            None if speculation is None else speculation.propose,
+            needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
+        )
         draft_runner = None
         if drafts is not None:
-            draft_runner = drafts.start(num_blocks, layout.num_host_blocks, runner.states)
+            draft_runner = drafts.start(num_blocks, layout.num_host_blocks, runner)
         return cls(info, runner, torch_threads, draft_runner)
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -231,6 +237,9 @@ def _count_blocks(
     memory = measure_gpu_memory(
         parts.decoder, parts.attention, config, spec.cache_dtype, spec.device, num_drafts
     )
+    if drafts is not None:
+        probs = drafts.probs_bytes(config.max_num_seqs)
+        memory = replace(memory, activations=memory.activations + probs)
     log.info(
         "gpu_memory",
         total_mib=memory.total >> 20,

@@ -98,19 +98,17 @@ def load_parts(
         dtype=spec.dtype,
         device=spec.device,
         progress=progress,
-        projections=_choose_projections(checkpoint, config, spec, progress),
+        projections=choose_projections(checkpoint.config.hidden_act, config, spec, progress),
     )
     return ModelParts(spec=spec, decoder=decoder, attention=attention_backend(spec))
 
 
-def _choose_projections(
-    checkpoint: Checkpoint, config: EngineConfig, spec: AttentionSpec, progress: Progress
+def choose_projections(
+    hidden_act: str, config: EngineConfig, spec: AttentionSpec, progress: Progress
 ) -> Projections | None:
-    """Native ones for bfloat16 on a CPU; float32 stays with torch, the reference."""
+    """Native ones for bfloat16 on a CPU; None: torch's. float32 stays with torch, the reference."""
     if spec.device.type != "cpu" or spec.dtype is not torch.bfloat16:
         return None
     from .cpu.projections import native_projections
 
-    return native_projections(
-        checkpoint.config.hidden_act, keeps_quantized=config.dtype == "auto", progress=progress
-    )
+    return native_projections(hidden_act, keeps_quantized=config.dtype == "auto", progress=progress)

@@ -15,6 +15,8 @@ class Outcome(NamedTuple):
     """What a step made of one sampled request. A tuple, as there is one per request and step."""
 
     state: RequestState
+    first_row: int
+    """Of its sampled rows."""
     token_ids: Sequence[int]
     """Accepted drafts and one more."""
     logprobs: tuple[TokenLogprobs, ...]
@@ -35,6 +37,6 @@ def read_outcomes(states: Sequence[RequestState], sampled: Sampled) -> list[Outc
             end += count_accepted(drafts, token_ids[begin : begin + len(drafts)])
             is_fine = all(is_finite[begin:end])
         entries = tuple(logprobs[row] for row in range(begin, end)) if begin in logprobs else ()
-        outcomes.append(Outcome(state, token_ids[begin:end], entries, is_fine))
+        outcomes.append(Outcome(state, begin, token_ids[begin:end], entries, is_fine))
         begin += 1 + len(drafts)
     return outcomes

@@ -1,4 +1,7 @@
-"""Asks for drafts at the end of a step, and keeps them for the next plan."""
+"""Asks for drafts at the end of a step, and keeps them for the next plan.
+
+Shape suffixes: r sampled rows, e hidden size.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from ..core.log import get_logger
 from ..core.plan import Grant, StepPlan
 from ..core.speculation import Draft, ProposalBatch, ProposalRequest
 from .draft_probs import DraftProbs
+from .outcome import Outcome
 from .request_state import RequestState
 
 log = get_logger("speculation")
@@ -42,20 +46,27 @@ class Proposer:
             self._started[start.request_id] = None
 
     def propose(
-        self, plan: StepPlan, sampled: Sequence[tuple[Grant, RequestState]]
+        self,
+        plan: StepPlan,
+        sampled: Sequence[tuple[Grant, Outcome]],
+        hidden_re: torch.Tensor | None,
     ) -> Sequence[RequestState]:
-        """Ask for those of the grants that may have drafts; answers who got some."""
+        """Ask for those of the grants that may have drafts; answers who got some. Hidden states, if
+        they are needed, are those of the step's sampled rows."""
         begin = time.perf_counter()
-        asked = [(grant, state) for grant, state in sampled if grant.max_draft_tokens]
-        got = self._ask(plan, asked) if asked else []
+        asked = [(grant, outcome) for grant, outcome in sampled if grant.max_draft_tokens]
+        got = self._ask(plan, asked, hidden_re) if asked else []
         self.seconds = time.perf_counter() - begin
         return got
 
     def _ask(
-        self, plan: StepPlan, asked: Sequence[tuple[Grant, RequestState]]
+        self,
+        plan: StepPlan,
+        asked: Sequence[tuple[Grant, Outcome]],
+        hidden_re: torch.Tensor | None,
     ) -> Sequence[RequestState]:
         batch = ProposalBatch(
-            requests=[_describe(grant, state) for grant, state in asked],
+            requests=[_describe(grant, outcome, hidden_re) for grant, outcome in asked],
             ended=tuple(self._ended),
             started=tuple(self._started),
             token_budget=plan.draft_token_budget,
@@ -63,7 +74,8 @@ class Proposer:
         self._told |= self._started.keys()
         self._started, self._ended = {}, {}
         got = []
-        for draft, (_, state) in zip(self._propose(batch), asked, strict=True):
+        for draft, (_, outcome) in zip(self._propose(batch), asked, strict=True):
+            state = outcome.state
             if draft.token_ids and self._is_usable(draft, state):
                 probs = draft.probs
                 probs_kv = probs.probs_kv if isinstance(probs, DraftProbs) else None
@@ -96,11 +108,14 @@ class Proposer:
             self._ended[request_id] = None
 
 
-def _describe(grant: Grant, state: RequestState) -> ProposalRequest:
+def _describe(grant: Grant, outcome: Outcome, hidden_re: torch.Tensor | None) -> ProposalRequest:
+    state, begin = outcome.state, outcome.first_row
+    end = begin + len(outcome.token_ids)  # rows of rejected drafts are not told of
     return ProposalRequest(
         request_id=grant.request_id,
         token_ids=state.token_ids,
         num_prompt_tokens=state.start.num_prompt_tokens,
         sampling_params=state.start.sampling_params,
         max_draft_tokens=grant.max_draft_tokens,
+        hidden_states=None if hidden_re is None else hidden_re[begin:end],
     )

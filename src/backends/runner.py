@@ -36,6 +36,10 @@ class StepModel(Protocol):
         """float32 [r, v] of the batch's sampled rows, after all its K and V are in the cache."""
         ...
 
+    def hidden_states(self) -> torch.Tensor:
+        """[r, e], after the last norm, of the rows of the last `logits`; valid until the next."""
+        ...
+
     def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
         """See drawing.py."""
         ...
@@ -48,6 +52,7 @@ class LayeredModel:
         self._decoder = decoder
         self._attention = attention
         self._layers = kv_cache.layers
+        self._hidden_re = torch.empty(0)
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
         """See StepModel."""
@@ -62,7 +67,12 @@ class LayeredModel:
             return out_thd
 
         hidden_te = self._decoder.forward(batch.token_ids_t, batch.positions_t, attend)
-        return self._decoder.compute_logits(hidden_te.index_select(0, batch.sampled_rows_r))
+        self._hidden_re = hidden_te.index_select(0, batch.sampled_rows_r)
+        return self._decoder.compute_logits(self._hidden_re)
+
+    def hidden_states(self) -> torch.Tensor:
+        """See StepModel."""
+        return self._hidden_re
 
     def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
         """See StepModel."""
@@ -79,9 +89,12 @@ class ModelRunner:
         kv_cache: KVCache,
         model: StepModel | None = None,
         propose: Propose | None = None,
+        *,
+        needs_hidden_states: bool = False,
     ) -> None:
         """`model` computes the decoder's steps; None: layer by layer. `propose` is asked for drafts
-        after each step."""
+        after each step, and gets hidden states if it needs them."""
+        self._decoder = decoder
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)
         self._attention = attention
@@ -91,11 +104,21 @@ class ModelRunner:
         """Requests of a step that raised, until a plan says that they ended."""
         self._sampling: SamplingBatch | None = None
         self._proposer = None if propose is None else Proposer(propose, self._vocab_size)
+        self._needs_hidden_states = needs_hidden_states
 
     @property
     def states(self) -> Mapping[str, RequestState]:
         """By request; changes with every step."""
         return self._states
+
+    @property
+    def embedding_ve(self) -> torch.Tensor:
+        """The model's."""
+        return self._decoder.embedding_ve
+
+    def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
+        """See drawing.py."""
+        return self._model.read_logits(logits_rv)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -144,11 +167,12 @@ class ModelRunner:
         self, plan: StepPlan, by_row: Mapping[int, Outcome], proposer: Proposer
     ) -> StepResult:
         """Ask for drafts, then give back the slots that are not needed for what is known now."""
-        fine = [(plan.grants[i], o.state) for i, o in by_row.items() if o.is_finite]
-        got = proposer.propose(plan, fine)
-        for grant, state in fine:
+        fine = [(plan.grants[i], outcome) for i, outcome in by_row.items() if outcome.is_finite]
+        hidden_re = self._model.hidden_states() if self._needs_hidden_states else None
+        got = proposer.propose(plan, fine, hidden_re)
+        for grant, outcome in fine:
             if grant.gives_back:
-                state.give_back(self._kv_cache.block_size)
+                outcome.state.give_back(self._kv_cache.block_size)
         result = _make_result(plan, by_row)
         if not got:
             return replace(result, proposal_seconds=proposer.seconds)
@@ -195,7 +219,7 @@ class ModelRunner:
         if self._sampling is None or not self._sampling.holds(states):
             self._sampling = SamplingBatch(states, logits_rv.shape[1], logits_rv.device)
         positions_r = batch.positions_t.index_select(0, batch.sampled_rows_r) + 1
-        return sample(logits_rv, self._sampling, positions_r, self._model.read_logits)
+        return sample(logits_rv, self._sampling, positions_r, self.read_logits)
 
 
 def _make_result(plan: StepPlan, by_row: Mapping[int, Outcome]) -> StepResult:

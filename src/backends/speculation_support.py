@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from ..core.config import EngineConfig
 from ..core.errors import ConfigError
 from ..core.interfaces import Progress
-from ..core.log import get_logger
 from ..core.speculation import (
     Draft,
     DraftModel,
@@ -18,16 +17,14 @@ from ..core.speculation import (
     SpeculationSupport,
 )
 from .attention.base import AttentionBackend
-from .draft_runner import DraftParts, DraftRunner
-from .model_parts import ModelParts, choose_spec, load_parts
-from .request_state import RequestState
-from .runner import LayeredModel
+from .draft_runner import DraftRunner
+from .loaded_drafts import LoadedDraftHead, LoadedDraftModel, RunningTarget
+from .model_parts import choose_projections, choose_spec, load_parts
+from .models.draft_head import HIDDEN_ACT, DraftHeadFiles, is_draft_head
+from .models.projections import TorchProjections
 from .text.load import load_tokenizer
 from .text.tokenizer import HFTokenizer
 from .weights.checkpoint import Checkpoint, open_checkpoint
-from .weights.draft_vocabulary import read_draft_vocabulary
-
-log = get_logger("speculation")
 
 
 class Speculation(Protocol):
@@ -35,6 +32,11 @@ class Speculation(Protocol):
 
     @property
     def limits(self) -> SpeculationLimits: ...
+    @property
+    def needs_hidden_states(self) -> bool:
+        """Whether `propose` needs the model's; final once `prepare` was called."""
+        ...
+
     def prepare(self, support: SpeculationSupport) -> None: ...
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]: ...
 
@@ -55,11 +57,16 @@ class DraftSupport:
         self._backend = attention_backend
         self._progress = progress
         self._num_speculative_tokens = num_speculative_tokens
-        self._loaded: _LoadedDraft | None = None
+        self._loaded: LoadedDraftModel | LoadedDraftHead | None = None
 
     @property
     def vocab_size(self) -> int:
         return self._target.config.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the target's hidden states."""
+        return self._target.config.hidden_size
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -69,34 +76,62 @@ class DraftSupport:
     @property
     def bytes_per_block(self) -> int:
         """What a block of the KV cache needs more for the draft model."""
-        return 0 if self._loaded is None else self._loaded.parts.bytes_per_block
+        return 0 if self._loaded is None else self._loaded.bytes_per_block
 
     @property
     def name(self) -> str | None:
         """Of the draft model; None: there is none."""
-        return None if self._loaded is None else self._loaded.checkpoint.name
+        return None if self._loaded is None else self._loaded.name
 
     def load_draft_model(self, path: Path) -> DraftModel:
         """See SpeculationSupport. Raises ConfigError when it is called twice, too."""
         if self._loaded is not None:
             raise ConfigError(f"{self.name} is the draft model already: there can be only one")
+        load = self._load_head if is_draft_head(path) else self._load_model
+        self._loaded = load(path)
+        return self._loaded
+
+    def probs_bytes(self, max_num_seqs: int) -> int:
+        """What the distributions of drafts take at most, from drawing to verifying: theirs, the
+        target's at their places, and what is left of that."""
+        if self._loaded is None:
+            return 0
+        float_bytes, num_copies = 4, 3
+        num_rows = max_num_seqs * self._num_speculative_tokens
+        return num_copies * num_rows * self.vocab_size * float_bytes
+
+    def start(
+        self, num_blocks: int, num_host_blocks: int, target: RunningTarget
+    ) -> DraftRunner | None:
+        """Give the draft model its part of the KV cache. Answers what is to follow each plan; None
+        when there is no draft model, or it has nothing to follow."""
+        if self._loaded is None:
+            return None
+        return self._loaded.start(num_blocks, num_host_blocks, target)
+
+    def _load_model(self, path: Path) -> LoadedDraftModel:
         checkpoint = open_checkpoint(path)
         self._check_vocabulary(checkpoint)
         called = f"the draft model {checkpoint.name}"
         spec = choose_spec(checkpoint, self._config, self._backend, called)
         parts = load_parts(checkpoint, self._config, self._backend, spec, self._progress)
-        self._loaded = _LoadedDraft(checkpoint, parts, self.vocab_size)
-        return self._loaded
+        return LoadedDraftModel(checkpoint, parts, self.vocab_size)
 
-    def start(
-        self, num_blocks: int, num_host_blocks: int, states: Mapping[str, RequestState]
-    ) -> DraftRunner | None:
-        """Give the draft model its part of the KV cache; `states` are those of the target's runner.
-        None when there is no draft model."""
-        if self._loaded is None:
-            return None
-        self._loaded.start(num_blocks, num_host_blocks, states)
-        return self._loaded.runner
+    def _load_head(self, path: Path) -> LoadedDraftHead:
+        files = DraftHeadFiles(path.expanduser())
+        found = files.config.vocab_size, files.config.hidden_size
+        if found != (self.vocab_size, self.hidden_size):
+            raise ConfigError(
+                f"{path} is a draft head for a model with {found[0]} tokens and hidden states of "
+                f"{found[1]} numbers; {self._target.name} has {self.vocab_size} and "
+                f"{self.hidden_size}: a head serves only the model that it was made for"
+            )
+        spec = choose_spec(self._target, self._config, self._backend)
+        makes = choose_projections(HIDDEN_ACT, self._config, spec, self._progress)
+        head = files.load(
+            makes or TorchProjections(HIDDEN_ACT), dtype=spec.dtype, device=spec.device
+        )
+        return LoadedDraftHead(files, head, spec)
 
     def _check_vocabulary(self, draft: Checkpoint) -> None:
         """Raises ConfigError that names the first difference."""
@@ -114,52 +149,6 @@ class DraftSupport:
             raise ConfigError(
                 f"the vocabulary of {draft.path} is not that of {self._target.name}: {difference}"
             )
-
-
-class _LoadedDraft:
-    """Implements DraftModel: a runner, as soon as there is a KV cache."""
-
-    def __init__(self, checkpoint: Checkpoint, parts: ModelParts, vocab_size: int) -> None:
-        self.checkpoint = checkpoint
-        self.parts = parts
-        self.runner: DraftRunner | None = None
-        token_ids_d = read_draft_vocabulary(checkpoint)
-        device = parts.spec.device
-        self._token_ids_d = None if token_ids_d is None else token_ids_d.to(device)
-        self._vocab_size = vocab_size
-
-    def start(
-        self, num_blocks: int, num_host_blocks: int, states: Mapping[str, RequestState]
-    ) -> None:
-        parts, decoder = self.parts, self.parts.decoder
-        cache = parts.allocate_cache(num_blocks, num_host_blocks)
-        self.runner = DraftRunner(
-            DraftParts(
-                model=parts.whole_call(cache) or LayeredModel(decoder, parts.attention, cache),
-                attention=parts.attention,
-                kv_cache=cache,
-                num_host_blocks=num_host_blocks,
-                max_len=decoder.config.max_position_embeddings,
-                token_ids_d=self._token_ids_d,
-                vocab_size=self._vocab_size,
-            ),
-            states,
-        )
-        log.info(
-            "draft_model_loaded",
-            model=self.checkpoint.name,
-            dtype=str(parts.spec.dtype).removeprefix("torch."),
-            num_layers=decoder.config.num_layers,
-            num_parameters=decoder.num_parameters,
-            num_logits=decoder.config.num_logits,
-            weights_mib=decoder.num_bytes >> 20,
-            kv_cache_mib=num_blocks * parts.bytes_per_block >> 20,
-        )
-
-    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """See DraftModel."""
-        assert self.runner is not None, "nothing is proposed before the first step"
-        return self.runner.propose(batch)
 
 
 def first_difference(target: HFTokenizer, draft: HFTokenizer, *, vocab_size: int) -> str | None:

@@ -63,6 +63,11 @@ class ProposalHook:
             needs_lookahead=self._needs_lookahead,
         )
 
+    @property
+    def needs_hidden_states(self) -> bool:
+        """Whether requests must come with them; final once `prepare` was called."""
+        return bool(getattr(self.provider, "needs_hidden_states", False))
+
     def prepare(self, support: SpeculationSupport) -> None:
         """Let the speculator take what it needs of the executor. Once, while the model is loaded.
 
@@ -81,8 +86,8 @@ class ProposalHook:
             raise PluginError(
                 f"{self._source} failed in 'prepare': {type(error).__name__}: {error}"
             ) from error
-        self._needs_lookahead = noted.has_draft_model
-        self._reports.warns_slow = not noted.has_draft_model
+        self._needs_lookahead = noted.model is not None and noted.model.has_kv_cache
+        self._reports.warns_slow = noted.model is None
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         """One draft per request, within its bounds; empty ones if the speculator failed."""
@@ -155,23 +160,27 @@ class DeferredReports:
 
 
 class _NotedSupport:
-    """The executor's support, and whether a draft model was asked of it."""
+    """The executor's support, and the draft model that was asked of it."""
 
     def __init__(self, support: SpeculationSupport) -> None:
         self._support = support
-        self.has_draft_model = False
+        self.model: DraftModel | None = None
 
     @property
     def vocab_size(self) -> int:
         return self._support.vocab_size
 
     @property
+    def hidden_size(self) -> int:
+        return self._support.hidden_size
+
+    @property
     def num_speculative_tokens(self) -> int:
         return self._support.num_speculative_tokens
 
     def load_draft_model(self, path: Path) -> DraftModel:
-        self.has_draft_model = True
-        return self._support.load_draft_model(path)
+        self.model = self._support.load_draft_model(path)
+        return self.model
 
 
 def _short(value: object) -> str:

@@ -27,6 +27,10 @@ class ProposalRequest:
     sampling_params: SamplingParams
     max_draft_tokens: int
     """Most tokens to propose, at least 1."""
+    hidden_states: object | None = None
+    """For a speculator that needs them: the executor's tensor [n, hidden_size] of what the model made,
+    after its last norm, of the tokens before the last n known ones. Row i chose the i-th of these n,
+    so the last row chose the last known token. Valid during the call only; None if nobody asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,18 @@ class Draft:
 
 
 class DraftModel(Protocol):
-    """A second model on the executor's device, with its KV in the same block tables."""
+    """A second model on the executor's device: a whole one, with its KV in the same block tables, or
+    a head that goes on from the target's hidden states."""
+
+    @property
+    def has_kv_cache(self) -> bool:
+        """Whether drafts need slots before they are granted."""
+        ...
+
+    @property
+    def needs_hidden_states(self) -> bool:
+        """See Speculator."""
+        ...
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         """One draft per request of the batch, in its order."""
@@ -67,20 +82,27 @@ class SpeculationSupport(Protocol):
     @property
     def vocab_size(self) -> int: ...
     @property
+    def hidden_size(self) -> int:
+        """Of the target's hidden states."""
+        ...
+
+    @property
     def num_speculative_tokens(self) -> int:
         """The most that is ever asked for."""
         ...
 
     def load_draft_model(self, path: Path) -> DraftModel:
-        """Load a model directory or GGUF file, once. Its memory counts in that of the KV cache.
+        """Load a model directory, GGUF file or draft head, once. Its memory counts in that of the KV
+        cache.
 
-        Raises ConfigError when it cannot be read or has another vocabulary than the target.
+        Raises ConfigError when it cannot be read or was made for another target than this one.
         """
         ...
 
 
 class Speculator(Protocol):
-    """A provider of the slot `speculative_method`."""
+    """A provider of the slot `speculative_method`. Token ids are always given; one that also needs
+    the model's hidden states has an attribute `needs_hidden_states = True`, read after `prepare`."""
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         """The hook; see hookspecs.py."""

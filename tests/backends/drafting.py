@@ -65,6 +65,10 @@ class Overheard:
     def limits(self) -> SpeculationLimits:
         return self._speculator.limits
 
+    @property
+    def needs_hidden_states(self) -> bool:
+        return self._speculator.needs_hidden_states
+
     def prepare(self, support: SpeculationSupport) -> None:
         self._speculator.prepare(support)
 

@@ -30,6 +30,7 @@ class Wanting:
     """A speculator that wants draft models."""
 
     limits = SpeculationLimits(num_speculative_tokens=4)
+    needs_hidden_states = False
 
     def __init__(self, *paths: Path) -> None:
         self._paths = paths

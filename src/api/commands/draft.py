@@ -33,14 +33,20 @@ def add_parser(subparsers: Any) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     make = verbs.add_parser(
         "make",
-        help="drop most layers of a model, and train the rest on the model's own text",
-        description="Lets the model answer prompts, keeps few of its layers and logits for its "
-        "commonest tokens, and trains these to expect what the whole model expects.",
+        help="train a small head, or a few layers, to guess what a model will say",
+        description="Lets the model answer prompts, and trains a head on its hidden states, with "
+        "logits for its commonest tokens, to expect what the model expects next. With --layers it "
+        "trains so many of the model's layers instead.",
         epilog="example: tokenmill draft make smollm2-draft, "
         "then: tokenmill serve --speculative-model smollm2-draft",
     )
     make.add_argument("output", type=Path, help="directory to write; must be new or empty")
-    make.add_argument("--layers", type=int, metavar="N", help="layers to keep (default: 2)")
+    make.add_argument(
+        "--layers",
+        type=int,
+        metavar="N",
+        help="layers of the model to keep (default: 0: none, but a head on its hidden states)",
+    )
     make.add_argument(
         "--draft-vocab-size",
         type=int,
@@ -80,8 +86,8 @@ def _make(args: argparse.Namespace) -> int:
             prompts_file=args.prompts,
             **{name: value for name, value in given.items() if value is not None},
         )
-    kept = ", ".join(map(str, made.layers))
-    print(f"{args.output}: layers {kept}, {made.num_parameters / 1e6:.1f} million parameters")
+    kind = f"layers {', '.join(map(str, made.layers))}" if made.layers else "a draft head"
+    print(f"{args.output}: {kind}, {made.num_parameters / 1e6:.1f} million parameters")
     print(
         f"single drafts accepted on {made.num_measured} tokens that were kept aside: "
         f"{made.after.greedy:.1%} of greedy ones ({made.before.greedy:.1%} before training), "

@@ -131,6 +131,8 @@ class DecoderCall:
         self._model = self._describe(decoder)
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
         self._scratch = torch.empty(0, dtype=torch.bfloat16)
+        self._sampled = 0, 0
+        """Address and number of the rows that were sampled last."""
         library = load_library()
         self.read_logits = LogitsReader(library)
         self._run: Callable[..., None] = library.function(
@@ -180,7 +182,15 @@ class DecoderCall:
             nanoseconds=None if self._nanoseconds is None else ctypes.addressof(self._nanoseconds),
         )
         self._run(ctypes.byref(self._model), ctypes.byref(step))
+        self._sampled = sampled, num_sampled
         return logits_rv
+
+    def hidden_states(self) -> torch.Tensor:
+        """bfloat16 [r, e], after the last norm, of the rows of the last `logits`; the next call
+        overwrites them."""
+        (address, num_rows), size = self._sampled, self._config.hidden_size
+        begin = (address - self._scratch.data_ptr()) // self._scratch.itemsize
+        return self._scratch[begin : begin + num_rows * size].view(num_rows, size)
 
     def _take_scratch(self, sizes: Sequence[int]) -> list[int]:
         """Addresses of room for so many bfloat16 each; the next call gets the same room."""

@@ -2,7 +2,7 @@
 
 The target samples answers to prompts, a fixed number at a time, each in KV blocks of its own.
 
-Shape suffixes: t generated tokens, s likeliest tokens.
+Shape suffixes: t generated tokens, s likeliest tokens, e hidden size.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ...core.plan import Grant, RequestStart, StepPlan, StepResult, TokenLogprobs
 from ...core.sampling_params import SamplingParams
+from .recording import HiddenRecorder
 
 STAGE = "generating the target's text"
 NUM_LIKELIEST = 20
@@ -37,6 +39,8 @@ class Answer:
     """[t, s]: the likeliest tokens at each place, the likeliest first."""
     likeliest_logprobs: npt.NDArray[np.float32]
     """[t, s], before temperature."""
+    hidden_te: torch.Tensor | None = None
+    """What chose each token, if it was recorded."""
 
 
 class Executor(Protocol):
@@ -70,8 +74,10 @@ class Generator:
         max_len: int,
         num_slots: int,
         seed: int,
+        recorder: HiddenRecorder | None = None,
     ) -> None:
-        """`max_len` is the most tokens of a prompt with its answer.
+        """`max_len` is the most tokens of a prompt with its answer; `recorder` is the executor's
+        speculator, if hidden states are wanted.
 
         Raises ConfigError when the blocks do not hold one answer.
         """
@@ -86,6 +92,7 @@ class Generator:
         self._stops = frozenset(stop_token_ids)
         self._max_len = max_len
         self._seed = seed
+        self._recorder = recorder
         self._step_id = 0
         self._num_started = 0
 
@@ -109,10 +116,10 @@ class Generator:
             count += len(running)
             result = self._executor.run(self._plan(running, fresh, ended))
             ended = [one.request_id for one in self._finished(running, result)]
-            done += [_as_answer(running.pop(slot)) for slot in self._slots_of(running, ended)]
+            done += [self._as_answer(running.pop(slot)) for slot in self._slots_of(running, ended)]
             progress(STAGE, min(count / num_tokens, 1.0))
         self._executor.run(self._plan({}, [], [*ended, *(r.request_id for r in running.values())]))
-        return done + [_as_answer(one) for one in running.values()]
+        return done + [self._as_answer(one) for one in running.values()]
 
     def _take(
         self, waiting: Iterator[tuple[int, ...]], running: dict[int, _Running]
@@ -166,6 +173,7 @@ class Generator:
             if is_new
             else (),
             samples=True,
+            max_draft_tokens=0 if self._recorder is None else 1,
         )
 
     def _finished(self, running: dict[int, _Running], result: StepResult) -> list[_Running]:
@@ -186,11 +194,14 @@ class Generator:
     def _slots_of(running: dict[int, _Running], ended: Sequence[str]) -> list[int]:
         return [slot for slot, one in running.items() if one.request_id in ended]
 
-
-def _as_answer(one: _Running) -> Answer:
-    return Answer(
-        prompt_ids=one.prompt_ids,
-        token_ids=np.array(one.token_ids, dtype=np.int32),
-        likeliest_ids=np.array([[i for i, _ in p.top] for p in one.places], dtype=np.int32),
-        likeliest_logprobs=np.array([[x for _, x in p.top] for p in one.places], dtype=np.float32),
-    )
+    def _as_answer(self, one: _Running) -> Answer:
+        recorder = self._recorder
+        return Answer(
+            prompt_ids=one.prompt_ids,
+            token_ids=np.array(one.token_ids, dtype=np.int32),
+            likeliest_ids=np.array([[i for i, _ in p.top] for p in one.places], dtype=np.int32),
+            likeliest_logprobs=np.array(
+                [[x for _, x in p.top] for p in one.places], dtype=np.float32
+            ),
+            hidden_te=None if recorder is None else recorder.take(one.request_id),
+        )

@@ -1,4 +1,4 @@
-"""Makes a draft model of a target: the target's own text, fewer layers, a smaller head, training.
+"""Makes a draft model of a target, from the target's own text: a head, or a few of its layers.
 
 Shape suffixes: d logits of the draft model.
 """
@@ -18,14 +18,19 @@ from ...core.errors import ConfigError
 from ...core.interfaces import ModelInfo, Progress
 from ..device import has_bfloat16
 from ..models.config import ModelConfig
+from ..speculation_support import Speculation
 from ..text.tokenizer import HFTokenizer
 from ..weights.checkpoint import Checkpoint
 from .generation import Answer, Executor, Generator
+from .head_student import begin_head
+from .head_training import hidden_rms, measure_head, train_head
+from .layers_training import measure_layers, train_layers
 from .prompts import default_prompts
 from .pruned import PrunedCheckpoint
-from .saving import check_output, save_draft, to_hf_config
+from .recording import HiddenRecorder
+from .saving import check_output, save_draft, save_head, to_hf_config
 from .student import Student
-from .training import MEASURED_TEMPERATURE, Acceptance, Lessons, measure, train
+from .training import MEASURED_TEMPERATURE, Acceptance, LogitIndex
 
 _HELD_OUT = 16
 """One of so many answers is for measuring only."""
@@ -45,7 +50,8 @@ class Target(Executor, Protocol):
 class DraftRecipe:
     """How a draft model is made. Raises ConfigError when a value cannot work."""
 
-    num_layers: int = 2
+    num_layers: int = 0
+    """Layers of the target to keep; 0: none, but a head on its hidden states."""
     draft_vocab_size: int = 8192
     """How many tokens get logits; 0: all."""
     num_tokens: int = 120_000
@@ -58,7 +64,7 @@ class DraftRecipe:
 
     def __post_init__(self) -> None:
         for name, flag, least in (
-            ("num_layers", "--layers", 1),
+            ("num_layers", "--layers", 0),
             ("draft_vocab_size", "--draft-vocab-size", 0),
             ("num_tokens", "--tokens", 1),
             ("num_steps", "--steps", 0),
@@ -75,6 +81,7 @@ class MadeDraft:
 
     num_parameters: int
     layers: tuple[int, ...]
+    """None for a head."""
     before: Acceptance
     """On answers kept aside, of single drafts."""
     after: Acceptance
@@ -86,7 +93,7 @@ class MadeDraft:
 def make_draft(
     checkpoint: Checkpoint,
     tokenizer: HFTokenizer,
-    load_target: Callable[[], Target],
+    load_target: Callable[[Speculation | None], Target],
     output: Path,
     recipe: DraftRecipe,
     prompts: Sequence[str] | None,
@@ -98,30 +105,92 @@ def make_draft(
     target that cannot be written so, or too little text.
     """
     check_output(output)
-    layers = choose_layers(checkpoint.config, recipe.num_layers)
-    PrunedCheckpoint(checkpoint, layers, None)  # what it would refuse is better refused now
-    to_hf_config(checkpoint.config, ())
-    with closing(load_target()) as target:
-        answers = _generate(tokenizer, target, recipe, prompts, progress)
-    kept, held_out = _divide(answers)
-    token_ids_d = _choose_tokens(kept, checkpoint, recipe.draft_vocab_size)
-    student = Student(
-        PrunedCheckpoint(checkpoint, layers, token_ids_d),
-        torch.bfloat16 if has_bfloat16(torch.device("cpu")) else torch.float32,
+    is_head = not recipe.num_layers
+    layers = () if is_head else choose_layers(checkpoint.config, recipe.num_layers)
+    if not is_head:  # what it would refuse is better refused now
+        PrunedCheckpoint(checkpoint, layers, None)
+        to_hf_config(checkpoint.config, ())
+    recorder = HiddenRecorder() if is_head else None
+    with closing(load_target(recorder)) as target:
+        answers = _generate(tokenizer, target, recipe, prompts, progress, recorder)
+    texts = _divide(answers)
+    token_ids_d = _choose_tokens(texts.learned, checkpoint, recipe.draft_vocab_size)
+    if is_head:
+        return _make_head(checkpoint, output, recipe, texts, token_ids_d, progress)
+    return _make_layers(checkpoint, tokenizer, output, recipe, layers, texts, token_ids_d, progress)
+
+
+def _make_head(
+    checkpoint: Checkpoint,
+    output: Path,
+    recipe: DraftRecipe,
+    texts: _Texts,
+    token_ids_d: torch.Tensor | None,
+    progress: Progress,
+) -> MadeDraft:
+    config = checkpoint.config
+    embedding_ve = checkpoint.tensor("model.embed_tokens.weight").float()
+    head_ve = embedding_ve if _is_tied(checkpoint) else checkpoint.tensor("lm_head.weight").float()
+    kept_d = torch.arange(config.vocab_size) if token_ids_d is None else token_ids_d
+    student = begin_head(
+        config,
+        embedding_ve,
+        head_ve.index_select(0, kept_d),
+        hidden_rms=hidden_rms(texts.learned),
+        seed=recipe.seed,
+        product_dtype=_product_dtype(),
     )
-    vocab_size = checkpoint.config.vocab_size
-    exam = Lessons(held_out, vocab_size, token_ids_d)
-    before = measure(student, exam)
-    train(student, Lessons(kept, vocab_size, token_ids_d), recipe.num_steps, recipe.seed, progress)
-    after = measure(student, exam)
+    index = LogitIndex(config.vocab_size, kept_d)
+    before = measure_head(student, texts.held_out, index)
+    train_head(student, texts.learned, index, recipe.num_steps, recipe.seed, progress)
+    after = measure_head(student, texts.held_out, index)
+    save_head(output, student, kept_d, checkpoint.name)
+    return _made(student.head.num_parameters, (), before, after, texts)
+
+
+def _make_layers(
+    checkpoint: Checkpoint,
+    tokenizer: HFTokenizer,
+    output: Path,
+    recipe: DraftRecipe,
+    layers: tuple[int, ...],
+    texts: _Texts,
+    token_ids_d: torch.Tensor | None,
+    progress: Progress,
+) -> MadeDraft:
+    student = Student(PrunedCheckpoint(checkpoint, layers, token_ids_d), _product_dtype())
+    index = LogitIndex(checkpoint.config.vocab_size, token_ids_d)
+    before = measure_layers(student, texts.held_out, index)
+    train_layers(student, texts.learned, index, recipe.num_steps, recipe.seed, progress)
+    after = measure_layers(student, texts.held_out, index)
     save_draft(output, student, token_ids_d, tokenizer, checkpoint.eos_token_ids)
+    return _made(student.decoder.num_parameters, layers, before, after, texts)
+
+
+def _made(
+    num_parameters: int,
+    layers: tuple[int, ...],
+    before: Acceptance,
+    after: Acceptance,
+    texts: _Texts,
+) -> MadeDraft:
     return MadeDraft(
-        num_parameters=student.decoder.num_parameters,
+        num_parameters=num_parameters,
         layers=layers,
         before=before,
         after=after,
-        num_measured=sum(len(answer.token_ids) for answer in held_out),
+        num_measured=sum(len(answer.token_ids) for answer in texts.held_out),
     )
+
+
+def _is_tied(checkpoint: Checkpoint) -> bool:
+    """Whether the head is the embedding; a head in the file wins, as when the model is loaded."""
+    names = checkpoint.tensor_names()
+    return checkpoint.config.tie_word_embeddings and "lm_head.weight" not in names
+
+
+def _product_dtype() -> torch.dtype:
+    return torch.bfloat16 if has_bfloat16(torch.device("cpu")) else torch.float32
 
 
 def choose_layers(config: ModelConfig, num_layers: int) -> tuple[int, ...]:
@@ -144,6 +213,7 @@ def _generate(
     recipe: DraftRecipe,
     prompts: Sequence[str] | None,
     progress: Progress,
+    recorder: HiddenRecorder | None,
 ) -> list[Answer]:
     texts = default_prompts(_NUM_PROMPTS, recipe.seed) if prompts is None else prompts
     generator = Generator(
@@ -154,6 +224,7 @@ def _generate(
         max_len=min(recipe.max_len, target.info.max_model_len),
         num_slots=_NUM_SLOTS,
         seed=recipe.seed,
+        recorder=recorder,
     )
     prompt_ids = [_encode(tokenizer, text) for text in texts]
     return generator.answers(prompt_ids, recipe.num_tokens, progress)
@@ -165,16 +236,26 @@ def _encode(tokenizer: HFTokenizer, text: str) -> list[int]:
     return tokenizer.encode(text)
 
 
-def _divide(answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
-    """What to learn from, and what to measure with."""
-    if len(answers) < 2:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Texts:
+    """Answers."""
+
+    learned: Sequence[Answer]
+    held_out: Sequence[Answer]
+    """For measuring only."""
+
+
+def _divide(answers: Sequence[Answer]) -> _Texts:
+    """Those that have something to learn: a token that follows another one."""
+    usable = [answer for answer in answers if len(answer.token_ids) > 1]
+    if len(usable) < 2:
         raise ConfigError(
-            f"the target generated {len(answers)} answers and at least 2 are needed: ask for more "
-            "tokens, or bring more prompts"
+            f"the target generated {len(usable)} answers of several tokens, and at least 2 are "
+            "needed: ask for more tokens, or bring more prompts"
         )
-    kept = [answer for i, answer in enumerate(answers) if (i + 1) % _HELD_OUT]
-    held_out = [answer for i, answer in enumerate(answers) if not (i + 1) % _HELD_OUT]
-    return kept, held_out or kept[-1:]
+    learned = [answer for i, answer in enumerate(usable) if (i + 1) % _HELD_OUT]
+    held_out = [answer for i, answer in enumerate(usable) if not (i + 1) % _HELD_OUT]
+    return _Texts(learned=learned, held_out=held_out or learned[-1:])
 
 
 def _choose_tokens(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from safetensors.torch import save_file
 from ...core.errors import ConfigError
 from ..models.config import ModelConfig, RopeConfig, RopeScaling
 from ..models.decoder import DecoderLayer
+from ..models.draft_head import MODEL_TYPE
 from ..text.tokenizer import HFTokenizer
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
+from .head_student import HeadStudent, named_tensors
 from .student import Student, linear_of, weight_of
 
 _MODEL_TYPES = {
@@ -53,8 +56,33 @@ def save_draft(
 ) -> None:
     """Weights in bfloat16. Raises ConfigError when the directory cannot be written."""
     config = to_hf_config(student.config, eos_token_ids)
+    _write(path, config, dict(_weights(student)), token_ids_d)
+    try:
+        tokenizer.save(path / "tokenizer.json")
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def save_head(path: Path, student: HeadStudent, token_ids_d: torch.Tensor, target: str) -> None:
+    """As `save_draft`; `target` is the name of the model that it was made for."""
+    config = {
+        "architectures": ["DraftHead"],
+        "model_type": MODEL_TYPE,
+        **dataclasses.asdict(student.config),
+        "dtype": "bfloat16",
+        "made_for": target,
+    }
+    _write(path, config, named_tensors(student), token_ids_d)
+
+
+def _write(
+    path: Path,
+    config: dict[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    token_ids_d: torch.Tensor | None,
+) -> None:
     tensors = {
-        name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in _weights(student)
+        name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in weights.items()
     }
     if token_ids_d is not None:
         tensors[DRAFT_TO_TARGET] = as_offsets(token_ids_d)
@@ -64,9 +92,12 @@ def save_draft(
         (path / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         # safetensors lets only the owner read: another user may serve it
         (path / "model.safetensors").chmod((path / "config.json").stat().st_mode)
-        tokenizer.save(path / "tokenizer.json")
     except OSError as error:
-        raise ConfigError(f"the draft model cannot be written to {path}: {error}") from error
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"the draft model cannot be written to {path}: {error}")
 
 
 def to_hf_config(config: ModelConfig, eos_token_ids: tuple[int, ...]) -> dict[str, Any]:

@@ -89,6 +89,11 @@ def stretched_context(rope: RopeConfig, max_position_embeddings: int) -> int:
 
 def _architecture(fields: Fields) -> str:
     named = fields.get("architectures") or [_BY_MODEL_TYPE.get(fields.get("model_type") or "")]
+    if fields.get("model_type") == "draft_head":
+        raise ConfigError(
+            f"{fields.source} describes a draft head, which guesses for another model: give it as "
+            "--speculative-model, beside its target"
+        )
     if not isinstance(named, list) or named[0] not in ARCHITECTURES:
         shown = fields.get("architectures") or f"model_type {fields.get('model_type')!r}"
         raise ConfigError(

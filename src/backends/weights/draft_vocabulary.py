@@ -9,6 +9,8 @@ Shape suffixes: d logits of the draft model.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from ...core.errors import ConfigError
@@ -26,17 +28,23 @@ def read_draft_vocabulary(checkpoint: Checkpoint) -> torch.Tensor | None:
     if size is None:
         return None
     offsets_d = checkpoint.tensor(DRAFT_TO_TARGET)
+    return check_draft_vocabulary(offsets_d, size, checkpoint.config.vocab_size, checkpoint.path)
+
+
+def check_draft_vocabulary(
+    offsets_d: torch.Tensor, size: int, vocab_size: int, path: Path
+) -> torch.Tensor:
+    """What the tensor `d2t` of a draft in `path` says; as `read_draft_vocabulary`."""
     if offsets_d.shape != (size,) or offsets_d.is_floating_point():
         raise ConfigError(
-            f"{DRAFT_TO_TARGET} of {checkpoint.path} must be {size} whole numbers, "
+            f"{DRAFT_TO_TARGET} of {path} must be {size} whole numbers, "
             f"not {offsets_d.dtype} {list(offsets_d.shape)}"
         )
     token_ids_d = offsets_d.long() + torch.arange(size)
     is_ascending = bool((token_ids_d[1:] > token_ids_d[:-1]).all())
-    if not is_ascending or token_ids_d[0] < 0 or token_ids_d[-1] >= checkpoint.config.vocab_size:
+    if not is_ascending or token_ids_d[0] < 0 or token_ids_d[-1] >= vocab_size:
         raise ConfigError(
-            f"{DRAFT_TO_TARGET} of {checkpoint.path} must name ascending token ids below "
-            f"{checkpoint.config.vocab_size}"
+            f"{DRAFT_TO_TARGET} of {path} must name ascending token ids below {vocab_size}"
         )
     return token_ids_d
 

@@ -1,7 +1,7 @@
-"""A smaller model guesses: one with the target's vocabulary, its KV in the target's blocks.
+"""A smaller model guesses: one with the target's vocabulary, or a head on its hidden states.
 
-Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding". Good where
-answers are new text; `tokenmill draft make` derives such a model from the target.
+Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding"; heads: Ankner et
+al. 2024, "Hydra". Good where answers are new text; `tokenmill draft make` makes both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class DraftModelOptions:
 
     model: str | None = field(
         default=None,
-        metadata={"help": "Hugging Face directory or .gguf file, with the target's vocabulary"},
+        metadata={
+            "help": "Hugging Face directory, .gguf file or draft head, made for the target's vocabulary"
+        },
     )
 
 
@@ -43,6 +45,11 @@ class DraftModelSpeculator:
                 "`tokenmill draft make` derives one from a model that you have"
             )
         self._model = support.load_draft_model(Path(self._path))
+
+    @property
+    def needs_hidden_states(self) -> bool:
+        """Whether it is a head."""
+        return self._model is not None and self._model.needs_hidden_states
 
     @hookimpl
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:

@@ -18,6 +18,7 @@ from ...core.speculation import SpeculationLimits
 from ...core.step import StepLimits
 from ..simulated_executor import SimulatedExecutor, expected_tokens
 from .hosting import FailureWatch, fresh, load_host
+from .simulated_hidden import hidden_states_given
 from .simulated_support import SimulatedSupport
 from .workload import EngineShape, Job
 
@@ -50,7 +51,7 @@ class EngineBench:
             block_size=shape.block_size,
             num_host_blocks=shape.num_host_blocks,
             vocab_size=shape.vocab_size,
-            propose=None if speculator is None else speculator.propose,
+            propose=None if speculator is None else hidden_states_given(speculator),
         )
         self._open: deque[StepPlan] = deque()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.hookspecs import hookimpl
@@ -11,6 +11,7 @@ from ...core.plugin_host import PluginHost
 from ...core.speculation import Draft, ProposalBatch, ProposalRequest
 from .hosting import fresh, load_host
 from .proposal_lives import MAX_DRAFT_TOKENS
+from .simulated_hidden import hidden_states_given
 from .simulated_support import SimulatedSupport
 from .workload import VOCAB_SIZE
 
@@ -80,20 +81,21 @@ def ask(given: object, calls: Iterable[ProposalBatch]) -> list[Guess]:
     """
     listener = ProposeListener()
     host = load_host(KIND, fresh(given), listener)
-    prepare(host)
+    propose = prepare(host)
     for call in calls:
         lists = [list(request.token_ids) for request in call.requests]
         pairs = zip(call.requests, lists, strict=True)
-        host.propose(replace(call, requests=[replace(r, token_ids=ids) for r, ids in pairs]))
+        propose(replace(call, requests=[replace(r, token_ids=ids) for r, ids in pairs]))
         for token_ids in lists:
             token_ids.clear()
     return listener.guesses
 
 
-def prepare(host: PluginHost) -> None:
-    """What an executor does while it loads its model."""
+def prepare(host: PluginHost) -> Callable[[ProposalBatch], Sequence[Draft]]:
+    """What an executor does while it loads its model; answers how it asks from then on."""
     assert host.speculator is not None
     host.speculator.prepare(SimulatedSupport(VOCAB_SIZE, MAX_DRAFT_TOKENS))
+    return hidden_states_given(host.speculator)
 
 
 def _copied(request: ProposalRequest) -> ProposalRequest:

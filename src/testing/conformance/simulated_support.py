@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.speculation import Draft, ProposalBatch
+from .simulated_hidden import HIDDEN_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class SimulatedSupport:
 
     vocab_size: int
     num_speculative_tokens: int
+    hidden_size: int = HIDDEN_SIZE
 
     def load_draft_model(self, path: Path) -> SimulatedDraftModel:
         return SimulatedDraftModel()
@@ -22,6 +24,9 @@ class SimulatedSupport:
 
 class SimulatedDraftModel:
     """Guesses the token before the last one, again and again: no model, but within all bounds."""
+
+    has_kv_cache = True
+    needs_hidden_states = False
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         return [

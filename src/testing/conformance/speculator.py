@@ -99,12 +99,12 @@ class SpeculatorConformance:
         """A server runs for months: whatever is kept for a request goes when it ends."""
         provider = fresh(speculative_method)
         host = load_host(KIND, provider)
-        prepare(host)
+        propose = prepare(host)
 
         def live(names: Iterable[str]) -> int:
             for i, name in enumerate(names):
                 for call in (*one_life(name, i, num_calls=4), end_of(name)):
-                    host.propose(call)
+                    propose(call)
             return _reachable_bytes(provider)
 
         before = live(f"early-{i}" for i in range(8))

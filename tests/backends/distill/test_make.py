@@ -13,6 +13,7 @@ from tokenmill.assembly import make_draft_model
 from tokenmill.backends.distill.make import DraftRecipe, MadeDraft
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
+from tokenmill.backends.weights.safetensors_files import SafetensorsFiles
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.sampling_params import SamplingParams
@@ -24,6 +25,7 @@ from ..tiny_checkpoints import TARGET, write_model
 
 PROMPTS = "\n".join(chr(ord("a") + i) * (i % 7 + 1) for i in range(26))
 FAST = {"num_tokens": 1500, "num_steps": 30, "max_len": 32, "draft_vocab_size": 96}
+KINDS = {"head": 0, "layers": 2}
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +41,39 @@ def make(target: Path, output: Path, **recipe: object) -> MadeDraft:
 
 
 @pytest.fixture(scope="module")
-def made(target: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MadeDraft]:
-    output = tmp_path_factory.mktemp("drafts") / "draft"
-    return output, make(target, output)
+def drafts(
+    target: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, MadeDraft]]:
+    """One of each kind."""
+    folder = tmp_path_factory.mktemp("drafts")
+    return {
+        kind: (folder / kind, make(target, folder / kind, num_layers=num_layers))
+        for kind, num_layers in KINDS.items()
+    }
 
 
-def test_training_makes_more_drafts_acceptable(made: tuple[Path, MadeDraft]) -> None:
-    _, result = made
+@pytest.fixture(scope="module")
+def made(drafts: dict[str, tuple[Path, MadeDraft]]) -> tuple[Path, MadeDraft]:
+    return drafts["layers"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_makes_more_drafts_acceptable(
+    kind: str, drafts: dict[str, tuple[Path, MadeDraft]]
+) -> None:
+    _, result = drafts[kind]
     assert result.after.sampled > result.before.sampled
     assert result.num_measured > 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_same_seed_makes_the_same_draft(
-    target: Path, made: tuple[Path, MadeDraft], tmp_path: Path
+    kind: str, target: Path, drafts: dict[str, tuple[Path, MadeDraft]], tmp_path: Path
 ) -> None:
-    again = make(target, tmp_path / "again")
-    assert again == made[1]
-    first, second = (open_checkpoint(path) for path in (made[0], tmp_path / "again"))
+    path, result = drafts[kind]
+    again = make(target, tmp_path / "again", num_layers=KINDS[kind])
+    assert again == result
+    first, second = (SafetensorsFiles(one) for one in (path, tmp_path / "again"))
     for name in first.tensor_names():
         assert torch.equal(first.tensor(name), second.tensor(name))
 
@@ -71,8 +89,11 @@ def test_it_has_logits_for_the_commonest_tokens_alone(
     assert checkpoint.tensor("lm_head.weight").shape == (96, TARGET.hidden_size)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "auto"])
-def test_it_guesses_for_its_target(dtype: str, target: Path, made: tuple[Path, MadeDraft]) -> None:
+def test_it_guesses_for_its_target(
+    dtype: str, kind: str, target: Path, drafts: dict[str, tuple[Path, MadeDraft]]
+) -> None:
     params = [
         SamplingParams(temperature=temperature, seed=seed, top_k=top_k, max_tokens=24)
         for temperature, seed, top_k in ((0, None, 0), (0.7, 3, 0), (0.7, 4, 20), (0.7, None, 20))
@@ -80,7 +101,7 @@ def test_it_guesses_for_its_target(dtype: str, target: Path, made: tuple[Path, M
     prompts = [make_prompt(9, i) for i in range(4)]
     options = {"num_gpu_blocks_override": 64, "dtype": dtype}
     served, expected = (
-        serve(target, draft, prompts, params, **options) for draft in (made[0], None)
+        serve(target, draft, prompts, params, **options) for draft in (drafts[kind][0], None)
     )
     assert served.num_drafts > 0
     if dtype == "float32":
@@ -93,9 +114,12 @@ def test_all_tokens_can_be_kept(target: Path, tmp_path: Path) -> None:
     assert checkpoint.config == replace(open_checkpoint(target).config, num_layers=1)
 
 
-def test_a_draft_is_refused_as_a_target(made: tuple[Path, MadeDraft]) -> None:
-    with pytest.raises(ConfigError, match=r"is a draft model.*--speculative-model"):
-        serve(made[0], None, [(1, 2)], SamplingParams())
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_is_refused_as_a_target(
+    kind: str, drafts: dict[str, tuple[Path, MadeDraft]]
+) -> None:
+    with pytest.raises(ConfigError, match=r"a draft (model|head), .*--speculative-model"):
+        serve(drafts[kind][0], None, [(1, 2)], SamplingParams())
 
 
 def test_nothing_is_overwritten(target: Path, tmp_path: Path) -> None:
@@ -124,21 +148,30 @@ def test_prompts_must_leave_room_for_an_answer(target: Path, tmp_path: Path) -> 
 
 
 def test_values_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--layers must be at least 1, got 0"):
-        DraftRecipe(num_layers=0)
+    with pytest.raises(ConfigError, match="--layers must be at least 0, got -1"):
+        DraftRecipe(num_layers=-1)
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [((), "a draft head, 0.0 million parameters"), (("--layers", "1"), "layers 0, 0.0 million")],
+    ids=KINDS,
+)
 def test_the_command_says_what_came_out(
-    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: tuple[str, ...],
+    told: str,
+    target: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "prompts.txt").write_text(PROMPTS)
     command = ["draft", "make", str(tmp_path / "draft"), "--model", str(target)]
-    command += ["--tokens", "300", "--steps", "2", "--draft-vocab-size", "64", "--layers", "1"]
+    command += ["--tokens", "300", "--steps", "2", "--draft-vocab-size", "64", *flags]
     command += ["--prompts", str(tmp_path / "prompts.txt"), "--device", "cpu"]
     command += ["--num-gpu-blocks-override", "100"]
     assert main(command) == 0
     out = capsys.readouterr()
-    assert "layers 0, 0.0 million parameters" in out.out
+    assert told in out.out
     assert "accepted on" in out.out and "at temperature 0.7" in out.out
     assert out.err.count("generating the target's text: done") == 1
     assert out.err.count("training the draft model: done") == 1

@@ -1,0 +1,84 @@
+"""Runs a draft head: drafts for a whole batch, in as many passes as the longest one has tokens.
+
+Nothing is kept from step to step: each call begins with the hidden states of this step.
+
+Shape suffixes: r rows, e hidden size, d logits of the head, v the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from ..core.speculation import Draft, ProposalBatch
+from .draft_passes import DraftPasses, longest_first
+from .models.draft_head import DraftHead
+from .request_state import RequestState
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A DraftRow."""
+
+    place: int
+    """In the batch."""
+    state: RequestState
+    num_drafts: int
+    hidden_e: torch.Tensor
+    """What chose the last known token."""
+
+
+class DraftHeadRunner:
+    """Everything on the device thread."""
+
+    def __init__(
+        self,
+        head: DraftHead,
+        embedding_ve: torch.Tensor,
+        passes: DraftPasses,
+        states: Mapping[str, RequestState],
+    ) -> None:
+        """The embedding and the states are the target's, the latter as they change."""
+        self._head = head
+        self._embedding_ve = embedding_ve
+        self._passes = passes
+        self._states = states
+
+    @torch.inference_mode()
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
+        """See DraftModel."""
+        drafts = [Draft()] * len(batch.requests)
+        rows = _rows(batch, self._states)
+        if not rows:
+            return drafts
+        last = [row.state.token_ids[-1] for row in rows]
+        device = self._embedding_ve.device
+        token_ids_r = torch.tensor(last).to(device, non_blocking=True)
+        state_re = self._go_on(torch.stack([row.hidden_e for row in rows]), token_ids_r)
+
+        def go_on(index: int, token_ids_r: torch.Tensor) -> torch.Tensor:
+            nonlocal state_re
+            state_re = self._go_on(state_re[: len(token_ids_r)], token_ids_r)
+            return self._head.logits(state_re)
+
+        found = self._passes.draft(rows, self._head.logits(state_re), go_on)
+        for row, draft in zip(rows, found, strict=True):
+            drafts[row.place] = draft
+        return drafts
+
+    def _go_on(self, state_re: torch.Tensor, token_ids_r: torch.Tensor) -> torch.Tensor:
+        return self._head.go_on(state_re, F.embedding(token_ids_r, self._embedding_ve))
+
+
+def _rows(batch: ProposalBatch, states: Mapping[str, RequestState]) -> list[_Row]:
+    rows = []
+    for place, request in enumerate(batch.requests):
+        hidden_ne = request.hidden_states
+        assert isinstance(hidden_ne, torch.Tensor), "a head is given hidden states"
+        rows.append(
+            _Row(place, states[request.request_id], request.max_draft_tokens, hidden_ne[-1])
+        )
+    return [rows[i] for i in longest_first(rows)]

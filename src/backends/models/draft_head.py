@@ -1,0 +1,168 @@
+"""A draft head: it goes on from the hidden state that the target ends with, without layers or KV.
+
+The state of the last token but one and the last token's embedding give the state from which the next
+token is guessed, and that state goes on in the same way, with the guessed token's embedding: one
+head for all positions. After "Hydra: Sequentially-Dependent Draft Heads for Medusa Decoding" (Ankner
+et al. 2024) and "Combined Token/Embedding Speculators" (Wertheimer et al. 2024); here the mixing is a
+gated feed-forward with a linear way past it, and the embedding is the target's.
+
+Shape suffixes: r rows, e hidden size of the target, i intermediate size, v vocabulary, d logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from ...core.errors import ConfigError
+from ..weights.draft_vocabulary import DRAFT_TO_TARGET, check_draft_vocabulary
+from ..weights.safetensors_files import SafetensorsFiles, read_json
+from .decoder import RMSNorm
+from .fields import Fields
+from .projections import Projection, Projections
+
+MODEL_TYPE = "draft_head"
+HIDDEN_ACT = "silu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftHeadConfig:
+    """Sizes; names are those of config.json."""
+
+    hidden_size: int
+    """Of the target."""
+    intermediate_size: int
+    vocab_size: int
+    """Of the target."""
+    draft_vocab_size: int
+    """Tokens that have logits."""
+    rms_norm_eps: float
+
+    @property
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """All weights by name, as model.safetensors has them."""
+        e, i, d = self.hidden_size, self.intermediate_size, self.draft_vocab_size
+        return {
+            "fc.weight": (e, 2 * e),
+            "mlp.gate_proj.weight": (i, 2 * e),
+            "mlp.up_proj.weight": (i, 2 * e),
+            "mlp.down_proj.weight": (e, i),
+            "norm.weight": (e,),
+            "lm_head.weight": (d, e),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftHead:
+    """The weights."""
+
+    fc: Projection
+    gate_up: Projection
+    down: Projection
+    norm: RMSNorm
+    lm_head: Projection
+
+    def go_on(self, state_re: torch.Tensor, embedded_re: torch.Tensor) -> torch.Tensor:
+        """The state [r, e] after one token more; the first state is the target's."""
+        both_rx = torch.cat((self._normed(state_re), self._normed(embedded_re)), dim=1)
+        return self.fc(both_rx) + self.down(self.gate_up(both_rx))
+
+    def logits(self, state_re: torch.Tensor) -> torch.Tensor:
+        """float32 [r, d] of the token after a state."""
+        return self.lm_head(self.norm(state_re))
+
+    @property
+    def num_parameters(self) -> int:
+        return self.norm.weight.numel() + sum(p.num_parameters for p in self._projections)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.norm.weight.nbytes + sum(p.num_bytes for p in self._projections)
+
+    @property
+    def _projections(self) -> tuple[Projection, ...]:
+        return self.fc, self.gate_up, self.down, self.lm_head
+
+    def _normed(self, x_re: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x_re, x_re.shape[-1:], None, self.norm.eps)
+
+
+class DraftHeadFiles:
+    """A draft head on disk: config.json and model.safetensors."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError when a file is missing or damaged, or does not hold a draft head."""
+        self.path = path
+        self.config = _read_config(path / "config.json")
+        self._tensors = SafetensorsFiles(path)
+        wanted = {*self.config.tensor_shapes, DRAFT_TO_TARGET}
+        found = set(self._tensors.tensor_names())
+        if found != wanted:
+            raise ConfigError(
+                f"{path} is no draft head: it lacks {_listed(wanted - found)} and has "
+                f"{_listed(found - wanted)} besides"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Raises ConfigError for one of the wrong shape or type."""
+        tensor, shape = self._tensors.tensor(name), self.config.tensor_shapes[name]
+        if tuple(tensor.shape) != shape or tensor.dtype not in (torch.bfloat16, torch.float32):
+            raise ConfigError(
+                f"{name} of {self.path} is {tensor.dtype} {list(tensor.shape)}; the configuration "
+                f"asks for bfloat16 or float32 {list(shape)}"
+            )
+        return tensor
+
+    def token_ids(self) -> torch.Tensor:
+        """The target's token of each logit, int64 [d]. Raises ConfigError when it cannot be that."""
+        config = self.config
+        offsets_d = self._tensors.tensor(DRAFT_TO_TARGET)
+        return check_draft_vocabulary(
+            offsets_d, config.draft_vocab_size, config.vocab_size, self.path
+        )
+
+    def load(self, makes: Projections, *, dtype: torch.dtype, device: torch.device) -> DraftHead:
+        """The head, in `dtype` on `device`."""
+
+        def take(*names: str) -> torch.Tensor:
+            return torch.cat([self.tensor(f"{name}.weight") for name in names]).to(device, dtype)
+
+        return DraftHead(
+            fc=makes.linear(take("fc"), None),
+            gate_up=makes.gate_up(take("mlp.gate_proj", "mlp.up_proj"), None),
+            down=makes.linear(take("mlp.down_proj"), None),
+            norm=RMSNorm(take("norm"), self.config.rms_norm_eps),
+            lm_head=makes.head(take("lm_head")),
+        )
+
+
+def is_draft_head(path: Path) -> bool:
+    """Whether the directory says that it holds one."""
+    config = path.expanduser() / "config.json"
+    return config.is_file() and read_json(config).get("model_type") == MODEL_TYPE
+
+
+def _read_config(path: Path) -> DraftHeadConfig:
+    fields = Fields(read_json(path), str(path))
+    config = DraftHeadConfig(
+        hidden_size=fields.integer("hidden_size"),
+        intermediate_size=fields.integer("intermediate_size"),
+        vocab_size=fields.integer("vocab_size"),
+        draft_vocab_size=fields.integer("draft_vocab_size"),
+        rms_norm_eps=fields.number("rms_norm_eps"),
+    )
+    sizes = config.hidden_size, config.intermediate_size, config.draft_vocab_size
+    if min(sizes) < 1 or config.draft_vocab_size > config.vocab_size:
+        raise ConfigError(f"the sizes in {path} cannot be those of a draft head: {config}")
+    return config
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)[:4]) or "nothing"

@@ -1,0 +1,89 @@
+"""The files of a Hugging Face directory: JSON, and weights in one or several safetensors files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ...core.errors import ConfigError
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+
+class SafetensorsFiles:
+    """Reads tensors when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Of the directory `path`. Raises ConfigError when a file is missing or damaged."""
+        self._path = path
+        self._files = {file: _open(path / file) for file in _weight_files(path)}
+        self._file_of = {
+            name: file for file, opened in self._files.items() for name in list(opened.keys())
+        }
+
+    def tensor_names(self) -> Sequence[str]:
+        return tuple(self._file_of)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One tensor as it is stored. Raises ConfigError when it is missing or damaged."""
+        if name not in self._file_of:
+            raise ConfigError(f"{self._path} lacks the tensor {name}")
+        file = self._file_of[name]
+        try:
+            tensor: torch.Tensor = self._files[file].get_tensor(name)
+        except SafetensorError as error:
+            raise ConfigError(f"{name} in {self._path / file} cannot be read: {error}") from error
+        return tensor
+
+
+def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:
+    """The object in a JSON file. Raises ConfigError, with `missing` when there is no such file."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(missing or f"{path} is missing") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold a JSON object")
+    return content
+
+
+def _weight_files(path: Path) -> list[str]:
+    """Names of the files with weights: those that the index lists, or the only one."""
+    if (path / _INDEX).exists():
+        listed = read_json(path / _INDEX).get("weight_map")
+        if not isinstance(listed, dict) or not listed:
+            raise ConfigError(f"{path / _INDEX} must have a weight_map")
+        return sorted({_plain_name(path, file) for file in listed.values()})
+    if (path / _SINGLE).exists():
+        return [_SINGLE]
+    text = f"no weights in {path}: looked for {_SINGLE} and {_INDEX}"
+    if any(path.glob("*.bin")) or any(path.glob("*.pt*")):
+        text += (
+            "; its .bin or .pt files are pickles, which can run any program when they are loaded, "
+            "so they are never opened: convert them to safetensors"
+        )
+    raise ConfigError(text)
+
+
+def _plain_name(path: Path, file: Any) -> str:
+    if not isinstance(file, str) or Path(file).name != file:
+        raise ConfigError(f"{path / _INDEX} names {file!r}, which is not a file of its directory")
+    return file
+
+
+def _open(path: Path) -> Any:
+    """A lazy reader; tensors are read when they are asked for."""
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} is missing: the model's download is incomplete") from error
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read as safetensors: {error}") from error
