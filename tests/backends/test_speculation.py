@@ -15,9 +15,10 @@ from tokenmill.core.plan import StepResult
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.speculation import Draft, ProposalBatch
 
+from .models.dense import compute_hidden
 from .scripted import ScriptedProposer
 from .test_runner import Faulty
-from .tiny import CONFIG, GREEDY, Driver, generate_alone, make_prompt
+from .tiny import CONFIG, GREEDY, Driver, decoder, generate_alone, make_prompt
 
 PROMPTS = [make_prompt(length, seed) for seed, length in enumerate((1, 5, 8, 9, 16, 31, 60))]
 NUM_TOKENS = 24
@@ -350,3 +351,45 @@ def test_a_step_that_raises_takes_the_drafts_of_its_requests_with_it() -> None:
     plan = driver.plan({"1": None, "2": None}, max_draft_tokens=limits, most_drafts=3)
     assert [len(ids) for ids in driver.run(plan).token_ids] == [1, 4]
     assert driver.known["2"] == list(expected["2"][: len(driver.known["2"])])
+
+
+class Seeing(ScriptedProposer):
+    """Notes what it is told of each request: known tokens, and hidden states."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.seen: list[tuple[list[int], object]] = []
+
+    def __call__(self, batch: ProposalBatch) -> Sequence[Draft]:
+        for request in batch.requests:
+            hidden = request.hidden_states
+            kept = hidden.clone() if isinstance(hidden, torch.Tensor) else hidden
+            self.seen.append((list(request.token_ids), kept))
+        return super().__call__(batch)
+
+
+def test_hidden_states_are_those_that_chose_the_last_tokens() -> None:
+    params = [PARAMS["greedy"], PARAMS["seeded"], *[PARAMS["penalties"]] * 5]
+    expected = truths(params)
+    proposer = Seeing(expected, CONFIG.vocab_size, accuracy=0.7, is_shy=True)
+    driver = Driver(propose=proposer, needs_hidden_states=True)
+    add_all(driver, params)
+    driver.step(dict.fromkeys(IDS) | {IDS[6]: 40})  # the last one's chunk samples nothing
+    speculate(driver, 4)
+    check(driver, expected)
+    most_rows = 0
+    with torch.inference_mode():
+        for token_ids, hidden_ne in proposer.seen:
+            assert isinstance(hidden_ne, torch.Tensor)
+            most_rows = max(most_rows, len(hidden_ne))
+            right_te = compute_hidden(decoder(), torch.tensor(token_ids[:-1]))
+            torch.testing.assert_close(hidden_ne, right_te[-len(hidden_ne) :])
+    assert len(proposer.seen) > 50 and most_rows > 2
+
+
+def test_who_does_not_need_hidden_states_gets_none() -> None:
+    proposer = Seeing(truths([GREEDY] * 7), CONFIG.vocab_size)
+    driver = Driver(propose=proposer)
+    add_all(driver, [GREEDY] * 7)
+    speculate(driver, 4)
+    assert proposer.seen and all(hidden is None for _, hidden in proposer.seen)

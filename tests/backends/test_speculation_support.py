@@ -23,7 +23,7 @@ from tokenmill.core.speculation import (
 )
 
 from .models.dense import ignore_progress
-from .tiny_checkpoints import DRAFT, TARGET, write_model
+from .tiny_checkpoints import DRAFT, TARGET, write_head, write_model
 
 
 class Wanting:
@@ -112,3 +112,17 @@ def test_what_is_no_model_is_refused(target: Path, tmp_path: Path) -> None:
 def test_there_is_one_draft_model_only(target: Path, draft: Path) -> None:
     with pytest.raises(ConfigError, match="small is the draft model already"):
         load(target, draft, draft, num_gpu_blocks_override=4)
+
+
+def test_a_head_takes_no_room_in_the_kv_cache(target: Path, tmp_path: Path) -> None:
+    executor = load(target, write_head(tmp_path / "head", TARGET, 2), num_gpu_blocks_override=4)
+    assert executor.info.kv_bytes_per_block == bytes_per_block(TARGET, 16, torch.float32)
+
+
+@pytest.mark.parametrize("other", [{"hidden_size": 64}, {"vocab_size": 160}], ids=str)
+def test_a_head_for_another_model_is_refused(
+    other: dict[str, int], target: Path, tmp_path: Path
+) -> None:
+    head = write_head(tmp_path / "head", replace(TARGET, **other), 2)
+    with pytest.raises(ConfigError, match=r"a head serves only the model that it was made for"):
+        load(target, head, num_gpu_blocks_override=4)

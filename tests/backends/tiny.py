@@ -100,6 +100,7 @@ class Driver:
         num_host_blocks: int = 0,
         model: Decoder | None = None,
         propose: Propose | None = None,
+        needs_hidden_states: bool = False,
     ) -> None:
         self.block_size = block_size
         self.runner = ModelRunner(
@@ -107,6 +108,7 @@ class Driver:
             attention(block_size),
             kv_cache(block_size, num_blocks, num_host_blocks),
             propose=propose,
+            needs_hidden_states=needs_hidden_states,
         )
         self.proposed: dict[str, int] = {}
         """How many drafts the runner holds."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tokenmill.backends.distill.saving import to_hf_config
 from tokenmill.backends.models.config import ModelConfig
+from tokenmill.backends.models.draft_head import MODEL_TYPE, DraftHeadConfig
 from tokenmill.backends.models.random_weights import random_checkpoint
+from tokenmill.backends.weights.draft_vocabulary import as_offsets
 
 from .tiny import CONFIG
 
@@ -30,6 +33,29 @@ def write_model(path: Path, config: ModelConfig, seed: int, *, swapped: bool = F
     fields = to_hf_config(config, ()) | {"dtype": "float32"}
     (path / "config.json").write_text(json.dumps(fields))
     make_tokenizer(config.vocab_size, swapped=swapped).save(str(path / "tokenizer.json"))
+    return path
+
+
+def write_head(
+    path: Path, target: ModelConfig, seed: int, *, draft_vocab_size: int = 96, inner: int = 48
+) -> Path:
+    """A draft head of random weights for a target of this configuration."""
+    config = DraftHeadConfig(
+        hidden_size=target.hidden_size,
+        intermediate_size=inner,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=draft_vocab_size,
+        rms_norm_eps=target.rms_norm_eps,
+    )
+    noise = torch.Generator().manual_seed(seed)
+    tensors = {
+        name: torch.randn(shape, generator=noise) / shape[-1] ** 0.5
+        for name, shape in config.tensor_shapes.items()
+    }
+    chosen = torch.randperm(target.vocab_size, generator=noise)[:draft_vocab_size].sort().values
+    path.mkdir()
+    save_file(tensors | {"d2t": as_offsets(chosen)}, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE} | asdict(config)))
     return path
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from tokenmill.assembly import make_draft_model
+from tokenmill.core.config import EngineConfig
 from tokenmill.core.hookspecs import hookimpl
 from tokenmill.core.registry import Registry
 from tokenmill.core.speculation import Draft, ProposalBatch, ProposalRequest
 
+from ..backends.models.dense import ignore_progress
 from .reference import ReferenceCase
 
 NAME = "foresight"
@@ -46,6 +50,13 @@ class Foreseeing:
         num_tokens = self._rng.randint(0, request.max_draft_tokens)
         right = self._answers[prompt][begin : begin + num_tokens]
         return [t if self._rng.random() < self._accuracy else (t + 1) % 100 for t in right]
+
+
+def make_head(target: Path, output: Path, *, num_tokens: int, **recipe: Any) -> Path:
+    """A draft head that was fitted to the model's own text, and not trained: right now and then."""
+    config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=64 * 16)
+    make_draft_model(config, output, ignore_progress, num_tokens=num_tokens, num_steps=0, **recipe)
+    return output
 
 
 def speculate(method: str, num_tokens: int) -> dict[str, Any]:

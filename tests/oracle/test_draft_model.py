@@ -1,4 +1,4 @@
-"""Greedy fp32 output with a draft model of the real model is transformers' own, too."""
+"""Greedy fp32 output with a draft model or head of the real model is transformers' own, too."""
 
 from __future__ import annotations
 
@@ -19,20 +19,25 @@ from .prompts import all_prompts
 from .reference import Reference
 from .serving import serve
 from .settings import Setting
+from .speculating import make_head
 from .test_greedy_equality import SETTINGS
 
 NUM_PROMPTS, NUM_TOKENS = 6, 32
 DROPPED = (11, 20, 25)
 """A draft model that lacks these layers of 30 needs no training to be right now and then."""
+SMALL_STEPS = Setting(scheduler="chunked", max_num_batched_tokens=40)
+STARVED = Setting(scheduler="chunked", preemption_mode="swap", block_size=8, is_starved=True)
 CASES = [
-    (Setting(scheduler="chunked", max_num_batched_tokens=40), 3),
-    (Setting(scheduler="chunked", preemption_mode="swap", block_size=8, is_starved=True), 3),
+    ("draft", SMALL_STEPS, 3),
+    ("draft", STARVED, 3),
+    ("head", STARVED, 3),
     *(
-        pytest.param(setting, 1 + i % 8, marks=pytest.mark.soak)
+        pytest.param(kind, setting, 1 + i % 8, marks=pytest.mark.soak)
+        for kind in ("draft", "head")
         for i, setting in enumerate(SETTINGS)
     ),
 ]
-"""Two here; `make soak` adds those in which every pair of choices occurs, at all lengths."""
+"""Three here; `make soak` adds those in which every pair of choices occurs, at all lengths."""
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +52,19 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-@pytest.mark.parametrize(("setting", "num_tokens"), CASES, ids=str)
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = verify_default_model(lambda stage, part: None)
+    return make_head(path, tmp_path_factory.mktemp("drafts") / "head", num_tokens=6000)
+
+
+@pytest.mark.parametrize(("kind", "setting", "num_tokens"), CASES, ids=str)
 def test_tokens_are_those_of_transformers(
-    setting: Setting, num_tokens: int, reference: Reference, draft: Path
+    kind: str,
+    setting: Setting,
+    num_tokens: int,
+    reference: Reference,
+    request: pytest.FixtureRequest,
 ) -> None:
     prompts = sorted(all_prompts(), key=lambda prompt: len(prompt.text))[:NUM_PROMPTS]
     cases = [case.shortened(NUM_TOKENS) for case in reference.generate(prompts)]
@@ -57,7 +72,7 @@ def test_tokens_are_those_of_transformers(
         setting,
         cases,
         num_starved_tokens=120,
-        speculative_model=str(draft),
+        speculative_model=str(request.getfixturevalue(kind)),
         num_speculative_tokens=num_tokens,
         speculative_adaptive=False,
     )

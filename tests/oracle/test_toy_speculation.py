@@ -21,11 +21,11 @@ from . import toy
 from .comparison import Served, check_what_took_place, find_near_ties
 from .reference import ReferenceCase
 from .settings import Setting, full_product
-from .speculating import LENGTHS, METHODS, Foresight, speculate
+from .speculating import LENGTHS, METHODS, Foresight, make_head, speculate
 from .test_toy_product import CHUNKS, WHOLE
 
-DRAFT_MODEL = "draft-model"
-TOY_METHODS = (*METHODS, DRAFT_MODEL)
+DRAFT_MODEL, DRAFT_HEAD = "draft-model", "draft-head"
+TOY_METHODS = (*METHODS, DRAFT_MODEL, DRAFT_HEAD)
 CASES = [
     (setting, method, LENGTHS[i % len(LENGTHS)])
     for i, (method, setting) in enumerate(product(TOY_METHODS, full_product(WHOLE, CHUNKS)))
@@ -59,19 +59,24 @@ def seeded_cases(cases: list[ReferenceCase]) -> list[ReferenceCase]:
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
-    """As `toy.serve`, with the toy in a directory, and a draft model that is right now and then: the
-    toy with another idea of positions."""
+    """As `toy.serve`, with the toy in a directory, a draft model that is right now and then, the toy
+    with another idea of positions, and a head that was fitted to it."""
     folder = tmp_path_factory.mktemp("models")
-    target = open_checkpoint(write_model(folder / "target", toy.CONFIG, 0))
+    path = write_model(folder / "target", toy.CONFIG, 0)
+    target = open_checkpoint(path)
     other = replace(toy.CONFIG, rope=replace(toy.CONFIG.rope, theta=100.0))
-    draft = write_model(folder / "draft", other, 0)
+    drafts = {
+        DRAFT_MODEL: write_model(folder / DRAFT_MODEL, other, 0),
+        DRAFT_HEAD: make_head(path, folder / DRAFT_HEAD, num_tokens=4000, draft_vocab_size=0),
+    }
 
     def with_drafts(
         setting: Setting, cases: list[ReferenceCase], method: str, num_tokens: int, **options: Any
     ) -> Served:
+        if method in drafts:
+            options["speculative_model"] = str(drafts[method])
+            method = DRAFT_MODEL
         options |= speculate(method, num_tokens)
-        if method == DRAFT_MODEL:
-            options["speculative_model"] = str(draft)
         return toy.serve(setting, cases, target, plugins=[Foresight(cases)], **options)
 
     return with_drafts
@@ -90,8 +95,8 @@ def test_tokens_are_those_of_transformers(
     served = serve(setting, chosen, method, num_tokens)
     find_near_ties(model, chosen, served.token_ids)
     check_what_took_place(setting, served)
-    if method != DRAFT_MODEL or setting.max_num_batched_tokens == WHOLE:
-        # Else hardly a token of a step is left for a draft model to catch up with.
+    if method in METHODS or setting.max_num_batched_tokens == WHOLE:
+        # Else hardly a token of a step is left, for a draft or for a draft model to catch up with.
         assert 0 < served.num_accepted_tokens < served.num_draft_tokens
 
 

@@ -9,7 +9,6 @@ Shape suffixes: p places (generated tokens), r rows, e hidden size, d logits of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 
 from ...core.interfaces import Progress
 from .generation import Answer
-from .head_student import HeadStudent
+from .head_student import HeadStudent, hidden_of
 from .training import (
     Acceptance,
     Expected,
@@ -112,23 +111,12 @@ def predict(
         )
 
 
-def hidden_rms(answers: Sequence[Answer]) -> float:
-    """Root mean square of the hidden states' numbers."""
-    squares = [float(_hidden(a).float().square().mean()) for a in answers]
-    return math.sqrt(sum(squares) / len(squares))
-
-
 def _batch(answers: Sequence[Answer], index: LogitIndex) -> Batch:
     after = [np.arange(len(a.token_ids))[::-1] for a in answers]
     token_ids = np.concatenate([a.token_ids for a in answers]).astype(np.int64)
     return Batch(
-        hidden_pe=torch.cat([_hidden(a) for a in answers]),
+        hidden_pe=torch.cat([hidden_of(a) for a in answers]),
         token_ids_p=torch.from_numpy(token_ids),
         expected=index.expected(answers),
         num_after_p=torch.from_numpy(np.concatenate(after)),
     )
-
-
-def _hidden(answer: Answer) -> torch.Tensor:
-    assert answer.hidden_te is not None, "hidden states were recorded"
-    return answer.hidden_te

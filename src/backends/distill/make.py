@@ -23,7 +23,7 @@ from ..text.tokenizer import HFTokenizer
 from ..weights.checkpoint import Checkpoint
 from .generation import Answer, Executor, Generator
 from .head_student import begin_head
-from .head_training import hidden_rms, measure_head, train_head
+from .head_training import measure_head, train_head
 from .layers_training import measure_layers, train_layers
 from .prompts import default_prompts
 from .pruned import PrunedCheckpoint
@@ -136,7 +136,7 @@ def _make_head(
         config,
         embedding_ve,
         head_ve.index_select(0, kept_d),
-        hidden_rms=hidden_rms(texts.learned),
+        texts.learned,
         seed=recipe.seed,
         product_dtype=_product_dtype(),
     )

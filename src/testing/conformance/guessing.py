@@ -73,15 +73,18 @@ class ProposeListener:
             )
 
 
-def ask(given: object, calls: Iterable[ProposalBatch]) -> list[Guess]:
+def ask(
+    given: object, calls: Iterable[ProposalBatch], *, hidden_overwritten: bool = True
+) -> list[Guess]:
     """The answers of a fresh speculator, one per call: fewer if it failed three times in a row, as
     it is asked no more then.
 
-    Each call gets lists of its own, which are emptied after it: a speculator must not keep them.
+    Each call gets lists of its own, which are emptied after it, and so are hidden states: a
+    speculator must not keep them.
     """
     listener = ProposeListener()
     host = load_host(KIND, fresh(given), listener)
-    propose = prepare(host)
+    propose = prepare(host, hidden_overwritten=hidden_overwritten)
     for call in calls:
         lists = [list(request.token_ids) for request in call.requests]
         pairs = zip(call.requests, lists, strict=True)
@@ -91,11 +94,13 @@ def ask(given: object, calls: Iterable[ProposalBatch]) -> list[Guess]:
     return listener.guesses
 
 
-def prepare(host: PluginHost) -> Callable[[ProposalBatch], Sequence[Draft]]:
+def prepare(
+    host: PluginHost, *, hidden_overwritten: bool = True
+) -> Callable[[ProposalBatch], Sequence[Draft]]:
     """What an executor does while it loads its model; answers how it asks from then on."""
     assert host.speculator is not None
     host.speculator.prepare(SimulatedSupport(VOCAB_SIZE, MAX_DRAFT_TOKENS))
-    return hidden_states_given(host.speculator)
+    return hidden_states_given(host.speculator, overwritten=hidden_overwritten)
 
 
 def _copied(request: ProposalRequest) -> ProposalRequest:

@@ -22,9 +22,11 @@ _NUM_SEEN = 4
 """Tokens that a row follows from."""
 
 
-def hidden_states_given(hook: ProposalHook) -> Callable[[ProposalBatch], Sequence[Draft]]:
+def hidden_states_given(
+    hook: ProposalHook, *, overwritten: bool = True
+) -> Callable[[ProposalBatch], Sequence[Draft]]:
     """`hook.propose`, with hidden states if the speculator needs them; after each call they are
-    overwritten, as the executor does it."""
+    overwritten, as by the executor."""
     if not hook.needs_hidden_states:
         return hook.propose
 
@@ -32,7 +34,7 @@ def hidden_states_given(hook: ProposalHook) -> Callable[[ProposalBatch], Sequenc
         hidden = [simulated_hidden_states(request.token_ids) for request in batch.requests]
         pairs = zip(batch.requests, hidden, strict=True)
         drafts = hook.propose(replace(batch, requests=[_with(r, h_ne) for r, h_ne in pairs]))
-        for hidden_ne in hidden:
+        for hidden_ne in hidden if overwritten else ():
             hidden_ne.fill_(float("nan"))
         return drafts
 

@@ -70,6 +70,13 @@ class SpeculatorConformance:
         for guess in ask(speculative_method, random_calls()):
             assert not guess.changed, f"`propose` changed token_ids of {', '.join(guess.changed)}"
 
+    def test_hidden_states_are_not_kept(self, speculative_method: object) -> None:
+        """The next step overwrites them; what the speculator wants to keep, it copies."""
+        _skip_if_by_chance(speculative_method)
+        calls = random_calls()
+        kept = _drafts(ask(speculative_method, calls, hidden_overwritten=False))
+        _compare(kept, _drafts(ask(speculative_method, calls)), "after old hidden states were lost")
+
     def test_each_request_is_guessed_for_on_its_own(self, speculative_method: object) -> None:
         """A draft follows from the tokens of its request: neither others nor the order matter.
 

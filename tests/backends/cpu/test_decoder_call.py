@@ -275,6 +275,17 @@ def test_a_token_s_logits_are_the_same_to_the_last_bit_alone_and_with_drafts(
             assert torch.equal(one, other)
 
 
+def test_hidden_states_are_those_that_the_logits_were_made_of(library: Library) -> None:
+    decoder = load(random_checkpoint(PLAIN, 4), library)
+    call = native(decoder)
+    tokens = prompts(37, 20, 9)
+    logits = Sequences(call, tokens).compute([37, 20, 9])
+    hidden_re = call.hidden_states()
+    assert hidden_re.shape == (3, PLAIN.hidden_size) and hidden_re.dtype is torch.bfloat16
+    for row, found in zip(decoder.compute_logits(hidden_re), logits.values(), strict=True):
+        torch.testing.assert_close(row, found)
+
+
 def test_the_time_of_every_phase_is_counted_on_request(library: Library) -> None:
     call = native(load(random_checkpoint(PLAIN, 4), library))
     (tokens,) = prompts(37)

@@ -17,6 +17,13 @@ def compute_logits(
 ) -> torch.Tensor:
     """Logits of every position of one prompt, float32 [t, v]; keys and values are rounded to an
     8-bit type if there is one."""
+    return decoder.compute_logits(compute_hidden(decoder, token_ids, kv_dtype))
+
+
+def compute_hidden(
+    decoder: Decoder, token_ids: torch.Tensor, kv_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """As `compute_logits`; the hidden states [t, e] that they are made of."""
     config = decoder.config
     positions = torch.arange(token_ids.numel())
     distance = positions[:, None] - positions
@@ -33,4 +40,4 @@ def compute_logits(
         )
         return out.squeeze(0).transpose(0, 1)
 
-    return decoder.compute_logits(decoder.forward(token_ids, positions, attend))
+    return decoder.forward(token_ids, positions, attend)

@@ -111,6 +111,33 @@ class TestChangesTheTokens(SpeculatorConformance):
         return Guesser(answer)
 
 
+class TestKeepsHiddenStates(SpeculatorConformance):
+    fails = "test_hidden_states_are_not_kept"
+
+    @pytest.fixture
+    def speculative_method(self) -> object:
+        class Keeping(Guesser):
+            needs_hidden_states = True
+
+            def __init__(self) -> None:
+                super().__init__(self.guess_all)
+                self.before: dict[str, Any] = {}
+
+            def guess_all(self, batch: ProposalBatch) -> Sequence[Draft]:
+                for request_id in (*batch.ended, *batch.started):
+                    self.before.pop(request_id, None)
+                return [self.guess(request) for request in batch.requests]
+
+            def guess(self, request: ProposalRequest) -> Draft:
+                before = self.before.get(request.request_id)
+                self.before[request.request_id] = request.hidden_states
+                if before is None or not before[-1].isfinite().all():
+                    return Draft()
+                return Draft(token_ids=(int(before[-1].argmax()),))
+
+        return Keeping
+
+
 class TestGuessesForTheWrongOne(SpeculatorConformance):
     fails = "test_each_request_is_guessed_for_on_its_own"
 
