@@ -25,11 +25,14 @@ def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
 
     from .backends.executor import ModelExecutor
     from .backends.text.load import load_tokenizer
+    from .backends.weights.checkpoint import open_checkpoint
     from .backends.weights.default_model import find_default_model
 
     model = Path(config.model) if config.model else find_default_model()
+    checkpoint = open_checkpoint(model)  # what it says of a wrong file is more than a tokenizer can
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
-    executor = ModelExecutor.load(
+    executor = ModelExecutor.from_checkpoint(
+        checkpoint,
         config,
         plugins.attention_backend,
         progress,

@@ -57,20 +57,20 @@ class DraftHeadRunner:
         last = [row.state.token_ids[-1] for row in rows]
         device = self._embedding_ve.device
         token_ids_r = torch.tensor(last).to(device, non_blocking=True)
-        state_re = self._go_on(torch.stack([row.hidden_e for row in rows]), token_ids_r)
+        state_re = self._advance(torch.stack([row.hidden_e for row in rows]), token_ids_r)
 
-        def go_on(index: int, token_ids_r: torch.Tensor) -> torch.Tensor:
+        def next_logits(index: int, token_ids_r: torch.Tensor) -> torch.Tensor:
             nonlocal state_re
-            state_re = self._go_on(state_re[: len(token_ids_r)], token_ids_r)
+            state_re = self._advance(state_re[: len(token_ids_r)], token_ids_r)
             return self._head.logits(state_re)
 
-        found = self._passes.draft(rows, self._head.logits(state_re), go_on)
+        found = self._passes.draft(rows, self._head.logits(state_re), next_logits)
         for row, draft in zip(rows, found, strict=True):
             drafts[row.place] = draft
         return drafts
 
-    def _go_on(self, state_re: torch.Tensor, token_ids_r: torch.Tensor) -> torch.Tensor:
-        return self._head.go_on(state_re, F.embedding(token_ids_r, self._embedding_ve))
+    def _advance(self, state_re: torch.Tensor, token_ids_r: torch.Tensor) -> torch.Tensor:
+        return self._head.advance(state_re, F.embedding(token_ids_r, self._embedding_ve))
 
 
 def _rows(batch: ProposalBatch, states: Mapping[str, RequestState]) -> list[_Row]:

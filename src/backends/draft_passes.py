@@ -53,12 +53,12 @@ class DraftPasses:
         self,
         rows: Sequence[DraftRow],
         logits_rd: torch.Tensor,
-        go_on: Callable[[int, torch.Tensor], torch.Tensor],
+        next_logits: Callable[[int, torch.Tensor], torch.Tensor],
     ) -> list[Draft]:
         """One draft per row; rows stand in the order of their number of drafts, the longest first, so
         that who has enough leaves at the end.
 
-        `logits_rd` are those of the first token. `go_on(index, token_ids_r)` answers those of the
+        `logits_rd` are those of the first token. `next_logits(index, token_ids_r)` answers those of the
         tokens after number `index`, of which there are as many as rows that want another one.
         """
         passes: list[Drawn] = []
@@ -66,7 +66,7 @@ class DraftPasses:
             asking = [row for row in rows if row.num_drafts > index]
             if index:
                 last_r = passes[-1].token_ids_r[: len(asking)]
-                logits_rd = go_on(index - 1, last_r)
+                logits_rd = next_logits(index - 1, last_r)
             positions = [len(row.state.token_ids) + index for row in asking]
             positions_r = torch.tensor(positions).to(self._device, non_blocking=True)
             passes.append(self._drawing_of(asking).draw(logits_rd, positions_r))

@@ -139,10 +139,10 @@ class DraftRunner:
         if order != list(range(len(order))):
             logits_rd = logits_rd[order]
 
-        def go_on(index: int, token_ids_r: torch.Tensor) -> torch.Tensor:
+        def next_logits(index: int, token_ids_r: torch.Tensor) -> torch.Tensor:
             return self._compute_drafts(rows[: len(token_ids_r)], index, token_ids_r)
 
-        for one, draft in zip(rows, self._passes.draft(rows, logits_rd, go_on), strict=True):
+        for one, draft in zip(rows, self._passes.draft(rows, logits_rd, next_logits), strict=True):
             one.progress.ahead = list(draft.token_ids[: one.num_drafts - 1])
             drafts[one.place] = draft
 

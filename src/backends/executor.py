@@ -47,13 +47,15 @@ class ModelExecutor:
         runner: ModelRunner,
         torch_threads: int | None = None,
         draft_runner: DraftRunner | None = None,
+        drafts: DraftSupport | None = None,
     ) -> None:
         """`torch_threads` is what torch gets back at `close`; None: it was left alone. The draft
-        model's runner follows each plan."""
+        model's runner follows each plan; `drafts` stop with the executor."""
         self.info = info
         self._torch_threads = torch_threads
         self._runner: ModelRunner | None = runner
         self._draft_runner = draft_runner
+        self._drafts = drafts
 
     @classmethod
     def load(
@@ -122,7 +124,7 @@ class ModelExecutor:
         draft_runner = None
         if drafts is not None:
             draft_runner = drafts.start(num_blocks, layout.num_host_blocks, runner)
-        return cls(info, runner, torch_threads, draft_runner)
+        return cls(info, runner, torch_threads, draft_runner, drafts)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step. Raises DeviceError when the device cannot go on."""
@@ -147,6 +149,8 @@ class ModelExecutor:
         """Let go of weights and KV cache."""
         if self._runner is not None and self._torch_threads is not None:
             torch.set_num_threads(self._torch_threads)
+        if self._drafts is not None:
+            self._drafts.stop()
         self._runner = self._draft_runner = None
         if self.info.device.startswith("cuda"):
             torch.cuda.empty_cache()

@@ -92,6 +92,10 @@ class LoadedDraftModel:
         )
         return self._runner
 
+    def stop(self) -> None:
+        """Let go of the KV cache, and of the target."""
+        self._runner = None
+
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         """See DraftModel."""
         assert self._runner is not None, "nothing is proposed before the first step"
@@ -137,6 +141,10 @@ class LoadedDraftHead:
             weights_mib=self._head.num_bytes >> 20,
             kv_cache_mib=0,
         )
+
+    def stop(self) -> None:
+        """Let go of the target."""
+        self._runner = None
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         """See DraftModel."""

@@ -9,6 +9,7 @@ from typing import Protocol
 from ..core.config import EngineConfig
 from ..core.errors import ConfigError
 from ..core.interfaces import Progress
+from ..core.log import get_logger
 from ..core.speculation import (
     Draft,
     DraftModel,
@@ -25,6 +26,8 @@ from .models.projections import TorchProjections
 from .text.load import load_tokenizer
 from .text.tokenizer import HFTokenizer
 from .weights.checkpoint import Checkpoint, open_checkpoint
+
+log = get_logger("speculation")
 
 
 class Speculation(Protocol):
@@ -109,6 +112,11 @@ class DraftSupport:
             return None
         return self._loaded.start(num_blocks, num_host_blocks, target)
 
+    def stop(self) -> None:
+        """Let go of what `start` gave: the speculator may live longer than the executor."""
+        if self._loaded is not None:
+            self._loaded.stop()
+
     def _load_model(self, path: Path) -> LoadedDraftModel:
         checkpoint = open_checkpoint(path)
         self._check_vocabulary(checkpoint)
@@ -125,6 +133,14 @@ class DraftSupport:
                 f"{path} is a draft head for a model with {found[0]} tokens and hidden states of "
                 f"{found[1]} numbers; {self._target.name} has {self.vocab_size} and "
                 f"{self.hidden_size}: a head serves only the model that it was made for"
+            )
+        if files.made_for != self._target.name:
+            log.warning(
+                "draft_head_made_for_another_model",
+                head=files.name,
+                made_for=files.made_for,
+                model=self._target.name,
+                consequence="if their weights differ, hardly a guess will be right",
             )
         spec = choose_spec(self._target, self._config, self._backend)
         makes = choose_projections(HIDDEN_ACT, self._config, spec, self._progress)

@@ -119,7 +119,7 @@ class EngineConfig:
     )
     speculative_model: str | None = _knob(
         None,
-        "smaller model with the same vocabulary, directory or .gguf file, that guesses; implies "
+        "draft head, or smaller model with the same vocabulary, that guesses: directory or .gguf file; implies "
         "the method draft-model",
     )
     num_speculative_tokens: int | None = _knob(

@@ -114,7 +114,8 @@ class HookSpecs:
         """Guess the tokens that come next; the model verifies them, so a wrong guess costs time only.
 
         When: after sampling, on the device thread, if a request may speculate. Given: the requests
-        with their known tokens and how many to guess at most; who started and ended since.
+        with their known tokens, hidden states for a method that needs them, and how many to guess at
+        most; who started and ended since.
         May answer: one Draft per request, in order; an empty one guesses nothing. Default: the
         speculative method chosen in plugins.toml, which is none. On error: no drafts in this step,
         also for an answer that is too long, too short or not of the vocabulary; after repeated

@@ -52,6 +52,7 @@ class ProposalHook:
             NAME, source, manager, sources, self._reports, instead="nothing is guessed any more"
         )
         self._needs_lookahead = False
+        self._needs_hidden_states = False
         self._vocab_size: int | None = None
 
     @property
@@ -66,7 +67,7 @@ class ProposalHook:
     @property
     def needs_hidden_states(self) -> bool:
         """Whether requests must come with them; final once `prepare` was called."""
-        return bool(getattr(self.provider, "needs_hidden_states", False))
+        return self._needs_hidden_states
 
     def prepare(self, support: SpeculationSupport) -> None:
         """Let the speculator take what it needs of the executor. Once, while the model is loaded.
@@ -74,20 +75,23 @@ class ProposalHook:
         Raises ConfigError when that cannot work, PluginError when the plugin is broken.
         """
         self._vocab_size = support.vocab_size
-        prepare = getattr(self.provider, "prepare", None)
-        if prepare is None:
-            return
         noted = _NotedSupport(support)
         try:
-            prepare(noted)
+            prepare = getattr(self.provider, "prepare", None)
+            if prepare is not None:
+                prepare(noted)
+            needs_hidden_states = bool(getattr(self.provider, "needs_hidden_states", False))
         except (ConfigError, PluginError):
             raise
         except Exception as error:
             raise PluginError(
                 f"{self._source} failed in 'prepare': {type(error).__name__}: {error}"
             ) from error
-        self._needs_lookahead = noted.model is not None and noted.model.has_kv_cache
-        self._reports.warns_slow = noted.model is None
+        self._needs_hidden_states = needs_hidden_states
+        if noted.model is not None:
+            self._needs_lookahead = noted.model.has_kv_cache
+            self._needs_hidden_states |= noted.model.needs_hidden_states
+            self._reports.warns_slow = False
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         """One draft per request, within its bounds; empty ones if the speculator failed."""

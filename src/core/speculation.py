@@ -68,7 +68,7 @@ class DraftModel(Protocol):
 
     @property
     def needs_hidden_states(self) -> bool:
-        """See Speculator."""
+        """Whether `propose` wants them with each request; then they come."""
         ...
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:

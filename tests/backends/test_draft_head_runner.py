@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from tokenmill.assembly import make_draft_model
+from tokenmill.backends.cpu.library import load_library
 from tokenmill.backends.models.draft_head import HIDDEN_ACT, DraftHeadFiles
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.projections import TorchProjections
@@ -102,7 +103,7 @@ def test_drafts_are_what_the_head_would_say_of_the_whole_text(
             state = compute_hidden(target, torch.tensor(known[:-1]))[-1:]
             for last, token_id in zip((known[-1], *drafted), drafted, strict=False):
                 embedded = F.embedding(torch.tensor([last]), target.embedding_ve)
-                state = head.go_on(state, embedded)
+                state = head.advance(state, embedded)
                 assert token_ids_d[head.logits(state).argmax()] == token_id
 
 
@@ -114,6 +115,7 @@ def test_slots_ahead_are_not_taken(models: dict[str, Path]) -> None:
 
 def test_native_kernels_guess_as_well(models: dict[str, Path]) -> None:
     """bfloat16 hidden states straight from the native decoder are as good as float32 ones."""
+    load_library()  # else torch would compute
     params = SamplingParams(temperature=0, max_tokens=24)
     rates = []
     for dtype in ("float32", "bfloat16"):

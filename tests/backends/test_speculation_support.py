@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,8 +40,7 @@ class Wanting:
 
     def prepare(self, support: SpeculationSupport) -> None:
         self.support = support
-        for path in self._paths:
-            support.load_draft_model(path)
+        self.models = [support.load_draft_model(path) for path in self._paths]
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         return [Draft()] * len(batch.requests)
@@ -126,3 +127,28 @@ def test_a_head_for_another_model_is_refused(
     head = write_head(tmp_path / "head", replace(TARGET, **other), 2)
     with pytest.raises(ConfigError, match=r"a head serves only the model that it was made for"):
         load(target, head, num_gpu_blocks_override=4)
+
+
+def test_a_head_made_for_another_name_is_warned_of(
+    target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = write_head(tmp_path / "head", TARGET, 2)
+    with caplog.at_level(logging.WARNING, logger="tokenmill"):
+        load(target, head, num_gpu_blocks_override=4)
+    (warning,) = [r for r in caplog.records if "another_model" in r.getMessage()]
+    assert (vars(warning)["head"], vars(warning)["model"]) == ("head", "target")
+
+
+@pytest.mark.parametrize("kind", ["none", "model", "head"])
+def test_a_closed_executor_lets_go_of_both_models(
+    kind: str, target: Path, draft: Path, tmp_path: Path
+) -> None:
+    """Also while the speculator lives on, which holds the draft."""
+    drafts = {"none": [], "model": [draft], "head": [write_head(tmp_path / "head", TARGET, 2)]}
+    config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=4)
+    speculator = Wanting(*drafts[kind])
+    executor = ModelExecutor.load(config, TorchAttention, ignore_progress, speculation=speculator)
+    runner = weakref.ref(executor._runner)
+    executor.close()
+    gc.collect()
+    assert runner() is None and speculator.support is not None

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tokenmill.backends.distill.saving import to_hf_config
-from tokenmill.backends.models.config import ModelConfig
-from tokenmill.backends.models.draft_head import MODEL_TYPE, DraftHeadConfig
+from tokenmill.backends.models.config import DRAFT_HEAD, ModelConfig
+from tokenmill.backends.models.draft_head import DraftHeadConfig
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.weights.draft_vocabulary import as_offsets
 
@@ -55,7 +55,7 @@ def write_head(
     chosen = torch.randperm(target.vocab_size, generator=noise)[:draft_vocab_size].sort().values
     path.mkdir()
     save_file(tensors | {"d2t": as_offsets(chosen)}, path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE} | asdict(config)))
+    (path / "config.json").write_text(json.dumps({"model_type": DRAFT_HEAD} | asdict(config)))
     return path
 
 

@@ -16,7 +16,7 @@ from tokenmill.core.events import PluginFailed
 from tokenmill.core.hookspecs import hookimpl
 from tokenmill.core.plugin_host import PluginHost
 from tokenmill.core.speculation import Draft, ProposalBatch
-from tokenmill.testing.conformance.simulated_support import SimulatedSupport
+from tokenmill.testing.conformance.simulated_support import SimulatedDraftModel, SimulatedSupport
 
 from .drafting_plugins import Drafting, Method, batch
 
@@ -166,6 +166,35 @@ def test_one_that_takes_a_draft_model_needs_slots_for_its_kv(
     host.propose(batch([1]))
     host.flush()
     assert not host.hook_stats()["propose"].slow  # it computes: that takes its time
+
+
+def test_one_that_takes_a_draft_head_needs_hidden_states_and_no_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Head(SimulatedDraftModel):
+        has_kv_cache = False
+        needs_hidden_states = True
+
+    class WithHead(Method):
+        def prepare(self, support: Any) -> None:
+            self.model = support.load_draft_model(Path("head"))
+
+    monkeypatch.setattr(SimulatedSupport, "load_draft_model", lambda support, path: Head())
+    host = load(Drafting(lambda asked: NONE, WithHead()))
+    assert host.speculator is not None and host.speculator.needs_hidden_states
+    assert not host.speculator.limits.needs_lookahead
+
+
+def test_one_that_says_so_when_it_is_prepared_needs_hidden_states() -> None:
+    class Needing(Method):
+        needs_hidden_states = False
+
+        def prepare(self, support: Any) -> None:
+            self.needs_hidden_states = support.hidden_size > 0
+
+    for method, expected in ((Needing(), True), (Method(), False)):
+        host = load(Drafting(lambda asked: NONE, method))
+        assert host.speculator is not None and host.speculator.needs_hidden_states is expected
 
 
 @pytest.mark.parametrize(

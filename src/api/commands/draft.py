@@ -89,7 +89,7 @@ def _make(args: argparse.Namespace) -> int:
     kind = f"layers {', '.join(map(str, made.layers))}" if made.layers else "a draft head"
     print(f"{args.output}: {kind}, {made.num_parameters / 1e6:.1f} million parameters")
     print(
-        f"single drafts accepted on {made.num_measured} tokens that were kept aside: "
+        f"single drafts accepted on {made.after.num_measured} tokens that were kept aside: "
         f"{made.after.greedy:.1%} of greedy ones ({made.before.greedy:.1%} before training), "
         f"{made.after.sampled:.1%} at temperature {made.temperature:g} ({made.before.sampled:.1%})"
     )

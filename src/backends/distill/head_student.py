@@ -14,12 +14,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ...core.interfaces import Progress
 from ..models.config import ModelConfig
 from ..models.decoder import RMSNorm
 from ..models.draft_head import HIDDEN_ACT, DraftHead, DraftHeadConfig
 from ..models.projections import TorchProjections
 from .generation import Answer
 
+STAGE = "fitting the draft head"
+_FITTED_AT_ONCE = 32
+"""Answers."""
 _RIDGE = 1e-3
 """Of the mean square of an input."""
 
@@ -50,10 +54,11 @@ def begin_head(
     *,
     seed: int,
     product_dtype: torch.dtype,
+    progress: Progress,
 ) -> HeadStudent:
     """A head that continues the target's hidden states as well as a linear map can, the least squares
-    over the answers; `head_de` are the target's rows for the tokens that get logits. So it is right
-    in three of ten cases before any training."""
+    over the answers; `head_de`, float32, are the target's rows for the tokens that get logits, and
+    become the head's own."""
     size, inner = target.hidden_size, target.intermediate_size
     config = DraftHeadConfig(
         hidden_size=size,
@@ -65,11 +70,11 @@ def begin_head(
     noise = torch.Generator().manual_seed(seed)
     bound = (2 * size) ** -0.5
     weights = {
-        "fc": _fit(answers, embedding_ve, target.rms_norm_eps),
+        "fc": _fit(answers, embedding_ve, target.rms_norm_eps, progress),
         "gate_up": torch.empty(2 * inner, 2 * size).uniform_(-bound, bound, generator=noise),
         "down": torch.zeros(size, inner),
         "norm": torch.full((size,), _rms(answers)),  # the states' size, which `norm` takes away
-        "lm_head": head_de.float().clone(),
+        "lm_head": head_de,
     }
     for weight in weights.values():
         weight.requires_grad_(True)
@@ -95,24 +100,37 @@ def hidden_of(answer: Answer) -> torch.Tensor:
     return answer.hidden_te
 
 
-def _fit(answers: Sequence[Answer], embedding_ve: torch.Tensor, eps: float) -> torch.Tensor:
+def _fit(
+    answers: Sequence[Answer], embedding_ve: torch.Tensor, eps: float, progress: Progress
+) -> torch.Tensor:
     """[e, 2e]: from a hidden state and the token that it chose, both at size 1, to the next hidden
     state; ridge regression in float64."""
     size = embedding_ve.shape[1]
     products_xx = torch.zeros(2 * size, 2 * size, dtype=torch.float64)
     products_xe = torch.zeros(2 * size, size, dtype=torch.float64)
     num_rows = 0
-    for answer in answers:
-        hidden_te = hidden_of(answer).float()
-        token_ids = torch.from_numpy(answer.token_ids[:-1].astype(np.int64))
-        inputs = hidden_te[:-1], F.embedding(token_ids, embedding_ve)
-        both_rx = torch.cat([F.rms_norm(x, x.shape[-1:], None, eps) for x in inputs], dim=1)
-        products_xx += (both_rx.T @ both_rx).double()
-        products_xe += (both_rx.T @ hidden_te[1:]).double()
+    for start in range(0, len(answers), _FITTED_AT_ONCE):
+        progress(STAGE, start / len(answers))
+        pairs = [_pairs(a, embedding_ve, eps) for a in answers[start : start + _FITTED_AT_ONCE]]
+        both_rx, next_re = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        products_xx += both_rx.T @ both_rx
+        products_xe += both_rx.T @ next_re
         num_rows += len(both_rx)
-    products_xx += _RIDGE * num_rows * torch.eye(2 * size, dtype=torch.float64)
+    products_xx.diagonal().add_(_RIDGE * num_rows)
     fitted_xe: torch.Tensor = torch.linalg.solve(products_xx, products_xe)
+    progress(STAGE, 1.0)
     return fitted_xe.T.float().contiguous()
+
+
+def _pairs(
+    answer: Answer, embedding_ve: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs [r, x] of the head at each place of an answer, and the hidden states [r, e] after it."""
+    hidden_te = hidden_of(answer).float()
+    token_ids = torch.from_numpy(answer.token_ids[:-1].astype(np.int64))
+    inputs = hidden_te[:-1], F.embedding(token_ids, embedding_ve)
+    both_rx = torch.cat([F.rms_norm(x, x.shape[-1:], None, eps) for x in inputs], dim=1)
+    return both_rx, hidden_te[1:]
 
 
 def _rms(answers: Sequence[Answer]) -> float:

@@ -39,8 +39,8 @@ _WEIGHTS = (1.0, 0.7, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Places of some answers, one after the other."""
+class Places:
+    """Those of some answers, one after the other."""
 
     hidden_pe: torch.Tensor
     """What chose the token of the place."""
@@ -63,8 +63,8 @@ def train_head(
     noise = torch.Generator().manual_seed(seed)
 
     def losses() -> Iterator[torch.Tensor]:
-        for batch in shuffled(answers, seed, lambda some: _batch(some, index)):
-            predictions = predict(student, batch, DEPTH, noise)
+        for places in shuffled(answers, seed, lambda some: _places(some, index)):
+            predictions = predict(student, places, DEPTH, noise)
             yield torch.stack(
                 [
                     weight * distillation_loss(logits_rd, expected)
@@ -78,43 +78,45 @@ def train_head(
 @torch.no_grad()
 def measure_head(student: HeadStudent, answers: Sequence[Answer], index: LogitIndex) -> Acceptance:
     """See `measure`."""
-    batches = (_batch(some, index) for some in in_order(answers))
-    return measure(p for batch in batches for p in predict(student, batch, 1))
+    lessons = (_places(some, index) for some in in_order(answers))
+    return measure(p for places in lessons for p in predict(student, places, 1))
 
 
 def predict(
-    student: HeadStudent, batch: Batch, depth: int, noise: torch.Generator | None = None
+    student: HeadStudent, places: Places, depth: int, noise: torch.Generator | None = None
 ) -> Iterator[tuple[torch.Tensor, Expected]]:
     """Logits [r, d] and what the target expected, for the first, second, ... token after the places;
     beyond the first, of a part of the places that `noise` chooses."""
-    (place_r,) = batch.num_after_p.nonzero(as_tuple=True)
-    state_re = batch.hidden_pe[place_r].float()
+    (place_r,) = places.num_after_p.nonzero(as_tuple=True)
+    state_re = places.hidden_pe[place_r].float()
     for step in range(depth):
         if step:
-            is_kept_r = batch.num_after_p[place_r] > step
+            is_kept_r = places.num_after_p[place_r] > step
             if step == 1:
                 is_kept_r &= torch.rand(len(place_r), generator=noise) < _SHARE
             place_r, state_re = place_r[is_kept_r], state_re[is_kept_r]
         if not len(place_r):
             return
         with student.autocast():
-            token_ids_r = batch.token_ids_p[place_r + step]
-            state_re = student.head.go_on(state_re, F.embedding(token_ids_r, student.embedding_ve))
+            token_ids_r = places.token_ids_p[place_r + step]
+            state_re = student.head.advance(
+                state_re, F.embedding(token_ids_r, student.embedding_ve)
+            )
             logits_rd = student.head.logits(state_re)
         following_r = place_r + step + 1
         yield (
             logits_rd,
             Expected(
-                likeliest_rs=batch.expected.likeliest_rs[following_r],
-                logprobs_rs=batch.expected.logprobs_rs[following_r],
+                likeliest_rs=places.expected.likeliest_rs[following_r],
+                logprobs_rs=places.expected.logprobs_rs[following_r],
             ),
         )
 
 
-def _batch(answers: Sequence[Answer], index: LogitIndex) -> Batch:
+def _places(answers: Sequence[Answer], index: LogitIndex) -> Places:
     after = [np.arange(len(a.token_ids))[::-1] for a in answers]
     token_ids = np.concatenate([a.token_ids for a in answers]).astype(np.int64)
-    return Batch(
+    return Places(
         hidden_pe=torch.cat([hidden_of(a) for a in answers]),
         token_ids_p=torch.from_numpy(token_ids),
         expected=index.expected(answers),

@@ -27,7 +27,7 @@ from .training import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Texts:
     """Some answers, and what is to be learned from them."""
 
     token_ids_bl: torch.Tensor
@@ -47,9 +47,9 @@ def train_layers(
     """So many steps; the same numbers for the same seed and number of threads."""
 
     def losses() -> Iterator[torch.Tensor]:
-        for batch in shuffled(answers, seed, lambda some: _batch(some, index)):
-            logits_rd = student.logits(batch.token_ids_bl, batch.rows_r)
-            yield distillation_loss(logits_rd, batch.expected)
+        for texts in shuffled(answers, seed, lambda some: _texts(some, index)):
+            logits_rd = student.logits(texts.token_ids_bl, texts.rows_r)
+            yield distillation_loss(logits_rd, texts.expected)
 
     train(list(student.parameters()), losses(), num_steps, progress)
 
@@ -57,11 +57,11 @@ def train_layers(
 @torch.no_grad()
 def measure_layers(student: Student, answers: Sequence[Answer], index: LogitIndex) -> Acceptance:
     """See `measure`."""
-    batches = (_batch(some, index) for some in in_order(answers))
-    return measure((student.logits(b.token_ids_bl, b.rows_r), b.expected) for b in batches)
+    lessons = (_texts(some, index) for some in in_order(answers))
+    return measure((student.logits(b.token_ids_bl, b.rows_r), b.expected) for b in lessons)
 
 
-def _batch(answers: Sequence[Answer], index: LogitIndex) -> Batch:
+def _texts(answers: Sequence[Answer], index: LogitIndex) -> Texts:
     # The last token is never an input.
     inputs = [[*a.prompt_ids, *a.token_ids[:-1].tolist()] for a in answers]
     length = max(map(len, inputs))
@@ -72,7 +72,7 @@ def _batch(answers: Sequence[Answer], index: LogitIndex) -> Batch:
         np.arange(len(a.token_ids)) + i * length + len(a.prompt_ids) - 1
         for i, a in enumerate(answers)
     ]
-    return Batch(
+    return Texts(
         token_ids_bl=torch.from_numpy(token_ids_bl),
         rows_r=torch.from_numpy(np.concatenate(rows)),
         expected=index.expected(answers),

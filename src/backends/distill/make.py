@@ -36,6 +36,7 @@ _HELD_OUT = 16
 """One of so many answers is for measuring only."""
 _NUM_PROMPTS = 4096
 _NUM_SLOTS = 64
+_EMBEDDING = "model.embed_tokens.weight"
 
 
 class Target(Executor, Protocol):
@@ -57,7 +58,7 @@ class DraftRecipe:
     num_tokens: int = 120_000
     """Of the target's text."""
     num_steps: int = 400
-    """Of training; 0 keeps the target's weights as they are."""
+    """Of training; 0 keeps layers as they are in the target, and a head as least squares fit it."""
     max_len: int = 256
     """Most tokens of a prompt with its answer."""
     seed: int = 0
@@ -85,8 +86,6 @@ class MadeDraft:
     before: Acceptance
     """On answers kept aside, of single drafts."""
     after: Acceptance
-    num_measured: int
-    """Tokens of these answers."""
     temperature: float = MEASURED_TEMPERATURE
 
 
@@ -129,23 +128,25 @@ def _make_head(
     progress: Progress,
 ) -> MadeDraft:
     config = checkpoint.config
-    embedding_ve = checkpoint.tensor("model.embed_tokens.weight").float()
-    head_ve = embedding_ve if _is_tied(checkpoint) else checkpoint.tensor("lm_head.weight").float()
+    name = _EMBEDDING if _is_tied(checkpoint) else "lm_head.weight"
     kept_d = torch.arange(config.vocab_size) if token_ids_d is None else token_ids_d
     student = begin_head(
         config,
-        embedding_ve,
-        head_ve.index_select(0, kept_d),
+        checkpoint.tensor(_EMBEDDING).float(),
+        checkpoint.tensor(name).index_select(0, kept_d).float(),
         texts.learned,
         seed=recipe.seed,
         product_dtype=_product_dtype(),
+        progress=progress,
     )
     index = LogitIndex(config.vocab_size, kept_d)
     before = measure_head(student, texts.held_out, index)
     train_head(student, texts.learned, index, recipe.num_steps, recipe.seed, progress)
     after = measure_head(student, texts.held_out, index)
     save_head(output, student, kept_d, checkpoint.name)
-    return _made(student.head.num_parameters, (), before, after, texts)
+    return MadeDraft(
+        num_parameters=student.head.num_parameters, layers=(), before=before, after=after
+    )
 
 
 def _make_layers(
@@ -164,22 +165,8 @@ def _make_layers(
     train_layers(student, texts.learned, index, recipe.num_steps, recipe.seed, progress)
     after = measure_layers(student, texts.held_out, index)
     save_draft(output, student, token_ids_d, tokenizer, checkpoint.eos_token_ids)
-    return _made(student.decoder.num_parameters, layers, before, after, texts)
-
-
-def _made(
-    num_parameters: int,
-    layers: tuple[int, ...],
-    before: Acceptance,
-    after: Acceptance,
-    texts: _Texts,
-) -> MadeDraft:
     return MadeDraft(
-        num_parameters=num_parameters,
-        layers=layers,
-        before=before,
-        after=after,
-        num_measured=sum(len(answer.token_ids) for answer in texts.held_out),
+        num_parameters=student.decoder.num_parameters, layers=layers, before=before, after=after
     )
 
 

@@ -32,6 +32,7 @@ class HiddenRecorder:
             self._rows.setdefault(request.request_id, []).append(hidden_ne.cpu().clone())
         return [Draft()] * len(batch.requests)
 
-    def take(self, request_id: str) -> torch.Tensor:
-        """[t, e] of one that ended, one row per token; not kept any longer."""
-        return torch.cat(self._rows.pop(request_id))
+    def take(self, request_id: str) -> torch.Tensor | None:
+        """[t, e] of one that ended, one row per token, not kept any longer; None if it got no token."""
+        rows = self._rows.pop(request_id, None)
+        return None if rows is None else torch.cat(rows)

@@ -1,4 +1,4 @@
-"""Writes a draft model as a Hugging Face directory: config.json, model.safetensors, tokenizer.json."""
+"""Writes a draft as a directory: config.json, model.safetensors, and for a whole model its tokenizer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from ...core.errors import ConfigError
-from ..models.config import ModelConfig, RopeConfig, RopeScaling
+from ..models.config import DRAFT_HEAD, ModelConfig, RopeConfig, RopeScaling
 from ..models.decoder import DecoderLayer
-from ..models.draft_head import MODEL_TYPE
 from ..text.tokenizer import HFTokenizer
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
 from .head_student import HeadStudent, named_tensors
@@ -67,7 +66,7 @@ def save_head(path: Path, student: HeadStudent, token_ids_d: torch.Tensor, targe
     """As `save_draft`; `target` is the name of the model that it was made for."""
     config = {
         "architectures": ["DraftHead"],
-        "model_type": MODEL_TYPE,
+        "model_type": DRAFT_HEAD,
         **dataclasses.asdict(student.config),
         "dtype": "bfloat16",
         "made_for": target,

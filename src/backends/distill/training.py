@@ -29,7 +29,7 @@ _LEAST_RATE = 0.05
 """Part of the learning rate at the end."""
 _WARM_UP_STEPS = 20
 MEASURED_TEMPERATURE = 0.7
-_Batch = TypeVar("_Batch")
+_Lesson = TypeVar("_Lesson")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,9 @@ class Expected:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
     """What part of single drafts the target would accept."""
+
+    num_measured: int
+    """Drafts."""
 
     sampled: float
     """Rejection sampling at MEASURED_TEMPERATURE."""
@@ -69,14 +72,14 @@ class LogitIndex:
 
 
 def shuffled(
-    answers: Sequence[Answer], seed: int, batch: Callable[[list[Answer]], _Batch]
-) -> Iterator[_Batch]:
-    """Batches without an end, each answer once before any comes again."""
+    answers: Sequence[Answer], seed: int, make: Callable[[list[Answer]], _Lesson]
+) -> Iterator[_Lesson]:
+    """What `make` makes of some answers, without an end; each answer once before any comes again."""
     noise = np.random.default_rng(seed)
     while True:
         order: npt.NDArray[np.int64] = noise.permutation(len(answers))
         for start in range(0, max(len(answers) - BATCH_SIZE, 0) + 1, BATCH_SIZE):
-            yield batch([answers[i] for i in order[start : start + BATCH_SIZE]])
+            yield make([answers[i] for i in order[start : start + BATCH_SIZE]])
 
 
 def in_order(answers: Sequence[Answer]) -> Iterator[Sequence[Answer]]:
@@ -119,7 +122,8 @@ def distillation_loss(logits_rd: torch.Tensor, expected: Expected) -> torch.Tens
 def measure(predictions: Iterable[tuple[torch.Tensor, Expected]]) -> Acceptance:
     """Acceptance of the first draft after each known token, averaged over all rows; `predictions`
     are logits [r, d], and what the target expects there."""
-    sampled = greedy = count = 0.0
+    sampled = greedy = 0.0
+    count = 0
     for logits_rd, expected in predictions:
         is_known_rs = expected.likeliest_rs >= 0
         p_rs = (expected.logprobs_rs / MEASURED_TEMPERATURE).softmax(dim=1)
@@ -128,7 +132,9 @@ def measure(predictions: Iterable[tuple[torch.Tensor, Expected]]) -> Acceptance:
         sampled += float(torch.minimum(p_rs, q_rs).sum())
         greedy += float((logits_rd.argmax(dim=1) == expected.likeliest_rs[:, 0]).sum())
         count += len(logits_rd)
-    return Acceptance(sampled=sampled / max(count, 1), greedy=greedy / max(count, 1))
+    return Acceptance(
+        num_measured=count, sampled=sampled / max(count, 1), greedy=greedy / max(count, 1)
+    )
 
 
 def _schedule(step: int, num_steps: int) -> float:

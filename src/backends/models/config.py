@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from ...core.errors import ConfigError
 
+DRAFT_HEAD = "draft_head"
+"""`model_type` of what is no model, but a head on one: see draft_head.py."""
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 

@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from ...core.errors import ConfigError
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, check_draft_vocabulary
 from ..weights.safetensors_files import SafetensorsFiles, read_json
+from .config import DRAFT_HEAD
 from .decoder import RMSNorm
 from .fields import Fields
 from .projections import Projection, Projections
 
-MODEL_TYPE = "draft_head"
 HIDDEN_ACT = "silu"
 
 
@@ -65,7 +65,7 @@ class DraftHead:
     norm: RMSNorm
     lm_head: Projection
 
-    def go_on(self, state_re: torch.Tensor, embedded_re: torch.Tensor) -> torch.Tensor:
+    def advance(self, state_re: torch.Tensor, embedded_re: torch.Tensor) -> torch.Tensor:
         """The state [r, e] after one token more; the first state is the target's."""
         both_rx = torch.cat((self._normed(state_re), self._normed(embedded_re)), dim=1)
         return self.fc(both_rx) + self.down(self.gate_up(both_rx))
@@ -96,7 +96,8 @@ class DraftHeadFiles:
     def __init__(self, path: Path) -> None:
         """Raises ConfigError when a file is missing or damaged, or does not hold a draft head."""
         self.path = path
-        self.config = _read_config(path / "config.json")
+        self._fields = Fields(read_json(path / "config.json"), str(path / "config.json"))
+        self.config = _read_config(self._fields)
         self._tensors = SafetensorsFiles(path)
         wanted = {*self.config.tensor_shapes, DRAFT_TO_TARGET}
         found = set(self._tensors.tensor_names())
@@ -109,6 +110,11 @@ class DraftHeadFiles:
     @property
     def name(self) -> str:
         return self.path.resolve().name
+
+    @property
+    def made_for(self) -> str:
+        """Name of its target."""
+        return self._fields.text("made_for", "")
 
     def tensor(self, name: str) -> torch.Tensor:
         """Raises ConfigError for one of the wrong shape or type."""
@@ -146,11 +152,11 @@ class DraftHeadFiles:
 def is_draft_head(path: Path) -> bool:
     """Whether the directory says that it holds one."""
     config = path.expanduser() / "config.json"
-    return config.is_file() and read_json(config).get("model_type") == MODEL_TYPE
+    return config.is_file() and read_json(config).get("model_type") == DRAFT_HEAD
 
 
-def _read_config(path: Path) -> DraftHeadConfig:
-    fields = Fields(read_json(path), str(path))
+def _read_config(fields: Fields) -> DraftHeadConfig:
+    """Raises ConfigError."""
     config = DraftHeadConfig(
         hidden_size=fields.integer("hidden_size"),
         intermediate_size=fields.integer("intermediate_size"),
@@ -160,7 +166,7 @@ def _read_config(path: Path) -> DraftHeadConfig:
     )
     sizes = config.hidden_size, config.intermediate_size, config.draft_vocab_size
     if min(sizes) < 1 or config.draft_vocab_size > config.vocab_size:
-        raise ConfigError(f"the sizes in {path} cannot be those of a draft head: {config}")
+        raise ConfigError(f"the sizes in {fields.source} cannot be those of a draft head: {config}")
     return config
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import ConfigError
-from .config import ModelConfig, RopeConfig, RopeScaling
+from .config import DRAFT_HEAD, ModelConfig, RopeConfig, RopeScaling
 from .fields import Fields
 
 ARCHITECTURES = (
@@ -88,14 +88,15 @@ def stretched_context(rope: RopeConfig, max_position_embeddings: int) -> int:
 
 
 def _architecture(fields: Fields) -> str:
-    named = fields.get("architectures") or [_BY_MODEL_TYPE.get(fields.get("model_type") or "")]
-    if fields.get("model_type") == "draft_head":
+    model_type = fields.text("model_type", "")
+    if model_type == DRAFT_HEAD:
         raise ConfigError(
             f"{fields.source} describes a draft head, which guesses for another model: give it as "
             "--speculative-model, beside its target"
         )
+    named = fields.get("architectures") or [_BY_MODEL_TYPE.get(model_type)]
     if not isinstance(named, list) or named[0] not in ARCHITECTURES:
-        shown = fields.get("architectures") or f"model_type {fields.get('model_type')!r}"
+        shown = fields.get("architectures") or f"model_type {model_type!r}"
         raise ConfigError(
             f"{fields.source} describes {shown}, which is not supported; "
             f"supported are {', '.join(ARCHITECTURES)}"

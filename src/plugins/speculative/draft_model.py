@@ -46,11 +46,6 @@ class DraftModelSpeculator:
             )
         self._model = support.load_draft_model(Path(self._path))
 
-    @property
-    def needs_hidden_states(self) -> bool:
-        """Whether it is a head."""
-        return self._model is not None and self._model.needs_hidden_states
-
     @hookimpl
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         assert self._model is not None, "the engine calls prepare first"

@@ -94,6 +94,13 @@ def ask(
     return listener.guesses
 
 
+def needs_hidden_states(given: object) -> bool:
+    """Whether it says so, once it is prepared."""
+    host = load_host(KIND, fresh(given))
+    prepare(host)
+    return host.speculator is not None and host.speculator.needs_hidden_states
+
+
 def prepare(
     host: PluginHost, *, hidden_overwritten: bool = True
 ) -> Callable[[ProposalBatch], Sequence[Draft]]:

@@ -30,8 +30,17 @@ def hidden_states_given(
     if not hook.needs_hidden_states:
         return hook.propose
 
+    num_known: dict[str, int] = {}
+
     def propose(batch: ProposalBatch) -> Sequence[Draft]:
-        hidden = [simulated_hidden_states(request.token_ids) for request in batch.requests]
+        for request_id in (*batch.ended, *batch.started):
+            num_known.pop(request_id, None)
+        hidden = []
+        for request in batch.requests:
+            known = len(request.token_ids)
+            before = num_known.get(request.request_id, known - 1)
+            hidden.append(simulated_hidden_states(request.token_ids, known - before))
+            num_known[request.request_id] = known
         pairs = zip(batch.requests, hidden, strict=True)
         drafts = hook.propose(replace(batch, requests=[_with(r, h_ne) for r, h_ne in pairs]))
         for hidden_ne in hidden if overwritten else ():
@@ -41,12 +50,13 @@ def hidden_states_given(
     return propose
 
 
-def simulated_hidden_states(token_ids: Sequence[int]) -> torch.Tensor:
-    """float32 [n, e] of the tokens before the last n, for an n that follows from them, too."""
+def simulated_hidden_states(token_ids: Sequence[int], num_new: int) -> torch.Tensor:
+    """float32 [n, e] of the tokens before the last n, all of the `num_new` ones or fewer: several steps
+    may have brought these."""
     import torch
 
     end = len(token_ids)
-    num_rows = min(1 + end % _MOST_ROWS, end - 1)
+    num_rows = max(1, min(num_new, 1 + end % _MOST_ROWS))
     rows = []
     for place in range(end - num_rows, end):
         seen = repr(token_ids[max(0, place - _NUM_SEEN) : place])

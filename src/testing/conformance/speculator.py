@@ -13,7 +13,7 @@ import pytest
 
 from ...core.speculation import Draft, ProposalBatch
 from . import speculating_engine as engine
-from .guessing import KIND, Guess, ask, prepare
+from .guessing import KIND, Guess, ask, needs_hidden_states, prepare
 from .hosting import fresh, load_host
 from .proposal_lives import end_of, one_life, only, random_calls
 from .reporting import report_time
@@ -73,6 +73,8 @@ class SpeculatorConformance:
     def test_hidden_states_are_not_kept(self, speculative_method: object) -> None:
         """The next step overwrites them; what the speculator wants to keep, it copies."""
         _skip_if_by_chance(speculative_method)
+        if not needs_hidden_states(speculative_method):
+            pytest.skip("it needs no hidden states")
         calls = random_calls()
         kept = _drafts(ask(speculative_method, calls, hidden_overwritten=False))
         _compare(kept, _drafts(ask(speculative_method, calls)), "after old hidden states were lost")

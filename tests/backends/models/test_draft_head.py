@@ -45,7 +45,7 @@ def test_it_computes_what_the_files_say(path: Path) -> None:
     )
     w = load_file(path / "model.safetensors")
     state, embedded = torch.randn(2, 5, SIZE, generator=torch.Generator().manual_seed(1))
-    found = head.go_on(state, embedded)
+    found = head.advance(state, embedded)
     both = torch.cat((unit(state), unit(embedded)), dim=1)
     gate, up = both @ w["mlp.gate_proj.weight"].T, both @ w["mlp.up_proj.weight"].T
     right = both @ w["fc.weight"].T

@@ -44,6 +44,13 @@ def test_the_model_type_stands_in_for_missing_architectures() -> None:
     assert from_hf_config(config | {"model_type": "qwen3"}).architecture == "Qwen3ForCausalLM"
     with pytest.raises(ConfigError, match=r"model_type 'gpt2'.*supported are LlamaForCausalLM"):
         from_hf_config(config | {"model_type": "gpt2"})
+    with pytest.raises(ConfigError, match=r"model_type in config.json must be a string"):
+        from_hf_config(config | {"model_type": ["llama"]})
+
+
+def test_a_draft_head_is_no_model() -> None:
+    with pytest.raises(ConfigError, match=r"a draft head, which guesses for another model"):
+        from_hf_config({"model_type": "draft_head"})
 
 
 def test_rope_of_transformers_4_and_5_mean_the_same() -> None:
