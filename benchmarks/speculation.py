@@ -2,8 +2,9 @@
 
 For each workload and batch all contenders answer the same prompts in turn, in an order that changes
 from round to round; a figure is the median over the rounds of a contender's speed divided by that
-without speculation in the same round. Prompts are in the prefix cache of every contender, so what
-is measured is decoding.
+without speculation in the same round. Two engines do without, the first and the last one: the mean of
+both is what others are divided by, and how far the two are apart is what chance alone does. Prompts
+are in the prefix cache of every contender, so what is measured is decoding.
 
 A small model loops when it is greedy, and a loop is easy to guess: each answer is cut where its
 first 20-gram begins a second time (found once, without speculation).
@@ -28,6 +29,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from tokenmill import AsyncEngine, OutputKind, SamplingParams
 
+WITHOUT = ("off", "off again")
 LOOP = 20
 """Tokens; an answer that repeats so many in a row is going round in circles."""
 MIN_LEN = 16
@@ -148,15 +150,16 @@ async def run(engine: AsyncEngine, works: Sequence[Work], batch: int) -> Round:
 
 async def compare(args: argparse.Namespace) -> dict[str, dict[str, dict[str, object]]]:
     """Figures by workload and batch, then contender."""
-    contenders: dict[str, dict[str, Any]] = {"off": {}}
+    first, last = WITHOUT
+    contenders: dict[str, dict[str, Any]] = {first: {}}
     contenders["ngram"] = {"speculative_method": "ngram"}
     if args.speculative_model:
         contenders["draft-model"] = {"speculative_model": args.speculative_model}
-    for name, options in contenders.items():
-        if name != "off":
-            options["speculative_adaptive"] = not args.fixed
-            if args.num_speculative_tokens:
-                options["num_speculative_tokens"] = args.num_speculative_tokens
+    for options in list(contenders.values())[1:]:
+        options["speculative_adaptive"] = not args.fixed
+        if args.num_speculative_tokens:
+            options["num_speculative_tokens"] = args.num_speculative_tokens
+    contenders[last] = {}
     common = {"dtype": args.dtype, "disable_log_stats": True, "kv_cache_memory": 512 << 20}
     rng = random.Random(args.seed)
     workloads = {"copying": copying(rng), "chat": chatting(rng)}
@@ -168,23 +171,32 @@ async def compare(args: argparse.Namespace) -> dict[str, dict[str, dict[str, obj
         }
         parts = [(name, batch) for name in args.workloads for batch in args.batches]
         works = {
-            name: await prepare(engines["off"], workloads[name], args) for name in args.workloads
+            name: await prepare(engines[first], workloads[name], args) for name in args.workloads
         }
         for name, batch in tqdm(parts, desc="workloads", disable=None):
             rounds = await measure(engines, works[name], batch, args.rounds)
+            without = mean_speeds([rounds[contender] for contender in WITHOUT])
             found[f"{name}, batch {batch}"] = {
-                contender: describe(own, rounds["off"]) for contender, own in rounds.items()
+                contender: describe(own, without) for contender, own in rounds.items()
             }
     return found
 
 
-def describe(own: Sequence[Round], off: Sequence[Round]) -> dict[str, object]:
+def mean_speeds(contenders: Sequence[Sequence[Round]]) -> list[float]:
+    """Tokens per second of each round."""
+    return [
+        sum(one.tokens_per_second for one in same) / len(same)
+        for same in zip(*contenders, strict=True)
+    ]
+
+
+def describe(own: Sequence[Round], without: Sequence[float]) -> dict[str, object]:
     drafted = sum(r.num_draft_tokens for r in own)
     accepted = sum(r.num_accepted_tokens for r in own)
     return {
         "tokens_per_second": summarize([r.tokens_per_second for r in own]),
         "speedup": summarize(
-            [r.tokens_per_second / o.tokens_per_second for r, o in zip(own, off, strict=True)]
+            [r.tokens_per_second / speed for r, speed in zip(own, without, strict=True)]
         ),
         "num_draft_tokens": drafted,
         "acceptance_rate": round(accepted / drafted, 4) if drafted else None,

@@ -90,13 +90,17 @@ def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.Mo
     assert suite.device is not AttentionConformance.device
 
 
-def test_the_speculative_method_passes_the_kit(packages: Packages) -> None:
-    [code] = [code for code in MODULES if "speculative_method" in code]
+@pytest.mark.parametrize("name", ["phrases", "similar"])
+def test_the_speculative_methods_pass_the_kit(name: str, packages: Packages) -> None:
+    [code] = [code for code in MODULES if f'speculative_method("{name}"' in code]
     subject = subjects(packages, code)["speculative_method"]
     suite = SpeculatorConformance()
     suite.test_every_request_gets_one_draft(subject.make)
     suite.test_no_draft_is_longer_than_asked(subject.make)
     suite.test_each_request_is_guessed_for_on_its_own(subject.make)
+    suite.test_nothing_is_kept_of_ended_requests(subject.make)
+    if name == "similar":
+        suite.test_hidden_states_are_not_kept(subject.make)
 
 
 def test_the_options_are_understood(packages: Packages) -> None:

@@ -22,6 +22,9 @@ _ENGINE_FLAGS = (
     "plugins_file",
 )
 
+_FEW_MEASURED = 500
+"""Drafts; fewer tell nothing."""
+
 
 def add_parser(subparsers: Any) -> None:
     """Register the command and its verb."""
@@ -56,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
     make.add_argument(
         "--tokens", type=int, metavar="N", help="tokens of text to learn from (default: 120000)"
     )
-    make.add_argument("--steps", type=int, metavar="N", help="training steps (default: 400)")
+    make.add_argument("--steps", type=int, metavar="N", help="training steps (default: 800)")
     make.add_argument("--seed", type=int, metavar="N", help="of everything random (default: 0)")
     make.add_argument(
         "--prompts", type=Path, metavar="FILE", help="prompts, one a line (default: built-in ones)"
@@ -93,4 +96,6 @@ def _make(args: argparse.Namespace) -> int:
         f"{made.after.greedy:.1%} of greedy ones ({made.before.greedy:.1%} before training), "
         f"{made.after.sampled:.1%} at temperature {made.temperature:g} ({made.before.sampled:.1%})"
     )
+    if made.after.num_measured < _FEW_MEASURED:
+        print("that is too little text to learn from, or to measure with: give it more --tokens")
     return 0

@@ -57,7 +57,7 @@ class DraftRecipe:
     """How many tokens get logits; 0: all."""
     num_tokens: int = 120_000
     """Of the target's text."""
-    num_steps: int = 400
+    num_steps: int = 800
     """Of training; 0 keeps layers as they are in the target, and a head as least squares fit it."""
     max_len: int = 256
     """Most tokens of a prompt with its answer."""

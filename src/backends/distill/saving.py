@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,18 @@ _OF_LLAMA3 = ("low_freq_factor", "high_freq_factor")
 
 
 def check_output(path: Path) -> None:
-    """Raises ConfigError unless the directory is new or empty: nothing is ever overwritten."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"{path} exists already: name a new directory")
+    """Raises ConfigError unless the directory is new or empty, as nothing is ever overwritten, and can
+    be written: that is known before minutes of work, not after them."""
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(f"{path} exists already and is not empty: name a new directory")
+        is_new = not path.exists()
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+        if is_new:
+            path.rmdir()
+    except OSError as error:
+        raise _not_written(path, error) from error
 
 
 def save_draft(

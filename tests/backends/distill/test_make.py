@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenmill.api.cli import main
 from tokenmill.assembly import build_parts, make_draft_model
 from tokenmill.backends.distill.make import DraftRecipe, MadeDraft
+from tokenmill.backends.executor import ModelExecutor
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
 from tokenmill.backends.weights.safetensors_files import SafetensorsFiles
@@ -37,7 +38,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make(target: Path, output: Path, **recipe: object) -> MadeDraft:
     config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=200)
-    file = output.parent / "prompts.txt"
+    file = target.parent / "prompts.txt"
     file.write_text(PROMPTS)
     return make_draft_model(config, output, ignore_progress, prompts_file=file, **FAST | recipe)
 
@@ -140,8 +141,17 @@ def test_an_answer_that_is_not_a_number_is_left_out(
 def test_nothing_is_overwritten(target: Path, tmp_path: Path) -> None:
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="exists already: name a new directory"):
+    with pytest.raises(ConfigError, match="exists already and is not empty: name a new directory"):
         make(target, tmp_path / "draft")
+
+
+def test_what_cannot_be_written_is_refused_before_any_work(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(ModelExecutor, "from_checkpoint")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be written to .*file.draft: .*Not a directory"):
+        make(target, tmp_path / "file" / "draft")
 
 
 def test_a_draft_must_be_smaller_than_its_target(target: Path, tmp_path: Path) -> None:
