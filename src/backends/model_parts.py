@@ -98,17 +98,22 @@ def load_parts(
         dtype=spec.dtype,
         device=spec.device,
         progress=progress,
-        projections=choose_projections(checkpoint.config.hidden_act, config, spec, progress),
+        projections=choose_projections(
+            checkpoint.config.hidden_act,
+            spec,
+            keeps_quantized=config.dtype == "auto",
+            progress=progress,
+        ),
     )
     return ModelParts(spec=spec, decoder=decoder, attention=attention_backend(spec))
 
 
 def choose_projections(
-    hidden_act: str, config: EngineConfig, spec: AttentionSpec, progress: Progress
+    hidden_act: str, spec: AttentionSpec, *, keeps_quantized: bool, progress: Progress
 ) -> Projections | None:
     """Native ones for bfloat16 on a CPU; None: torch's. float32 stays with torch, the reference."""
     if spec.device.type != "cpu" or spec.dtype is not torch.bfloat16:
         return None
     from .cpu.projections import native_projections
 
-    return native_projections(hidden_act, keeps_quantized=config.dtype == "auto", progress=progress)
+    return native_projections(hidden_act, keeps_quantized=keeps_quantized, progress=progress)

@@ -143,7 +143,7 @@ class DraftSupport:
                 consequence="if their weights differ, hardly a guess will be right",
             )
         spec = choose_spec(self._target, self._config, self._backend)
-        makes = choose_projections(HIDDEN_ACT, self._config, spec, self._progress)
+        makes = choose_projections(HIDDEN_ACT, spec, keeps_quantized=True, progress=self._progress)
         head = files.load(
             makes or TorchProjections(HIDDEN_ACT), dtype=spec.dtype, device=spec.device
         )

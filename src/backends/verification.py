@@ -60,13 +60,15 @@ def try_drafts(
     p_nv = _target_probs(logits_rv, trials)
     positions_n = positions_r.index_select(0, trials.rows_n)
     is_accepted_n = _accept(p_nv, q_nv, drafts_n, trials, positions_n)
+    token_ids_r[trials.rows_n] = drafts_n
+    if not p_nv.is_cuda and is_accepted_n.all():  # to ask a GPU would make it wait
+        return
     first_s, is_rejected_s = _first_rejected(is_accepted_n, trials)
     residual_sv = residual(
         p_nv.index_select(0, first_s), q_nv.index_select(0, first_s), drafts_n[first_s]
     )
     noise_s = uniform(trials.seeds_n[first_s], positions_n[first_s])
     others_s = draw(residual_sv, noise_s)
-    token_ids_r[trials.rows_n] = drafts_n
     token_ids_r[trials.rows_n[first_s]] = torch.where(is_rejected_s, others_s, drafts_n[first_s])
 
 
@@ -77,6 +79,8 @@ def residual(p_sv: torch.Tensor, q_sv: torch.Tensor, rejected_s: torch.Tensor) -
     rejected_s1 = rejected_s.unsqueeze(1)
     left_sv.scatter_(1, rejected_s1, 0.0)
     is_left_s1 = left_sv.amax(dim=1, keepdim=True) > 0
+    if not left_sv.is_cuda and is_left_s1.all():
+        return left_sv
     return torch.where(is_left_s1, left_sv, p_sv.scatter(1, rejected_s1, 0.0))
 
 

@@ -16,16 +16,21 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import quantize
 
 from ...core.errors import ConfigError
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, check_draft_vocabulary
+from ..weights.quantized import QuantizedMatrix
 from ..weights.safetensors_files import SafetensorsFiles, read_json
 from .config import DRAFT_HEAD
 from .decoder import RMSNorm
 from .fields import Fields
-from .projections import Projection, Projections
+from .projections import Projection, Projections, Weights
 
 HIDDEN_ACT = "silu"
+_KIND = GGMLQuantizationType.Q8_0
+_BLOCK_SIZE = GGML_QUANT_SIZES[_KIND][0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +140,21 @@ class DraftHeadFiles:
         )
 
     def load(self, makes: Projections, *, dtype: torch.dtype, device: torch.device) -> DraftHead:
-        """The head, in `dtype` on `device`."""
+        """The head, in `dtype` on `device`; matrices in 8 bits where such are computed with: a guess
+        takes as long as its weights take to be read, and need not be exact."""
 
-        def take(*names: str) -> torch.Tensor:
-            return torch.cat([self.tensor(f"{name}.weight") for name in names]).to(device, dtype)
+        def take(*names: str) -> Weights:
+            weights = torch.cat([self.tensor(f"{name}.weight") for name in names])
+            if makes.keeps(_KIND) and weights.shape[1] % _BLOCK_SIZE == 0:
+                return QuantizedMatrix(quantize(weights.float().numpy(), _KIND), _KIND)
+            return weights.to(device, dtype)
 
+        norm = self.tensor("norm.weight").to(device, dtype)
         return DraftHead(
             fc=makes.linear(take("fc"), None),
             gate_up=makes.gate_up(take("mlp.gate_proj", "mlp.up_proj"), None),
             down=makes.linear(take("mlp.down_proj"), None),
-            norm=RMSNorm(take("norm"), self.config.rms_norm_eps),
+            norm=RMSNorm(norm, self.config.rms_norm_eps),
             lm_head=makes.head(take("lm_head")),
         )
 
