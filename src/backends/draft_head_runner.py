@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,33 @@ from ..core.speculation import Draft, ProposalBatch
 from .draft_passes import DraftPasses, longest_first
 from .models.draft_head import DraftHead
 from .request_state import RequestState
+
+
+class HeadModel(Protocol):
+    """A head, for all rows of a pass."""
+
+    def step(
+        self, state_re: torch.Tensor, token_ids_r: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The states [r, e] after one token more, and the logits [r, d], float32, of the tokens that
+        follow. `state_re` is contiguous, and may be overwritten."""
+        ...
+
+
+class TorchHead:
+    """A head computed by torch, or whatever its products are computed by."""
+
+    def __init__(self, head: DraftHead, embedding_ve: torch.Tensor) -> None:
+        """The embedding is the target's."""
+        self._head = head
+        self._embedding_ve = embedding_ve
+
+    def step(
+        self, state_re: torch.Tensor, token_ids_r: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See HeadModel."""
+        state_re = self._head.advance(state_re, F.embedding(token_ids_r, self._embedding_ve))
+        return state_re, self._head.logits(state_re)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +64,12 @@ class DraftHeadRunner:
 
     def __init__(
         self,
-        head: DraftHead,
-        embedding_ve: torch.Tensor,
+        model: HeadModel,
         passes: DraftPasses,
         states: Mapping[str, RequestState],
     ) -> None:
-        """The embedding and the states are the target's, the latter as they change."""
-        self._head = head
-        self._embedding_ve = embedding_ve
+        """`states` are those of the target's runner, as they change."""
+        self._model = model
         self._passes = passes
         self._states = states
 
@@ -54,23 +80,21 @@ class DraftHeadRunner:
         rows = _rows(batch, self._states)
         if not rows:
             return drafts
-        last = [row.state.token_ids[-1] for row in rows]
-        device = self._embedding_ve.device
-        token_ids_r = torch.tensor(last).to(device, non_blocking=True)
-        state_re = self._advance(torch.stack([row.hidden_e for row in rows]), token_ids_r)
+        state_re = torch.stack([row.hidden_e for row in rows])
+        last_r = torch.tensor([row.state.token_ids[-1] for row in rows])
+        state_re, logits_rd = self._model.step(
+            state_re, last_r.to(state_re.device, non_blocking=True)
+        )
 
         def next_logits(index: int, token_ids_r: torch.Tensor) -> torch.Tensor:
             nonlocal state_re
-            state_re = self._advance(state_re[: len(token_ids_r)], token_ids_r)
-            return self._head.logits(state_re)
+            state_re, logits_rd = self._model.step(state_re[: len(token_ids_r)], token_ids_r)
+            return logits_rd
 
-        found = self._passes.draft(rows, self._head.logits(state_re), next_logits)
+        found = self._passes.draft(rows, logits_rd, next_logits)
         for row, draft in zip(rows, found, strict=True):
             drafts[row.place] = draft
         return drafts
-
-    def _advance(self, state_re: torch.Tensor, token_ids_r: torch.Tensor) -> torch.Tensor:
-        return self._head.advance(state_re, F.embedding(token_ids_r, self._embedding_ve))
 
 
 def _rows(batch: ProposalBatch, states: Mapping[str, RequestState]) -> list[_Row]:

@@ -10,7 +10,7 @@ import torch
 from ..core.log import get_logger
 from ..core.speculation import Draft, ProposalBatch
 from .attention.base import AttentionSpec
-from .draft_head_runner import DraftHeadRunner
+from .draft_head_runner import DraftHeadRunner, HeadModel, TorchHead
 from .draft_passes import DraftPasses
 from .draft_runner import DraftParts, DraftRunner
 from .drawing import LogitsReading
@@ -130,7 +130,8 @@ class LoadedDraftHead:
             device=self._spec.device,
             read=target.read_logits,
         )
-        self._runner = DraftHeadRunner(self._head, target.embedding_ve, passes, target.states)
+        model = self._one_call(target.embedding_ve) or TorchHead(self._head, target.embedding_ve)
+        self._runner = DraftHeadRunner(model, passes, target.states)
         log.info(
             "draft_model_loaded",
             model=self.name,
@@ -141,6 +142,14 @@ class LoadedDraftHead:
             weights_mib=self._head.num_bytes >> 20,
             kv_cache_mib=0,
         )
+
+    def _one_call(self, embedding_ve: torch.Tensor) -> HeadModel | None:
+        """A whole pass in one native call, where every part of the head is native."""
+        if embedding_ve.device.type != "cpu":
+            return None
+        from .cpu.draft_head_call import make_draft_head_call
+
+        return make_draft_head_call(self._head, embedding_ve)
 
     def stop(self) -> None:
         """Let go of the target."""

@@ -24,10 +24,10 @@ from .step_costs import StepCosts
 
 LEVELS = 32
 """Acceptance probabilities are told apart in so many steps."""
-REQUEST_MEMORY = 0.9
+REQUEST_MEMORY = 0.95
 """What an observation of a request is worth after the next one."""
 ENGINE_MEMORY = 0.98
-PRIOR_WEIGHT = 3.0
+PRIOR_WEIGHT = 8.0
 """Observations that the engine-wide acceptance counts for in a request's estimate."""
 FIRST_ACCEPTANCE = 0.6
 FIRST_WEIGHT = 4.0

@@ -1,0 +1,83 @@
+"""A draft head in one native call computes what the same head computes product by product."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tokenmill.backends.cpu.draft_head_call import make_draft_head_call
+from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.projections import NativeProjections
+from tokenmill.backends.draft_head_runner import TorchHead
+from tokenmill.backends.models.draft_head import HIDDEN_ACT, DraftHead, DraftHeadFiles
+from tokenmill.backends.models.projections import TorchProjections
+
+from ..tiny import CPU
+from ..tiny_checkpoints import TARGET, write_head
+
+SIZE = TARGET.hidden_size
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> DraftHeadFiles:
+    return DraftHeadFiles(write_head(tmp_path / "head", TARGET, 3, inner=64))
+
+
+def load(files: DraftHeadFiles, library: Library, *, keeps_quantized: bool) -> DraftHead:
+    makes = NativeProjections(library, HIDDEN_ACT, keeps_quantized=keeps_quantized)
+    return files.load(makes, dtype=torch.bfloat16, device=CPU)
+
+
+def inputs(num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """State, tokens, and an embedding."""
+    noise = torch.Generator().manual_seed(num_rows)
+    state_re = 3 * torch.randn(num_rows, SIZE, generator=noise).bfloat16()
+    token_ids_r = torch.randint(TARGET.vocab_size, (num_rows,), generator=noise)
+    return state_re, token_ids_r, torch.randn(TARGET.vocab_size, SIZE, generator=noise).bfloat16()
+
+
+@pytest.mark.parametrize("keeps_quantized", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 33])
+def test_it_is_near_the_head_product_by_product(
+    num_rows: int, keeps_quantized: bool, files: DraftHeadFiles, library: Library
+) -> None:
+    state_re, token_ids_r, embedding_ve = inputs(num_rows)
+    head = load(files, library, keeps_quantized=keeps_quantized)
+    call = make_draft_head_call(head, embedding_ve)
+    assert call is not None
+    one_by_one = TorchHead(head, embedding_ve)
+    for tokens_r in (token_ids_r, token_ids_r.flip(0)):  # the second goes on from the first
+        right_re, right_rd = one_by_one.step(state_re, tokens_r)
+        found_re, found_rd = call.step(state_re.clone(), tokens_r)
+        for found, right in ((found_re, right_re), (found_rd, right_rd)):
+            assert found.shape == right.shape and found.dtype is right.dtype
+            assert (found - right).abs().max() < 0.03 * right.float().std()
+        state_re = right_re
+
+
+def test_fewer_rows_go_on_where_they_are(files: DraftHeadFiles, library: Library) -> None:
+    state_re, token_ids_r, embedding_ve = inputs(5)
+    call = make_draft_head_call(load(files, library, keeps_quantized=False), embedding_ve)
+    assert call is not None
+    state_re, _ = call.step(state_re, token_ids_r)
+    alone_re, alone_rd = call.step(state_re[:2].clone(), token_ids_r[:2])
+    rest_re = state_re[2:].clone()
+    found_re, found_rd = call.step(state_re[:2], token_ids_r[:2])
+    assert torch.equal(found_re, alone_re) and torch.equal(found_rd, alone_rd)
+    assert torch.equal(state_re[2:], rest_re)
+
+
+def test_eight_bits_are_near_sixteen(files: DraftHeadFiles, library: Library) -> None:
+    state_re, token_ids_r, embedding_ve = inputs(7)
+    logits = []
+    for keeps_quantized in (False, True):
+        head = load(files, library, keeps_quantized=keeps_quantized)
+        logits.append(TorchHead(head, embedding_ve).step(state_re, token_ids_r)[1])
+    assert 0 < (logits[0] - logits[1]).abs().max() < 0.1 * logits[0].std()
+
+
+def test_there_is_none_for_products_of_torch_s(files: DraftHeadFiles) -> None:
+    head = files.load(TorchProjections(HIDDEN_ACT), dtype=torch.bfloat16, device=CPU)
+    assert make_draft_head_call(head, inputs(1)[2]) is None
