@@ -32,7 +32,7 @@ PRIOR_WEIGHT = 8.0
 FIRST_ACCEPTANCE = 0.6
 FIRST_WEIGHT = 4.0
 """The engine-wide estimate begins as if so many had been observed."""
-MARGIN = 1.15
+MARGIN = 1.2
 """A token must be worth so many times its price: estimates err, and off is never slower than off."""
 PRICED_STEPS = 8
 """Prices are told again after so many steps, and when the number of requests changes."""

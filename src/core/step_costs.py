@@ -22,7 +22,7 @@ PASS_MEMORY, PASS_OUTLIER = 256, 64.0
 what comes after them has to bring that in."""
 STALE_STEPS = 2048
 """What was not measured for so many steps is measured anew: contexts grow, machines get busy."""
-BASE_STALE_STEPS = 256
+BASE_STALE_STEPS = 96
 """The same for steps without drafts, which every comparison rests on."""
 QUIET_STEPS = 4
 """So many steps without drafts are measured then: the first ones still pay for drafts before."""
