@@ -18,7 +18,7 @@ from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.plan import StepPlan
 from tokenmill.core.sampling_params import SamplingParams
 
-from .drafting import serve
+from .drafting import Serving, serve
 from .models.dense import compute_logits, ignore_progress
 from .tiny import CPU, make_prompt
 from .tiny_checkpoints import DRAFT, TARGET, write_model
@@ -61,19 +61,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+def check_greedy(served: Serving, setting: str, expected: list[tuple[int, ...]]) -> None:
+    """The answers are those without drafts, and what the setting is there for took place."""
+    assert served.token_ids == expected
+    assert served.num_drafts > 0 or setting == "adaptive"  # which may find that drafts do not pay
+    if SETTINGS[setting]["num_gpu_blocks_override"] == 16:
+        assert served.num_preemptions > 0
+    if setting == "swap":
+        assert served.num_swap_ins > 0
+
+
 @pytest.mark.parametrize("draft", ["alike", "other", "same"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_greedy_answers_are_those_without_a_draft_model(
     setting: str, draft: str, models: dict[str, Path], expected: list[tuple[int, ...]]
 ) -> None:
-    options = SETTINGS[setting]
-    served = serve(models["target"], models[draft], PROMPTS, GREEDY, **options)
-    assert served.token_ids == expected
-    assert served.num_drafts > 0 or setting == "adaptive"  # which may find that drafts do not pay
-    if options["num_gpu_blocks_override"] == 16:
-        assert served.num_preemptions > 0
-    if setting == "swap":
-        assert served.num_swap_ins > 0
+    served = serve(models["target"], models[draft], PROMPTS, GREEDY, **SETTINGS[setting])
+    check_greedy(served, setting, expected)
     if draft == "same":  # wherever its half of a block came from, each guess was right
         assert served.num_accepted == served.num_drafts
 
