@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Self
 
 import psutil
@@ -27,8 +26,7 @@ from .models.decoder import Decoder
 from .runner import ModelRunner
 from .speculation_support import DraftSupport, Speculation
 from .warmup import measure_gpu_memory
-from .weights.checkpoint import Checkpoint, open_checkpoint
-from .weights.default_model import find_default_model
+from .weights.checkpoint import Checkpoint
 
 log = get_logger("model")
 
@@ -58,31 +56,6 @@ class ModelExecutor:
         self._drafts = drafts
 
     @classmethod
-    def load(
-        cls,
-        config: EngineConfig,
-        attention_backend: AttentionChoice,
-        progress: Progress,
-        *,
-        swaps: bool = False,
-        speculation: Speculation | None = None,
-    ) -> Self:
-        """Open the model, check what can be checked, then read the weights.
-
-        `swaps` sets host memory aside for swapped requests; `speculation` guesses tokens. Raises ConfigError for a model,
-        device, precision, memory or draft model that cannot work.
-        """
-        path = Path(config.model) if config.model else find_default_model()
-        return cls.from_checkpoint(
-            open_checkpoint(path),
-            config,
-            attention_backend,
-            progress,
-            swaps=swaps,
-            speculation=speculation,
-        )
-
-    @classmethod
     def from_checkpoint(
         cls,
         checkpoint: Checkpoint,
@@ -93,7 +66,11 @@ class ModelExecutor:
         swaps: bool = False,
         speculation: Speculation | None = None,
     ) -> Self:
-        """As `load`, for a checkpoint that is open already."""
+        """Check what can be checked, then read the weights.
+
+        `swaps` sets host memory aside for swapped requests; `speculation` guesses tokens. Raises
+        ConfigError for a model, device, precision, memory or draft model that cannot work.
+        """
         started = time.monotonic()
         backend: type[AttentionBackend] = as_one(attention_backend)
         _build_native_library(config, backend, progress)

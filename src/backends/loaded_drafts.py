@@ -15,7 +15,8 @@ from .draft_passes import DraftPasses
 from .draft_runner import DraftParts, DraftRunner
 from .drawing import LogitsReading
 from .model_parts import ModelParts
-from .models.draft_head import DraftHead, DraftHeadFiles
+from .models.draft_head import DraftHead
+from .models.draft_head_files import DraftHeadFiles
 from .request_state import RequestState
 from .runner import LayeredModel
 from .weights.checkpoint import Checkpoint

@@ -21,7 +21,8 @@ from .attention.base import AttentionBackend
 from .draft_runner import DraftRunner
 from .loaded_drafts import LoadedDraftHead, LoadedDraftModel, RunningTarget
 from .model_parts import choose_projections, choose_spec, load_parts
-from .models.draft_head import HIDDEN_ACT, DraftHeadFiles, is_draft_head
+from .models.draft_head import HIDDEN_ACT
+from .models.draft_head_files import DraftHeadFiles, is_draft_head
 from .models.projections import TorchProjections
 from .text.load import load_tokenizer
 from .text.tokenizer import HFTokenizer

@@ -119,8 +119,8 @@ class EngineConfig:
     )
     speculative_model: str | None = _knob(
         None,
-        "draft head, or smaller model with the same vocabulary, that guesses: directory or .gguf file; implies "
-        "the method draft-model",
+        "draft head, or smaller model with the same vocabulary, that guesses: directory or .gguf "
+        "file; implies the method draft-model",
     )
     num_speculative_tokens: int | None = _knob(
         None, "most tokens to guess for a request in a step, 1 to 16; default: 5"

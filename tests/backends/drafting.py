@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.backends.executor import ModelExecutor
+from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.admission import make_requests
 from tokenmill.core.async_engine import EngineParts, fit_max_model_len, make_core
 from tokenmill.core.config import EngineConfig
@@ -103,7 +104,8 @@ def serve(
     config = EngineConfig(model=str(model), **common | speculation | options)
     plugins = PluginHost.load(config)
     overheard = None if plugins.speculator is None else Overheard(plugins.speculator)
-    executor = ModelExecutor.load(
+    executor = ModelExecutor.from_checkpoint(
+        open_checkpoint(model),
         config,
         plugins.attention_backend,
         ignore_progress,

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from tokenmill.assembly import make_draft_model
 from tokenmill.backends.cpu.library import load_library
-from tokenmill.backends.models.draft_head import HIDDEN_ACT, DraftHeadFiles
+from tokenmill.backends.models.draft_head import HIDDEN_ACT
+from tokenmill.backends.models.draft_head_files import DraftHeadFiles
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.projections import TorchProjections
 from tokenmill.backends.weights.checkpoint import open_checkpoint

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from tokenmill.assembly import build_parts
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.executor import ModelExecutor, _build_native_library
@@ -174,7 +175,7 @@ def test_native_libraries_that_may_be_needed_are_built_where_progress_is_seen(
 def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
     config = EngineConfig(model=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match=r"no model at .*nothing"):
-        ModelExecutor.load(config, TorchAttention, ignore_progress)
+        build_parts(config, ignore_progress)
 
 
 class Recorder(logging.Handler):

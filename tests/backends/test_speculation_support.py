@@ -15,6 +15,7 @@ import torch
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.executor import ModelExecutor
 from tokenmill.backends.kv_cache import bytes_per_block
+from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.speculation import (
@@ -60,8 +61,13 @@ def load(target: Path, *drafts: Path, swaps: bool = False, **options: object) ->
     config = EngineConfig.from_options(
         **{"model": str(target), "device": "cpu", "dtype": "float32"} | options
     )
-    return ModelExecutor.load(
-        config, TorchAttention, ignore_progress, swaps=swaps, speculation=Wanting(*drafts)
+    return ModelExecutor.from_checkpoint(
+        open_checkpoint(target),
+        config,
+        TorchAttention,
+        ignore_progress,
+        swaps=swaps,
+        speculation=Wanting(*drafts),
     )
 
 
@@ -147,7 +153,9 @@ def test_a_closed_executor_lets_go_of_both_models(
     drafts = {"none": [], "model": [draft], "head": [write_head(tmp_path / "head", TARGET, 2)]}
     config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=4)
     speculator = Wanting(*drafts[kind])
-    executor = ModelExecutor.load(config, TorchAttention, ignore_progress, speculation=speculator)
+    executor = ModelExecutor.from_checkpoint(
+        open_checkpoint(target), config, TorchAttention, ignore_progress, speculation=speculator
+    )
     runner = weakref.ref(executor._runner)
     executor.close()
     gc.collect()

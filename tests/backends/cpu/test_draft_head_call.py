@@ -11,7 +11,8 @@ from tokenmill.backends.cpu.draft_head_call import make_draft_head_call
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import NativeProjections
 from tokenmill.backends.draft_head_runner import TorchHead
-from tokenmill.backends.models.draft_head import HIDDEN_ACT, DraftHead, DraftHeadFiles
+from tokenmill.backends.models.draft_head import HIDDEN_ACT, DraftHead
+from tokenmill.backends.models.draft_head_files import DraftHeadFiles
 from tokenmill.backends.models.projections import TorchProjections
 
 from ..tiny import CPU

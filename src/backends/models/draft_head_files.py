@@ -1,0 +1,114 @@
+"""Draft heads on disk: config.json and model.safetensors, as `tokenmill draft make` writes them.
+
+Shape suffixes: d logits of the head.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import quantize
+
+from ...core.errors import ConfigError
+from ..weights.draft_vocabulary import DRAFT_TO_TARGET, check_draft_vocabulary
+from ..weights.quantized import QuantizedMatrix
+from ..weights.safetensors_files import SafetensorsFiles, read_json
+from .config import DRAFT_HEAD
+from .decoder import RMSNorm
+from .draft_head import DraftHead, DraftHeadConfig
+from .fields import Fields
+from .projections import Projections, Weights
+
+_KIND = GGMLQuantizationType.Q8_0
+_BLOCK_SIZE = GGML_QUANT_SIZES[_KIND][0]
+
+
+class DraftHeadFiles:
+    """One directory."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError when a file is missing or damaged, or does not hold a draft head."""
+        self.path = path
+        self._fields = Fields(read_json(path / "config.json"), str(path / "config.json"))
+        self.config = _read_config(self._fields)
+        self._tensors = SafetensorsFiles(path)
+        wanted = {*self.config.tensor_shapes, DRAFT_TO_TARGET}
+        found = set(self._tensors.tensor_names())
+        if found != wanted:
+            raise ConfigError(
+                f"{path} is no draft head: it lacks {_listed(wanted - found)} and has "
+                f"{_listed(found - wanted)} besides"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def made_for(self) -> str:
+        """Name of its target."""
+        return self._fields.text("made_for", "")
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Raises ConfigError for one of the wrong shape or type."""
+        tensor, shape = self._tensors.tensor(name), self.config.tensor_shapes[name]
+        if tuple(tensor.shape) != shape or tensor.dtype not in (torch.bfloat16, torch.float32):
+            raise ConfigError(
+                f"{name} of {self.path} is {tensor.dtype} {list(tensor.shape)}; the configuration "
+                f"asks for bfloat16 or float32 {list(shape)}"
+            )
+        return tensor
+
+    def token_ids(self) -> torch.Tensor:
+        """The target's token of each logit, int64 [d]. Raises ConfigError when it cannot be that."""
+        config = self.config
+        offsets_d = self._tensors.tensor(DRAFT_TO_TARGET)
+        return check_draft_vocabulary(
+            offsets_d, config.draft_vocab_size, config.vocab_size, self.path
+        )
+
+    def load(self, makes: Projections, *, dtype: torch.dtype, device: torch.device) -> DraftHead:
+        """The head, in `dtype` on `device`; matrices in 8 bits where such are computed with: half the
+        memory to read, and a guess need not be exact."""
+
+        def take(*names: str) -> Weights:
+            weights = torch.cat([self.tensor(f"{name}.weight") for name in names])
+            if makes.keeps(_KIND) and weights.shape[1] % _BLOCK_SIZE == 0:
+                return QuantizedMatrix(quantize(weights.float().numpy(), _KIND), _KIND)
+            return weights.to(device, dtype)
+
+        norm = self.tensor("norm.weight").to(device, dtype)
+        return DraftHead(
+            fc=makes.linear(take("fc"), None),
+            gate_up=makes.gate_up(take("mlp.gate_proj", "mlp.up_proj"), None),
+            down=makes.linear(take("mlp.down_proj"), None),
+            norm=RMSNorm(norm, self.config.rms_norm_eps),
+            lm_head=makes.head(take("lm_head")),
+        )
+
+
+def is_draft_head(path: Path) -> bool:
+    """Whether the directory says that it holds one."""
+    config = path.expanduser() / "config.json"
+    return config.is_file() and read_json(config).get("model_type") == DRAFT_HEAD
+
+
+def _read_config(fields: Fields) -> DraftHeadConfig:
+    """Raises ConfigError."""
+    config = DraftHeadConfig(
+        hidden_size=fields.integer("hidden_size"),
+        intermediate_size=fields.integer("intermediate_size"),
+        vocab_size=fields.integer("vocab_size"),
+        draft_vocab_size=fields.integer("draft_vocab_size"),
+        rms_norm_eps=fields.number("rms_norm_eps"),
+    )
+    sizes = config.hidden_size, config.intermediate_size, config.draft_vocab_size
+    if min(sizes) < 1 or config.draft_vocab_size > config.vocab_size:
+        raise ConfigError(f"the sizes in {fields.source} cannot be those of a draft head: {config}")
+    return config
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)[:4]) or "nothing"
