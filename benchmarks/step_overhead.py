@@ -39,7 +39,7 @@ class InstantModel:
         generator = torch.Generator().manual_seed(0)
         self._logits_rv = torch.randn(max_num_seqs, vocab_size, generator=generator)
         self._is_greedy = is_greedy
-        self.read_logits = real.read_logits
+        self.sampling = real.sampling
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
         logits_rv = self._logits_rv[: batch.sampled_rows_r.shape[0]]

@@ -13,11 +13,8 @@ import torch
 from ..core.speculation import Draft
 from .draft_drawing import DraftDrawing, Drawn
 from .draft_probs import DraftProbs
-from .drawing import LogitsReading
 from .request_state import RequestState
-
-Read = Callable[[torch.Tensor], LogitsReading]
-"""See drawing.read_logits."""
+from .sampling_ops import SamplingOps
 
 
 class DraftRow(Protocol):
@@ -40,13 +37,13 @@ class DraftPasses:
         token_ids_d: torch.Tensor | None,
         vocab_size: int,
         device: torch.device,
-        read: Read,
+        sampling: SamplingOps,
     ) -> None:
         """`token_ids_d`: the target's token of each logit; None: all, in their order."""
         self._token_ids_d = token_ids_d
         self._vocab_size = vocab_size
         self._device = device
-        self._read = read
+        self._sampling = sampling
         self._drawing: DraftDrawing | None = None
 
     def draft(
@@ -81,7 +78,7 @@ class DraftPasses:
                 token_ids_d=self._token_ids_d,
                 vocab_size=self._vocab_size,
                 device=self._device,
-                read=self._read,
+                sampling=self._sampling,
             )
         return self._drawing
 
@@ -101,7 +98,8 @@ def _as_drafts(rows: Sequence[DraftRow], passes: Sequence[Drawn]) -> list[Draft]
         end = next((i for i in indices if not is_finite[i][place]), row.num_drafts)
         probs = None
         if end and place in passes[0].probs:
-            probs_kv = torch.stack([drawn.probs[place] for drawn in passes[:end]])
+            found = [drawn.probs[place] for drawn in passes[:end]]
+            probs_kv = found[0].unsqueeze(0) if end == 1 else torch.stack(found)
             probs = DraftProbs(probs_kv=probs_kv)
         drafts.append(Draft(token_ids=[token_ids[i][place] for i in range(end)], probs=probs))
     return drafts

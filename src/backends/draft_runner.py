@@ -55,7 +55,7 @@ class DraftRunner:
             token_ids_d=parts.token_ids_d,
             vocab_size=parts.vocab_size,
             device=cache.device,
-            read=parts.model.read_logits,
+            sampling=parts.model.sampling,
         )
         self._validity = DraftValidity(cache.num_blocks, parts.num_host_blocks, cache.block_size)
 

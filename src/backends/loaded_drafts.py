@@ -13,12 +13,12 @@ from .attention.base import AttentionSpec
 from .draft_head_runner import DraftHeadRunner, HeadModel, TorchHead
 from .draft_passes import DraftPasses
 from .draft_runner import DraftParts, DraftRunner
-from .drawing import LogitsReading
 from .model_parts import ModelParts
 from .models.draft_head import DraftHead
 from .models.draft_head_files import DraftHeadFiles
 from .request_state import RequestState
 from .runner import LayeredModel
+from .sampling_ops import SamplingOps
 from .weights.checkpoint import Checkpoint
 from .weights.draft_vocabulary import read_draft_vocabulary
 
@@ -36,9 +36,8 @@ class RunningTarget(Protocol):
     @property
     def embedding_ve(self) -> torch.Tensor: ...
 
-    def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
-        """See drawing.py."""
-        ...
+    @property
+    def sampling(self) -> SamplingOps: ...
 
 
 class LoadedDraftModel:
@@ -129,7 +128,7 @@ class LoadedDraftHead:
             token_ids_d=self._token_ids_d,
             vocab_size=config.vocab_size,
             device=self._spec.device,
-            read=target.read_logits,
+            sampling=target.sampling,
         )
         model = self._one_call(target.embedding_ve) or TorchHead(self._head, target.embedding_ve)
         self._runner = DraftHeadRunner(model, passes, target.states)

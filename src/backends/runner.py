@@ -16,7 +16,6 @@ from ..core.plan import (
     TokenLogprobs,
 )
 from .attention.base import AttentionBackend
-from .drawing import LogitsReading, read_logits
 from .input_batch import InputBatch, build_input_batch
 from .kv_cache import KVCache, copy_blocks
 from .models.decoder import Decoder
@@ -25,6 +24,7 @@ from .proposing import Propose, Proposer
 from .request_state import RequestState
 from .sampler import Sampled, sample
 from .sampling_batch import SamplingBatch
+from .sampling_ops import SamplingOps, TorchSampling
 
 NOT_FINITE = "the model's output for this request was not a number; it cannot be continued"
 
@@ -40,8 +40,9 @@ class StepModel(Protocol):
         """[r, e], after the last norm, of the rows of the last `logits`; valid until the next."""
         ...
 
-    def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
-        """See drawing.py."""
+    @property
+    def sampling(self) -> SamplingOps:
+        """How to sample from what `logits` answers."""
         ...
 
 
@@ -53,6 +54,7 @@ class LayeredModel:
         self._attention = attention
         self._layers = kv_cache.layers
         self._hidden_re = torch.empty(0)
+        self.sampling: SamplingOps = TorchSampling()
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
         """See StepModel."""
@@ -73,10 +75,6 @@ class LayeredModel:
     def hidden_states(self) -> torch.Tensor:
         """See StepModel."""
         return self._hidden_re
-
-    def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
-        """See StepModel."""
-        return read_logits(logits_rv)
 
 
 class ModelRunner:
@@ -116,9 +114,10 @@ class ModelRunner:
         """The model's."""
         return self._decoder.embedding_ve
 
-    def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
-        """See drawing.py."""
-        return self._model.read_logits(logits_rv)
+    @property
+    def sampling(self) -> SamplingOps:
+        """The model's."""
+        return self._model.sampling
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -219,7 +218,7 @@ class ModelRunner:
         if self._sampling is None or not self._sampling.holds(states):
             self._sampling = SamplingBatch(states, logits_rv.shape[1], logits_rv.device)
         positions_r = batch.positions_t.index_select(0, batch.sampled_rows_r) + 1
-        return sample(logits_rv, self._sampling, positions_r, self.read_logits)
+        return sample(logits_rv, self._sampling, positions_r, self._model.sampling)
 
 
 def _make_result(plan: StepPlan, by_row: Mapping[int, Outcome]) -> StepResult:

@@ -10,17 +10,15 @@ Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from ..core.plan import TokenLogprobs
-from .drawing import LogitsReading, draw, draw_filtered, read_logits
-from .noise import uniform
-from .sampling_batch import Draws, LogitBias, Penalties, Row, SamplingBatch
-from .verification import try_drafts
+from .sampling_batch import LogitBias, Penalties, Row, SamplingBatch
+from .sampling_ops import SamplingOps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,34 +36,24 @@ def sample(
     logits_rv: torch.Tensor,
     batch: SamplingBatch,
     positions_r: torch.Tensor,
-    read: Callable[[torch.Tensor], LogitsReading] = read_logits,
+    ops: SamplingOps,
 ) -> Sampled:
     """Sample one token per row. Logits are float32 and are overwritten; positions are those of the
-    tokens to be sampled, int64; `read` does what `read_logits` does, perhaps faster."""
-    reading = read(logits_rv)
+    tokens to be sampled, int64."""
+    reading = ops.read_logits(logits_rv)
     logprobs_lv = _raw_logprobs(logits_rv, batch) if batch.num_logprobs else None
     best_r = reading.best_r
     if batch.adjusts:
         adjust_logits(logits_rv, batch)
-        best_r = read(logits_rv).best_r
+        best_r = ops.read_logits(logits_rv).best_r
     token_ids_r = best_r  # of the greedy rows; the others draw
-    for draws in batch.draws:
-        token_ids_r[draws.rows.index_g] = _draw(logits_rv, draws, positions_r)
-    if batch.trials is not None:
-        try_drafts(logits_rv, batch.trials, positions_r, token_ids_r)
+    if batch.draws_any:
+        ops.draw(logits_rv, batch, positions_r, token_ids_r)
     return Sampled(
         token_ids=token_ids_r.tolist(),
         is_finite=reading.is_finite_r.tolist(),
         logprobs={} if logprobs_lv is None else _describe(logprobs_lv, token_ids_r, batch),
     )
-
-
-def _draw(logits_rv: torch.Tensor, draws: Draws, positions_r: torch.Tensor) -> torch.Tensor:
-    probs_gv = draws.rows.take(logits_rv).div_(draws.temperature_g1).softmax(dim=1)
-    uniform_g = uniform(draws.seeds_g, draws.rows.take(positions_r))
-    if draws.filters is None:
-        return draw(probs_gv, uniform_g)
-    return draw_filtered(probs_gv, uniform_g, draws.filters)
 
 
 def adjust_logits(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from ..core.sampling_params import SamplingParams
 from .filters import Filters
+from .noise import Purpose
 from .request_state import RequestState
 from .token_counts import TokenCounts
 from .verification import FilteredRows, Trials
@@ -64,6 +66,8 @@ class Draws:
     seeds_g: torch.Tensor
     filters: Filters | None
     """None when every token may be drawn."""
+    unseeded: Sequence[tuple[int, int]]
+    """Of requests without a seed: (which of the g, which of all rows)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,29 +95,57 @@ class SamplingBatch:
     each draft that the state verifies."""
 
     def __init__(
-        self, states: Sequence[RequestState], vocab_size: int, device: torch.device
+        self,
+        states: Sequence[RequestState],
+        vocab_size: int,
+        device: torch.device,
+        *,
+        are_drafts: bool = False,
     ) -> None:
+        """`are_drafts`: what is sampled becomes drafts. For a request without a seed these have noise
+        of their own, independent of what verifies them."""
         self._states = tuple(states)
         self._num_drafts = _count_drafts(states)
         self._have_probs = _find_probs(states)
+        self._vocab_size = vocab_size
+        self._device = device
+        self._are_drafts = are_drafts
         rows = [Row(state, i) for state in states for i in range(len(state.draft_token_ids) + 1)]
         params = [row.params for row in rows]
-        tried = [i for i, row in enumerate(rows) if _is_tried(row)]
-        drawn = [i for i, p in enumerate(params) if not p.is_greedy and not _is_tried(rows[i])]
-        filtered = [i for i in drawn if _is_filtered(params[i], vocab_size)]
-        free = [i for i in drawn if not _is_filtered(params[i], vocab_size)]
-        self.draws = tuple(
-            _draws(rows, group, vocab_size if group is filtered else None, device)
-            for group in (free, filtered)
-            if group
-        )
-        self.trials = _trials(rows, tried, vocab_size, device) if tried else None
-        """Rows whose drafts were drawn at random."""
+        self.rows = rows
+        self.tried = [i for i, row in enumerate(rows) if _is_tried(row)]
+        """Rows whose drafts were drawn at random; a sequence's stand one after the other."""
+        self.drawn = [i for i, p in enumerate(params) if not p.is_greedy and not _is_tried(rows[i])]
+        """Rows whose tokens are drawn."""
         self.bias = _bias(params, device)
         self.penalties = _penalties(rows)
         self.min_tokens = [(i, row) for i, row in enumerate(rows) if params[i].min_tokens]
         self.num_logprobs = {i: p.logprobs for i, p in enumerate(params) if p.logprobs is not None}
         """By row, for those that asked."""
+
+    @cached_property
+    def draws(self) -> Sequence[Draws]:
+        """The drawn rows, those without filters apart from those with."""
+        params = {i: self.rows[i].params for i in self.drawn}
+        filtered = [i for i in self.drawn if _is_filtered(params[i], self._vocab_size)]
+        free = [i for i in self.drawn if not _is_filtered(params[i], self._vocab_size)]
+        return tuple(
+            self._make_draws(group, is_filtered=group is filtered)
+            for group in (free, filtered)
+            if group
+        )
+
+    @cached_property
+    def trials(self) -> Trials | None:
+        """The tried rows."""
+        if not self.tried:
+            return None
+        return _trials(self.rows, self.tried, self._vocab_size, self._device)
+
+    @property
+    def draws_any(self) -> bool:
+        """Whether any row's token is left to chance."""
+        return bool(self.drawn or self.tried)
 
     @property
     def adjusts(self) -> bool:
@@ -127,6 +159,23 @@ class SamplingBatch:
             self._states == tuple(states)
             and self._num_drafts == _count_drafts(states)
             and self._have_probs == _find_probs(states)
+        )
+
+    def seed_of(self, row: Row) -> int:
+        """Of the noise that draws its token."""
+        start = row.state.start
+        is_apart = self._are_drafts and start.sampling_params.seed is None
+        return start.seed ^ Purpose.DRAFT if is_apart else start.seed
+
+    def _make_draws(self, group: Sequence[int], *, is_filtered: bool) -> Draws:
+        rows, device = [self.rows[i] for i in group], self._device
+        params = [row.params for row in rows]
+        return Draws(
+            rows=_rows(group, len(self.rows), device),
+            temperature_g1=_column([p.temperature for p in params], torch.float32, device),
+            seeds_g=_integers([self.seed_of(row) for row in rows], device),
+            filters=_filters(params, self._vocab_size, device) if is_filtered else None,
+            unseeded=[(g, i) for g, i in enumerate(group) if params[g].seed is None],
         )
 
 
@@ -150,22 +199,6 @@ def _is_filtered(params: SamplingParams, vocab_size: int) -> bool:
 
 def _rows(rows: Sequence[int], num_rows: int, device: torch.device) -> Rows:
     return Rows(index_g=_integers(rows, device), are_all=len(rows) == num_rows)
-
-
-def _draws(
-    rows: Sequence[Row],
-    group: Sequence[int],
-    filtered_vocab_size: int | None,
-    device: torch.device,
-) -> Draws:
-    starts = [rows[i].state.start for i in group]
-    params = [start.sampling_params for start in starts]
-    return Draws(
-        rows=_rows(group, len(rows), device),
-        temperature_g1=_column([p.temperature for p in params], torch.float32, device),
-        seeds_g=_integers([start.seed for start in starts], device),
-        filters=_filters(params, filtered_vocab_size, device) if filtered_vocab_size else None,
-    )
 
 
 def _trials(

@@ -15,5 +15,9 @@ class DraftHistory:
     """Draft tokens accepted, and first ones rejected; older ones counting less."""
     probe_interval: int = 0
     """Steps between two probes while drafts do not pay; 0: there was none since they did."""
-    steps_to_probe: int = 0
-    """Until the next probe."""
+    probe_at: int = 0
+    """The step from which on a probe is due, until a draft was verified."""
+    is_probed: bool = False
+    """Whether the last drafts were a probe."""
+    num_vain: int = 0
+    """Times that it was asked for drafts since there was one."""

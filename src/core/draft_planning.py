@@ -29,12 +29,14 @@ class DraftPlanner:
         grants = [pending for pending in step.grants.values() if pending.samples]
         for pending in by_rank(p for p in grants if _num_ready(p)):
             step.add_drafts(pending, _num_ready(pending))
-        if self.lengths.begin_step(len(grants)):
+        lengths = self.lengths.choose([pending.request for pending in grants])
+        if any(lengths):
+            longest = dict(zip(grants, lengths, strict=True))
             for pending in by_rank(grants):
-                self._ask(step, pending)
+                self._ask(step, pending, longest[pending])
 
-    def _ask(self, step: Step, pending: PendingGrant) -> None:
-        num_tokens = min(self.lengths.choose(pending.request), self._room(pending))
+    def _ask(self, step: Step, pending: PendingGrant, longest: int) -> None:
+        num_tokens = min(longest, self._room(pending))
         if num_tokens > 0:
             step.ask_for_drafts(pending, num_tokens, lookahead=self._needs_lookahead)
 
@@ -45,6 +47,8 @@ class DraftPlanner:
         proposed = result.num_proposed_tokens
         request.num_proposed_tokens = 0 if proposed is None else proposed[row]
         assert request.num_proposed_tokens <= grant.max_draft_tokens, "more drafts than asked for"
+        if grant.max_draft_tokens:
+            self.lengths.observe_answer(request, request.num_proposed_tokens)
         if grant.num_draft_tokens:
             num_accepted = len(result.token_ids[row]) - 1
             tally.count_draft(request, grant.num_draft_tokens, num_accepted)

@@ -2,6 +2,9 @@
 
 Steps without drafts and steps with drafts are kept apart: the latter also pay for not being planned
 ahead, and several rows of one request are cheaper than rows of several.
+
+Machines become slower and faster within seconds, and of both kinds of steps only one is seen at a time.
+So the present pace is followed by all steps, and what is kept of each is its seconds at pace 1.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import ceil, log2
 
-STEP_MEMORY = 16
+STEP_MEMORY = 64
 """A mean is over about so many of the last samples."""
+PACE_MEMORY, PACE_OUTLIER = 4, 1.5
+"""The same for the pace, which is to follow a change before the means do."""
 TRUSTED_SAMPLES = 2
 """A mean of fewer tells nothing: the first sample may be an accident."""
 STEP_OUTLIER = 3.0
@@ -22,10 +28,10 @@ PASS_MEMORY, PASS_OUTLIER = 256, 64.0
 what comes after them has to bring that in."""
 STALE_STEPS = 2048
 """What was not measured for so many steps is measured anew: contexts grow, machines get busy."""
-BASE_STALE_STEPS = 96
+BASE_STALE_STEPS = 192
 """The same for steps without drafts, which every comparison rests on."""
 QUIET_STEPS = 4
-"""So many steps without drafts are measured then: the first ones still pay for drafts before."""
+"""So many steps without drafts are measured then."""
 
 
 @dataclass(slots=True)
@@ -58,7 +64,7 @@ class _Point:
 
 
 class CostCurve:
-    """Mean seconds over a count, for every power of two by itself."""
+    """Mean seconds over a count, for every bucket by itself."""
 
     def __init__(self, memory: int = STEP_MEMORY, outlier: float = STEP_OUTLIER) -> None:
         self._memory = memory
@@ -73,6 +79,11 @@ class CostCurve:
             point = self._points[bucket] = _Point()
         point.add(count, seconds, step, self._memory, self._outlier)
 
+    def mean(self, count: float, step: int) -> float | None:
+        """Of the samples near this count; None while that is not to be trusted."""
+        point = self._points.get(_bucket(count))
+        return point.seconds if point is not None and point.is_known(step) else None
+
     def age(self, count: float, step: int) -> int | None:
         """Steps since there was a sample near this count; None while that is not to be trusted."""
         point = self._points.get(_bucket(count))
@@ -85,7 +96,13 @@ class CostCurve:
 
 
 def _bucket(count: float) -> int:
-    return int(count).bit_length() - 1
+    """Two for each power of two: what doubles may cost much more."""
+    return round(2 * log2(count))
+
+
+def _bucket_end(bucket: int) -> int:
+    """The first whole count beyond."""
+    return ceil(2 ** ((bucket + 0.5) / 2))
 
 
 class CostLine:
@@ -99,7 +116,7 @@ class CostLine:
         """Points by count."""
         self._counts = [count for count, _ in points]
         self._seconds = list(accumulate((seconds for _, seconds in points), max))
-        self.end = 2 << _bucket(self._counts[-1]) if points else 0
+        self.end = _bucket_end(_bucket(self._counts[-1])) if points else 0
         """Nothing is known from this count on."""
 
     def seconds(self, count: float) -> float:
@@ -114,32 +131,60 @@ class CostLine:
         return seconds[left] + slope * (count - counts[left])
 
 
+def _go_back(points: Sequence[tuple[float, float]], count: float) -> float:
+    """Where the line through the first two points was at this count before them."""
+    (left, seconds), (right, later) = points[:2]
+    return seconds - (left - count) * (later - seconds) / (right - left)
+
+
 class StepCosts:
-    """What the engine learned from its own steps."""
+    """What the engine learned from its own steps; all seconds that it answers are at pace 1."""
 
     def __init__(self) -> None:
         self._base = CostCurve()
         self._drafting = CostCurve()
         self._passes = CostCurve(PASS_MEMORY, PASS_OUTLIER)
+        self._pace = 1.0
+        """Seconds that now take what is kept as one."""
         self._unpaid_seconds = 0.0
         """Of proposing that brought nothing, so far."""
         self._step = 0
+        self._was: tuple[int, int] | None = None
+        """Requests and tokens of the last step of decodes; None after another one."""
         self._num_quiet = 0
 
-    def add_step(self, num_tokens: int, seconds: float, *, has_drafts: bool) -> None:
-        """A step of decodes took `seconds`, proposing not counted."""
+    def add_step(self, num_requests: int, num_tokens: int, seconds: float) -> None:
+        """A step of decodes took `seconds`, proposing not counted; what it had more tokens than
+        requests were drafts. Without drafts it counts only after a step that was like it: the first
+        one still pays for what was before."""
         self._step += 1
+        is_like_before, self._was = (
+            self._was == (num_requests, num_tokens),
+            (num_requests, num_tokens),
+        )
         if seconds <= 0:
             return  # a clock that jumped
-        if has_drafts:
-            self._drafting.add(num_tokens, seconds, self._step)
-        else:
-            self._base.add(num_tokens, seconds, self._step)
+        if num_tokens > num_requests:
+            self._add(self._drafting, num_tokens, seconds)
+        elif is_like_before:
+            self._add(self._base, num_tokens, seconds)
             self._num_quiet = max(0, self._num_quiet - 1)
+
+    def _add(self, curve: CostCurve, num_tokens: int, seconds: float) -> None:
+        mean = curve.mean(num_tokens, self._step)
+        curve.add(num_tokens, seconds / self._pace, self._step)
+        if mean is not None:
+            pace = min(seconds / mean, PACE_OUTLIER * self._pace)
+            self._pace += (pace - self._pace) / PACE_MEMORY
+
+    def skip_step(self) -> None:
+        """A step was not one of decodes alone."""
+        self._step += 1
+        self._was = None
 
     def add_proposing(self, num_requests: int, num_passes: int, seconds: float) -> None:
         """So many requests were asked for; the longest of their drafts has `num_passes` tokens."""
-        self._unpaid_seconds += max(0.0, seconds)
+        self._unpaid_seconds += max(0.0, seconds) / self._pace
         if num_requests and num_passes:
             self._passes.add(num_requests, self._unpaid_seconds / num_passes, self._step)
             self._unpaid_seconds = 0.0
@@ -158,6 +203,10 @@ class StepCosts:
         base = self._base.points(self._step)
         first = float(num_requests), CostLine(base).seconds(num_requests)
         drafting = [point for point in self._drafting.points(self._step) if point[0] > first[0]]
+        single = num_requests + 1.0
+        if len(drafting) > 1 and drafting[0][0] > single:
+            # One draft costs what any draft costs, and more: the line does not begin at the base.
+            drafting.insert(0, (single, _go_back(drafting, single)))
         covered = {_bucket(count) for count, _ in (first, *drafting)}
         larger = [p for p in base if p[0] > first[0] and _bucket(p[0]) not in covered]
         return CostLine([first, *sorted((*drafting, *larger))])

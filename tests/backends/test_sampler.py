@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 
 from tokenmill.backends.request_state import RequestState
-from tokenmill.backends.sampler import Sampled, sample
+from tokenmill.backends.sampler import Sampled
 from tokenmill.backends.sampling_batch import SamplingBatch
 from tokenmill.core.plan import RequestStart
 from tokenmill.core.sampling_params import SamplingParams
+
+from .sampling_with import OPS, make_ops, sample_batch, sampling_with
 
 CPU = torch.device("cpu")
 LOGITS = [2.0, -1.0, 0.5, 0.5, 3.0, -4.0, 1.0, 2.5, -0.5, 0.0, 1.5, -2.0]
 PROMPT = (4, 4, 7, 1)
 OUTPUT = (7, 2, 7, 7, 9)
+
+
+@pytest.fixture(autouse=True, params=OPS)
+def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    with sampling_with(make_ops(request.param)):
+        yield
 
 
 def make_state(
@@ -48,7 +56,7 @@ def sample_rows(
     """Each state is a row; logits [v] are the same for all."""
     rows = logits.expand(len(states), -1).clone() if logits.dim() == 1 else logits.clone()
     batch = SamplingBatch(states, rows.shape[1], CPU)
-    return sample(rows, batch, torch.tensor(positions or [len(PROMPT)] * len(states)))
+    return sample_batch(rows, batch, torch.tensor(positions or [len(PROMPT)] * len(states)))
 
 
 def sample_seeds(
@@ -216,7 +224,7 @@ def test_penalties_follow_the_tokens_as_they_are_sampled(params: SamplingParams)
         fresh = make_state(params, output=output)
         expected = sample_rows(logits, [fresh], [position]).token_ids
         assert batch.holds([grown])
-        found = sample(logits.unsqueeze(0).clone(), batch, torch.tensor([position])).token_ids
+        found = sample_batch(logits.unsqueeze(0).clone(), batch, torch.tensor([position])).token_ids
         assert found == expected
         grown.settle(found)
 

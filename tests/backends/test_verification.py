@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -17,10 +17,10 @@ from tokenmill.backends.drawing import draw
 from tokenmill.backends.noise import Purpose, uniform
 from tokenmill.backends.outcome import Outcome, read_outcomes
 from tokenmill.backends.request_state import RequestState
-from tokenmill.backends.sampler import sample
 from tokenmill.backends.sampling_batch import SamplingBatch
 from tokenmill.core.sampling_params import SamplingParams
 
+from .sampling_with import OPS, make_ops, sample_batch, sampling_with
 from .test_sampler import CPU, distribution, make_state
 
 VOCAB_SIZE = 6
@@ -54,6 +54,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 STOPS = (0, 3)
 """Not sampled before min_tokens."""
+
+
+@pytest.fixture(autouse=True, params=OPS)
+def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    with sampling_with(make_ops(request.param)):
+        yield
+
 
 Tables = Callable[[SamplingParams], torch.Tensor]
 
@@ -89,8 +96,13 @@ def new_state(params: SamplingParams, seed: int) -> RequestState:
     return make_state(params, prompt=PROMPT, seed=seed, vocab_size=VOCAB_SIZE, stop_token_ids=STOPS)
 
 
-def draft(states: Sequence[RequestState], q_vv: torch.Tensor | None, num_tokens: int) -> None:
-    """Drawn from a table by the token before; without one, the likeliest ones."""
+def draft(
+    states: Sequence[RequestState],
+    q_vv: torch.Tensor | None,
+    num_tokens: int,
+    said_vv: torch.Tensor | None = None,
+) -> None:
+    """Drawn from a table by the token before, or so it is said; without one, the likeliest ones."""
     last_s = torch.tensor([state.token_ids[-1] for state in states])
     seeds_s = torch.tensor([state.start.seed for state in states])
     begin_s = torch.tensor([len(state.token_ids) for state in states])
@@ -99,8 +111,8 @@ def draft(states: Sequence[RequestState], q_vv: torch.Tensor | None, num_tokens:
         if q_vv is None:
             last_s = LOGITS_VV.argmax(dim=1)[last_s]
         else:
-            probs.append(q_vv[last_s])
-            last_s = draw(probs[-1], uniform(seeds_s, begin_s + i, Purpose.DRAFT))
+            probs.append((q_vv if said_vv is None else said_vv)[last_s])
+            last_s = draw(q_vv[last_s], uniform(seeds_s, begin_s + i, Purpose.DRAFT))
         tokens.append(last_s)
     probs_skv = torch.stack(probs, dim=1) if probs else None
     for s, token_ids in enumerate(torch.stack(tokens, dim=1).tolist()):
@@ -116,21 +128,27 @@ def verify(states: Sequence[RequestState]) -> list[Outcome]:
         len(state.token_ids) + i for state in states for i in range(len(state.draft_token_ids) + 1)
     ]
     batch = SamplingBatch(states, VOCAB_SIZE, CPU)
-    outcomes = read_outcomes(states, sample(LOGITS_VV[before], batch, torch.tensor(positions)))
+    outcomes = read_outcomes(
+        states, sample_batch(LOGITS_VV[before], batch, torch.tensor(positions))
+    )
     for outcome in outcomes:
         outcome.state.settle(outcome.token_ids)
     return outcomes
 
 
 def generate(
-    params: SamplingParams, drafter: Tables | None, num_drafts: int, num_requests: int
+    params: SamplingParams,
+    drafter: Tables | None,
+    num_drafts: int,
+    num_requests: int,
+    said: torch.Tensor | None = None,
 ) -> list[tuple[int, ...]]:
     """The first tokens of as many requests, with seeds from 0 on."""
     q_vv = None if drafter is None else drafter(params)
     states = [new_state(params, seed) for seed in range(num_requests)]
     waiting = states
     while waiting:
-        draft(waiting, q_vv, num_drafts)
+        draft(waiting, q_vv, num_drafts, said)
         verify(waiting)
         waiting = [s for s in waiting if s.num_generated_tokens < NUM_TOKENS]
     return [tuple(s.token_ids[len(PROMPT) :][:NUM_TOKENS]) for s in states]
@@ -191,6 +209,7 @@ def the_wrong_way_round(p_sv: torch.Tensor, q_sv: torch.Tensor, rejected_s: torc
     return (q_sv - p_sv).clamp(min=0) + 1e-9 * p_sv
 
 
+@pytest.mark.parametrize("each_way", ["torch"], indirect=True)
 @pytest.mark.parametrize("wrong", [no_subtraction, other_than_the_draft, the_wrong_way_round])
 def test_a_wrong_residual_distribution_is_found(
     wrong: Any, monkeypatch: pytest.MonkeyPatch
@@ -200,6 +219,13 @@ def test_a_wrong_residual_distribution_is_found(
     assert deviation(params, generate(params, DRAFTERS["far"], 2, 3000)) > 10
 
 
+def test_drafts_that_were_not_drawn_from_what_they_say_are_found() -> None:
+    params = SamplingParams()
+    found = generate(params, DRAFTERS["far"], 2, 3000, said=torch.full_like(LOGITS_VV, 1 / 6))
+    assert deviation(params, found) > 10
+
+
+@pytest.mark.parametrize("each_way", ["torch"], indirect=True)
 def test_noise_that_serves_two_purposes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         verification, "uniform", lambda seeds, positions, purpose=None: uniform(seeds, positions)
@@ -208,6 +234,7 @@ def test_noise_that_serves_two_purposes_is_found(monkeypatch: pytest.MonkeyPatch
     assert deviation(params, generate(params, DRAFTERS["near"], 1, 3000)) > 10
 
 
+@pytest.mark.parametrize("each_way", ["torch"], indirect=True)
 def test_a_rejection_by_rounding_alone_draws_another_token_of_the_target() -> None:
     p_sv = torch.tensor([[0.25, 0.75, 0.0], [0.5, 0.5, 0.0]])
     left_sv = verification.residual(p_sv, p_sv.clone(), torch.tensor([1, 0]))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tokenmill.core.draft_length import LAST_PROBE, DraftLengths, draft_gains
+from tokenmill.core.draft_length import LAST_PROBE, LOUD_CALLS, QUIET_INTERVAL, DraftLengths
+from tokenmill.core.draft_prices import draft_gains
 from tokenmill.core.plan import Grant, StepPlan, StepResult
 from tokenmill.core.request import Request
 from tokenmill.core.sampling_params import SamplingParams
@@ -67,15 +68,16 @@ class Device:
 
     def step(self, extra_seconds: float = 0.0) -> None:
         drafts, lengths = self.held, self.lengths
-        asked = [0] * len(drafts)
-        if lengths.begin_step(len(drafts)):
-            asked = [lengths.choose(request) for request in self.requests]
+        asked = lengths.choose(self.requests)
         found = [k if self.rng.random() < self.find_rate else 0 for k in asked]
         seconds = self.cost(len(drafts) + sum(drafts)) * self.rng.uniform(1.0, 1.05)
         seconds += self.fixed_seconds * any(drafts)
         outputs = [self._verify(i, drafts[i]) for i in range(len(drafts))]
         proposing = self.pass_seconds * max(found, default=0) + self._catch_up(outputs, asked)
         proposing += self.ask_seconds * any(asked)
+        for request, length, count in zip(self.requests, asked, found, strict=True):
+            if length:
+                lengths.observe_answer(request, count)
         self.num_steps += 1
         plan = StepPlan(
             step_id=self.num_steps,
@@ -257,6 +259,15 @@ def test_what_a_step_with_drafts_costs_at_any_length_is_seen() -> None:
     assert device.run(500) > 0.97 * device.without
 
 
+def test_what_drafts_of_a_step_cost_whatever_their_number_all_bring_in_together() -> None:
+    alone = Device(memory_bound, [0.6] + [0.1] * 7, fixed_seconds=0.003, ask_seconds=0.001)
+    together = Device(memory_bound, [0.6] * 8, fixed_seconds=0.003, ask_seconds=0.001)
+    for device in (alone, together):
+        device.run(400)
+    assert alone.run(1000) > 0.97 * alone.without
+    assert together.run(1000) > 1.3 * together.without
+
+
 def test_probes_become_rare_and_find_what_changed() -> None:
     device = Device(mixed, [0.0])
     device.run(4000)
@@ -272,7 +283,20 @@ def test_a_probe_stays_open_until_something_is_found() -> None:
     device.run(300)
     device.find_rate = 0.0
     device.run(LAST_PROBE)
-    assert all(row == [1] for row in device.asked[-100:])
+    assert device.asked[-100:].count([1]) == 100 / QUIET_INTERVAL
+
+
+def test_a_request_for_which_nothing_is_found_is_asked_for_in_few_steps_until_something_is() -> (
+    None
+):
+    device = Device(memory_bound, [0.9] * 2)
+    device.run(50)
+    device.find_rate = 0.0
+    device.run(LOUD_CALLS + 100)
+    assert sum(map(any, device.asked[-100:])) == 100 / QUIET_INTERVAL
+    device.find_rate = 1.0
+    device.run(QUIET_INTERVAL + 1)
+    assert all(device.asked[-1])
 
 
 def test_a_new_request_begins_with_what_others_had() -> None:

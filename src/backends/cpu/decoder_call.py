@@ -21,8 +21,8 @@ from ..models.decoder import Decoder, DecoderLayer
 from ..models.projections import Projection
 from .attention_ops import AttentionSpecStruct
 from .library import PackedLinearStruct, load_library
-from .logits import LogitsReader
 from .projections import NativeLinear
+from .sampling import NativeSampling
 
 _ALIGNMENT = 64
 """Elements; buffers of the scratch share no cache line."""
@@ -134,7 +134,7 @@ class DecoderCall:
         self._sampled = 0, 0
         """Address and number of the rows that were sampled last."""
         library = load_library()
-        self.read_logits = LogitsReader(library)
+        self.sampling = NativeSampling(library)
         self._run: Callable[..., None] = library.function(
             "tm_run_decoder",
             None,

@@ -18,7 +18,7 @@ from ...core.interfaces import Progress
 from .build import BuildError, build_library
 from .threads import place_threads
 
-_ABI_VERSION = 2
+_ABI_VERSION = 3
 _INSTRUCTION_SET_VARIABLE = "TOKENMILL_CPU_ISA"
 
 

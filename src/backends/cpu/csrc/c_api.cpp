@@ -9,7 +9,7 @@
 using namespace tokenmill;
 
 // Changes with every signature or structure that Python shares; library.py must say the same.
-TM_API int tm_abi_version() noexcept { return 2; }
+TM_API int tm_abi_version() noexcept { return 3; }
 
 TM_API const char* tm_instruction_sets() noexcept { return instruction_sets(); }
 TM_API const char* tm_instruction_set() noexcept { return kernels().name; }

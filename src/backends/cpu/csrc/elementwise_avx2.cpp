@@ -2,6 +2,7 @@
 #include "elementwise_rows.h"
 #include "logits_rows.h"
 #include "rotation.h"
+#include "weights_rows.h"
 
 namespace tokenmill {
 
@@ -10,6 +11,8 @@ const ElementwiseKernels* avx2_elementwise() {
       rms_norm_rows,
       {rotate_and_write_tokens<float>, rotate_and_write_tokens<uint16_t>},
       read_logits_rows,
+      weigh_row,
+      subtract_row,
   };
   return &table;
 }

@@ -1,8 +1,9 @@
-// What the functions of elementwise.h and logits.h need of an instruction set.
+// What the functions of elementwise.h, logits.h and weights.h need of an instruction set.
 #pragma once
 
 #include "elementwise.h"
 #include "logits.h"
+#include "weights.h"
 
 namespace tokenmill {
 
@@ -10,6 +11,8 @@ struct ElementwiseKernels {
   void (*rms_norm)(const RmsNormCall&, int64_t, int64_t);
   void (*rotate_and_write[2])(const RotateAndWriteCall&, int64_t, int64_t);  // by Element
   void (*read_logits)(const LogitsCall&, int64_t, int64_t);  // of float alone
+  void (*weigh_row)(const WeighCall&);
+  void (*subtract_row)(const SubtractCall&);
 };
 
 // Those of the instruction set in use.

@@ -1,6 +1,7 @@
 #include "elementwise_rows.h"
 #include "logits_rows.h"
 #include "rotation.h"
+#include "weights_rows.h"
 
 namespace tokenmill {
 
@@ -9,6 +10,8 @@ const ElementwiseKernels* portable_elementwise() {
       rms_norm_rows,
       {rotate_and_write_tokens<float>, rotate_and_write_tokens<uint16_t>},
       read_logits_rows,
+      weigh_row,
+      subtract_row,
   };
   return &table;
 }

@@ -1,10 +1,10 @@
 // A product as a whole: who computes what, in which order, and what is read ahead.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "instruction_sets.h"
+#include "scratch.h"
 #include "thread_pool.h"
 
 namespace tokenmill {
@@ -20,25 +20,6 @@ constexpr int64_t kAheadBytes = 4096;
 // Rows that are this many bytes apart compete for the same few lines of L1.
 constexpr int64_t kAliasBytes = 2048;
 
-// Memory of one thread that only grows.
-class Scratch {
- public:
-  ~Scratch() { std::free(at_); }
-  float* floats(int64_t count) { return static_cast<float*>(bytes(count * sizeof(float))); }
-  void* bytes(int64_t size) {
-    if (size > size_) {
-      std::free(at_);
-      size_ = (size + 4095) / 4096 * 4096;
-      at_ = std::aligned_alloc(64, size_);
-      if (at_ == nullptr) std::abort();  // no exception crosses the C interface
-    }
-    return at_;
-  }
-
- private:
-  void* at_ = nullptr;
-  int64_t size_ = 0;
-};
 thread_local Scratch sums_scratch, inputs_scratch, block_sums_scratch;
 
 struct Grid {

@@ -1,0 +1,60 @@
+#include "sampling.h"
+
+#include "c_abi.h"
+#include "noise.h"
+#include "thread_pool.h"
+#include "weighted_row.h"
+
+namespace tokenmill {
+namespace {
+
+// Rows one after the other, or shared out. One is done before a second thread has woken.
+template <class Call>
+void share_out(const Call& call, int64_t count, void (*run)(const Call&, int64_t, int64_t)) {
+  if (count == 1) return run(call, 0, 1);
+  parallel([&](int worker, int workers) {
+    const Share mine = share_of(count, worker, workers);
+    run(call, mine.begin, mine.end);
+  });
+}
+
+}  // namespace
+
+void draw_rows(const DrawCall& call, int64_t begin, int64_t end) {
+  const LogitsRows& rows = call.rows;
+  for (int64_t i = begin; i < end; i++) {
+    const DrawnRow& drawn = rows.drawn[i];
+    const WeightedRow weighted(rows, drawn);
+    const double number = uniform(drawn.seed, rows.positions[drawn.row]);
+    rows.token_ids[drawn.row] = weighted.draw(number);
+    float* probs = call.probs == nullptr ? nullptr : call.probs[i];
+    if (probs != nullptr) weighted.write_probabilities(probs, call.probs_size, call.places);
+  }
+}
+
+void try_drafts(const TrialCall& call, int64_t begin, int64_t end) {
+  const LogitsRows& rows = call.rows;
+  for (int64_t sequence = begin; sequence < end; sequence++) {
+    for (int64_t i = sequence ? call.ends[sequence - 1] : 0; i < call.ends[sequence]; i++) {
+      const DrawnRow& drawn = rows.drawn[i];
+      const int64_t draft = call.drafts[i], position = rows.positions[drawn.row];
+      const float* q = call.q[i];
+      WeightedRow weighted(rows, drawn);
+      const double number = uniform(drawn.seed ^ call.accept_purpose, position);
+      const bool is_accepted = number * q[draft] < weighted.probability(draft);
+      if (!is_accepted) weighted.subtract(q, draft);
+      rows.token_ids[drawn.row] =
+          is_accepted ? draft : weighted.draw(uniform(drawn.seed, position));
+      if (!is_accepted) break;
+    }
+  }
+}
+
+}  // namespace tokenmill
+
+using namespace tokenmill;
+
+TM_API void tm_draw(const DrawCall* call) noexcept { share_out(*call, call->count, draw_rows); }
+TM_API void tm_try_drafts(const TrialCall* call) noexcept {
+  share_out(*call, call->num_sequences, try_drafts);
+}

@@ -1,0 +1,216 @@
+"""Sampling by the native library: one pass over a row of logits, and few calls.
+
+Shape suffixes: r sampled rows, n drawn rows, s sequences with drafts, f rows with probabilities,
+v vocabulary, d logits of a draft model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..noise import Purpose
+from ..request_state import RequestState
+from ..sampling_batch import SamplingBatch
+from .library import Library
+from .logits import LogitsReader
+
+_POINTER = ctypes.c_void_p
+
+_DRAWN_ROW = np.dtype(
+    [
+        ("row", np.int64),
+        ("seed", np.int64),
+        ("top_p", np.float64),
+        ("top_k", np.int64),
+        ("temperature", np.float32),
+        ("min_p", np.float32),
+    ],
+    align=True,
+)
+"""`DrawnRow` of csrc/sampling.h."""
+
+
+class LogitsRowsStruct(ctypes.Structure):
+    """`LogitsRows` of csrc/sampling.h."""
+
+    _fields_ = (
+        ("logits", _POINTER),
+        ("size", ctypes.c_int64),
+        ("best", _POINTER),
+        ("positions", _POINTER),
+        ("drawn", _POINTER),
+        ("token_ids", _POINTER),
+    )
+
+
+class DrawCallStruct(ctypes.Structure):
+    """`DrawCall` of csrc/sampling.h."""
+
+    _fields_ = (
+        ("rows", LogitsRowsStruct),
+        ("count", ctypes.c_int64),
+        ("probs", _POINTER),
+        ("probs_size", ctypes.c_int64),
+        ("places", _POINTER),
+    )
+
+
+class TrialCallStruct(ctypes.Structure):
+    """`TrialCall` of csrc/sampling.h."""
+
+    _fields_ = (
+        ("rows", LogitsRowsStruct),
+        ("num_sequences", ctypes.c_int64),
+        ("ends", _POINTER),
+        ("drafts", _POINTER),
+        ("q", _POINTER),
+        ("accept_purpose", ctypes.c_int64),
+    )
+
+
+class _Described:
+    """What stays the same as long as a batch."""
+
+    def __init__(self, batch: SamplingBatch, num_logits: int) -> None:
+        self.drawn = _describe(batch, batch.drawn, num_logits)
+        self.tried = _describe(batch, batch.tried, num_logits)
+        states = [batch.rows[i].state for i in batch.tried]
+        self.states: Sequence[RequestState] = list(dict.fromkeys(states))
+        counts = [len(state.draft_token_ids) for state in self.states]
+        self.ends = np.array(list(accumulate(counts)), dtype=np.int64)
+        self.unseeded = [
+            (n, i) for n, i in enumerate(batch.drawn) if batch.rows[i].params.seed is None
+        ]
+        """Of the drawn rows: (which of them, which of all)."""
+
+
+class NativeSampling:
+    """See SamplingOps of sampling_ops.py. All tensors are contiguous, and on the CPU."""
+
+    def __init__(self, library: Library) -> None:
+        self.read_logits = LogitsReader(library)
+        self._draw: Callable[..., None] = library.function(
+            "tm_draw", None, ctypes.POINTER(DrawCallStruct)
+        )
+        self._try: Callable[..., None] = library.function(
+            "tm_try_drafts", None, ctypes.POINTER(TrialCallStruct)
+        )
+        self._described: WeakKeyDictionary[SamplingBatch, _Described] = WeakKeyDictionary()
+
+    def draw(
+        self,
+        logits_rv: torch.Tensor,
+        batch: SamplingBatch,
+        positions_r: torch.Tensor,
+        token_ids_r: torch.Tensor,
+    ) -> None:
+        """See SamplingOps."""
+        described = self._describe(batch, logits_rv.shape[1])
+        if len(described.drawn):
+            call = DrawCallStruct(
+                rows=_rows(logits_rv, positions_r, token_ids_r, described.drawn),
+                count=len(described.drawn),
+            )
+            self._draw(ctypes.byref(call))
+        if len(described.tried):
+            self._try_drafts(described, _rows(logits_rv, positions_r, token_ids_r, described.tried))
+
+    def draw_drafts(
+        self,
+        logits_rd: torch.Tensor,
+        batch: SamplingBatch,
+        positions_r: torch.Tensor,
+        token_ids_r: torch.Tensor,
+        places_d: torch.Tensor | None,
+        vocab_size: int,
+    ) -> dict[int, torch.Tensor]:
+        """See SamplingOps."""
+        described = self._describe(batch, logits_rd.shape[1])
+        # Not torch's own: see DecoderCall.logits.
+        probs_fv = np.empty((len(described.unseeded), vocab_size), np.float32)
+        probs = np.zeros(len(described.drawn), np.int64)
+        for probs_v, (n, _) in zip(probs_fv, described.unseeded, strict=True):
+            probs[n] = probs_v.ctypes.data
+        call = DrawCallStruct(
+            rows=_rows(logits_rd, positions_r, token_ids_r, described.drawn),
+            count=len(described.drawn),
+            probs=probs.ctypes.data,
+            probs_size=vocab_size,
+            places=None if places_d is None else places_d.data_ptr(),
+        )
+        self._draw(ctypes.byref(call))
+        rows = [row for _, row in described.unseeded]
+        return dict(zip(rows, torch.from_numpy(probs_fv), strict=True))
+
+    def _try_drafts(self, described: _Described, rows: LogitsRowsStruct) -> None:
+        drafts = [token_id for state in described.states for token_id in state.draft_token_ids]
+        drafts_n = np.array(drafts, dtype=np.int64)
+        kept = [_read_probs(state) for state in described.states]
+        addresses = [
+            probs_kv.data_ptr() + row * probs_kv.stride(0) * probs_kv.itemsize
+            for probs_kv in kept
+            for row in range(len(probs_kv))
+        ]
+        q_n = np.array(addresses, dtype=np.int64)
+        call = TrialCallStruct(
+            rows=rows,
+            num_sequences=len(described.ends),
+            ends=described.ends.ctypes.data,
+            drafts=drafts_n.ctypes.data,
+            q=q_n.ctypes.data,
+            accept_purpose=Purpose.ACCEPT,
+        )
+        self._try(ctypes.byref(call))
+
+    def _describe(self, batch: SamplingBatch, num_logits: int) -> _Described:
+        described = self._described.get(batch)
+        if described is None:
+            described = self._described[batch] = _Described(batch, num_logits)
+        return described
+
+
+def _describe(
+    batch: SamplingBatch, indices: Sequence[int], num_logits: int
+) -> npt.NDArray[np.void]:
+    rows = []
+    for i in indices:
+        row = batch.rows[i]
+        params = row.params
+        top_k = min(params.top_k, num_logits) if params.top_k > 0 else num_logits
+        seed = batch.seed_of(row)
+        rows.append((i, seed, params.top_p, top_k, params.temperature, params.min_p))
+    return np.array(rows, dtype=_DRAWN_ROW)
+
+
+def _rows(
+    logits_rv: torch.Tensor,
+    positions_r: torch.Tensor,
+    token_ids_r: torch.Tensor,
+    drawn: npt.NDArray[np.void],
+) -> LogitsRowsStruct:
+    """Token ids come as the best ones."""
+    assert logits_rv.is_contiguous() and logits_rv.dtype is torch.float32
+    assert positions_r.is_contiguous() and positions_r.dtype is torch.int64
+    best = token_ids_r.data_ptr()
+    return LogitsRowsStruct(
+        logits=logits_rv.data_ptr(),
+        size=logits_rv.shape[1],
+        best=best,
+        positions=positions_r.data_ptr(),
+        drawn=drawn.ctypes.data,
+        token_ids=best,
+    )
+
+
+def _read_probs(state: RequestState) -> torch.Tensor:
+    """[drafts, v], each row without gaps."""
+    probs_kv = state.draft_probs_kv
+    assert probs_kv is not None and not probs_kv.is_cuda, "only drafts that were drawn are tried"
+    return probs_kv.contiguous()

@@ -1,0 +1,110 @@
+"""What drafts of each length take, and which of them make the engine faster.
+
+One part of the seconds is for a step that has any drafts at all, whoever they are for: it is not
+planned ahead, and the speculator is called. The others are what each request's own tokens take beyond
+that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .step_costs import StepCosts
+
+LEVELS = 32
+"""Acceptance probabilities are told apart in so many steps."""
+MARGIN = 1.04
+"""A step with drafts must be so many times faster: estimates err, and off is never slower than off."""
+
+
+class Choice(NamedTuple):
+    """The best draft for one request."""
+
+    length: int
+    gain: float
+    """Tokens that it brings on average."""
+    seconds: float
+    """Its own."""
+
+
+NOTHING = Choice(0, 0.0, 0.0)
+
+
+class DraftPrices:
+    """Those of one moment, for a number of requests."""
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        num_requests: int,
+        num_drafting: float,
+        acceptance: float,
+        longest: int,
+    ) -> None:
+        """`num_drafting` of the requests are expected to share a step's drafts, all accepted with the
+        same probability; no draft has more than `longest` tokens."""
+        line = costs.line(num_requests)
+        base = line.seconds(num_requests)
+        pass_seconds = costs.pass_seconds(num_drafting)
+        seconds = [base]
+        self.are_final = True
+        """False when one length more is to be tried, whose seconds are not known yet."""
+        for length in range(1, longest + 1):
+            num_tokens = num_requests + num_drafting * length
+            seconds.append(line.seconds(num_tokens) + pass_seconds * length)
+            if num_tokens >= line.end:
+                self.are_final = False
+                break
+        gains = draft_gains(acceptance, len(seconds) - 1)
+        self._rate = max(
+            (num_requests + num_drafting * gain) / cost
+            for gain, cost in zip(gains, seconds, strict=True)
+        )
+        first = min(line.seconds(num_requests + 1) + costs.pass_seconds(1), seconds[1]) - base
+        others = seconds[1] - base - first
+        shared = max(0.0, first - others / (num_drafting - 1)) if num_drafting > 1 else first
+        self._num_requests = num_requests
+        self._base = base
+        self._shared = shared
+        self._own = [(cost - base - shared) / num_drafting for cost in seconds[1:]]
+        """By length, from 1 on."""
+        self.probe_steps = (seconds[1] - base) / num_drafting / base
+        """Steps without drafts that a draft of one token takes the time of."""
+        self._best: dict[int, Choice] = {}
+        """By level of acceptance, as far as they were asked for."""
+        self.could_be_worth_it = self.are_worth_it([self.choose(1.0)] * num_requests, 1.0)
+        """Whether drafts that are always right are."""
+
+    def choose(self, acceptance: float) -> Choice:
+        """The best draft for a request, if there are drafts in the step."""
+        level = round(acceptance * LEVELS)
+        choice = self._best.get(level)
+        if choice is None:
+            choice = self._best[level] = self._find_best(level / LEVELS)
+        return choice
+
+    def are_worth_it(self, choices: Sequence[Choice], found_share: float) -> bool:
+        """Whether a step with these drafts, of which that share is found, is the faster one."""
+        gain = found_share * sum(choice.gain for choice in choices)
+        seconds = self._shared + found_share * sum(choice.seconds for choice in choices)
+        off = self._num_requests / self._base
+        return self._num_requests + gain > MARGIN * off * (self._base + seconds)
+
+    def _find_best(self, acceptance: float) -> Choice:
+        gains = draft_gains(acceptance, len(self._own))[1:]
+        worth = [
+            gain - self._rate * seconds for gain, seconds in zip(gains, self._own, strict=True)
+        ]
+        best = worth.index(max(worth))
+        return Choice(1 + best, gains[best], self._own[best]) if worth[best] > 0 else NOTHING
+
+
+def draft_gains(acceptance: float, longest: int) -> list[float]:
+    """Tokens that drafts of 0, 1, ... `longest` tokens bring on average."""
+    gains = [0.0]
+    power = 1.0
+    for _ in range(longest):
+        power *= acceptance
+        gains.append(gains[-1] + power)
+    return gains

@@ -1,0 +1,223 @@
+"""Native sampling: what torch finds, for every instruction set and any number of threads."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.sampling import NativeSampling
+from tokenmill.backends.drawing import draw, keep_filtered
+from tokenmill.backends.filters import Filters
+from tokenmill.backends.noise import Purpose, uniform
+from tokenmill.backends.outcome import read_outcomes
+from tokenmill.backends.request_state import RequestState
+from tokenmill.backends.sampler import sample
+from tokenmill.backends.sampling_batch import SamplingBatch
+from tokenmill.backends.sampling_ops import SamplingOps, TorchSampling
+from tokenmill.backends.verification import count_accepted
+from tokenmill.core.plan import RequestStart
+from tokenmill.core.sampling_params import SamplingParams
+
+CPU = torch.device("cpu")
+SIZES = (1, 2, 97, 256, 1000, 5120, 49152)
+FILTERS = (
+    {"top_p": 0.9},
+    {"top_p": 0.999},
+    {"top_k": 1},
+    {"top_k": 40},
+    {"top_k": 900, "top_p": 0.5},
+    {"min_p": 0.1},
+    {"min_p": 0.001, "top_k": 5000, "top_p": 0.99},
+    {"top_p": 1e-6},
+)
+
+
+def make_state(params: SamplingParams, seed: int, vocab_size: int) -> RequestState:
+    start = RequestStart(
+        request_id=str(seed),
+        token_ids=(0,),
+        num_prompt_tokens=1,
+        sampling_params=params,
+        seed=seed,
+        stop_token_ids=(),
+    )
+    return RequestState(start, 0, vocab_size)
+
+
+def make_logits(num_rows: int, size: int, seed: int = 0) -> torch.Tensor:
+    """From flat rows to steep ones, with a tenth of them impossible, and ties."""
+    generator = torch.Generator().manual_seed(seed)
+    scale = torch.linspace(0.01, 6, num_rows).unsqueeze(1)
+    logits = scale * torch.randn(num_rows, size, generator=generator)
+    logits[torch.rand(num_rows, size, generator=generator) < 0.1] = -torch.inf
+    logits[:, size // 2] = 0.0
+    logits[:, : size // 3] = (8 * logits[:, : size // 3]).round() / 8
+    return logits
+
+
+def draw_all(
+    ops: SamplingOps, logits_rv: torch.Tensor, batch: SamplingBatch, positions_r: torch.Tensor
+) -> list[int]:
+    logits_rv = logits_rv.clone()
+    token_ids_r = ops.read_logits(logits_rv).best_r
+    ops.draw(logits_rv, batch, positions_r, token_ids_r)
+    return token_ids_r.tolist()
+
+
+def differences(found: list[int], expected: list[int]) -> int:
+    return sum(a != b for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_draw_from_all_tokens_is_torchs(
+    library: Library, instruction_set: str, size: int
+) -> None:
+    logits = make_logits(100, size)
+    params = SamplingParams(temperature=0.8)
+    batch = SamplingBatch([make_state(params, i, size) for i in range(100)], size, CPU)
+    positions = torch.arange(7, 107)
+    found = draw_all(NativeSampling(library), logits, batch, positions)
+    # Where the number falls next to a boundary, weights that were rounded otherwise tell.
+    assert differences(found, draw_all(TorchSampling(), logits, batch, positions)) <= 1
+
+
+@pytest.mark.parametrize("number", range(len(FILTERS)))
+@pytest.mark.parametrize("size", SIZES)
+def test_a_draw_within_filters_is_one_from_what_torch_keeps(
+    library: Library, instruction_set: str, size: int, number: int
+) -> None:
+    logits = make_logits(60, size, number)
+    params = SamplingParams(temperature=1.1, **FILTERS[number])
+    batch = SamplingBatch([make_state(params, i, size) for i in range(60)], size, CPU)
+    positions = torch.arange(60)
+    found = draw_all(NativeSampling(library), logits, batch, positions)
+    filters = Filters(
+        min_p_r1=torch.full((60, 1), params.min_p),
+        top_k_r1=torch.full((60, 1), min(params.top_k, size) if params.top_k > 0 else size),
+        top_p_r1=torch.full(
+            (60, 1), params.top_p if params.top_p < 1 else math.inf, dtype=torch.float64
+        ),
+    )
+    kept = keep_filtered((logits / 1.1).softmax(dim=1), filters)
+    expected = draw(kept, uniform(torch.arange(60), positions)).tolist()
+    assert differences(found, expected) <= 2
+
+
+def test_rows_draw_as_they_would_alone(library: Library, restore_threads: None) -> None:
+    size = 3000
+    logits = make_logits(40, size)
+    kinds = [SamplingParams(temperature=0), SamplingParams(), SamplingParams(top_p=0.8, top_k=700)]
+    states = [make_state(kinds[i % 3], i, size) for i in range(40)]
+    ops, positions = NativeSampling(library), torch.arange(40)
+    alone = [
+        draw_all(
+            ops,
+            logits[i : i + 1],
+            SamplingBatch([states[i]], size, CPU),
+            positions[i : i + 1],
+        )[0]
+        for i in range(40)
+    ]
+    for num_threads in (1, 2, 3):
+        library.set_threads(num_threads)
+        batch = SamplingBatch(states, size, CPU)
+        assert draw_all(ops, logits, batch, positions) == alone
+
+
+def test_a_row_that_is_not_finite_draws_some_token_and_disturbs_no_other(
+    library: Library, instruction_set: str
+) -> None:
+    size = 700
+    for params in (SamplingParams(), SamplingParams(top_k=5, top_p=0.9, min_p=0.1)):
+        for value in (torch.nan, torch.inf, -torch.inf):
+            logits = make_logits(5, size)
+            batch = SamplingBatch([make_state(params, i, size) for i in range(5)], size, CPU)
+            expected = draw_all(NativeSampling(library), logits, batch, torch.arange(5))
+            logits[2] = value
+            found = draw_all(NativeSampling(library), logits, batch, torch.arange(5))
+            assert 0 <= found.pop(2) < size
+            expected.pop(2)
+            assert found == expected
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 0.01, 100.0])
+def test_extreme_temperatures_draw_what_they_should(
+    library: Library, instruction_set: str, temperature: float
+) -> None:
+    logits = torch.randn(300, 500, generator=torch.Generator().manual_seed(1))
+    params = SamplingParams(temperature=temperature)
+    batch = SamplingBatch([make_state(params, i, 500) for i in range(300)], 500, CPU)
+    found = draw_all(NativeSampling(library), logits, batch, torch.zeros(300, dtype=torch.int64))
+    if temperature < 1e-3:
+        assert found == logits.argmax(dim=1).tolist()
+    elif temperature > 10:
+        assert len(set(found)) > 150
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_p=0.9, temperature=0.7)])
+@pytest.mark.parametrize("has_places", [True, False])
+def test_drafts_come_with_what_they_were_drawn_from(
+    library: Library, instruction_set: str, params: SamplingParams, has_places: bool
+) -> None:
+    size, vocab_size = 512, 2000 if has_places else 512
+    places = torch.randperm(vocab_size, generator=torch.Generator().manual_seed(3))[:size]
+    seeded = params.with_changes(seed=5)
+    states = [make_state(seeded if i % 3 == 2 else params, i, vocab_size) for i in range(9)]
+    batch = SamplingBatch(states, size, CPU, are_drafts=True)
+    logits, positions = make_logits(9, size), torch.arange(9)
+    found = []
+    for ops in (NativeSampling(library), TorchSampling()):
+        token_ids = ops.read_logits(logits).best_r
+        probs = ops.draw_drafts(
+            logits.clone(), batch, positions, token_ids, places if has_places else None, vocab_size
+        )
+        assert sorted(probs) == [0, 1, 3, 4, 6, 7], "seeded requests need none"
+        found.append(probs)
+        for row, probs_v in probs.items():
+            place = places[token_ids[row]] if has_places else token_ids[row]
+            assert probs_v.shape == (vocab_size,) and probs_v[place] > 0
+            assert float(probs_v.double().sum()) == pytest.approx(1, abs=1e-5)
+    for row, probs_v in found[0].items():
+        torch.testing.assert_close(probs_v, found[1][row], rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_k=50, temperature=0.7)])
+def test_drafts_are_accepted_and_replaced_as_by_torch(
+    library: Library, instruction_set: str, params: SamplingParams
+) -> None:
+    size = 3000
+    states = [make_state(params, i, size) for i in range(60)]
+    lengths = [i % 5 for i in range(60)]
+    generator = torch.Generator().manual_seed(4)
+    num_rows = sum(lengths) + 60
+    logits = make_logits(1, size).expand(num_rows, size) * 0.5
+    logits = logits + torch.randn(num_rows, size, generator=generator)
+    positions = torch.arange(num_rows)
+    row = 0
+    for state, length in zip(states, lengths, strict=True):
+        if length:
+            q = (logits[row : row + length] * 0.8).softmax(dim=1)
+            seeds = torch.full((length,), state.start.seed)
+            drafts = draw(q, uniform(seeds, positions[row : row + length], Purpose.DRAFT))
+            state.propose(drafts.tolist(), q)
+        row += length + 1
+    outcomes = []
+    for ops in (NativeSampling(library), TorchSampling()):
+        sampled = sample(logits.clone(), SamplingBatch(states, size, CPU), positions, ops)
+        # What comes after drafts that were all accepted is a draw, and torch may draw in another order.
+        outcomes.append(
+            [
+                outcome.token_ids[:length]
+                for outcome, length in zip(read_outcomes(states, sampled), lengths, strict=True)
+            ]
+        )
+    found, expected = outcomes
+    assert sum(a != b for a, b in zip(found, expected, strict=True)) <= 1
+    num_accepted = sum(
+        count_accepted(state.draft_token_ids[: len(token_ids)], token_ids)
+        for state, token_ids in zip(states, expected, strict=True)
+    )
+    assert 0.1 * sum(lengths) < num_accepted < 0.9 * sum(lengths)
