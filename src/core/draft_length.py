@@ -41,6 +41,8 @@ FIRST_PROBE, LAST_PROBE = 16, 1024
 not repeat itself now may do so later."""
 PROBE_SHARE = 0.01
 """What probes may cost, as a part of all: then they wait, and those that are due are made together."""
+PROBE_CREDIT = 1.0
+"""Steps that probes may take before that."""
 LAST_MODEL_PROBE = 64
 """A draft model must compute all that it missed before it can be probed, and it does not get better
 at a text as lookups do: after an interval of so many steps it is left alone."""
@@ -74,7 +76,7 @@ class DraftLengths:
         self._is_model = limits.needs_lookahead
         self._num_requests = 0
         self._step = 0
-        self._probe_debt = 0.0
+        self._probe_debt = -PROBE_CREDIT
         """In steps: what probes cost and is not yet made up for."""
         self._chosen: _Chosen | None = None
         """The last choice, while nothing it depends on has changed."""
@@ -106,7 +108,7 @@ class DraftLengths:
         if not self._is_adaptive:
             return [self._longest] * num_requests
         self._step += 1
-        self._probe_debt = max(0.0, self._probe_debt - PROBE_SHARE)
+        self._probe_debt = max(-PROBE_CREDIT, self._probe_debt - PROBE_SHARE)
         if num_requests:
             self._price(num_requests)
         prices = self._prices
@@ -121,7 +123,7 @@ class DraftLengths:
         choices = [prices.choose(self._estimate(request)) for request in requests]
         if not prices.are_worth_it(choices, self._found_share):
             choices = [NOTHING] * len(requests)
-        may_probe_at = self._step + ceil(self._probe_debt / PROBE_SHARE)
+        may_probe_at = self._step + max(0, ceil(self._probe_debt / PROBE_SHARE))
         lengths, loud, end = [], [], NEVER
         for request, choice in zip(requests, choices, strict=True):
             history, length = self._history(request), choice.length
