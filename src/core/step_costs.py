@@ -14,24 +14,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, log2
+from typing import NamedTuple
 
-STEP_MEMORY = 64
-"""A mean is over about so many of the last samples."""
+TRUSTED_SAMPLES, SETTLED_SAMPLES = 2, 16
+"""A mean of fewer tells nothing: the first sample may be an accident. From the latter on it is hard to
+move."""
 PACE_MEMORY, PACE_OUTLIER = 4, 1.5
-"""The same for the pace, which is to follow a change before the means do."""
-TRUSTED_SAMPLES = 2
-"""A mean of fewer tells nothing: the first sample may be an accident."""
-STEP_OUTLIER = 3.0
-"""A sample counts as at most so many times the mean: the process may have been stopped."""
-PASS_MEMORY, PASS_OUTLIER = 256, 64.0
-"""The same for proposing: there, some steps cost much, as a draft model computes what it missed, and
-what comes after them has to bring that in."""
+"""The pace is a mean of so few samples, to follow a change before the means of steps do; one sample
+changes it at most by so much."""
 STALE_STEPS = 2048
 """What was not measured for so many steps is measured anew: contexts grow, machines get busy."""
 BASE_STALE_STEPS = 192
 """The same for steps without drafts, which every comparison rests on."""
 QUIET_STEPS = 4
 """So many steps without drafts are measured then."""
+
+
+class Memory(NamedTuple):
+    """How a mean is kept."""
+
+    num_samples: int
+    """It is over about so many of the last ones."""
+    outlier: float
+    """A sample counts as at most so many times the mean: the process may have been stopped."""
+    settled_outlier: float
+    """The same for a settled mean, both ways: while a new pace is not known yet, samples tell of that,
+    and only those of the steps that happen to be made."""
+
+
+STEPS = Memory(64, 3.0, 1.25)
+PASSES = Memory(256, 64.0, 64.0)
+"""Of proposing: some steps cost much, as a draft model computes what it missed, and what comes after
+them has to bring that in."""
 
 
 @dataclass(slots=True)
@@ -47,11 +61,9 @@ class _Point:
         """Whether the mean is to be trusted at this step."""
         return self.num_samples >= TRUSTED_SAMPLES and step - self.last_step <= STALE_STEPS
 
-    def add(
-        self, num_tokens: float, seconds: float, step: int, memory: int, outlier: float
-    ) -> None:
+    def add(self, num_tokens: float, seconds: float, step: int, memory: Memory) -> None:
         """Take a sample in. The second one corrects the first only downwards."""
-        self.num_samples = min(self.num_samples + 1, memory)
+        self.num_samples = min(self.num_samples + 1, memory.num_samples)
         self.last_step = step
         self.num_tokens += (num_tokens - self.num_tokens) / self.num_samples
         if self.num_samples == 1:
@@ -59,16 +71,18 @@ class _Point:
         elif self.num_samples <= TRUSTED_SAMPLES:
             self.seconds = min(self.seconds, seconds)
         else:
-            seconds = min(seconds, outlier * self.seconds)
+            most, least = memory.outlier, 0.0
+            if self.num_samples > SETTLED_SAMPLES:
+                most, least = memory.settled_outlier, 1 / memory.settled_outlier
+            seconds = min(max(seconds, least * self.seconds), most * self.seconds)
             self.seconds += (seconds - self.seconds) / self.num_samples
 
 
 class CostCurve:
     """Mean seconds over a count, for every bucket by itself."""
 
-    def __init__(self, memory: int = STEP_MEMORY, outlier: float = STEP_OUTLIER) -> None:
+    def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._outlier = outlier
         self._points: dict[int, _Point] = {}
 
     def add(self, count: int, seconds: float, step: int) -> None:
@@ -77,7 +91,7 @@ class CostCurve:
         point = self._points.get(bucket)
         if point is None or step - point.last_step > STALE_STEPS:
             point = self._points[bucket] = _Point()
-        point.add(count, seconds, step, self._memory, self._outlier)
+        point.add(count, seconds, step, self._memory)
 
     def mean(self, count: float, step: int) -> float | None:
         """Of the samples near this count; None while that is not to be trusted."""
@@ -141,9 +155,9 @@ class StepCosts:
     """What the engine learned from its own steps; all seconds that it answers are at pace 1."""
 
     def __init__(self) -> None:
-        self._base = CostCurve()
-        self._drafting = CostCurve()
-        self._passes = CostCurve(PASS_MEMORY, PASS_OUTLIER)
+        self._base = CostCurve(STEPS)
+        self._drafting = CostCurve(STEPS)
+        self._passes = CostCurve(PASSES)
         self._pace = 1.0
         """Seconds that now take what is kept as one."""
         self._unpaid_seconds = 0.0
@@ -174,8 +188,8 @@ class StepCosts:
         mean = curve.mean(num_tokens, self._step)
         curve.add(num_tokens, seconds / self._pace, self._step)
         if mean is not None:
-            pace = min(seconds / mean, PACE_OUTLIER * self._pace)
-            self._pace += (pace - self._pace) / PACE_MEMORY
+            change = min(max(seconds / mean / self._pace, 1 / PACE_OUTLIER), PACE_OUTLIER)
+            self._pace *= 1 + (change - 1) / PACE_MEMORY
 
     def skip_step(self) -> None:
         """A step was not one of decodes alone."""

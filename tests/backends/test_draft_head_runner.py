@@ -119,3 +119,28 @@ def test_native_kernels_guess_as_well(models: dict[str, Path]) -> None:
         )
         rates.append(served.num_accepted / served.num_drafts)
     assert rates[1] > 0.7 * rates[0] > 0
+
+
+def test_seeded_answers_of_native_kernels_are_those_without_a_head(
+    models: dict[str, Path],
+) -> None:
+    """Each alone: in bfloat16 what else is in the batch shows in the last bits."""
+    load_library()
+    for seed, prompt in enumerate(PROMPTS[:8]):
+        params = SamplingParams(temperature=0.7, max_tokens=20, seed=seed, top_k=30 * (seed % 2))
+        served, expected = (
+            serve(models["target"], path, [prompt], params, dtype="bfloat16")
+            for path in (models["trained"], None)
+        )
+        assert served.token_ids == expected.token_ids
+        assert served.num_drafts > 0
+
+
+def test_native_kernels_accept_as_many_drawn_drafts_as_torch(models: dict[str, Path]) -> None:
+    load_library()
+    params = SamplingParams(temperature=0.7, max_tokens=48, top_p=0.9)
+    rates = []
+    for dtype in ("float32", "bfloat16"):
+        served = serve(models["target"], models["trained"], PROMPTS, params, dtype=dtype)
+        rates.append(served.num_accepted / served.num_drafts)
+    assert 0 < 0.5 * rates[0] < rates[1] < 2 * rates[0]

@@ -50,6 +50,8 @@ class Device:
     """For each call, whatever it finds."""
     fixed_seconds: float = 0.0
     """What a step with drafts costs more, whatever their number."""
+    paces: Sequence[float] = (1.0,)
+    """How slow the machine is, for a hundred steps each; what it costs here is told at pace 1."""
     rng: random.Random = field(default_factory=lambda: random.Random(5))
 
     def __post_init__(self) -> None:
@@ -79,6 +81,7 @@ class Device:
             if length:
                 lengths.observe_answer(request, count)
         self.num_steps += 1
+        pace = self.paces[self.num_steps // 100 % len(self.paces)]
         plan = StepPlan(
             step_id=self.num_steps,
             grants=tuple(map(_grant, self.requests, drafts, asked)),
@@ -88,9 +91,9 @@ class Device:
             step_id=self.num_steps,
             token_ids=tuple((0,) * n for n in outputs),
             num_proposed_tokens=tuple(found) if any(found) else None,
-            proposal_seconds=proposing,
+            proposal_seconds=pace * proposing,
         )
-        lengths.observe_step(plan, result, seconds + proposing + extra_seconds)
+        lengths.observe_step(plan, result, pace * (seconds + proposing) + extra_seconds)
         self.seconds += seconds + proposing
         self.num_tokens += sum(outputs)
         self.held = found
@@ -266,6 +269,18 @@ def test_what_drafts_of_a_step_cost_whatever_their_number_all_bring_in_together(
         device.run(400)
     assert alone.run(1000) > 0.97 * alone.without
     assert together.run(1000) > 1.3 * together.without
+
+
+@pytest.mark.parametrize("acceptance", [0.3, 0.9])
+@pytest.mark.parametrize("cost", [mixed, compute_bound])
+def test_a_machine_that_becomes_slower_and_faster_does_not_mislead_it(
+    cost: Cost, acceptance: float
+) -> None:
+    device = Device(cost, [acceptance] * 8, paces=(1.0, 2.0, 0.7, 1.5))
+    device.run(400)
+    rate = device.run(2000)
+    assert rate > 0.97 * device.without
+    assert rate > 0.85 * device.best()
 
 
 def test_probes_become_rare_and_find_what_changed() -> None:
