@@ -99,6 +99,7 @@ def _as_drafts(rows: Sequence[DraftRow], passes: Sequence[Drawn]) -> list[Draft]
         probs = None
         if end and place in passes[0].probs:
             found = [drawn.probs[place] for drawn in passes[:end]]
+            # Without a copy where it is one: a row may have 10^5 numbers.
             probs_kv = found[0].unsqueeze(0) if end == 1 else torch.stack(found)
             probs = DraftProbs(probs_kv=probs_kv)
         drafts.append(Draft(token_ids=[token_ids[i][place] for i in range(end)], probs=probs))

@@ -32,6 +32,11 @@ class Row:
     def params(self) -> SamplingParams:
         return self.state.start.sampling_params
 
+    def top_k(self, num_logits: int) -> int:
+        """How many tokens are kept; all of them where the request did not ask."""
+        top_k = self.params.top_k
+        return min(top_k, num_logits) if top_k > 0 else num_logits
+
     @property
     def num_generated_tokens(self) -> int:
         return self.state.num_generated_tokens + self.num_drafts_before
@@ -174,7 +179,7 @@ class SamplingBatch:
             rows=_rows(group, len(self.rows), device),
             temperature_g1=_column([p.temperature for p in params], torch.float32, device),
             seeds_g=_integers([self.seed_of(row) for row in rows], device),
-            filters=_filters(params, self._vocab_size, device) if is_filtered else None,
+            filters=_filters(rows, self._vocab_size, device) if is_filtered else None,
             unseeded=[(g, i) for g, i in enumerate(group) if params[g].seed is None],
         )
 
@@ -205,7 +210,7 @@ def _trials(
     rows: Sequence[Row], tried: Sequence[int], vocab_size: int, device: torch.device
 ) -> Trials:
     params = [rows[i].params for i in tried]
-    states = list(dict.fromkeys(rows[i].state for i in tried))
+    states = tried_states(rows, tried)
     counts = [len(state.draft_token_ids) for state in states]
     filtered = [n for n, p in enumerate(params) if _is_filtered(p, vocab_size)]
     return Trials(
@@ -217,23 +222,28 @@ def _trials(
         seeds_n=_integers([rows[i].state.start.seed for i in tried], device),
         filtered=FilteredRows(
             index_g=_integers(filtered, device),
-            filters=_filters([params[n] for n in filtered], vocab_size, device),
+            filters=_filters([rows[tried[n]] for n in filtered], vocab_size, device),
         )
         if filtered
         else None,
     )
 
 
+def tried_states(rows: Sequence[Row], tried: Sequence[int]) -> Sequence[RequestState]:
+    """The sequences of the tried rows, in their order."""
+    return list(dict.fromkeys(rows[i].state for i in tried))
+
+
 def _integers(values: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64, device=device)
 
 
-def _filters(params: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> Filters:
-    top_k = [min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in params]
+def _filters(rows: Sequence[Row], vocab_size: int, device: torch.device) -> Filters:
+    params = [row.params for row in rows]
     top_p = [p.top_p if p.top_p < 1.0 else float("inf") for p in params]
     return Filters(
         min_p_r1=_column([p.min_p for p in params], torch.float32, device),
-        top_k_r1=_column(top_k, torch.int64, device),
+        top_k_r1=_column([row.top_k(vocab_size) for row in rows], torch.int64, device),
         top_p_r1=_column(top_p, torch.float64, device),
     )
 

@@ -1,7 +1,6 @@
 """What sampling does with whole rows of logits: here with torch, on any device.
 
-Shape suffixes: r sampled rows, g rows of a group, f rows with probabilities, v vocabulary, d logits of
-a draft model.
+Shape suffixes: r sampled rows, g rows of a group, v vocabulary, d logits of a draft model.
 """
 
 from __future__ import annotations

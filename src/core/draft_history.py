@@ -16,8 +16,12 @@ class DraftHistory:
     probe_interval: int = 0
     """Steps between two probes while drafts do not pay; 0: there was none since they did."""
     probe_at: int = 0
-    """The step from which on a probe is due, until a draft was verified."""
-    is_probed: bool = False
-    """Whether the last drafts were a probe."""
-    num_vain: int = 0
-    """Times that it was asked for drafts since there was one."""
+    """The step from which on a probe is due; told anew by each draft that was verified."""
+    is_probe: bool = False
+    """Whether what was asked for last is a probe."""
+    found: float = 1.0
+    """The part of lately asked-for drafts that was found."""
+    misses: int = 0
+    """Drafts asked for since one was found."""
+    ask_at: int = 0
+    """While it takes turns: the step of the next one."""

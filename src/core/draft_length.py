@@ -39,8 +39,9 @@ PRICED_STEPS = 8
 FIRST_PROBE, LAST_PROBE = 16, 1024
 """Steps between two probes of a request whose drafts do not pay, doubled with every probe: what does
 not repeat itself now may do so later."""
-PROBE_SHARE = 0.01
-"""What probes may cost, as a part of all: then they wait, and those that are due are made together."""
+PROBE_SHARE, HOPELESS_PROBE_SHARE = 0.01, 0.001
+"""Steps that verified probes may cost, as a part of all; the latter where not even drafts that are
+always right would pay, as far as is known. Probes wait until then, and are made together."""
 PROBE_CREDIT = 1.0
 """Steps that probes may take before that."""
 LAST_MODEL_PROBE = 64
@@ -49,11 +50,13 @@ at a text as lookups do: after an interval of so many steps it is left alone."""
 MODEL_PROBE_REQUESTS = 16
 """It is probed on every so many-th request that comes while it does not pay."""
 NEVER = 2**62
-LOUD_CALLS = 32
-"""A request for which nothing was found so many times is asked for in few steps only: to ask takes
-time on both threads, which shows in steps of milliseconds."""
-QUIET_INTERVAL = 4
-"""In every so many-th."""
+MISSES_TO_BACK_OFF = 32
+"""A request for which nothing was found so many times takes turns, as probes do: to ask takes time on
+both threads, which shows in steps of milliseconds."""
+TURN_STEPS, ANSWER_STEPS = 4, 3
+"""Turns are in every so many-th step, the same for all, and not before an answer was verified."""
+FOUND_MEMORY, FIRST_FOUND_MEMORY = 16, 64
+"""How often drafts are found is a mean of so many; the latter over all requests, for new ones."""
 
 
 class _Chosen(NamedTuple):
@@ -61,14 +64,15 @@ class _Chosen(NamedTuple):
 
     requests: Sequence[Request]
     lengths: Sequence[int]
-    loud: Sequence[int]
-    """The same without requests for which nothing is found."""
+    until_end: Sequence[int]
+    """The same without those whose turn it was."""
     end: int
-    """The step in which a probe becomes due."""
+    """The step in which something becomes due."""
 
 
 class DraftLengths:
-    """The lengths for all requests of one engine. A request costs a look-up per step."""
+    """The lengths for all requests of one engine. They are thought over when something was learned;
+    else a step costs a look-up."""
 
     def __init__(self, limits: SpeculationLimits) -> None:
         self._longest = limits.num_speculative_tokens
@@ -86,8 +90,8 @@ class DraftLengths:
         self._tried = FIRST_WEIGHT
         self._num_drafting: float | None = None
         """Requests whose drafts share a step, on average."""
-        self._found_share = 1.0
-        """For how many of those that were asked for there is something, if there is for any."""
+        self._found = 1.0
+        """The part of asked-for drafts that is found, over all requests."""
         self._prices: DraftPrices | None = None
         """None while there is nothing to tell them by: then there are no drafts."""
         self._priced_for = 0
@@ -102,45 +106,57 @@ class DraftLengths:
     # Choosing
 
     def choose(self, requests: Sequence[Request]) -> Sequence[int]:
-        """Most tokens to propose for each of the requests after the step that is planned: all that
-        sample in it."""
+        """Most tokens to propose for each of the requests after the step that is planned. They are
+        all that sample in it. Called once per step."""
         num_requests = len(requests)
         if not self._is_adaptive:
             return [self._longest] * num_requests
         self._step += 1
-        self._probe_debt = max(-PROBE_CREDIT, self._probe_debt - PROBE_SHARE)
         if num_requests:
             self._price(num_requests)
         prices = self._prices
-        if prices is None or not self._patience.is_left or not prices.could_be_worth_it:
+        if prices is None:
+            return [0] * num_requests
+        share = PROBE_SHARE if prices.could_be_worth_it else HOPELESS_PROBE_SHARE
+        self._probe_debt = max(-PROBE_CREDIT, self._probe_debt - share)
+        if not self._patience.is_left:
             return [0] * num_requests
         chosen = self._chosen
-        if chosen is None or chosen.requests != requests or self._step >= chosen.end:
+        if chosen is None or self._step >= chosen.end or chosen.requests != requests:
             chosen = self._chosen = self._choose_anew(requests, prices)
-        return chosen.loud if self._step % QUIET_INTERVAL else chosen.lengths
+            return chosen.lengths
+        return chosen.until_end
 
     def _choose_anew(self, requests: Sequence[Request], prices: DraftPrices) -> _Chosen:
-        choices = [prices.choose(self._estimate(request)) for request in requests]
-        if not prices.are_worth_it(choices, self._found_share):
+        histories = [self._history(request) for request in requests]
+        choices = [prices.choose(self._estimate(history)) for history in histories]
+        if not prices.are_worth_it(choices, [history.found for history in histories]):
             choices = [NOTHING] * len(requests)
         may_probe_at = self._step + max(0, ceil(self._probe_debt / PROBE_SHARE))
-        lengths, loud, end = [], [], NEVER
-        for request, choice in zip(requests, choices, strict=True):
-            history, length = self._history(request), choice.length
-            probe_at = max(history.probe_at, may_probe_at)
+        next_turn = -(-(self._step + ANSWER_STEPS) // TURN_STEPS) * TURN_STEPS
+        lengths, until_end, end = [], [], NEVER
+        for history, choice in zip(histories, choices, strict=True):
+            length = choice.length
+            takes_turns = not length or history.misses >= MISSES_TO_BACK_OFF
             if length:
-                history.probe_interval, history.is_probed = 0, False
-            elif probe_at <= self._step:
-                length, history.is_probed = 1, True
+                history.probe_interval, history.is_probe = 0, False
+                due_at = history.ask_at
             else:
-                end = min(end, probe_at)
+                due_at = max(history.probe_at, may_probe_at, history.ask_at)
+            if takes_turns and due_at <= self._step:
+                history.is_probe = not length
+                length = length or 1
+                history.ask_at = due_at = next_turn
+            elif takes_turns:
+                length = 0
+            if takes_turns:
+                end = min(end, due_at)
             lengths.append(length)
-            loud.append(length if history.num_vain < LOUD_CALLS else 0)
-        return _Chosen(requests, lengths, loud, end)
+            until_end.append(0 if takes_turns else length)
+        return _Chosen(requests, lengths, until_end, end)
 
-    def _estimate(self, request: Request) -> float:
+    def _estimate(self, history: DraftHistory) -> float:
         """Probability that a draft token of this request is accepted."""
-        history = self._history(request)
         accepted = history.accepted + PRIOR_WEIGHT * self.acceptance
         return accepted / (history.tried + PRIOR_WEIGHT)
 
@@ -149,7 +165,9 @@ class DraftLengths:
         if history is None:
             self._num_requests += 1
             is_probed = not self._is_model or self._num_requests % MODEL_PROBE_REQUESTS == 1
-            history = request.draft_history = DraftHistory(probe_at=0 if is_probed else NEVER)
+            history = request.draft_history = DraftHistory(
+                probe_at=0 if is_probed else NEVER, found=self._found
+            )
         return history
 
     def _price(self, num_requests: int) -> None:
@@ -178,7 +196,7 @@ class DraftLengths:
         history = request.draft_history
         if history is None:
             return
-        if history.is_probed and self._prices is not None:
+        if history.is_probe and self._prices is not None:
             self._probe_debt += self._prices.probe_steps
         history.accepted = REQUEST_MEMORY * history.accepted + num_accepted
         history.tried = REQUEST_MEMORY * history.tried + tried
@@ -192,9 +210,12 @@ class DraftLengths:
         history = request.draft_history
         if history is None or self._is_model:  # that one may only have had no room to catch up
             return
-        was_loud = history.num_vain < LOUD_CALLS
-        history.num_vain = 0 if num_tokens else history.num_vain + 1
-        if was_loud != (history.num_vain < LOUD_CALLS):
+        is_found = num_tokens > 0
+        self._found += (is_found - self._found) / FIRST_FOUND_MEMORY
+        history.found += (is_found - history.found) / FOUND_MEMORY
+        took_turns = history.misses >= MISSES_TO_BACK_OFF
+        history.misses = 0 if is_found else history.misses + 1
+        if took_turns != (history.misses >= MISSES_TO_BACK_OFF):
             self._chosen = None
 
     def observe_step(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
@@ -214,18 +235,14 @@ class DraftLengths:
             num_requests, seconds_of_step = len(plan.grants), seconds - result.proposal_seconds
             self._costs.add_step(num_requests, plan.num_tokens, seconds_of_step)
         else:
-            self._costs.skip_step()
+            self._costs.add_other_step()
         self._patience.add_step(1.0 if self._is_model else seconds)
         if num_asked:
             self._observe_call(plan, result, num_asked)
 
     def _observe_call(self, plan: StepPlan, result: StepResult, num_asked: int) -> None:
         """Somebody was asked for drafts; it counts also when nothing came of it."""
-        proposed = result.num_proposed_tokens or ()
-        num_passes = max(proposed, default=0)
-        if num_passes:
-            share = sum(count > 0 for count in proposed) / num_asked
-            self._found_share += (share - self._found_share) / 16
+        num_passes = max(result.num_proposed_tokens or (), default=0)
         self._costs.add_proposing(num_asked, num_passes, result.proposal_seconds)
         if self._is_model and not num_passes and not plan.draft_token_budget:
             return  # it had no room to catch up

@@ -15,7 +15,7 @@ from .step_costs import StepCosts
 LEVELS = 32
 """Acceptance probabilities are told apart in so many steps."""
 MARGIN = 1.04
-"""A step with drafts must be so many times faster: estimates err, and off is never slower than off."""
+"""A step with drafts must be so many times faster: estimates err, and what is left off costs nothing."""
 
 
 class Choice(NamedTuple):
@@ -61,9 +61,11 @@ class DraftPrices:
             (num_requests + num_drafting * gain) / cost
             for gain, cost in zip(gains, seconds, strict=True)
         )
-        first = min(line.seconds(num_requests + 1) + costs.pass_seconds(1), seconds[1]) - base
-        others = seconds[1] - base - first
-        shared = max(0.0, first - others / (num_drafting - 1)) if num_drafting > 1 else first
+        shared = first = (
+            min(line.seconds(num_requests + 1) + costs.pass_seconds(1), seconds[1]) - base
+        )
+        if num_drafting >= 1.5:  # else there are no others to tell by what one of them takes
+            shared = max(0.0, first - (seconds[1] - base - first) / (num_drafting - 1))
         self._num_requests = num_requests
         self._base = base
         self._shared = shared
@@ -73,7 +75,8 @@ class DraftPrices:
         """Steps without drafts that a draft of one token takes the time of."""
         self._best: dict[int, Choice] = {}
         """By level of acceptance, as far as they were asked for."""
-        self.could_be_worth_it = self.are_worth_it([self.choose(1.0)] * num_requests, 1.0)
+        always_right = [self.choose(1.0)] * num_requests
+        self.could_be_worth_it = self.are_worth_it(always_right, [1.0] * num_requests)
         """Whether drafts that are always right are."""
 
     def choose(self, acceptance: float) -> Choice:
@@ -84,12 +87,19 @@ class DraftPrices:
             choice = self._best[level] = self._find_best(level / LEVELS)
         return choice
 
-    def are_worth_it(self, choices: Sequence[Choice], found_share: float) -> bool:
-        """Whether a step with these drafts, of which that share is found, is the faster one."""
-        gain = found_share * sum(choice.gain for choice in choices)
-        seconds = self._shared + found_share * sum(choice.seconds for choice in choices)
+    def are_worth_it(self, choices: Sequence[Choice], found: Sequence[float]) -> bool:
+        """Whether a step with these drafts is the faster one, each of which is found with its own
+        probability."""
+        gain = seconds = 0.0
+        none = 1.0
+        for choice, probability in zip(choices, found, strict=True):
+            if choice.length:
+                gain += probability * choice.gain
+                seconds += probability * choice.seconds
+                none *= 1.0 - probability
+        seconds += self._shared * (1.0 - none)
         off = self._num_requests / self._base
-        return self._num_requests + gain > MARGIN * off * (self._base + seconds)
+        return gain > 0 and self._num_requests + gain > MARGIN * off * (self._base + seconds)
 
     def _find_best(self, acceptance: float) -> Choice:
         gains = draft_gains(acceptance, len(self._own))[1:]

@@ -16,18 +16,25 @@ from itertools import accumulate
 from math import ceil, log2
 from typing import NamedTuple
 
-TRUSTED_SAMPLES, SETTLED_SAMPLES = 2, 16
-"""A mean of fewer tells nothing: the first sample may be an accident. From the latter on it is hard to
-move."""
-PACE_MEMORY, PACE_OUTLIER = 4, 1.5
-"""The pace is a mean of so few samples, to follow a change before the means of steps do; one sample
-changes it at most by so much."""
+TRUSTED_SAMPLES = 2
+"""A mean of fewer tells nothing: the first sample may be an accident."""
+SETTLED_SAMPLES = 16
+"""Of a mean of so many, what differs from it is rather a change of the pace."""
+PACE_MEMORY = 4
+"""The pace is a mean of so few samples, to follow a change before the means of steps do."""
+PACE_OUTLIER = 1.25
+"""A sample changes it no more than if it had taken so many times as long, or as short."""
+SAME_COUNT = 0.05
+"""Counts that differ by no more than this part are taken for the same: else more tokens would be taken
+for a slower machine."""
 STALE_STEPS = 2048
 """What was not measured for so many steps is measured anew: contexts grow, machines get busy."""
 BASE_STALE_STEPS = 192
 """The same for steps without drafts, which every comparison rests on."""
 QUIET_STEPS = 4
 """So many steps without drafts are measured then."""
+UNLIKE_STEPS = 16
+"""Steps after which one without drafts is measured whatever came before it."""
 
 
 class Memory(NamedTuple):
@@ -37,13 +44,10 @@ class Memory(NamedTuple):
     """It is over about so many of the last ones."""
     outlier: float
     """A sample counts as at most so many times the mean: the process may have been stopped."""
-    settled_outlier: float
-    """The same for a settled mean, both ways: while a new pace is not known yet, samples tell of that,
-    and only those of the steps that happen to be made."""
 
 
-STEPS = Memory(64, 3.0, 1.25)
-PASSES = Memory(256, 64.0, 64.0)
+STEPS = Memory(16, 1.5)
+PASSES = Memory(256, 64.0)
 """Of proposing: some steps cost much, as a draft model computes what it missed, and what comes after
 them has to bring that in."""
 
@@ -71,10 +75,7 @@ class _Point:
         elif self.num_samples <= TRUSTED_SAMPLES:
             self.seconds = min(self.seconds, seconds)
         else:
-            most, least = memory.outlier, 0.0
-            if self.num_samples > SETTLED_SAMPLES:
-                most, least = memory.settled_outlier, 1 / memory.settled_outlier
-            seconds = min(max(seconds, least * self.seconds), most * self.seconds)
+            seconds = min(seconds, memory.outlier * self.seconds)
             self.seconds += (seconds - self.seconds) / self.num_samples
 
 
@@ -93,10 +94,27 @@ class CostCurve:
             point = self._points[bucket] = _Point()
         point.add(count, seconds, step, self._memory)
 
-    def mean(self, count: float, step: int) -> float | None:
-        """Of the samples near this count; None while that is not to be trusted."""
+    def expect(self, count: int, step: int) -> float | None:
+        """Seconds at this very count, if enough is known to tell a change from it."""
         point = self._points.get(_bucket(count))
-        return point.seconds if point is not None and point.is_known(step) else None
+        if point is None or not point.is_known(step) or point.num_samples < SETTLED_SAMPLES:
+            return None
+        if abs(point.num_tokens - count) <= SAME_COUNT * count:
+            return point.seconds
+        points = self.points(step)
+        if not points[0][0] < count < points[-1][0]:
+            return None
+        return CostLine(points).seconds(count)
+
+    def add_change(self, count: int, change: float, step: int) -> None:
+        """As `add`, of a sample that is so many times what was expected."""
+        point = self._points[_bucket(count)]
+        line, before = CostLine(self.points(step)), point.num_tokens
+        point.num_samples = min(point.num_samples + 1, self._memory.num_samples)
+        point.last_step = step
+        point.num_tokens += (count - before) / point.num_samples
+        point.seconds *= line.seconds(point.num_tokens) / line.seconds(before)
+        point.seconds *= change ** (1 / point.num_samples)
 
     def age(self, count: float, step: int) -> int | None:
         """Steps since there was a sample near this count; None while that is not to be trusted."""
@@ -146,9 +164,9 @@ class CostLine:
 
 
 def _go_back(points: Sequence[tuple[float, float]], count: float) -> float:
-    """Where the line through the first two points was at this count before them."""
+    """Where the line through the first two points was at this count before them: no more than there."""
     (left, seconds), (right, later) = points[:2]
-    return seconds - (left - count) * (later - seconds) / (right - left)
+    return seconds - (left - count) * max(0.0, later - seconds) / (right - left)
 
 
 class StepCosts:
@@ -163,38 +181,41 @@ class StepCosts:
         self._unpaid_seconds = 0.0
         """Of proposing that brought nothing, so far."""
         self._step = 0
-        self._was: tuple[int, int] | None = None
-        """Requests and tokens of the last step of decodes; None after another one."""
+        self._was_quiet = False
+        """Whether the last step was one of decodes alone, without drafts."""
         self._num_quiet = 0
 
     def add_step(self, num_requests: int, num_tokens: int, seconds: float) -> None:
         """A step of decodes took `seconds`, proposing not counted; what it had more tokens than
-        requests were drafts. Without drafts it counts only after a step that was like it: the first
-        one still pays for what was before."""
+        requests were drafts."""
         self._step += 1
-        is_like_before, self._was = (
-            self._was == (num_requests, num_tokens),
-            (num_requests, num_tokens),
-        )
+        was_quiet, self._was_quiet = self._was_quiet, num_tokens == num_requests
         if seconds <= 0:
             return  # a clock that jumped
         if num_tokens > num_requests:
             self._add(self._drafting, num_tokens, seconds)
-        elif is_like_before:
+            return
+        # The first step without drafts still pays for what was before; where steps like it never come
+        # in a row, that is what they take.
+        age = self._base.age(num_tokens, self._step)
+        if was_quiet or age is None or age > UNLIKE_STEPS:
             self._add(self._base, num_tokens, seconds)
             self._num_quiet = max(0, self._num_quiet - 1)
 
-    def _add(self, curve: CostCurve, num_tokens: int, seconds: float) -> None:
-        mean = curve.mean(num_tokens, self._step)
-        curve.add(num_tokens, seconds / self._pace, self._step)
-        if mean is not None:
-            change = min(max(seconds / mean / self._pace, 1 / PACE_OUTLIER), PACE_OUTLIER)
-            self._pace *= 1 + (change - 1) / PACE_MEMORY
-
-    def skip_step(self) -> None:
+    def add_other_step(self) -> None:
         """A step was not one of decodes alone."""
-        self._step += 1
-        self._was = None
+        self._was_quiet = False
+
+    def _add(self, curve: CostCurve, num_tokens: int, seconds: float) -> None:
+        expected = curve.expect(num_tokens, self._step)
+        if expected is None:
+            curve.add(num_tokens, seconds / self._pace, self._step)
+            return
+        # Both follow the same change, at different rates: so they cannot drift apart.
+        change = seconds / (expected * self._pace)
+        change = min(max(change, 1 / PACE_OUTLIER), PACE_OUTLIER)
+        self._pace *= change ** (1 / PACE_MEMORY)
+        curve.add_change(num_tokens, change, self._step)
 
     def add_proposing(self, num_requests: int, num_passes: int, seconds: float) -> None:
         """So many requests were asked for; the longest of their drafts has `num_passes` tokens."""
@@ -218,7 +239,11 @@ class StepCosts:
         first = float(num_requests), CostLine(base).seconds(num_requests)
         drafting = [point for point in self._drafting.points(self._step) if point[0] > first[0]]
         single = num_requests + 1.0
-        if len(drafting) > 1 and drafting[0][0] > single:
+        if len(drafting) == 1:
+            # What it takes may be what any draft takes: more of them may be cheap.
+            count, seconds = drafting[0]
+            drafting.append((count + 1, seconds))
+        elif drafting and drafting[0][0] > single:
             # One draft costs what any draft costs, and more: the line does not begin at the base.
             drafting.insert(0, (single, _go_back(drafting, single)))
         covered = {_bucket(count) for count, _ in (first, *drafting)}

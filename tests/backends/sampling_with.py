@@ -37,8 +37,10 @@ def make_ops(name: str) -> SamplingOps:
 def sampling_with(ops: SamplingOps) -> Iterator[None]:
     """Until the end `sample_batch` samples with these."""
     _in_use.append(ops)
-    yield
-    _in_use.pop()
+    try:
+        yield
+    finally:
+        _in_use.pop()
 
 
 def sample_batch(

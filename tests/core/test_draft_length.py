@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from tokenmill.core.draft_length import LAST_PROBE, LOUD_CALLS, QUIET_INTERVAL, DraftLengths
+from tokenmill.core.draft_length import LAST_PROBE, MISSES_TO_BACK_OFF, TURN_STEPS, DraftLengths
 from tokenmill.core.draft_prices import draft_gains
 from tokenmill.core.plan import Grant, StepPlan, StepResult
 from tokenmill.core.request import Request
@@ -42,6 +43,8 @@ class Device:
     )
     find_rate: float = 1.0
     """How often a proposal is found when it is asked for."""
+    num_finders: int = 10**6
+    """Only for so many of the requests anything is found."""
     pass_seconds: float = 0.0
     catch_up_seconds: float = 0.0
     """For each token that the speculator did not see yet."""
@@ -52,6 +55,9 @@ class Device:
     """What a step with drafts costs more, whatever their number."""
     paces: Sequence[float] = (1.0,)
     """How slow the machine is, for a hundred steps each; what it costs here is told at pace 1."""
+    spike: float = 1.0
+    spike_rate: float = 0.0
+    """So many steps take so many times as long."""
     rng: random.Random = field(default_factory=lambda: random.Random(5))
 
     def __post_init__(self) -> None:
@@ -71,8 +77,12 @@ class Device:
     def step(self, extra_seconds: float = 0.0) -> None:
         drafts, lengths = self.held, self.lengths
         asked = lengths.choose(self.requests)
-        found = [k if self.rng.random() < self.find_rate else 0 for k in asked]
+        found = [
+            k if i < self.num_finders and self.rng.random() < self.find_rate else 0
+            for i, k in enumerate(asked)
+        ]
         seconds = self.cost(len(drafts) + sum(drafts)) * self.rng.uniform(1.0, 1.05)
+        spike = 1 + (self.spike - 1) * (self.rng.random() < self.spike_rate)
         seconds += self.fixed_seconds * any(drafts)
         outputs = [self._verify(i, drafts[i]) for i in range(len(drafts))]
         proposing = self.pass_seconds * max(found, default=0) + self._catch_up(outputs, asked)
@@ -91,9 +101,9 @@ class Device:
             step_id=self.num_steps,
             token_ids=tuple((0,) * n for n in outputs),
             num_proposed_tokens=tuple(found) if any(found) else None,
-            proposal_seconds=pace * proposing,
+            proposal_seconds=spike * pace * proposing,
         )
-        lengths.observe_step(plan, result, pace * (seconds + proposing) + extra_seconds)
+        lengths.observe_step(plan, result, spike * pace * (seconds + proposing) + extra_seconds)
         self.seconds += seconds + proposing
         self.num_tokens += sum(outputs)
         self.held = found
@@ -280,7 +290,7 @@ def test_a_machine_that_becomes_slower_and_faster_does_not_mislead_it(
     device.run(400)
     rate = device.run(2000)
     assert rate > 0.97 * device.without
-    assert rate > 0.85 * device.best()
+    assert rate > 0.8 * device.best()
 
 
 def test_probes_become_rare_and_find_what_changed() -> None:
@@ -298,7 +308,7 @@ def test_a_probe_stays_open_until_something_is_found() -> None:
     device.run(300)
     device.find_rate = 0.0
     device.run(LAST_PROBE)
-    assert device.asked[-100:].count([1]) == 100 / QUIET_INTERVAL
+    assert device.asked[-100:].count([1]) == 100 / TURN_STEPS
 
 
 def test_a_request_for_which_nothing_is_found_is_asked_for_in_few_steps_until_something_is() -> (
@@ -307,11 +317,38 @@ def test_a_request_for_which_nothing_is_found_is_asked_for_in_few_steps_until_so
     device = Device(memory_bound, [0.9] * 2)
     device.run(50)
     device.find_rate = 0.0
-    device.run(LOUD_CALLS + 100)
-    assert sum(map(any, device.asked[-100:])) == 100 / QUIET_INTERVAL
+    device.run(MISSES_TO_BACK_OFF + 100)
+    assert sum(map(any, device.asked[-100:])) == 100 / TURN_STEPS
     device.find_rate = 1.0
-    device.run(QUIET_INTERVAL + 1)
+    device.run(TURN_STEPS + 1)
     assert all(device.asked[-1])
+
+
+@pytest.mark.parametrize("acceptance", [0.6, 0.9])
+@pytest.mark.parametrize("num_requests", [8, 32])
+def test_one_request_that_finds_drafts_among_many_that_do_not_slows_nobody(
+    num_requests: int, acceptance: float
+) -> None:
+    device = Device(memory_bound, [acceptance] * num_requests, num_finders=1, fixed_seconds=0.003)
+    device.run(400)
+    assert device.run(2000) > 0.97 * device.without
+
+
+def test_requests_that_run_by_turns_are_all_asked() -> None:
+    lengths = DraftLengths(SpeculationLimits(num_speculative_tokens=LONGEST))
+    devices = [Device(memory_bound, [0.9] * 2, lengths, find_rate=0.0) for _ in range(2)]
+    for _ in range(400):
+        for device in devices:
+            device.step()
+    assert all(sum(map(any, device.asked[-100:])) > 10 for device in devices)
+
+
+def test_a_probe_that_is_answered_is_asked_for_once() -> None:
+    """Its draft is verified two steps later; until then it would be due still."""
+    device = Device(compute_bound, [0.1] * 4)
+    device.run(2000)
+    asked = [i for i, row in enumerate(device.asked[100:]) if any(row)]
+    assert asked and all(b - a > 8 for a, b in itertools.pairwise(asked))
 
 
 def test_a_new_request_begins_with_what_others_had() -> None:

@@ -1,7 +1,7 @@
 """Sampling by the native library: one pass over a row of logits, and few calls.
 
-Shape suffixes: r sampled rows, n drawn rows, s sequences with drafts, f rows with probabilities,
-v vocabulary, d logits of a draft model.
+Shape suffixes: r sampled rows, n rows that are drawn or tried, f rows with probabilities, k draft tokens
+of a sequence, v vocabulary, d logits of a draft model.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 
 from ..noise import Purpose
 from ..request_state import RequestState
-from ..sampling_batch import SamplingBatch
+from ..sampling_batch import SamplingBatch, tried_states
 from .library import Library
 from .logits import LogitsReader
 
 _POINTER = ctypes.c_void_p
 
-_DRAWN_ROW = np.dtype(
+_ROW = np.dtype(
     [
         ("row", np.int64),
         ("seed", np.int64),
@@ -76,13 +76,13 @@ class TrialCallStruct(ctypes.Structure):
 
 
 class _Described:
-    """What stays the same as long as a batch."""
+    """What stays the same as long as a batch. Drafts and what they were drawn from do not: the batch
+    is kept for others of the same number."""
 
     def __init__(self, batch: SamplingBatch, num_logits: int) -> None:
-        self.drawn = _describe(batch, batch.drawn, num_logits)
-        self.tried = _describe(batch, batch.tried, num_logits)
-        states = [batch.rows[i].state for i in batch.tried]
-        self.states: Sequence[RequestState] = list(dict.fromkeys(states))
+        self.drawn = _as_array(batch, batch.drawn, num_logits)
+        self.tried = _as_array(batch, batch.tried, num_logits)
+        self.states = tried_states(batch.rows, batch.tried)
         counts = [len(state.draft_token_ids) for state in self.states]
         self.ends = np.array(list(accumulate(counts)), dtype=np.int64)
         self.unseeded = [
@@ -132,7 +132,11 @@ class NativeSampling:
         vocab_size: int,
     ) -> dict[int, torch.Tensor]:
         """See SamplingOps."""
-        described = self._describe(batch, logits_rd.shape[1])
+        described, size = self._describe(batch, logits_rd.shape[1]), logits_rd.shape[1]
+        if places_d is None:
+            assert size == vocab_size, "without places, each token has a logit"
+        else:
+            assert places_d.shape == (size,) and places_d.dtype is torch.int64
         # Not torch's own: see DecoderCall.logits.
         probs_fv = np.empty((len(described.unseeded), vocab_size), np.float32)
         probs = np.zeros(len(described.drawn), np.int64)
@@ -176,17 +180,15 @@ class NativeSampling:
         return described
 
 
-def _describe(
+def _as_array(
     batch: SamplingBatch, indices: Sequence[int], num_logits: int
 ) -> npt.NDArray[np.void]:
     rows = []
     for i in indices:
         row = batch.rows[i]
-        params = row.params
-        top_k = min(params.top_k, num_logits) if params.top_k > 0 else num_logits
-        seed = batch.seed_of(row)
-        rows.append((i, seed, params.top_p, top_k, params.temperature, params.min_p))
-    return np.array(rows, dtype=_DRAWN_ROW)
+        params, top_k = row.params, row.top_k(num_logits)
+        rows.append((i, batch.seed_of(row), params.top_p, top_k, params.temperature, params.min_p))
+    return np.array(rows, dtype=_ROW)
 
 
 def _rows(
@@ -197,7 +199,9 @@ def _rows(
 ) -> LogitsRowsStruct:
     """Token ids come as the best ones."""
     assert logits_rv.is_contiguous() and logits_rv.dtype is torch.float32
-    assert positions_r.is_contiguous() and positions_r.dtype is torch.int64
+    for of_rows in (positions_r, token_ids_r):
+        assert of_rows.is_contiguous() and of_rows.dtype is torch.int64
+        assert of_rows.shape == logits_rv.shape[:1]
     best = token_ids_r.data_ptr()
     return LogitsRowsStruct(
         logits=logits_rv.data_ptr(),
@@ -213,4 +217,5 @@ def _read_probs(state: RequestState) -> torch.Tensor:
     """[drafts, v], each row without gaps."""
     probs_kv = state.draft_probs_kv
     assert probs_kv is not None and not probs_kv.is_cuda, "only drafts that were drawn are tried"
+    assert len(probs_kv) == len(state.draft_token_ids), "each draft comes with its distribution"
     return probs_kv.contiguous()

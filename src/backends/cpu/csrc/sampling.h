@@ -22,7 +22,7 @@ struct DrawnRow {
 struct LogitsRows {
   const float* logits;       // [rows, size]
   int64_t size;
-  const int64_t* best;       // [rows]: where the highest one is
+  const int64_t* best;       // [rows]: where the highest one is; in a row with NaN, anywhere
   const int64_t* positions;  // [rows]: of the tokens to come
   const DrawnRow* drawn;
   int64_t* token_ids;        // [rows]: the result; may be `best`

@@ -44,7 +44,7 @@ WeightedRow::WeightedRow(const LogitsRows& rows, const DrawnRow& drawn) {
   numbers_.weights = weights_scratch.floats(size);
   numbers_.sums = static_cast<double*>(sums_scratch.bytes(blocks * sizeof(double)));
   numbers_.largest = largest_scratch.floats(blocks);
-  values_ = values_scratch.floats(size + 1);  // collecting writes one behind the last
+  values_ = values_scratch.floats(size);
   const float* logits = rows.logits + drawn.row * size;
   // A temperature may be so small that its inverse is infinite: then only the best has weight.
   const float scale = std::min<double>(kLog2E / drawn.temperature, FLT_MAX);
@@ -86,10 +86,10 @@ void WeightedRow::subtract(const float* q, int64_t refused) {
   while (token < numbers_.size && !(probability(token) > q[token])) token++;
   if (token < numbers_.size) {
     elementwise_kernels().subtract_row({q, scale_, numbers_});
+    set_total();
   } else {
-    keep_from(0.0f);
+    keep_from(0.0f);  // adds up what is left
   }
-  set_total();
 }
 
 float WeightedRow::bound_of(const DrawnRow& drawn) {

@@ -15,7 +15,7 @@ struct WeightedNumbers {
   float* largest;  // [blocks]
 };
 
-// weights = 2^((logits - best) * scale)
+// weights = 2^((logits - best) * scale), within [0, 1]; 0 for what is not a number
 struct WeighCall {
   const float* logits;  // [size]
   float best;

@@ -53,7 +53,10 @@ void weigh_row(const WeighCall& call) {
   const WeightedNumbers& to = call.to;
   make_weights(to.size, to.weights, to.sums, to.largest, [&](int64_t at, int64_t count) {
     const Floats logits = load_some(call.logits + at, count);
-    return exp2_of<6>((logits - call.best) * call.scale);
+    const Floats weight = exp2_of<6>((logits - call.best) * call.scale);
+    // Whatever a row that is not finite makes of it: what follows relies on numbers in [0, 1].
+    const Floats some = weight > Floats{} ? weight : Floats{};
+    return some < Floats{} + 1.0f ? some : Floats{} + 1.0f;
   });
 }
 
