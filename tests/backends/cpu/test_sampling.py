@@ -143,6 +143,21 @@ def test_a_row_that_is_not_finite_draws_some_token_and_disturbs_no_other(
             assert found == expected
 
 
+@pytest.mark.parametrize("params", [SamplingParams(top_k=300), SamplingParams(top_p=0.4)])
+def test_weights_close_to_each_other_are_told_apart(
+    library: Library, instruction_set: str, params: SamplingParams
+) -> None:
+    """An organ pipe within a hundredth: the worst for a selection that compares."""
+    size = 20_000
+    ramp = torch.arange(size // 2, dtype=torch.float32) / size / 100
+    logits = torch.cat((ramp, ramp.flip(0))).expand(50, size).contiguous()
+    batch = SamplingBatch([make_state(params, i, size) for i in range(50)], size, CPU)
+    found = draw_all(NativeSampling(library), logits, batch, torch.arange(50))
+    num_kept = params.top_k if params.top_k > 0 else params.top_p * size * 1.01
+    assert all(abs(token_id - size / 2) <= num_kept / 2 + 2 for token_id in found)
+    assert max(found) - min(found) > 0.8 * num_kept
+
+
 def test_numbers_that_are_none_stay_within_their_row(
     library: Library, instruction_set: str
 ) -> None:

@@ -42,10 +42,13 @@ void try_drafts(const TrialCall& call, int64_t begin, int64_t end) {
       WeightedRow weighted(rows, drawn);
       const double number = uniform(drawn.seed ^ call.accept_purpose, position);
       const bool is_accepted = number * q[draft] < weighted.probability(draft);
-      if (!is_accepted) weighted.subtract(q, draft);
-      rows.token_ids[drawn.row] =
-          is_accepted ? draft : weighted.draw(uniform(drawn.seed, position));
-      if (!is_accepted) break;
+      rows.token_ids[drawn.row] = draft;
+      if (is_accepted) continue;
+      weighted.subtract(q, draft);
+      // Empty only where q was no distribution.
+      if (!weighted.is_empty())
+        rows.token_ids[drawn.row] = weighted.draw(uniform(drawn.seed, position));
+      break;
     }
   }
 }

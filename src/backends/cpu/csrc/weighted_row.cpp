@@ -18,13 +18,13 @@ constexpr double kLog2E = 1.4426950408889634;
 // these are enough, and few.
 constexpr float kCuts[] = {0x1p-7f, 0x1p-14f, 0.0f};
 
-// So many are sorted into bins before any of them is compared.
-constexpr int64_t kMany = 4096;
+// From so many values on partitioning could take milliseconds.
+constexpr int64_t kMany = 1024;
 
 template <class Measure>
 float greatest_bound(float* values, int64_t count, double wanted, Measure measure) {
   if (count < kMany) return select_by_partition(values, count, wanted, measure);
-  return select_in_bin(values, count, wanted, measure, bins_scratch);
+  return select_by_digits(values, count, wanted, measure, bins_scratch);
 }
 
 struct Tokens {

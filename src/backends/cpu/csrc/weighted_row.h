@@ -15,6 +15,8 @@ class WeightedRow {
   // 0 for what the filters leave out.
   float probability(int64_t token) const { return numbers_.weights[token] * scale_; }
 
+  bool is_empty() const { return !(total_ > 0.0); }
+
   // A token, each with its probability; `number` is in (0, 1).
   int64_t draw(double number) const;
 

@@ -42,9 +42,9 @@ TM_INLINE void make_weights(int64_t size, float* weights, double* sums, float* l
   }
 }
 
-TM_INLINE Floats load_some(const float* at, int64_t count) {
+TM_INLINE Floats load_some(const float* at, int64_t count, float beyond) {
   if (count == TM_WIDTH) return load_vector<Floats>(at);
-  Floats value = {};
+  Floats value = Floats{} + beyond;
   std::memcpy(&value, at, count * sizeof(float));
   return value;
 }
@@ -52,7 +52,7 @@ TM_INLINE Floats load_some(const float* at, int64_t count) {
 void weigh_row(const WeighCall& call) {
   const WeightedNumbers& to = call.to;
   make_weights(to.size, to.weights, to.sums, to.largest, [&](int64_t at, int64_t count) {
-    const Floats logits = load_some(call.logits + at, count);
+    const Floats logits = load_some(call.logits + at, count, call.best);
     const Floats weight = exp2_of<6>((logits - call.best) * call.scale);
     // Whatever a row that is not finite makes of it: what follows relies on numbers in [0, 1].
     const Floats some = weight > Floats{} ? weight : Floats{};
@@ -64,7 +64,7 @@ void subtract_row(const SubtractCall& call) {
   const WeightedNumbers& to = call.to;
   make_weights(to.size, to.weights, to.sums, to.largest, [&](int64_t at, int64_t count) {
     const Floats rest =
-        load_some(to.weights + at, count) * call.scale - load_some(call.q + at, count);
+        load_some(to.weights + at, count, 0.0f) * call.scale - load_some(call.q + at, count, 0.0f);
     return rest > Floats{} ? rest : Floats{};
   });
 }

@@ -133,8 +133,9 @@ TM_INLINE Floats exp2_of(Floats x) {
 #if TM_WIDTH == 16
   return (Floats)_mm512_scalef_ps((__m512)p, (__m512)x);  // takes the floor itself
 #else
-  const Floats scaled = (Floats)((Ints)p + ((Ints)shifted << 23));
-  return x < lowest + 1.0f ? Floats{} : scaled;
+  const Floats scaled = (Floats)((Words)p + ((Words)shifted << 23));
+  const Floats result = x < lowest + 1.0f ? Floats{} : scaled;
+  return x == x ? result : x;  // else a NaN's own bits could make a number
 #endif
 }
 
