@@ -132,28 +132,33 @@ class DraftLengths:
         choices = [prices.choose(self._estimate(history)) for history in histories]
         if not prices.are_worth_it(choices, [history.found for history in histories]):
             choices = [NOTHING] * len(requests)
-        may_probe_at = self._step + max(0, ceil(self._probe_debt / PROBE_SHARE))
-        next_turn = -(-(self._step + ANSWER_STEPS) // TURN_STEPS) * TURN_STEPS
         lengths, until_end, end = [], [], NEVER
         for history, choice in zip(histories, choices, strict=True):
             length = choice.length
-            takes_turns = not length or history.misses >= MISSES_TO_BACK_OFF
             if length:
-                history.probe_interval, history.is_probe = 0, False
-                due_at = history.ask_at
+                history.probe_interval = 0
+            if length and history.misses < MISSES_TO_BACK_OFF:
+                history.is_probe = False
+                until_end.append(length)
             else:
-                due_at = max(history.probe_at, may_probe_at, history.ask_at)
-            if takes_turns and due_at <= self._step:
-                history.is_probe = not length
-                length = length or 1
-                history.ask_at = due_at = next_turn
-            elif takes_turns:
-                length = 0
-            if takes_turns:
+                length, due_at = self._take_turn(history, length)
                 end = min(end, due_at)
+                until_end.append(0)
             lengths.append(length)
-            until_end.append(0 if takes_turns else length)
         return _Chosen(requests, lengths, until_end, end)
+
+    def _take_turn(self, history: DraftHistory, length: int) -> tuple[int, int]:
+        """What is asked for in this step of a request that is not asked in each, and the step of
+        its next turn. Length 0: of one that is probed at most."""
+        due_at = history.ask_at
+        if not length:
+            may_probe_at = self._step + ceil(self._probe_debt / PROBE_SHARE)
+            due_at = max(due_at, history.probe_at, may_probe_at)
+        if due_at > self._step:
+            return 0, due_at
+        history.is_probe = not length
+        history.ask_at = -(-(self._step + ANSWER_STEPS) // TURN_STEPS) * TURN_STEPS
+        return length or 1, history.ask_at
 
     def _estimate(self, history: DraftHistory) -> float:
         """Probability that a draft token of this request is accepted."""
