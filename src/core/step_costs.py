@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 TRUSTED_SAMPLES = 2
 """A mean of fewer tells nothing: the first sample may be an accident."""
-SETTLED_SAMPLES = 16
-"""Of a mean of so many, what differs from it is rather a change of the pace."""
 PACE_MEMORY = 4
 """The pace is a mean of so few samples, to follow a change before the means of steps do."""
 PACE_OUTLIER = 1.25
@@ -95,9 +93,12 @@ class CostCurve:
         point.add(count, seconds, step, self._memory)
 
     def expect(self, count: int, step: int) -> float | None:
-        """Seconds at this very count, if enough is known to tell a change from it."""
+        """Seconds at this very count, once the mean there is one of as many samples as it keeps: what
+        differs from it is rather a change of the pace."""
         point = self._points.get(_bucket(count))
-        if point is None or not point.is_known(step) or point.num_samples < SETTLED_SAMPLES:
+        if point is None or not point.is_known(step):
+            return None
+        if point.num_samples < self._memory.num_samples:
             return None
         if abs(point.num_tokens - count) <= SAME_COUNT * count:
             return point.seconds
@@ -109,11 +110,12 @@ class CostCurve:
     def add_change(self, count: int, change: float, step: int) -> None:
         """As `add`, of a sample that is so many times what was expected."""
         point = self._points[_bucket(count)]
-        line, before = CostLine(self.points(step)), point.num_tokens
-        point.num_samples = min(point.num_samples + 1, self._memory.num_samples)
         point.last_step = step
-        point.num_tokens += (count - before) / point.num_samples
-        point.seconds *= line.seconds(point.num_tokens) / line.seconds(before)
+        if point.num_tokens != count:
+            line = CostLine(self.points(step))
+            moved = point.num_tokens + (count - point.num_tokens) / point.num_samples
+            point.seconds *= line.seconds(moved) / line.seconds(point.num_tokens)
+            point.num_tokens = moved
         point.seconds *= change ** (1 / point.num_samples)
 
     def age(self, count: float, step: int) -> int | None:
