@@ -158,7 +158,7 @@ class ModelRunner:
         for outcome in outcomes:
             outcome.state.settle(outcome.token_ids)
         by_row = {rows[i]: outcome for i, outcome in zip(order, outcomes, strict=True)}
-        if self._proposer is None:
+        if self._proposer is None or not any(grant.speculates for grant in grants):
             return _make_result(plan, by_row)
         return self._speculate(plan, by_row, self._proposer)
 

@@ -25,3 +25,5 @@ class DraftHistory:
     """Drafts asked for since one was found."""
     ask_at: int = 0
     """While it takes turns: the step of the next one."""
+    asks_again: bool = False
+    """Whether that is the second half of a turn."""

@@ -53,7 +53,7 @@ NEVER = 2**62
 MISSES_TO_BACK_OFF = 32
 """A request for which nothing was found so many times takes turns, as probes do: to ask takes time on
 both threads, which shows in steps of milliseconds."""
-TURN_STEPS, ANSWER_STEPS = 4, 3
+TURN_STEPS, ANSWER_STEPS = 8, 3
 """Turns are in every so many-th step, the same for all, and not before an answer was verified."""
 FOUND_MEMORY, FIRST_FOUND_MEMORY = 16, 64
 """How often drafts are found is a mean of so many; the latter over all requests, for new ones."""
@@ -82,6 +82,10 @@ class DraftLengths:
         self._step = 0
         self._probe_debt = -PROBE_CREDIT
         """In steps: what probes cost and is not yet made up for."""
+        self._are_probes = True
+        """Whether the last choice was that nobody should guess, but to find out."""
+        self._num_asked = 0
+        """Requests that were asked for in the step that is observed now."""
         self._chosen: _Chosen | None = None
         """The last choice, while nothing it depends on has changed."""
         self._costs = StepCosts()
@@ -132,6 +136,7 @@ class DraftLengths:
         choices = [prices.choose(self._estimate(history)) for history in histories]
         if not prices.are_worth_it(choices, [history.found for history in histories]):
             choices = [NOTHING] * len(requests)
+        self._are_probes = all(choice is NOTHING for choice in choices)
         lengths, until_end, end = [], [], NEVER
         for history, choice in zip(histories, choices, strict=True):
             length = choice.length
@@ -157,7 +162,11 @@ class DraftLengths:
         if due_at > self._step:
             return 0, due_at
         history.is_probe = not length
-        history.ask_at = -(-(self._step + ANSWER_STEPS) // TURN_STEPS) * TURN_STEPS
+        # The next step is planned before the answer is there, and drops it; if it asks again, the one
+        # after it waits, and verifies the second answer. A draft model is always waited for.
+        history.asks_again = not history.asks_again and not self._is_model
+        next_turn = -(-(self._step + ANSWER_STEPS) // TURN_STEPS) * TURN_STEPS
+        history.ask_at = self._step + 1 if history.asks_again else next_turn
         return length or 1, history.ask_at
 
     def _estimate(self, history: DraftHistory) -> float:
@@ -213,8 +222,11 @@ class DraftLengths:
     def observe_answer(self, request: Request, num_tokens: int) -> None:
         """It was asked for drafts, and got so many."""
         history = request.draft_history
-        if history is None or self._is_model:  # that one may only have had no room to catch up
+        if history is None:
             return
+        self._num_asked += 1
+        if self._is_model:
+            return  # it may only have had no room to catch up
         is_found = num_tokens > 0
         self._found += (is_found - self._found) / FIRST_FOUND_MEMORY
         history.found += (is_found - history.found) / FOUND_MEMORY
@@ -223,27 +235,37 @@ class DraftLengths:
         if took_turns != (history.misses >= MISSES_TO_BACK_OFF):
             self._chosen = None
 
-    def observe_step(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
-        """A step was committed that took `seconds`, proposing included."""
+    def observe_step(
+        self, plan: StepPlan, result: StepResult, seconds: float, *, was_held_back: bool = False
+    ) -> None:
+        """A step was committed that took `seconds`, proposing included, and the time until it was
+        there where it `was_held_back` by drafts."""
         if not self._is_adaptive:
             return
-        num_drafting = num_asked = 0
+        num_asked, self._num_asked = self._num_asked, 0
+        num_requests, num_tokens = len(plan.grants), plan.num_tokens
+        num_drafting = 0
         are_decodes = True
-        for grant in plan.grants:
-            num_drafting += grant.num_draft_tokens > 0
-            num_asked += grant.max_draft_tokens > 0
-            are_decodes &= grant.samples and grant.num_tokens == 1 + grant.num_draft_tokens
+        if num_tokens > num_requests:  # else there is nothing to look for, in most steps of all
+            for grant in plan.grants:
+                num_drafting += grant.num_draft_tokens > 0
+                are_decodes &= grant.samples and grant.num_tokens == 1 + grant.num_draft_tokens
         if num_drafting:
             before = self._num_drafting or num_drafting
             self._num_drafting = before + (num_drafting - before) / 8
         if are_decodes:
-            num_requests, seconds_of_step = len(plan.grants), seconds - result.proposal_seconds
-            self._costs.add_step(num_requests, plan.num_tokens, seconds_of_step)
-        else:
-            self._costs.add_other_step()
+            seconds_of_step = seconds - result.proposal_seconds
+            is_plain = not (num_asked or was_held_back)
+            excess = self._costs.add_step(
+                num_requests, num_tokens, seconds_of_step, is_plain=is_plain
+            )
+            if self._are_probes:
+                self._probe_debt += excess
         self._patience.add_step(1.0 if self._is_model else seconds)
         if num_asked:
             self._observe_call(plan, result, num_asked)
+            if self._are_probes and seconds > 0:
+                self._probe_debt += result.proposal_seconds / seconds
 
     def _observe_call(self, plan: StepPlan, result: StepResult, num_asked: int) -> None:
         """Somebody was asked for drafts; it counts also when nothing came of it."""

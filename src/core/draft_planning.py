@@ -54,9 +54,12 @@ class DraftPlanner:
             tally.count_draft(request, grant.num_draft_tokens, num_accepted)
             self.lengths.observe_draft(request, grant.num_draft_tokens, num_accepted)
 
-    def observe(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
-        """Learn what a step cost that took `seconds`."""
-        self.lengths.observe_step(plan, result, seconds)
+    def observe(
+        self, plan: StepPlan, result: StepResult, seconds: float, *, was_held_back: bool
+    ) -> None:
+        """Learn what a step cost that ended `seconds` after the one before it. `was_held_back`: it
+        could have been planned earlier, were it not for drafts."""
+        self.lengths.observe_step(plan, result, seconds, was_held_back=was_held_back)
 
     def _room(self, pending: PendingGrant) -> int:
         """Drafts that could still become output if this step's are all accepted: after them comes

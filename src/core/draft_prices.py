@@ -47,12 +47,13 @@ class DraftPrices:
         line = costs.line(num_requests)
         base = line.seconds(num_requests)
         pass_seconds = costs.pass_seconds(num_drafting)
+        vain_seconds = costs.vain_seconds(num_drafting)
         seconds = [base]
         self.are_final = True
         """False when one length more is to be tried, whose seconds are not known yet."""
         for length in range(1, longest + 1):
             num_tokens = num_requests + num_drafting * length
-            seconds.append(line.seconds(num_tokens) + pass_seconds * length)
+            seconds.append(line.seconds(num_tokens) + pass_seconds * length + vain_seconds)
             if num_tokens >= line.end:
                 self.are_final = False
                 break
@@ -62,7 +63,8 @@ class DraftPrices:
             for gain, cost in zip(gains, seconds, strict=True)
         )
         shared = first = (
-            min(line.seconds(num_requests + 1) + costs.pass_seconds(1), seconds[1]) - base
+            min(line.seconds(num_requests + 1) + costs.pass_seconds(1) + vain_seconds, seconds[1])
+            - base
         )
         if num_drafting >= 1.5:  # else there are no others to tell by what one of them takes
             shared = max(0.0, first - (seconds[1] - base - first) / (num_drafting - 1))
@@ -71,8 +73,9 @@ class DraftPrices:
         self._shared = shared
         self._own = [(cost - base - shared) / num_drafting for cost in seconds[1:]]
         """By length, from 1 on."""
-        self.probe_steps = (seconds[1] - base) / num_drafting / base
-        """Steps without drafts that a draft of one token takes the time of."""
+        verifying = line.seconds(num_requests + num_drafting) - base
+        self.probe_steps = verifying / num_drafting / base
+        """Steps without drafts that it takes to verify a draft of one token."""
         self._best: dict[int, Choice] = {}
         """By level of acceptance, as far as they were asked for."""
         always_right = [self.choose(1.0)] * num_requests

@@ -50,19 +50,19 @@ class _OpenPlan:
     freed_host_blocks: list[int]
     """Of requests that it swaps in: read by the plan, so not to be reused before its commit."""
     planned_at: float
+    was_held_back: bool
+    """Planned later than it would have been without drafts."""
     prefix_cache_queries: int
     prefix_cache_hits: int
 
-    def seconds(self, now: float, last_closed_at: float) -> float:
-        """What it took, without its waiting behind the plan before it."""
-        return now - max(self.planned_at, last_closed_at)
-
     @property
     def must_be_awaited(self) -> bool:
-        """Whether no step can be planned behind it: how far its requests get is not known, or they
-        got drafts since it was planned, which their next grant shall have."""
-        return any(grant.gives_back for grant in self.plan.grants) or any(
-            request.num_proposed_tokens for request in self.requests
+        """Whether no step can be planned behind it: how far its requests get is not known, or drafts
+        were found since it was planned for those it asks for drafts again: their next grant shall
+        have them."""
+        return any(
+            grant.gives_back or (grant.max_draft_tokens and request.num_proposed_tokens)
+            for grant, request in zip(self.plan.grants, self.requests, strict=True)
         )
 
 
@@ -101,7 +101,10 @@ class EngineCore:
         self._forget: list[str] = []  # ids that the executor should forget
         self._updates: list[RequestUpdate] = []  # made outside of a commit
         self._step_id = 0
-        self._last_closed_at = float("-inf")
+        self._last_closed_at = 0.0
+        """When the step before the next one ended."""
+        self._holds_back = False
+        """Whether the next step could be planned already, were it not for drafts."""
         self.wake_at: float | None = None
         """When `plan` wants to be asked again, if it answered None because a policy chose to wait."""
 
@@ -232,7 +235,10 @@ class EngineCore:
         if len(self._open) >= self._max_inflight or not (self.num_running or self.num_waiting):
             return None
         if self._drafts is not None and self._open and self._open[-1].must_be_awaited:
+            self._holds_back = True
             return None
+        if not self.num_running:
+            self._last_closed_at = now  # the device had nothing to do
         step = self._decide(now)
         return None if step is None else self._apply(step, now)
 
@@ -329,10 +335,12 @@ class EngineCore:
                 swapped_out=[p.request for p in step.preempted.values() if p.host_block_ids],
                 freed_host_blocks=freed_host_blocks,
                 planned_at=now,
+                was_held_back=self._holds_back,
                 prefix_cache_queries=queries,
                 prefix_cache_hits=hits,
             )
         )
+        self._holds_back = False
         if self._plugins.observes(Planned):
             self._plugins.emit(
                 Planned(
@@ -427,7 +435,8 @@ class EngineCore:
             if update is not None:
                 updates.append(update)
         if self._drafts is not None:
-            self._drafts.observe(plan, result, opened.seconds(now, self._last_closed_at))
+            seconds = now - self._last_closed_at
+            self._drafts.observe(plan, result, seconds, was_held_back=opened.was_held_back)
             self._plugins.flush()
         self._last_closed_at = now
         self._emit_step(opened, tally, now)
@@ -449,7 +458,7 @@ class EngineCore:
             tally.count_token(request, now)
         tally.count_prompt(request)
         publish(self.pool, request)
-        if self._drafts is not None:
+        if self._drafts is not None and (grant.speculates or request.num_proposed_tokens):
             self._drafts.take_in(request, grant, result, row, tally)
             if grant.gives_back:
                 give_back(self.pool, request)

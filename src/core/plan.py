@@ -60,6 +60,11 @@ class Grant:
         other plan is open then."""
         return bool(self.num_draft_tokens or self.num_lookahead_tokens)
 
+    @property
+    def speculates(self) -> bool:
+        """Whether it verifies drafts, or new ones may be proposed after it."""
+        return bool(self.num_draft_tokens or self.max_draft_tokens)
+
 
 class CopyDirection(StrEnum):
     """Which way KV blocks travel: out of the device's memory into the host's, or back in."""

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 TRUSTED_SAMPLES = 2
 """A mean of fewer tells nothing: the first sample may be an accident."""
-PACE_MEMORY = 4
-"""The pace is a mean of so few samples, to follow a change before the means of steps do."""
+PACE_MEMORY, DRAFTING_PACE_MEMORY = 4, 16
+"""The pace is a mean of so few samples, to follow a change before the means of steps do. Steps with
+drafts tell less of it: where both disagree, it is what those cost that was learned at a wrong pace."""
 PACE_OUTLIER = 1.25
 """A sample changes it no more than if it had taken so many times as long, or as short."""
 SAME_COUNT = 0.05
@@ -29,10 +30,11 @@ STALE_STEPS = 2048
 """What was not measured for so many steps is measured anew: contexts grow, machines get busy."""
 BASE_STALE_STEPS = 192
 """The same for steps without drafts, which every comparison rests on."""
+FIRST_BASE_STALE_STEPS = 24
+"""It begins with so many, and doubles, where steps cost what was not seen before: if the pace changes
+just then, all of it goes into that cost, and nothing shows it but steps without drafts."""
 QUIET_STEPS = 4
 """So many steps without drafts are measured then."""
-UNLIKE_STEPS = 16
-"""Steps after which one without drafts is measured whatever came before it."""
 
 
 class Memory(NamedTuple):
@@ -73,7 +75,8 @@ class _Point:
         elif self.num_samples <= TRUSTED_SAMPLES:
             self.seconds = min(self.seconds, seconds)
         else:
-            seconds = min(seconds, memory.outlier * self.seconds)
+            if self.seconds > 0:
+                seconds = min(seconds, memory.outlier * self.seconds)
             self.seconds += (seconds - self.seconds) / self.num_samples
 
 
@@ -178,37 +181,41 @@ class StepCosts:
         self._base = CostCurve(STEPS)
         self._drafting = CostCurve(STEPS)
         self._passes = CostCurve(PASSES)
+        self._vain = CostCurve(PASSES)
+        """What the search for drafts took that brought none, for every time that it did."""
         self._pace = 1.0
         """Seconds that now take what is kept as one."""
-        self._unpaid_seconds = 0.0
-        """Of proposing that brought nothing, so far."""
+        self._vain_seconds = 0.0
+        """The same since it last did; less than 0 while that was too much."""
         self._step = 0
-        self._was_quiet = False
-        """Whether the last step was one of decodes alone, without drafts."""
+        self._base_stale_steps = FIRST_BASE_STALE_STEPS
         self._num_quiet = 0
 
-    def add_step(self, num_requests: int, num_tokens: int, seconds: float) -> None:
+    def add_step(
+        self, num_requests: int, num_tokens: int, seconds: float, *, is_plain: bool = True
+    ) -> float:
         """A step of decodes took `seconds`, proposing not counted; what it had more tokens than
-        requests were drafts."""
+        requests were drafts. Without such it `is_plain` if it was also not asked for drafts nor held
+        back by those of others: what steps are like without speculation. Answers how much longer it
+        took than such a step if it is not, as a part of it, as far as that is known."""
         self._step += 1
-        was_quiet, self._was_quiet = self._was_quiet, num_tokens == num_requests
         if seconds <= 0:
-            return  # a clock that jumped
+            return 0.0  # a clock that jumped
         if num_tokens > num_requests:
-            self._add(self._drafting, num_tokens, seconds)
-            return
-        # The first step without drafts still pays for what was before; where steps like it never come
-        # in a row, that is what they take.
-        age = self._base.age(num_tokens, self._step)
-        if was_quiet or age is None or age > UNLIKE_STEPS:
-            self._add(self._base, num_tokens, seconds)
+            if self._drafting.age(num_tokens, self._step) is None:
+                self._base_stale_steps = FIRST_BASE_STALE_STEPS
+            self._add(self._drafting, num_tokens, seconds, DRAFTING_PACE_MEMORY)
+        elif is_plain:
+            self._add(self._base, num_tokens, seconds, PACE_MEMORY)
             self._num_quiet = max(0, self._num_quiet - 1)
+        elif self._base.age(num_tokens, self._step) is not None:
+            base = self._base_line().seconds(num_tokens)
+            excess = min(seconds / self._pace, STEPS.outlier * base) - base
+            self._vain_seconds = max(-base, self._vain_seconds + excess)
+            return excess / base
+        return 0.0
 
-    def add_other_step(self) -> None:
-        """A step was not one of decodes alone."""
-        self._was_quiet = False
-
-    def _add(self, curve: CostCurve, num_tokens: int, seconds: float) -> None:
+    def _add(self, curve: CostCurve, num_tokens: int, seconds: float, pace_memory: int) -> None:
         expected = curve.expect(num_tokens, self._step)
         if expected is None:
             curve.add(num_tokens, seconds / self._pace, self._step)
@@ -216,21 +223,26 @@ class StepCosts:
         # Both follow the same change, at different rates: so they cannot drift apart.
         change = seconds / (expected * self._pace)
         change = min(max(change, 1 / PACE_OUTLIER), PACE_OUTLIER)
-        self._pace *= change ** (1 / PACE_MEMORY)
+        self._pace *= change ** (1 / pace_memory)
         curve.add_change(num_tokens, change, self._step)
 
     def add_proposing(self, num_requests: int, num_passes: int, seconds: float) -> None:
         """So many requests were asked for; the longest of their drafts has `num_passes` tokens."""
-        self._unpaid_seconds += max(0.0, seconds) / self._pace
-        if num_requests and num_passes:
-            self._passes.add(num_requests, self._unpaid_seconds / num_passes, self._step)
-            self._unpaid_seconds = 0.0
+        seconds = max(0.0, seconds) / self._pace
+        if not num_passes:
+            self._vain_seconds += seconds
+            return
+        self._passes.add(num_requests, seconds / num_passes, self._step)
+        self._vain.add(num_requests, max(0.0, self._vain_seconds), self._step)
+        self._vain_seconds = min(0.0, self._vain_seconds)
 
     def know_base(self, num_requests: int) -> bool:
         """Whether there is something to compare drafts with. If not, steps without drafts are due:
         a few, and then again a few from time to time."""
         age = self._base.age(num_requests, self._step)
-        if age is None or age > BASE_STALE_STEPS:
+        if age is None or age > self._base_stale_steps:
+            if not self._num_quiet:
+                self._base_stale_steps = min(2 * self._base_stale_steps, BASE_STALE_STEPS)
             self._num_quiet = QUIET_STEPS
         return not self._num_quiet
 
@@ -238,7 +250,7 @@ class StepCosts:
         """Seconds of steps of `num_requests` tokens (no drafts) and more (the others are drafts),
         proposing not counted."""
         base = self._base.points(self._step)
-        first = float(num_requests), CostLine(base).seconds(num_requests)
+        first = float(num_requests), self._base_line().seconds(num_requests)
         drafting = [point for point in self._drafting.points(self._step) if point[0] > first[0]]
         single = num_requests + 1.0
         if len(drafting) == 1:
@@ -253,5 +265,12 @@ class StepCosts:
         return CostLine([first, *sorted((*drafting, *larger))])
 
     def pass_seconds(self, num_requests: float) -> float:
-        """Of proposing one more token for each of so many requests, all that it takes included."""
+        """Of proposing one more token for each of so many requests."""
         return CostLine(self._passes.points(self._step)).seconds(num_requests)
+
+    def vain_seconds(self, num_requests: float) -> float:
+        """Of searching in vain, which the next drafts of so many requests have to bring in."""
+        return CostLine(self._vain.points(self._step)).seconds(num_requests)
+
+    def _base_line(self) -> CostLine:
+        return CostLine(self._base.points(self._step))

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pytest
 
@@ -18,6 +19,8 @@ from tokenmill.core.speculation import SpeculationLimits
 
 Cost = Callable[[int], float]
 LONGEST = 8
+JUMPS = (1.0, 2.0, 0.7, 1.5)
+"""A machine that is at times three times slower than a step before."""
 
 
 def memory_bound(num_tokens: int) -> float:
@@ -32,6 +35,12 @@ def compute_bound(num_tokens: int) -> float:
     return 0.001 + 0.002 * num_tokens
 
 
+class _Planned(NamedTuple):
+    drafts: Sequence[int]
+    asked: Sequence[int]
+    was_held_back: bool
+
+
 @dataclass
 class Device:
     """Steps of a fixed batch whose drafts are right with a given probability."""
@@ -41,6 +50,8 @@ class Device:
     lengths: DraftLengths = field(
         default_factory=lambda: DraftLengths(SpeculationLimits(num_speculative_tokens=LONGEST))
     )
+    needs_lookahead: bool = False
+    """As in the limits of `lengths`."""
     find_rate: float = 1.0
     """How often a proposal is found when it is asked for."""
     num_finders: int = 10**6
@@ -51,8 +62,12 @@ class Device:
     token_budget: int = 100
     ask_seconds: float = 0.0
     """For each call, whatever it finds."""
+    told: float = 1.0
+    """The part of what proposing takes that the executor tells of."""
     fixed_seconds: float = 0.0
     """What a step with drafts costs more, whatever their number."""
+    late_seconds: float = 0.0
+    """What a step costs more that could not be planned while the one before it ran."""
     paces: Sequence[float] = (1.0,)
     """How slow the machine is, for a hundred steps each; what it costs here is told at pace 1."""
     spike: float = 1.0
@@ -62,9 +77,13 @@ class Device:
 
     def __post_init__(self) -> None:
         self.requests = [_request(i) for i in range(len(self.acceptances))]
-        self.held = [0] * len(self.requests)
+        self.found = [0] * len(self.requests)
+        """By the last step."""
+        self.was_awaited = False
+        self.planned: _Planned | None = None
+        """A step that was planned behind the last one."""
         self.unseen = [0] * len(self.requests)
-        self.seconds, self.num_tokens, self.num_steps = 0.0, 0, 0
+        self.seconds, self.num_tokens, self.num_draft_tokens, self.num_steps = 0.0, 0, 0, 0
         self.asked: list[list[int]] = []
 
     def run(self, num_steps: int) -> float:
@@ -75,15 +94,21 @@ class Device:
         return (self.num_tokens - num_tokens) / (self.seconds - seconds)
 
     def step(self, extra_seconds: float = 0.0) -> None:
-        drafts, lengths = self.held, self.lengths
-        asked = lengths.choose(self.requests)
+        """As the engine does: the next step is planned before this one is run, without its drafts,
+        unless there may be some that it is to have."""
+        lengths, planned = self.lengths, self.planned or self._plan(self.found)
+        drafts, asked = planned.drafts, planned.asked
+        must_be_awaited = any(drafts) or any(
+            k and (n or self.needs_lookahead) for k, n in zip(asked, self.found, strict=True)
+        )
+        self.planned = None if must_be_awaited else self._plan([0] * len(drafts))
         found = [
             k if i < self.num_finders and self.rng.random() < self.find_rate else 0
             for i, k in enumerate(asked)
         ]
         seconds = self.cost(len(drafts) + sum(drafts)) * self.rng.uniform(1.0, 1.05)
         spike = 1 + (self.spike - 1) * (self.rng.random() < self.spike_rate)
-        seconds += self.fixed_seconds * any(drafts)
+        seconds += self.fixed_seconds * any(drafts) + self.late_seconds * planned.was_held_back
         outputs = [self._verify(i, drafts[i]) for i in range(len(drafts))]
         proposing = self.pass_seconds * max(found, default=0) + self._catch_up(outputs, asked)
         proposing += self.ask_seconds * any(asked)
@@ -101,13 +126,23 @@ class Device:
             step_id=self.num_steps,
             token_ids=tuple((0,) * n for n in outputs),
             num_proposed_tokens=tuple(found) if any(found) else None,
-            proposal_seconds=spike * pace * proposing,
+            proposal_seconds=spike * pace * self.told * proposing,
         )
-        lengths.observe_step(plan, result, spike * pace * (seconds + proposing) + extra_seconds)
+        lengths.observe_step(
+            plan,
+            result,
+            spike * pace * (seconds + proposing) + extra_seconds,
+            was_held_back=planned.was_held_back,
+        )
         self.seconds += seconds + proposing
         self.num_tokens += sum(outputs)
-        self.held = found
+        self.num_draft_tokens += sum(drafts)
+        self.found = found
+        self.was_awaited = must_be_awaited
         self.asked.append(asked)
+
+    def _plan(self, drafts: Sequence[int]) -> _Planned:
+        return _Planned(drafts, self.lengths.choose(self.requests), self.was_awaited)
 
     def _catch_up(self, outputs: Sequence[int], asked: Sequence[int]) -> float:
         """Seconds for what those that are asked for missed."""
@@ -226,7 +261,7 @@ def test_slow_calls_that_hardly_ever_find_anything_cost_little(find_rate: float)
 
 def test_a_draft_model_that_never_answers_is_hardly_asked_until_it_does() -> None:
     limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
-    device = Device(memory_bound, [0.9], DraftLengths(limits), find_rate=0.0)
+    device = Device(memory_bound, [0.9], DraftLengths(limits), needs_lookahead=True, find_rate=0.0)
     device.run(2000)
     assert 10 < sum(map(any, device.asked[-1000:])) < 50
     device.find_rate = 1.0
@@ -236,19 +271,30 @@ def test_a_draft_model_that_never_answers_is_hardly_asked_until_it_does() -> Non
 
 def test_a_draft_model_without_room_to_catch_up_is_waited_for() -> None:
     limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
-    device = Device(memory_bound, [0.9], DraftLengths(limits), find_rate=0.0, token_budget=0)
+    device = Device(
+        memory_bound,
+        [0.9],
+        DraftLengths(limits),
+        needs_lookahead=True,
+        find_rate=0.0,
+        token_budget=0,
+    )
     device.run(1000)
-    assert all(map(any, device.asked[-100:]))
+    assert sum(map(any, device.asked)) > 900
 
 
 def test_a_draft_model_that_does_not_pay_is_not_probed_at_the_price_of_catching_up() -> None:
     limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
     lengths = DraftLengths(limits)
-    first = Device(mixed, [0.2], lengths, pass_seconds=0.002, catch_up_seconds=0.001)
+    first = Device(
+        mixed, [0.2], lengths, needs_lookahead=True, pass_seconds=0.002, catch_up_seconds=0.001
+    )
     first.run(500)
     seconds = num_tokens = 0.0
     for _ in range(40):
-        device = Device(mixed, [0.2], lengths, pass_seconds=0.002, catch_up_seconds=0.001)
+        device = Device(
+            mixed, [0.2], lengths, needs_lookahead=True, pass_seconds=0.002, catch_up_seconds=0.001
+        )
         device.unseen = [400]  # its prompt
         device.run(50)
         seconds, num_tokens = seconds + device.seconds, num_tokens + device.num_tokens
@@ -260,7 +306,9 @@ def test_drafts_that_do_not_bring_in_a_long_prompt_s_cost_are_given_up() -> None
     lengths = DraftLengths(limits)
     rates = []
     for _ in range(60):
-        device = Device(mixed, [0.8], lengths, pass_seconds=0.0005, catch_up_seconds=0.001)
+        device = Device(
+            mixed, [0.8], lengths, needs_lookahead=True, pass_seconds=0.0005, catch_up_seconds=0.001
+        )
         device.unseen = [1000]
         rates.append(device.run(20))
     assert sum(rates[-20:]) / 20 > 0.9 * device.without
@@ -283,14 +331,41 @@ def test_what_drafts_of_a_step_cost_whatever_their_number_all_bring_in_together(
 
 @pytest.mark.parametrize("acceptance", [0.3, 0.9])
 @pytest.mark.parametrize("cost", [mixed, compute_bound])
+@pytest.mark.parametrize(("paces", "least"), [((1.0, 1.35, 0.9, 1.2), 0.97), (JUMPS, 0.92)])
 def test_a_machine_that_becomes_slower_and_faster_does_not_mislead_it(
-    cost: Cost, acceptance: float
+    paces: Sequence[float], least: float, cost: Cost, acceptance: float
 ) -> None:
-    device = Device(cost, [acceptance] * 8, paces=(1.0, 2.0, 0.7, 1.5))
+    device = Device(cost, [acceptance] * 8, paces=paces)
     device.run(400)
     rate = device.run(2000)
-    assert rate > 0.97 * device.without
+    assert rate > least * device.without
     assert rate > 0.8 * device.best()
+
+
+def test_drafts_dropped_because_the_next_step_was_planned_do_not_keep_a_request_unverified() -> (
+    None
+):
+    """Neither as probes nor where requests take turns after many misses."""
+    probing = Device(compute_bound, [0.1] * 8)
+    probing.run(400)
+    before = probing.num_draft_tokens
+    probing.run(2000)
+    assert probing.num_draft_tokens > before + 8
+    turning = Device(memory_bound, [0.9] * 2)
+    turning.find_rate = 0.0
+    turning.run(MISSES_TO_BACK_OFF + 50)
+    turning.find_rate = 1.0
+    turning.run(2 * TURN_STEPS)
+    assert turning.num_draft_tokens
+
+
+def test_steps_held_back_for_drafts_that_do_not_come_are_charged_to_drafts() -> None:
+    """What the executor tells of is a part of it only."""
+    device = Device(
+        mixed, [0.8] * 8, find_rate=0.1, late_seconds=0.002, ask_seconds=0.001, told=0.1
+    )
+    device.run(400)
+    assert device.run(2000) > 0.97 * device.without
 
 
 def test_probes_become_rare_and_find_what_changed() -> None:
@@ -308,7 +383,7 @@ def test_a_probe_stays_open_until_something_is_found() -> None:
     device.run(300)
     device.find_rate = 0.0
     device.run(LAST_PROBE)
-    assert device.asked[-100:].count([1]) == 100 / TURN_STEPS
+    assert device.asked[-80:].count([1]) == 80 * 2 / TURN_STEPS
 
 
 def test_a_request_for_which_nothing_is_found_is_asked_for_in_few_steps_until_something_is() -> (
@@ -317,8 +392,8 @@ def test_a_request_for_which_nothing_is_found_is_asked_for_in_few_steps_until_so
     device = Device(memory_bound, [0.9] * 2)
     device.run(50)
     device.find_rate = 0.0
-    device.run(MISSES_TO_BACK_OFF + 100)
-    assert sum(map(any, device.asked[-100:])) == 100 / TURN_STEPS
+    device.run(MISSES_TO_BACK_OFF + 2 * TURN_STEPS + 80)
+    assert sum(map(any, device.asked[-80:])) == 80 * 2 / TURN_STEPS
     device.find_rate = 1.0
     device.run(TURN_STEPS + 1)
     assert all(device.asked[-1])
@@ -344,11 +419,13 @@ def test_requests_that_run_by_turns_are_all_asked() -> None:
 
 
 def test_a_probe_that_is_answered_is_asked_for_once() -> None:
-    """Its draft is verified two steps later; until then it would be due still."""
+    """Twice, in fact: the first answer comes when the next step is planned already."""
     device = Device(compute_bound, [0.1] * 4)
     device.run(2000)
     asked = [i for i, row in enumerate(device.asked[100:]) if any(row)]
-    assert asked and all(b - a > 8 for a, b in itertools.pairwise(asked))
+    gaps = [b - a for a, b in itertools.pairwise(asked)]
+    assert gaps and all(gap == 1 or gap > TURN_STEPS for gap in gaps)
+    assert device.num_draft_tokens
 
 
 def test_a_new_request_begins_with_what_others_had() -> None:

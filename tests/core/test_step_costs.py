@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tokenmill.core.step_costs import QUIET_STEPS, UNLIKE_STEPS, StepCosts
+from tokenmill.core.step_costs import QUIET_STEPS, StepCosts
 
 
 def learned(drafting: dict[int, float], base: float = 0.010, num_requests: int = 8) -> StepCosts:
@@ -58,22 +58,23 @@ def test_a_batch_that_grows_is_not_a_slower_machine() -> None:
     assert ratio(costs, 26, 10) == pytest.approx(before, rel=0.15)
 
 
-def test_steps_between_others_make_a_base_all_the_same() -> None:
-    costs = StepCosts()
-    for _ in range(QUIET_STEPS * (UNLIKE_STEPS + 2)):
-        costs.know_base(8)
-        costs.add_step(8, 8, 0.010)
-        costs.add_other_step()
-    assert costs.know_base(8)
-
-
-def test_the_first_step_behind_drafts_tells_nothing_of_steps_without() -> None:
-    costs = StepCosts()
+def test_steps_that_asked_or_were_held_back_tell_nothing_of_steps_without_drafts() -> None:
+    costs = learned({16: 0.015})
     for _ in range(300):
+        costs.add_step(8, 8, 0.030, is_plain=False)
+    assert ratio(costs, 16) == pytest.approx(1.5, rel=0.01)
+
+
+def test_what_searching_took_is_paid_by_what_it_found() -> None:
+    costs, rng = learned({16: 0.015}), random.Random(3)
+    for _ in range(40):
+        for _ in range(9):
+            costs.add_step(8, 8, rng.uniform(0.008, 0.013), is_plain=False)  # 0.0005 too much
+            costs.add_proposing(8, 0, 0.0001)
         costs.add_step(8, 16, 0.015)
-        costs.add_step(8, 8, 0.030)
-        costs.add_step(8, 8, 0.010)
-    assert ratio(costs, 16) == pytest.approx(1.5, rel=0.1)
+        costs.add_proposing(8, 4, 0.0004)
+    assert costs.vain_seconds(8) == pytest.approx(9 * 0.0006, rel=0.25)
+    assert costs.pass_seconds(8) == pytest.approx(0.0001)
 
 
 def test_what_was_measured_is_not_raised_by_less_for_more() -> None:
@@ -92,12 +93,3 @@ def test_of_one_known_cost_of_drafts_more_of_them_cost_nothing_more() -> None:
 def test_a_single_draft_costs_what_any_draft_costs() -> None:
     costs = learned({16: 0.014, 24: 0.016})
     assert ratio(costs, 9) == pytest.approx(1.225, rel=0.05)
-
-
-def test_calls_in_vain_are_paid_by_the_next_that_is_not() -> None:
-    costs = learned({})
-    for _ in range(100):
-        for _ in range(9):
-            costs.add_proposing(8, 0, 0.001)
-        costs.add_proposing(8, 2, 0.001)
-    assert costs.pass_seconds(8) == pytest.approx(0.005)
