@@ -124,8 +124,8 @@ async def measure(
     rounds: Rounds = {name: [] for name in names}
     for number in range(num_rounds + 1):
         chosen = [works[(number * batch + i) % len(works)] for i in range(max(batch, 4))]
-        first = number % len(names)
-        for name in (*names[first:], *names[:first]):
+        order = random.Random(number).sample(names, len(names))
+        for name in order:
             await answer(engines[name], [cut(work, 8) for work in chosen])  # fills caches
             rounds[name].append(await run(engines[name], chosen, batch))
     return {name: found[1:] for name, found in rounds.items()}
