@@ -164,7 +164,8 @@ class DraftLengths:
         history.is_probe = not length
         # The next step is planned before the answer is there, and drops it; if it asks again, the one
         # after it waits, and verifies the second answer. A draft model is always waited for.
-        history.asks_again = not history.asks_again and not self._is_model
+        is_second = history.asks_again and history.ask_at == self._step
+        history.asks_again = not is_second and not self._is_model
         next_turn = -(-(self._step + ANSWER_STEPS) // TURN_STEPS) * TURN_STEPS
         history.ask_at = self._step + 1 if history.asks_again else next_turn
         return length or 1, history.ask_at
@@ -255,7 +256,7 @@ class DraftLengths:
             self._num_drafting = before + (num_drafting - before) / 8
         if are_decodes:
             seconds_of_step = seconds - result.proposal_seconds
-            is_plain = not (num_asked or was_held_back)
+            is_plain = not (num_asked or result.proposal_seconds or was_held_back)
             excess = self._costs.add_step(
                 num_requests, num_tokens, seconds_of_step, is_plain=is_plain
             )
@@ -264,8 +265,8 @@ class DraftLengths:
         self._patience.add_step(1.0 if self._is_model else seconds)
         if num_asked:
             self._observe_call(plan, result, num_asked)
-            if self._are_probes and seconds > 0:
-                self._probe_debt += result.proposal_seconds / seconds
+            if self._are_probes:
+                self._probe_debt += self._costs.in_steps(num_requests, result.proposal_seconds)
 
     def _observe_call(self, plan: StepPlan, result: StepResult, num_asked: int) -> None:
         """Somebody was asked for drafts; it counts also when nothing came of it."""

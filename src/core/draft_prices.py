@@ -47,7 +47,7 @@ class DraftPrices:
         line = costs.line(num_requests)
         base = line.seconds(num_requests)
         pass_seconds = costs.pass_seconds(num_drafting)
-        vain_seconds = costs.vain_seconds(num_drafting)
+        vain_seconds = costs.vain_seconds(num_requests)
         seconds = [base]
         self.are_final = True
         """False when one length more is to be tried, whose seconds are not known yet."""

@@ -60,10 +60,15 @@ class _OpenPlan:
         """Whether no step can be planned behind it: how far its requests get is not known, or drafts
         were found since it was planned for those it asks for drafts again: their next grant shall
         have them."""
-        return any(
-            grant.gives_back or (grant.max_draft_tokens and request.num_proposed_tokens)
+        return self.gives_back or any(
+            grant.max_draft_tokens and request.num_proposed_tokens
             for grant, request in zip(self.plan.grants, self.requests, strict=True)
         )
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether a grant of it does."""
+        return any(grant.gives_back for grant in self.plan.grants)
 
 
 class EngineCore:
@@ -231,14 +236,15 @@ class EngineCore:
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None when there is nothing to do now: idle, waiting, or draining."""
         self._expire(now)
-        self.wake_at = None
+        waited, self.wake_at = self.wake_at is not None, None
         if len(self._open) >= self._max_inflight or not (self.num_running or self.num_waiting):
             return None
         if self._drafts is not None and self._open and self._open[-1].must_be_awaited:
             self._holds_back = True
             return None
-        if not self.num_running:
+        if not self._open and (waited or not self.num_running):
             self._last_closed_at = now  # the device had nothing to do
+            self._holds_back = False
         step = self._decide(now)
         return None if step is None else self._apply(step, now)
 
@@ -437,6 +443,8 @@ class EngineCore:
         if self._drafts is not None:
             seconds = now - self._last_closed_at
             self._drafts.observe(plan, result, seconds, was_held_back=opened.was_held_back)
+            # Nobody may have asked for a plan behind this one.
+            self._holds_back |= self._max_inflight > 1 and opened.gives_back
             self._plugins.flush()
         self._last_closed_at = now
         self._emit_step(opened, tally, now)

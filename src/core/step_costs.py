@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 TRUSTED_SAMPLES = 2
 """A mean of fewer tells nothing: the first sample may be an accident."""
-PACE_MEMORY, DRAFTING_PACE_MEMORY = 4, 16
+PACE_MEMORY, DRAFTING_PACE_MEMORY = 4, 8
 """The pace is a mean of so few samples, to follow a change before the means of steps do. Steps with
 drafts tell less of it: where both disagree, it is what those cost that was learned at a wrong pace."""
 PACE_OUTLIER = 1.25
@@ -33,6 +33,11 @@ BASE_STALE_STEPS = 192
 FIRST_BASE_STALE_STEPS = 24
 """It begins with so many, and doubles, where steps cost what was not seen before: if the pace changes
 just then, all of it goes into that cost, and nothing shows it but steps without drafts."""
+FIRST_VAIN_WEIGHT, VAIN_WEIGHT = 4, 32
+"""The mean of what searching takes is over so many steps with drafts; it begins as if some had been
+that took nothing."""
+MOST_VAIN = 8.0
+"""One counts no more than so many steps: that is too much for any draft."""
 QUIET_STEPS = 4
 """So many steps without drafts are measured then."""
 
@@ -75,8 +80,7 @@ class _Point:
         elif self.num_samples <= TRUSTED_SAMPLES:
             self.seconds = min(self.seconds, seconds)
         else:
-            if self.seconds > 0:
-                seconds = min(seconds, memory.outlier * self.seconds)
+            seconds = min(seconds, memory.outlier * self.seconds)
             self.seconds += (seconds - self.seconds) / self.num_samples
 
 
@@ -181,12 +185,14 @@ class StepCosts:
         self._base = CostCurve(STEPS)
         self._drafting = CostCurve(STEPS)
         self._passes = CostCurve(PASSES)
-        self._vain = CostCurve(PASSES)
-        """What the search for drafts took that brought none, for every time that it did."""
+        self._vain = 0.0
+        """What it takes to search for drafts in vain, for each step that has some: a mean, in steps
+        without any."""
+        self._vain_weight = FIRST_VAIN_WEIGHT
+        self._unpaid = 0.0
+        """The same since the last such step; less than 0 while that was too much."""
         self._pace = 1.0
         """Seconds that now take what is kept as one."""
-        self._vain_seconds = 0.0
-        """The same since it last did; less than 0 while that was too much."""
         self._step = 0
         self._base_stale_steps = FIRST_BASE_STALE_STEPS
         self._num_quiet = 0
@@ -202,6 +208,7 @@ class StepCosts:
         if seconds <= 0:
             return 0.0  # a clock that jumped
         if num_tokens > num_requests:
+            self._pay()
             if self._drafting.age(num_tokens, self._step) is None:
                 self._base_stale_steps = FIRST_BASE_STALE_STEPS
             self._add(self._drafting, num_tokens, seconds, DRAFTING_PACE_MEMORY)
@@ -209,18 +216,24 @@ class StepCosts:
             self._add(self._base, num_tokens, seconds, PACE_MEMORY)
             self._num_quiet = max(0, self._num_quiet - 1)
         elif self._base.age(num_tokens, self._step) is not None:
-            base = self._base_line().seconds(num_tokens)
-            excess = min(seconds / self._pace, STEPS.outlier * base) - base
-            self._vain_seconds = max(-base, self._vain_seconds + excess)
-            return excess / base
+            excess = min(self.in_steps(num_requests, seconds), PACE_OUTLIER) - 1.0
+            self._unpaid = max(-1.0, self._unpaid + excess)
+            return excess
         return 0.0
+
+    def _pay(self) -> None:
+        """There are drafts, and what it took to find some is known."""
+        self._vain_weight = min(self._vain_weight + 1, VAIN_WEIGHT)
+        seen = min(max(0.0, self._unpaid), MOST_VAIN)
+        self._vain += (seen - self._vain) / self._vain_weight
+        self._unpaid = min(0.0, self._unpaid)
 
     def _add(self, curve: CostCurve, num_tokens: int, seconds: float, pace_memory: int) -> None:
         expected = curve.expect(num_tokens, self._step)
         if expected is None:
             curve.add(num_tokens, seconds / self._pace, self._step)
             return
-        # Both follow the same change, at different rates: so they cannot drift apart.
+        # Both follow the same change: so they cannot drift apart.
         change = seconds / (expected * self._pace)
         change = min(max(change, 1 / PACE_OUTLIER), PACE_OUTLIER)
         self._pace *= change ** (1 / pace_memory)
@@ -228,13 +241,17 @@ class StepCosts:
 
     def add_proposing(self, num_requests: int, num_passes: int, seconds: float) -> None:
         """So many requests were asked for; the longest of their drafts has `num_passes` tokens."""
-        seconds = max(0.0, seconds) / self._pace
-        if not num_passes:
-            self._vain_seconds += seconds
-            return
-        self._passes.add(num_requests, seconds / num_passes, self._step)
-        self._vain.add(num_requests, max(0.0, self._vain_seconds), self._step)
-        self._vain_seconds = min(0.0, self._vain_seconds)
+        seconds = max(0.0, seconds)
+        if num_passes:
+            self._passes.add(num_requests, seconds / self._pace / num_passes, self._step)
+        else:
+            self._unpaid += self.in_steps(num_requests, seconds)
+
+    def in_steps(self, num_requests: int, seconds: float) -> float:
+        """How many steps of so many requests, without drafts, take these seconds at present; 0 while
+        that is not known."""
+        base = self._base_line().seconds(num_requests)
+        return seconds / (base * self._pace) if base else 0.0
 
     def know_base(self, num_requests: int) -> bool:
         """Whether there is something to compare drafts with. If not, steps without drafts are due:
@@ -250,7 +267,7 @@ class StepCosts:
         """Seconds of steps of `num_requests` tokens (no drafts) and more (the others are drafts),
         proposing not counted."""
         base = self._base.points(self._step)
-        first = float(num_requests), self._base_line().seconds(num_requests)
+        first = float(num_requests), CostLine(base).seconds(num_requests)
         drafting = [point for point in self._drafting.points(self._step) if point[0] > first[0]]
         single = num_requests + 1.0
         if len(drafting) == 1:
@@ -268,9 +285,9 @@ class StepCosts:
         """Of proposing one more token for each of so many requests."""
         return CostLine(self._passes.points(self._step)).seconds(num_requests)
 
-    def vain_seconds(self, num_requests: float) -> float:
-        """Of searching in vain, which the next drafts of so many requests have to bring in."""
-        return CostLine(self._vain.points(self._step)).seconds(num_requests)
+    def vain_seconds(self, num_requests: int) -> float:
+        """Of searching in vain, which a step of so many requests that has drafts has to bring in."""
+        return self._vain * self._base_line().seconds(num_requests)
 
     def _base_line(self) -> CostLine:
         return CostLine(self._base.points(self._step))

@@ -368,6 +368,14 @@ def test_steps_held_back_for_drafts_that_do_not_come_are_charged_to_drafts() -> 
     assert device.run(2000) > 0.97 * device.without
 
 
+def test_drafts_found_now_and_then_pay_on_a_machine_that_becomes_slower_and_faster() -> None:
+    device = Device(
+        mixed, [0.8] * 4, find_rate=0.3, late_seconds=0.0003, paces=(1.0, 1.35, 0.9, 1.2)
+    )
+    device.run(400)
+    assert device.run(3000) > 1.03 * device.without
+
+
 def test_probes_become_rare_and_find_what_changed() -> None:
     device = Device(mixed, [0.0])
     device.run(4000)
@@ -418,7 +426,7 @@ def test_requests_that_run_by_turns_are_all_asked() -> None:
     assert all(sum(map(any, device.asked[-100:])) > 10 for device in devices)
 
 
-def test_a_probe_that_is_answered_is_asked_for_once() -> None:
+def test_a_probe_that_is_answered_is_asked_for_in_one_turn() -> None:
     """Twice, in fact: the first answer comes when the next step is planned already."""
     device = Device(compute_bound, [0.1] * 4)
     device.run(2000)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tokenmill.core.draft_length import DraftLengths
+from tokenmill.core.draft_planning import DraftPlanner
 from tokenmill.core.events import StepDone
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan
@@ -185,6 +187,57 @@ def test_plans_run_ahead_only_while_nobody_has_drafts() -> None:
     assert eager.plan() is None
     eager.run()
     eager.check_tokens()
+
+
+def test_drafts_that_will_be_dropped_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(max_inflight=2, drafting=drafting(4))
+    bench.add([1, 2, 3], 20)
+    assert bench.plan()
+    monkeypatch.setattr(DraftLengths, "choose", lambda self, requests: [0] * len(requests))
+    assert bench.plan()
+    bench.commit()
+    assert bench.requests["0"].num_proposed_tokens
+    plan = bench.plan()
+    assert plan is not None and drafted(plan) == [0]
+    bench.run()
+    bench.check_tokens()
+
+
+@pytest.mark.parametrize("asks_behind_drafts", [False, True])
+def test_what_a_step_took_is_told_from_the_end_of_the_one_before(
+    asks_behind_drafts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not somebody asked for a plan while that one was open."""
+    told: list[tuple[bool, float]] = []
+    monkeypatch.setattr(
+        DraftPlanner,
+        "observe",
+        lambda self, plan, result, seconds, was_held_back: told.append(
+            (was_held_back, round(seconds, 3))
+        ),
+    )
+    bench = Bench(max_inflight=2, drafting=drafting(1))
+    for number in range(2):
+        bench.now += 100.0  # idle
+        bench.add([number], 6)
+        while bench.core.has_work:
+            if not bench.open:
+                bench.now += 0.001
+                bench.plan()
+            if asks_behind_drafts or not drafted(bench.open[-1])[0]:
+                bench.plan()
+            bench.now += 0.010
+            bench.commit()
+    bench.check_tokens()
+    verified = [any(drafted(plan)) for plan in bench.plans]
+    behind = [False, *verified[:-1]]
+    first = [plan.grants[0].start == 0 for plan in bench.plans]
+    assert sum(verified) >= 4
+    for (was_held_back, seconds), is_behind, is_first in zip(told, behind, first, strict=True):
+        if is_first:
+            assert not was_held_back and seconds == 0.010
+        elif is_behind:
+            assert was_held_back and seconds == 0.011
 
 
 def test_a_draft_model_never_runs_ahead() -> None:

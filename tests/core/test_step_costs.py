@@ -67,12 +67,13 @@ def test_steps_that_asked_or_were_held_back_tell_nothing_of_steps_without_drafts
 
 def test_what_searching_took_is_paid_by_what_it_found() -> None:
     costs, rng = learned({16: 0.015}), random.Random(3)
-    for _ in range(40):
+    for _ in range(150):
         for _ in range(9):
-            costs.add_step(8, 8, rng.uniform(0.008, 0.013), is_plain=False)  # 0.0005 too much
+            costs.add_step(8, 8, rng.uniform(0.0095, 0.0115), is_plain=False)  # 0.0005 more
             costs.add_proposing(8, 0, 0.0001)
-        costs.add_step(8, 16, 0.015)
+        costs.add_step(8, 8, 0.010, is_plain=False)
         costs.add_proposing(8, 4, 0.0004)
+        costs.add_step(8, 16, 0.015)
     assert costs.vain_seconds(8) == pytest.approx(9 * 0.0006, rel=0.25)
     assert costs.pass_seconds(8) == pytest.approx(0.0001)
 
