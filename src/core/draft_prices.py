@@ -47,24 +47,24 @@ class DraftPrices:
         line = costs.line(num_requests)
         base = line.seconds(num_requests)
         pass_seconds = costs.pass_seconds(num_drafting)
-        vain_seconds = costs.vain_seconds(num_requests)
         seconds = [base]
         self.are_final = True
         """False when one length more is to be tried, whose seconds are not known yet."""
         for length in range(1, longest + 1):
             num_tokens = num_requests + num_drafting * length
-            seconds.append(line.seconds(num_tokens) + pass_seconds * length + vain_seconds)
+            seconds.append(line.seconds(num_tokens) + pass_seconds * length)
             if num_tokens >= line.end:
                 self.are_final = False
                 break
         gains = draft_gains(acceptance, len(seconds) - 1)
+        self._vain = costs.vain_seconds(num_requests)
+        """What a step with drafts pays for those in which nothing was found."""
         self._rate = max(
-            (num_requests + num_drafting * gain) / cost
+            (num_requests + num_drafting * gain) / (cost + (gain > 0) * self._vain)
             for gain, cost in zip(gains, seconds, strict=True)
         )
         shared = first = (
-            min(line.seconds(num_requests + 1) + costs.pass_seconds(1) + vain_seconds, seconds[1])
-            - base
+            min(line.seconds(num_requests + 1) + costs.pass_seconds(1), seconds[1]) - base
         )
         if num_drafting >= 1.5:  # else there are no others to tell by what one of them takes
             shared = max(0.0, first - (seconds[1] - base - first) / (num_drafting - 1))
@@ -79,8 +79,9 @@ class DraftPrices:
         self._best: dict[int, Choice] = {}
         """By level of acceptance, as far as they were asked for."""
         always_right = [self.choose(1.0)] * num_requests
-        self.could_be_worth_it = self.are_worth_it(always_right, [1.0] * num_requests)
-        """Whether drafts that are always right are."""
+        always_found = [1.0] * num_requests
+        self.could_be_worth_it = self._are_faster(always_right, always_found, shared)
+        """Whether drafts that are always right are, where none are searched for in vain."""
 
     def choose(self, acceptance: float) -> Choice:
         """The best draft for a request, if there are drafts in the step."""
@@ -93,6 +94,9 @@ class DraftPrices:
     def are_worth_it(self, choices: Sequence[Choice], found: Sequence[float]) -> bool:
         """Whether a step with these drafts is the faster one, each of which is found with its own
         probability."""
+        return self._are_faster(choices, found, self._shared + self._vain)
+
+    def _are_faster(self, choices: Sequence[Choice], found: Sequence[float], shared: float) -> bool:
         gain = seconds = 0.0
         none = 1.0
         for choice, probability in zip(choices, found, strict=True):
@@ -100,7 +104,7 @@ class DraftPrices:
                 gain += probability * choice.gain
                 seconds += probability * choice.seconds
                 none *= 1.0 - probability
-        seconds += self._shared * (1.0 - none)
+        seconds += shared * (1.0 - none)
         off = self._num_requests / self._base
         return gain > 0 and self._num_requests + gain > MARGIN * off * (self._base + seconds)
 

@@ -33,11 +33,9 @@ BASE_STALE_STEPS = 192
 FIRST_BASE_STALE_STEPS = 24
 """It begins with so many, and doubles, where steps cost what was not seen before: if the pace changes
 just then, all of it goes into that cost, and nothing shows it but steps without drafts."""
-FIRST_VAIN_WEIGHT, VAIN_WEIGHT = 4, 32
-"""The mean of what searching takes is over so many steps with drafts; it begins as if some had been
-that took nothing."""
-MOST_VAIN = 8.0
-"""One counts no more than so many steps: that is too much for any draft."""
+VAIN_STEPS = 512
+"""What searching for drafts takes is told of about so many of the last steps: then it may be another
+text."""
 QUIET_STEPS = 4
 """So many steps without drafts are measured then."""
 
@@ -186,11 +184,9 @@ class StepCosts:
         self._drafting = CostCurve(STEPS)
         self._passes = CostCurve(PASSES)
         self._vain = 0.0
-        """What it takes to search for drafts in vain, for each step that has some: a mean, in steps
-        without any."""
-        self._vain_weight = FIRST_VAIN_WEIGHT
-        self._unpaid = 0.0
-        """The same since the last such step; less than 0 while that was too much."""
+        """Of the last steps, what it took to search for drafts in vain, in steps without any."""
+        self._num_drafting = 0.0
+        """Steps with drafts among them, which bring that in."""
         self._pace = 1.0
         """Seconds that now take what is kept as one."""
         self._step = 0
@@ -205,10 +201,12 @@ class StepCosts:
         back by those of others: what steps are like without speculation. Answers how much longer it
         took than such a step if it is not, as a part of it, as far as that is known."""
         self._step += 1
+        self._vain -= self._vain / VAIN_STEPS
+        self._num_drafting -= self._num_drafting / VAIN_STEPS
         if seconds <= 0:
             return 0.0  # a clock that jumped
         if num_tokens > num_requests:
-            self._pay()
+            self._num_drafting += 1.0
             if self._drafting.age(num_tokens, self._step) is None:
                 self._base_stale_steps = FIRST_BASE_STALE_STEPS
             self._add(self._drafting, num_tokens, seconds, DRAFTING_PACE_MEMORY)
@@ -217,16 +215,9 @@ class StepCosts:
             self._num_quiet = max(0, self._num_quiet - 1)
         elif self._base.age(num_tokens, self._step) is not None:
             excess = min(self.in_steps(num_requests, seconds), PACE_OUTLIER) - 1.0
-            self._unpaid = max(-1.0, self._unpaid + excess)
+            self._vain += excess
             return excess
         return 0.0
-
-    def _pay(self) -> None:
-        """There are drafts, and what it took to find some is known."""
-        self._vain_weight = min(self._vain_weight + 1, VAIN_WEIGHT)
-        seen = min(max(0.0, self._unpaid), MOST_VAIN)
-        self._vain += (seen - self._vain) / self._vain_weight
-        self._unpaid = min(0.0, self._unpaid)
 
     def _add(self, curve: CostCurve, num_tokens: int, seconds: float, pace_memory: int) -> None:
         expected = curve.expect(num_tokens, self._step)
@@ -245,7 +236,7 @@ class StepCosts:
         if num_passes:
             self._passes.add(num_requests, seconds / self._pace / num_passes, self._step)
         else:
-            self._unpaid += self.in_steps(num_requests, seconds)
+            self._vain += self.in_steps(num_requests, seconds)
 
     def in_steps(self, num_requests: int, seconds: float) -> float:
         """How many steps of so many requests, without drafts, take these seconds at present; 0 while
@@ -287,7 +278,8 @@ class StepCosts:
 
     def vain_seconds(self, num_requests: int) -> float:
         """Of searching in vain, which a step of so many requests that has drafts has to bring in."""
-        return self._vain * self._base_line().seconds(num_requests)
+        vain = max(0.0, self._vain) / (self._num_drafting + 1.0)
+        return vain * self._base_line().seconds(num_requests)
 
     def _base_line(self) -> CostLine:
         return CostLine(self._base.points(self._step))

@@ -359,6 +359,24 @@ def test_drafts_dropped_because_the_next_step_was_planned_do_not_keep_a_request_
     assert turning.num_draft_tokens
 
 
+@pytest.mark.parametrize("find_rate", [0.02, 0.1])
+@pytest.mark.parametrize("num_requests", [1, 8])
+def test_a_text_that_begins_to_repeat_itself_is_noticed_although_searching_was_in_vain_for_long(
+    num_requests: int, find_rate: float
+) -> None:
+    device = Device(
+        memory_bound,
+        [0.8] * num_requests,
+        find_rate=find_rate,
+        ask_seconds=0.0003,
+        late_seconds=0.0005,
+    )
+    device.run(3000)
+    device.find_rate = 1.0
+    device.run(900)
+    assert device.run(200) > 1.3 * device.without
+
+
 def test_steps_held_back_for_drafts_that_do_not_come_are_charged_to_drafts() -> None:
     """What the executor tells of is a part of it only."""
     device = Device(
