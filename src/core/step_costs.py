@@ -4,7 +4,8 @@ Steps without drafts and steps with drafts are kept apart: the latter also pay f
 ahead, and several rows of one request are cheaper than rows of several.
 
 Machines become slower and faster within seconds, and of both kinds of steps only one is seen at a time.
-So the present pace is followed by all steps, and what is kept of each is its seconds at pace 1.
+So the present pace is followed by steps of both kinds, and what is kept of each is its seconds at pace 1.
+Steps that search for drafts and have none are of neither kind: what they take more is what searching costs.
 """
 
 from __future__ import annotations
