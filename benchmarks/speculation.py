@@ -4,7 +4,9 @@ For each workload and batch all contenders answer the same prompts in turn, in a
 from round to round; a figure is the median over the rounds of a contender's speed divided by that
 without speculation in the same round. Two engines do without, the first and the last one: the mean of
 both is what others are divided by, and how far the two are apart is what chance alone does. Prompts
-are in the prefix cache of every contender, so what is measured is decoding.
+are in the prefix cache of every contender, so what is measured is decoding. As many answers as the
+batch has are always in progress, the next one beginning where one ends, until none is left to begin:
+were they all to begin and end together, the one with the fewest right guesses would be the speed of all.
 
 A small model loops when it is greedy, and a loop is easy to guess: each answer is cut where its
 first 20-gram begins a second time (found once, without speculation).
@@ -27,12 +29,14 @@ from rich.table import Table
 from speculation_workloads import Task, chatting, copying
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from tokenmill import AsyncEngine, OutputKind, SamplingParams
+from tokenmill import AsyncEngine, OutputKind, RequestOutput, SamplingParams
 
 WITHOUT = ("off", "off again")
 LOOP = 20
 """Tokens; an answer that repeats so many in a row is going round in circles."""
 MIN_LEN = 16
+WAVES = 2
+"""So many answers are in a round for each that is in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +83,9 @@ async def prepare(
     ]
     outputs = await answer(engine, drafts)
     lengths = [len_without_loop(output.outputs[0].token_ids) for output in outputs]
+    rng = random.Random(args.seed)
     return [
-        Work(prompt=prompt, params=make_params(length, temperature, True))
+        Work(prompt=prompt, params=make_params(cut_by_chance(length, rng), temperature, True))
         for prompt, length in zip(prompts, lengths, strict=True)
         if length >= MIN_LEN
     ]
@@ -105,6 +110,11 @@ def make_params(max_tokens: int, temperature: float, ignore_eos: bool) -> Sampli
     )
 
 
+def cut_by_chance(length: int, rng: random.Random) -> int:
+    """Between half and all of it: answers of one length would end together for ever."""
+    return rng.randint((length + 1) // 2, length)
+
+
 def len_without_loop(token_ids: Sequence[int]) -> int:
     """Tokens before the first 20-gram that occurred before."""
     seen: set[tuple[int, ...]] = set()
@@ -123,7 +133,8 @@ async def measure(
     names = list(engines)
     rounds: Rounds = {name: [] for name in names}
     for number in range(num_rounds + 1):
-        chosen = [works[(number * batch + i) % len(works)] for i in range(max(batch, 4))]
+        num_works = max(4, WAVES * batch)
+        chosen = [works[(number * num_works + i) % len(works)] for i in range(num_works)]
         order = random.Random(number).sample(names, len(names))
         for name in order:
             await answer(engines[name], [cut(work, 8) for work in chosen])  # fills caches
@@ -136,15 +147,30 @@ def cut(work: Work, max_tokens: int) -> Work:
 
 
 async def run(engine: AsyncEngine, works: Sequence[Work], batch: int) -> Round:
+    """The speed while `batch` answers are in progress; those that are not over then are cut."""
+    outputs: dict[str, RequestOutput] = {}
+    begun: list[str] = []
+    waiting = iter(works)
+
+    async def answer_in_turn() -> None:
+        for work in waiting:
+            stream = await engine.submit(work.prompt, work.params)
+            begun.append(stream.request_id)
+            async for output in stream:
+                outputs[stream.request_id] = output
+
     started = time.perf_counter()
-    outputs = []
-    for first in range(0, len(works), batch):
-        outputs += await answer(engine, works[first : first + batch])
+    places = [asyncio.create_task(answer_in_turn()) for _ in range(batch)]
+    await asyncio.wait(places, return_when=asyncio.FIRST_COMPLETED)
     seconds = time.perf_counter() - started
+    for request_id in begun:
+        await engine.abort(request_id)
+    await asyncio.gather(*places)
+    metrics = [output.metrics for output in outputs.values() if output.metrics is not None]
     return Round(
-        tokens_per_second=sum(work.params.max_tokens or 0 for work in works) / seconds,
-        num_draft_tokens=sum(o.metrics.num_draft_tokens for o in outputs),
-        num_accepted_tokens=sum(o.metrics.num_accepted_tokens for o in outputs),
+        tokens_per_second=sum(len(o.outputs[0].token_ids) for o in outputs.values()) / seconds,
+        num_draft_tokens=sum(m.num_draft_tokens for m in metrics),
+        num_accepted_tokens=sum(m.num_accepted_tokens for m in metrics),
     )
 
 
