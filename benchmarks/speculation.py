@@ -1,15 +1,17 @@
-"""Speculative decoding on and off, in pairs: tokens per second, and how many guesses were right.
+"""Speculative decoding on and off, in turns: tokens per second, and how many guesses were right.
 
 For each workload and batch all contenders answer the same prompts in turn, in an order that changes
 from round to round; a figure is the median over the rounds of a contender's speed divided by that
 without speculation in the same round. Two engines do without, the first and the last one: the mean of
 both is what others are divided by, and how far the two are apart is what chance alone does. Prompts
-are in the prefix cache of every contender, so what is measured is decoding. As many answers as the
-batch has are always in progress, the next one beginning where one ends, until none is left to begin:
-were they all to begin and end together, the one with the fewest right guesses would be the speed of all.
+are in the prefix cache of every contender, so what is measured is nearly only decoding. As many answers
+as the batch has are always in progress, the next one beginning where one ends; when none is left to
+begin, the clock stops, and what is not over is cut. Were all to begin and end together, each would wait
+for the one with the fewest right guesses.
 
 A small model loops when it is greedy, and a loop is easy to guess: each answer is cut where its
-first 20-gram begins a second time (found once, without speculation).
+first 20-gram begins a second time (found once, without speculation), and then to between half and all
+of that, once for all rounds: answers of one length would go on ending together.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ WITHOUT = ("off", "off again")
 LOOP = 20
 """Tokens; an answer that repeats so many in a row is going round in circles."""
 MIN_LEN = 16
+"""Tokens before the first loop; a task with fewer is left out."""
 WAVES = 2
-"""So many answers are in a round for each that is in progress."""
+"""A round has so many answers for each place of the batch, and at least four."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ def make_params(max_tokens: int, temperature: float, ignore_eos: bool) -> Sampli
 
 
 def cut_by_chance(length: int, rng: random.Random) -> int:
-    """Between half and all of it: answers of one length would end together for ever."""
+    """Between half and all of it."""
     return rng.randint((length + 1) // 2, length)
 
 
@@ -160,12 +163,12 @@ async def run(engine: AsyncEngine, works: Sequence[Work], batch: int) -> Round:
                 outputs[stream.request_id] = output
 
     started = time.perf_counter()
-    places = [asyncio.create_task(answer_in_turn()) for _ in range(batch)]
-    await asyncio.wait(places, return_when=asyncio.FIRST_COMPLETED)
-    seconds = time.perf_counter() - started
-    for request_id in begun:
-        await engine.abort(request_id)
-    await asyncio.gather(*places)
+    async with asyncio.TaskGroup() as group:
+        places = [group.create_task(answer_in_turn()) for _ in range(batch)]
+        await asyncio.wait(places, return_when=asyncio.FIRST_COMPLETED)
+        seconds = time.perf_counter() - started
+        for request_id in begun:
+            await engine.abort(request_id)
     metrics = [output.metrics for output in outputs.values() if output.metrics is not None]
     return Round(
         tokens_per_second=sum(len(o.outputs[0].token_ids) for o in outputs.values()) / seconds,

@@ -11,7 +11,7 @@ from tokenmill.core.policy import StepView
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.testing.simulated_executor import expected_tokens
 
-from .engines import Bench
+from .engines import Bench, seed_of
 
 
 def test_a_request_runs_to_its_length_and_gives_back_every_block() -> None:
@@ -109,7 +109,7 @@ def test_a_sibling_leads_when_the_leader_is_aborted() -> None:
 
 
 def test_an_eos_token_ends_a_request_unless_it_is_ignored() -> None:
-    prompt, seed_tokens = [5, 6], expected_tokens([5, 6], 4, hash(("0", 0)) & 0xFFFF, 1000)
+    prompt, seed_tokens = [5, 6], expected_tokens([5, 6], 4, seed_of("0"), 1000)
     bench = Bench()
     bench.add(prompt, 10, eos_token_ids=(seed_tokens[3],))
     bench.run()
@@ -123,7 +123,7 @@ def test_an_eos_token_ends_a_request_unless_it_is_ignored() -> None:
 
 
 def test_stops_do_not_count_before_min_tokens() -> None:
-    tokens = expected_tokens([5, 6], 4, hash(("0", 0)) & 0xFFFF, 1000)
+    tokens = expected_tokens([5, 6], 4, seed_of("0"), 1000)
     bench = Bench()
     bench.add(
         [5, 6], 10, params=SamplingParams(min_tokens=4, stop_token_ids=(tokens[1], tokens[3]))

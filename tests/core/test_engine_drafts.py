@@ -16,7 +16,7 @@ from tokenmill.core.speculation import SpeculationLimits
 from tokenmill.testing.simulated_drafting import DraftingSettings
 from tokenmill.testing.simulated_executor import expected_tokens
 
-from .engines import Bench
+from .engines import Bench, seed_of
 
 
 def drafting(
@@ -79,7 +79,8 @@ def test_drafts_do_not_pass_the_longest_sequence() -> None:
 
 @pytest.mark.parametrize("index", range(9))
 def test_a_stop_token_inside_an_accepted_run_ends_it_there(index: int) -> None:
-    tokens = expected_tokens([5, 6], 12, hash(("0", 0)) & 0xFFFF, 1000)
+    tokens = expected_tokens([5, 6], 12, seed_of("0"), 1000)
+    assert tokens.index(tokens[index]) == index, "it would end earlier"
     bench = Bench(drafting=drafting(8))
     bench.add([5, 6], 12, eos_token_ids=(tokens[index],))
     bench.run()
