@@ -88,7 +88,7 @@ async def prepare(
     lengths = [len_without_loop(output.outputs[0].token_ids) for output in outputs]
     rng = random.Random(args.seed)
     return [
-        Work(prompt=prompt, params=make_params(cut_by_chance(length, rng), temperature, True))
+        Work(prompt=prompt, params=make_params(draw_length(length, rng), temperature, True))
         for prompt, length in zip(prompts, lengths, strict=True)
         if length >= MIN_LEN
     ]
@@ -113,7 +113,7 @@ def make_params(max_tokens: int, temperature: float, ignore_eos: bool) -> Sampli
     )
 
 
-def cut_by_chance(length: int, rng: random.Random) -> int:
+def draw_length(length: int, rng: random.Random) -> int:
     """Between half and all of it."""
     return rng.randint((length + 1) // 2, length)
 
@@ -132,11 +132,11 @@ def len_without_loop(token_ids: Sequence[int]) -> int:
 async def measure(
     engines: Mapping[str, AsyncEngine], works: Sequence[Work], batch: int, num_rounds: int
 ) -> Rounds:
-    """Rounds of all contenders over the same works, `batch` at a time; a first one warms up."""
+    """Rounds of all contenders, each over the same works, `batch` at a time; a first one warms up."""
     names = list(engines)
     rounds: Rounds = {name: [] for name in names}
+    num_works = max(4, WAVES * batch)
     for number in range(num_rounds + 1):
-        num_works = max(4, WAVES * batch)
         chosen = [works[(number * num_works + i) % len(works)] for i in range(num_works)]
         order = random.Random(number).sample(names, len(names))
         for name in order:

@@ -445,7 +445,7 @@ def test_requests_that_run_by_turns_are_all_asked() -> None:
 
 
 def test_a_probe_that_is_answered_is_asked_for_in_one_turn() -> None:
-    """Twice, in fact: the first answer comes when the next step is planned already."""
+    """Twice in a row: the first answer comes when the next step is planned already."""
     device = Device(compute_bound, [0.1] * 4)
     device.run(2000)
     asked = [i for i, row in enumerate(device.asked[100:]) if any(row)]
