@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include "attention_kernels.h"
 #include "instruction_sets.h"
@@ -156,10 +157,11 @@ class Worker {
 
 const AttentionKernels& attention_kernels() {
 #if defined(__x86_64__)
-  const Kernels* chosen = &kernels();
-  if (chosen == avx512bf16_kernels()) return *avx512bf16_attention();
-  if (chosen == avx512_kernels()) return *avx512_attention();
-  if (chosen == avx2_kernels()) return *avx2_attention();
+  // By name: asking another set for its table runs that set's code, which this CPU may not have.
+  const std::string_view name = kernels().name;
+  if (name == "avx512bf16") return *avx512bf16_attention();
+  if (name == "avx512") return *avx512_attention();
+  if (name == "avx2") return *avx2_attention();
 #endif
   return *portable_attention();
 }

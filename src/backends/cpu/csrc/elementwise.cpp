@@ -2,6 +2,7 @@
 #include "elementwise.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "elementwise_kernels.h"
 #include "instruction_sets.h"
@@ -10,10 +11,11 @@ namespace tokenmill {
 
 const ElementwiseKernels& elementwise_kernels() {
 #if defined(__x86_64__)
-  const Kernels* chosen = &kernels();
-  if (chosen == avx512bf16_kernels()) return *avx512bf16_elementwise();
-  if (chosen == avx512_kernels()) return *avx512_elementwise();
-  if (chosen == avx2_kernels()) return *avx2_elementwise();
+  // By name: asking another set for its table runs that set's code, which this CPU may not have.
+  const std::string_view name = kernels().name;
+  if (name == "avx512bf16") return *avx512bf16_elementwise();
+  if (name == "avx512") return *avx512_elementwise();
+  if (name == "avx2") return *avx2_elementwise();
 #endif
   return *portable_elementwise();
 }
