@@ -22,18 +22,18 @@ from recording import make_parser, record
 from rich.console import Console
 from rich.table import Table
 
-from tokenmill.core.blocks import hash_root
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.engine import EngineCore
-from tokenmill.core.events import Finished, Preempted, StepDone
-from tokenmill.core.fallback import last_come
+from tokenmill.core.contract.events import Finished, Preempted, StepDone
+from tokenmill.core.contract.fallback import last_come
+from tokenmill.core.contract.policy import PreemptionCandidate, RequestView, StepView, Victim
+from tokenmill.core.contract.registry import PluginContext
+from tokenmill.core.engine.blocks import hash_root
+from tokenmill.core.engine.engine_core import EngineCore
+from tokenmill.core.engine.request import Request
+from tokenmill.core.engine.step import StepLimits
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.core.policy import PreemptionCandidate, RequestView, StepView, Victim
-from tokenmill.core.registry import PluginContext
-from tokenmill.core.request import Request
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.step import StepLimits
 from tokenmill.plugins.observers.prometheus import PrometheusMetrics
 from tokenmill.plugins.observers.stats_log import StatsLog, StatsLogOptions
 from tokenmill.plugins.orders.fcfs import FirstComeFirstServed

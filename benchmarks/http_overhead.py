@@ -22,7 +22,7 @@ from recording import make_parser, record, summarize
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from tokenmill import AsyncEngine, SamplingParams
-from tokenmill.api.context import ServerSettings
+from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, bind, make_server
 from tokenmill.core.sampling_params import OutputKind
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from step_times import DEVICE_ROWS, LOOP_ROWS, StepTimes, open_watched_engine
 
 from tokenmill import OutputKind, SamplingParams
-from tokenmill.core.async_engine import AsyncEngine
+from tokenmill.core.shell.async_engine import AsyncEngine
 
 LEAD = 4
 """Tokens of every caller before the watch starts: then no prompt is computed any more."""

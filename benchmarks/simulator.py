@@ -15,13 +15,13 @@ import time
 
 from recording import make_parser, record, summarize
 
-from tokenmill.core.blocks import hash_root
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.engine import EngineCore
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.core.request import Request
+from tokenmill.core.engine.blocks import hash_root
+from tokenmill.core.engine.engine_core import EngineCore
+from tokenmill.core.engine.request import Request
+from tokenmill.core.engine.step import StepLimits
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.step import StepLimits
 from tokenmill.testing import SimulatedExecutor, expected_tokens
 
 VOCAB = 1000

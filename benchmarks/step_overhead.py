@@ -23,11 +23,11 @@ from rich.table import Table
 
 from tokenmill import OutputKind, SamplingParams
 from tokenmill.assembly import build_parts
-from tokenmill.backends.input_batch import InputBatch
-from tokenmill.backends.runner import StepModel
-from tokenmill.core.async_engine import AsyncEngine, EngineParts
+from tokenmill.backends.running.runner import StepModel
+from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
+from tokenmill.core.shell.async_engine import AsyncEngine, EngineParts
 
 
 class InstantModel:

@@ -13,10 +13,10 @@ from unittest.mock import patch
 
 from tokenmill.assembly import build_parts
 from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase
-from tokenmill.backends.input_batch import build_input_batch
-from tokenmill.core.async_engine import AsyncEngine, EngineParts
+from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
+from tokenmill.core.shell.async_engine import AsyncEngine, EngineParts
 
 _PHASE_ROWS = {
     Phase.EMBED: "model: embedding",
@@ -172,7 +172,7 @@ async def open_watched_engine(
         enable_prefix_caching=False,
     )
     timed = watch.timed("batch", build_input_batch)
-    with patch("tokenmill.backends.runner.build_input_batch", timed):
+    with patch("tokenmill.backends.running.runner.build_input_batch", timed):
         async with AsyncEngine(config, build) as engine:
             watch.attach_to_engine(engine)
             yield engine, watch

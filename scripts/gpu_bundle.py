@@ -137,8 +137,8 @@ def describe_wheel(path: Path, folder: Path, minimums: dict[str, str | None]) ->
 
 def build_kernels(args: Namespace) -> dict[str, Any]:
     """Our own CUDA kernels; exits with the reason when they cannot be built."""
-    from tokenmill.backends.compiling import BuildError
     from tokenmill.backends.cuda.build import PREBUILT, build_library
+    from tokenmill.backends.machine.compiling import BuildError
 
     architectures = args.architectures
     print(f"building the CUDA kernels for {', '.join(architectures)}", flush=True)

@@ -13,6 +13,7 @@ if __name__ != "tokenmill":
 from typing import TYPE_CHECKING, Any
 
 from .core.config import EngineConfig
+from .core.contract.hookspecs import HOOK_API, hookimpl
 from .core.errors import (
     ConfigError,
     EngineStoppedError,
@@ -22,7 +23,6 @@ from .core.errors import (
     RequestFailedError,
     TokenmillError,
 )
-from .core.hookspecs import HOOK_API, hookimpl
 from .core.outputs import CompletionOutput, FinishReason, RequestOutput
 from .core.sampling_params import OutputKind, SamplingParams
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .core.async_engine import AsyncEngine as CoreEngine
-from .core.async_engine import EngineParts
 from .core.config import EngineConfig
+from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress
-from .core.plugin_host import PluginHost
+from .core.shell.async_engine import AsyncEngine as CoreEngine
+from .core.shell.async_engine import EngineParts
 
 if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
-    from .backends.speculation_support import Speculation
+    from .backends.drafting.support import Speculation
 
 
 def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
@@ -23,7 +23,7 @@ def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
     """
     plugins = PluginHost.load(config)
 
-    from .backends.executor import ModelExecutor
+    from .backends.execution.in_process import ModelExecutor
     from .backends.text.load import load_tokenizer
     from .backends.weights.checkpoint import open_checkpoint
     from .backends.weights.default_model import find_default_model
@@ -74,7 +74,7 @@ def make_draft_model(
     """
     from .backends.distill.make import DraftRecipe, make_draft
     from .backends.distill.prompts import read_prompts
-    from .backends.executor import ModelExecutor
+    from .backends.execution.in_process import ModelExecutor
     from .backends.text.load import load_tokenizer
     from .backends.weights.checkpoint import open_checkpoint
     from .backends.weights.default_model import find_default_model

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tokenmill.api.cli import make_parser
-from tokenmill.api.engine_flags import engine_config
+from tokenmill.api.commands.engine_flags import engine_config
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.core.registry import PluginContext
+from tokenmill.core.contract.registry import PluginContext
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.plugins.observers.prometheus import PrometheusMetrics
 
 from .plugins.samples import started, step_done

@@ -23,7 +23,7 @@ from tokenmill import (
     RequestFailedError,
     SamplingParams,
 )
-from tokenmill.testing.simulated_executor import expected_tokens
+from tokenmill.testing.simulated.executor import expected_tokens
 
 from .api.serving import SteeredExecutor, toy_engine
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tokenmill.api.cli import make_parser
-from tokenmill.core.plugins_file import read_plugins_file
+from tokenmill.core.host.plugins_file import read_plugins_file
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 

@@ -36,28 +36,38 @@ def test_every_import_goes_in_the_direction_of_the_arrows() -> None:
 @pytest.mark.parametrize(
     ("file", "statement", "contract"),
     [
-        ("core/request.py", "import torch", "core decides"),
-        ("core/request.py", "from ..backends import device", "core decides"),
-        ("plugins/orders/fcfs.py", "from ...backends import device", "plugins are policies"),
+        ("core/engine/request.py", "import torch", "core decides"),
+        ("core/engine/request.py", "from ..shell import step_loop", "core's floors"),
+        ("core/contract/policy.py", "from ..host import choice", "core's floors"),
+        ("backends/weights/fields.py", "from ..running import runner", "backends' floors"),
+        ("backends/text/plain_text.py", "from .tokenizer import HFTokenizer", "no circles"),
+        (
+            "plugins/orders/fcfs.py",
+            "from ...core.errors import ConfigError",
+            "plugins are policies",
+        ),
+        ("core/engine/request.py", "from ...backends import machine", "core decides"),
+        ("plugins/orders/fcfs.py", "from ...backends import machine", "plugins are policies"),
         ("plugins/orders/fcfs.py", "from .priority import Priority", "plugins do not know"),
-        ("backends/device.py", "from ..plugins.orders import fcfs", "backends compute"),
-        ("api/sse.py", "from ..backends import device", "the API reaches"),
-        ("llm.py", "from .backends import device", "the library's LLM"),
+        ("backends/machine/device.py", "from ...plugins.orders import fcfs", "backends compute"),
+        ("api/openai/sse.py", "from ...backends import machine", "the API reaches"),
+        ("llm.py", "from .backends import machine", "the library's LLM"),
         ("testing/toy_tokenizer.py", "from ..api import sse", "testing is for"),
         ("testing/toy_tokenizer.py", "import torch", "the conformance kit knows"),
-        ("backends/device.py", "import transformers", "transformers is"),
+        ("backends/machine/device.py", "import transformers", "transformers is"),
     ],
 )
 def test_an_import_against_the_arrows_is_found(
     tmp_path: Path, file: str, statement: str, contract: str
 ) -> None:
-    """Even inside a function; and nothing else is reported."""
+    """Even inside a function; nothing else is reported but the circle that it closes."""
     package = tmp_path / "tokenmill"
     shutil.copytree(ROOT / "src", package, ignore=shutil.ignore_patterns("__pycache__"))
     with (package / file).open("a") as source:
         source.write(f"\n\ndef late() -> None:\n    {statement}\n")
-    [broken] = broken_contracts(ROOT, tmp_path)
-    assert broken.startswith(contract)
+    broken = broken_contracts(ROOT, tmp_path)
+    assert [name for name in broken if name.startswith(contract)]
+    assert len([name for name in broken if name != "no circles"]) <= 1
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -67,13 +77,13 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def test_all_of_core_is_imported_without_torch_or_http() -> None:
-    import_all = (
-        "import pkgutil, importlib, tokenmill.core as core\n"
-        "for found in pkgutil.iter_modules(core.__path__, 'tokenmill.core.'):\n"
-        "    importlib.import_module(found.name)"
-    )
-    loaded = loaded_after(import_all)
-    assert "tokenmill.core.engine" in loaded
+    files = [
+        path.relative_to(ROOT / "src").with_suffix("") for path in ROOT.glob("src/core/**/*.py")
+    ]
+    modules = {".".join(("tokenmill", *path.parts)).removesuffix(".__init__") for path in files}
+    assert "tokenmill.core.engine.engine_core" in modules
+    loaded = loaded_after(f"import {', '.join(sorted(modules))}")
+    assert modules <= loaded
     assert not loaded.intersection(HEAVY)
 
 
@@ -84,6 +94,7 @@ def test_all_of_core_is_imported_without_torch_or_http() -> None:
         "from tokenmill import SamplingParams, hookimpl, EngineConfig",
         "import tokenmill.api.cli; tokenmill.api.cli.make_parser().format_help()",
         "import tokenmill.plugins.schedulers.chunked",
+        "import tokenmill.plugin",
         "import tokenmill.testing.conformance",
     ],
 )

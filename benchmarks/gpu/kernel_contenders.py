@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from kernel_workloads import Workload
 
 from tokenmill.backends.attention.base import AttentionSpec
+from tokenmill.backends.attention.flash.backend import GENERATIONS
 from tokenmill.backends.attention.flash.generation import reasons_against
-from tokenmill.backends.attention.flash_attn import GENERATIONS
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.pair import as_one
-from tokenmill.backends.device import compute_capability
+from tokenmill.backends.machine.device import compute_capability
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.host.plugin_host import PluginHost
 
 Layer = Callable[[int], None]
 

@@ -8,15 +8,15 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from ..core.client import EngineClient
+from ..core.contract.client import EngineClient
 from ..core.errors import TokenmillError
 from . import operations
-from .auth import RequireKey
-from .chat import create_chat_completion
-from .completions import create_completion
-from .context import AppContext, ServerSettings
-from .errors import APIError, handle_error
-from .request_id import EchoRequestId
+from .http.auth import RequireKey
+from .http.errors import APIError, handle_error
+from .http.request_id import EchoRequestId
+from .openai.chat import create_chat_completion
+from .openai.completions import create_completion
+from .openai.context import AppContext, ServerSettings
 
 ROUTES = (
     Route("/", operations.index),

@@ -17,7 +17,8 @@ from .. import __version__
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..core.suggest import did_you_mean
-from .commands import chat, draft, generate, model, plugins, serve, simulate
+from .commands import chat, draft, generate, model, plugins, serve
+from .commands.simulate import command as simulate
 
 COMMANDS = (serve, generate, chat, plugins, simulate, model, draft)
 

@@ -9,9 +9,9 @@ import msgspec
 from starlette.routing import BaseRoute, Route
 
 from .. import __version__
-from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from .errors import ErrorBody
-from .responses import (
+from .http.errors import ErrorBody
+from .openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from .openai.responses import (
     ChatResponse,
     CompletionResponse,
     DetokenizeResponse,

@@ -9,14 +9,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from .. import __version__
-from ..core.admission import check_prompt_text
-from .bodies import DetokenizeBody, TokenizeBody
-from .chat import check_length, message_fields
-from .context import AppContext, context_of
-from .errors import APIError
+from ..core.shell.admission import check_prompt_text
+from .http.errors import APIError
+from .openai.bodies import DetokenizeBody, TokenizeBody
+from .openai.chat import check_length, message_fields
+from .openai.context import AppContext, context_of
+from .openai.request_reading import read_body
+from .openai.responses import DetokenizeResponse, ModelCard, ModelList, TokenizeResponse
 from .openapi import openapi_document
-from .request_reading import read_body
-from .responses import DetokenizeResponse, ModelCard, ModelList, TokenizeResponse
 
 INDEX = """tokenmill {version} serves {model}
 

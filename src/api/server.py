@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import uvicorn
 
 from ..assembly import build_engine
-from ..core.client import EngineClient
 from ..core.config import EngineConfig
+from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError
 from ..core.interfaces import Progress
 from ..core.log import get_logger
 from .app import create_app
-from .connections import Connection
-from .context import ServerSettings
+from .http.connections import Connection
+from .openai.context import ServerSettings
 
 log = get_logger("api")
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .backend_reasons import reasons_against
+from .contract.provider_options import build_options
+from .contract.registry import Provider, Registry
 from .errors import PluginError
 from .log import get_logger
-from .provider_options import build_options
-from .registry import Provider, Registry
 from .suggest import did_you_mean
 
 log = get_logger("plugins")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .contract.plugin_info import normalize
+from .contract.registry import Provider, Registry
 from .errors import PluginError
-from .plugin_info import normalize
-from .registry import Provider, Registry
 from .suggest import did_you_mean
 
 

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
+from .contract.speculation import SpeculationLimits
 from .draft_history import DraftHistory
 from .draft_patience import Patience
 from .draft_prices import NOTHING, DraftPrices
+from .engine.request import Request
 from .plan import StepPlan, StepResult
-from .request import Request
-from .speculation import SpeculationLimits
 from .step_costs import StepCosts
 
 REQUEST_MEMORY = 0.95

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
         SchedulingPolicyConformance,
         SpeculatorConformance,
     )
-    from .conformance.engine_bench import EngineBench
-    from .conformance.workload import EngineShape, Job
-    from .simulated_executor import SimulatedExecutor, expected_tokens
+    from .conformance.engine.bench import EngineBench
+    from .conformance.engine.workload import EngineShape, Job
+    from .simulated.executor import SimulatedExecutor, expected_tokens
     from .toy_tokenizer import ToyTokenizer
 
 __all__ = [
@@ -42,12 +42,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "EngineBench": "conformance.engine_bench",
-    "EngineShape": "conformance.workload",
-    "Job": "conformance.workload",
-    "SimulatedExecutor": "simulated_executor",
+    "EngineBench": "conformance.engine.bench",
+    "EngineShape": "conformance.engine.workload",
+    "Job": "conformance.engine.workload",
+    "SimulatedExecutor": "simulated.executor",
     "ToyTokenizer": "toy_tokenizer",
-    "expected_tokens": "simulated_executor",
+    "expected_tokens": "simulated.executor",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ..core.errors import TokenmillError
-from ..core.plugins_file import read_settings
+from ..core.host.plugins_file import read_settings
 from .conformance.installed import LoadedPlugin, Subject, find_plugin
 
 _NAME = pytest.StashKey[str]()

@@ -11,13 +11,13 @@ from typing import Any
 
 import httpx
 
-from tokenmill.api.context import ServerSettings
+from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, bind, make_server
-from tokenmill.core.async_engine import AsyncEngine, EngineParts
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.testing.simulated_executor import SimulatedExecutor
+from tokenmill.core.shell.async_engine import AsyncEngine, EngineParts
+from tokenmill.testing.simulated.executor import SimulatedExecutor
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
 PATIENCE = 60.0

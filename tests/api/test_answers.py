@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tokenmill.core.async_engine import AsyncEngine, EngineParts
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.core.speculation import Draft, ProposalBatch
-from tokenmill.testing.simulated_executor import SimulatedExecutor, expected_tokens
+from tokenmill.core.contract.speculation import Draft, ProposalBatch
+from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.shell.async_engine import AsyncEngine, EngineParts
+from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
 from ..core.drafting_plugins import Drafting

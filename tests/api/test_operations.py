@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tokenmill import __version__
 from tokenmill.api.app import ROUTES
-from tokenmill.api.bodies import ChatBody, CompletionBody
+from tokenmill.api.openai.bodies import ChatBody, CompletionBody
 from tokenmill.core.errors import DeviceError
 
 from .serving import Served, SteeredExecutor, serve_engine, toy_engine

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tokenmill.api import connections
+from tokenmill.api.http import connections
 
 from .serving import Served, SteeredExecutor, serve_engine, toy_engine
 from .test_errors import check_error
@@ -141,7 +141,7 @@ def test_a_client_that_never_ends_its_headers_or_body_is_hung_up_on(
     toy: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr("tokenmill.api.request_reading.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("tokenmill.api.openai.request_reading.BODY_SECONDS", 0.2)
     assert talk(toy, b"") == b""
     assert talk(toy, b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ") == b""
     head = (

@@ -11,13 +11,13 @@ import torch
 
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.torch import TorchAttention
-from tokenmill.backends.kv_cache import KVCache, allocate
-from tokenmill.backends.models.config import ModelConfig
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.random_weights import random_checkpoint
-from tokenmill.backends.proposing import Propose
-from tokenmill.backends.runner import ModelRunner
+from tokenmill.backends.running.proposing import Propose
+from tokenmill.backends.running.runner import ModelRunner
+from tokenmill.backends.state.kv_cache import KVCache, allocate
+from tokenmill.backends.weights.model_config import ModelConfig
 from tokenmill.core.plan import BlockCopies, Grant, RequestStart, StepPlan, StepResult
 from tokenmill.core.sampling_params import SamplingParams
 

@@ -8,7 +8,7 @@ import pytest
 
 from tokenmill.backends.attention.pair import as_one
 from tokenmill.backends.attention.torch import TorchAttention
-from tokenmill.core.plugin_discovery import OWN_DISTRIBUTION, find_installed
+from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import (
     AttentionConformance,

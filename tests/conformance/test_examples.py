@@ -13,9 +13,9 @@ import pytest
 
 from tokenmill.api.commands.plugin_check import run_check
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.events import Stopping
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.core.plugin_listing import describe_plugin, discover_plugins
+from tokenmill.core.contract.events import Stopping
+from tokenmill.core.host.listing import describe_plugin, discover_plugins
+from tokenmill.core.host.plugin_host import PluginHost
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FOLDERS = {

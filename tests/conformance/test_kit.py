@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from tokenmill.core.contract.events import FinishedRequest
+from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.errors import PluginError
-from tokenmill.core.events import FinishedRequest
-from tokenmill.core.hookspecs import hookimpl
+from tokenmill.core.host.plugin_host import EVENTS
 from tokenmill.core.outputs import FinishReason
-from tokenmill.core.plugin_host import EVENTS
 from tokenmill.plugins.schedulers.chunked import Chunked
 from tokenmill.plugins.schedulers.prefill_first import PrefillFirst
 from tokenmill.testing import EngineBench, EngineShape, Job
+from tokenmill.testing.conformance.engine.sample_events import SAMPLE_EVENTS
 from tokenmill.testing.conformance.hosting import fresh, load_host, take
 from tokenmill.testing.conformance.installed import BareHooks, LoadedPlugin, find_plugin
-from tokenmill.testing.conformance.sample_events import SAMPLE_EVENTS
 
 from ..core.plugin_packages import Packages
 

@@ -11,8 +11,8 @@ import pytest
 
 from tokenmill.api.cli import make_parser
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.core.registry import Registry
+from tokenmill.core.contract.registry import Registry
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.testing import (
     AdmissionConformance,
     AttentionConformance,
@@ -22,6 +22,7 @@ from tokenmill.testing import (
     SpeculatorConformance,
     conformance,
 )
+from tokenmill.testing.conformance.engine.workload import SHAPES
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
 
 from ..core.plugin_packages import Packages
@@ -77,7 +78,7 @@ def test_the_wrapper_passes_the_kit(packages: Packages) -> None:
     subject = subjects(packages, MODULES[2])["scheduler"]
     suite = SchedulerConformance()
     suite.test_nobody_starves(subject.make)
-    for shape in conformance.workload.SHAPES:
+    for shape in SHAPES:
         suite.test_it_decides_every_step_itself(subject.make, shape)
 
 

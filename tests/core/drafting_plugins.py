@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.core.hookspecs import hookimpl
-from tokenmill.core.registry import Registry
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.registry import Registry
+from tokenmill.core.contract.speculation import ProposalBatch, ProposalRequest
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.speculation import ProposalBatch, ProposalRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

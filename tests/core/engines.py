@@ -7,20 +7,20 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tokenmill.core.blocks import hash_root
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.engine import EngineCore, RequestUpdate
-from tokenmill.core.hookspecs import hookimpl
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.policy import StepView
+from tokenmill.core.contract.registry import Registry
+from tokenmill.core.engine.blocks import hash_root
+from tokenmill.core.engine.engine_core import EngineCore, RequestUpdate
+from tokenmill.core.engine.request import PromptGroup, Request
+from tokenmill.core.engine.step import StepLimits
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.core.policy import StepView
-from tokenmill.core.registry import Registry
-from tokenmill.core.request import PromptGroup, Request
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.step import StepLimits
-from tokenmill.testing.simulated_drafting import DraftingSettings
-from tokenmill.testing.simulated_executor import SimulatedExecutor, expected_tokens
+from tokenmill.testing.simulated.drafting import DraftingSettings
+from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
 
 
 def seed_of(name: str, index: int = 0) -> int:

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-HEADER = "from tokenmill.core.hookspecs import hookimpl\nTOKENMILL_API = (1, 1)\n"
+HEADER = "from tokenmill.core.contract.hookspecs import hookimpl\nTOKENMILL_API = (1, 1)\n"
 
 
 class Packages:

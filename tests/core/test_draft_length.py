@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
+from tokenmill.core.contract.speculation import SpeculationLimits
 from tokenmill.core.draft_length import LAST_PROBE, MISSES_TO_BACK_OFF, TURN_STEPS, DraftLengths
 from tokenmill.core.draft_prices import draft_gains
+from tokenmill.core.engine.request import Request
 from tokenmill.core.plan import Grant, StepPlan, StepResult
-from tokenmill.core.request import Request
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.speculation import SpeculationLimits
 
 Cost = Callable[[int], float]
 LONGEST = 8

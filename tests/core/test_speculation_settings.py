@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.registry import Registry
 from tokenmill.core.errors import ConfigError, TokenmillError
-from tokenmill.core.hookspecs import hookimpl
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.core.registry import Registry
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.plugins.speculative.ngram import NgramSpeculator
 
 from .drafting_plugins import Named

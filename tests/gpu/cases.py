@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from tokenmill.backends.attention.base import AttentionSpec
-from tokenmill.testing.conformance.attention_checks import BATCHES
-from tokenmill.testing.conformance.attention_steps import Span, Step
+from tokenmill.testing.conformance.attention.checks import BATCHES
+from tokenmill.testing.conformance.attention.steps import Span, Step
 
 from .contenders import DEVICE
 

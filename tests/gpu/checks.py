@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from tokenmill.testing.attention_reference import reference_attention
-from tokenmill.testing.conformance.attention_steps import Step
+from tokenmill.testing.conformance.attention.reference import reference_attention
+from tokenmill.testing.conformance.attention.steps import Step
 
 from .cases import Case
 

@@ -16,7 +16,7 @@ from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.pair import as_one
 from tokenmill.core.backend_reasons import reasons_against
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.host.plugin_host import PluginHost
 
 DEVICE = torch.device(os.environ.get("TOKENMILL_CHECK_DEVICE", "cuda"))
 ON_GPU = (

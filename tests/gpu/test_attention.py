@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tokenmill.testing.conformance import attention_checks
+from tokenmill.testing.conformance.attention import checks as attention_checks
 
 from .cases import BLOCKS, CASES
 from .checks import check_poisoned_step, check_step, check_waits, check_writes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.testing.conformance.attention import AttentionConformance
+from tokenmill.testing.conformance.attention.suite import AttentionConformance
 
 from .contenders import DEVICE, load, skip_without_device
 

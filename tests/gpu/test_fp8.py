@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokenmill.backends.attention.fp8 import FP8_DTYPES, movable, quantize
-from tokenmill.testing.conformance.attention_steps import Span, Step
+from tokenmill.testing.conformance.attention.steps import Span, Step
 
 from .cases import SPEC
 from .contenders import load_for, skip_without_device

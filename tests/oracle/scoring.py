@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from tokenmill.assembly import build_parts
-from tokenmill.backends.input_batch import InputBatch
-from tokenmill.backends.runner import StepModel
+from tokenmill.backends.running.runner import StepModel
+from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Executor
 from tokenmill.core.plan import Grant, RequestStart, StepPlan

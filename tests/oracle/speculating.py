@@ -9,9 +9,9 @@ from typing import Any
 
 from tokenmill.assembly import make_draft_model
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.hookspecs import hookimpl
-from tokenmill.core.registry import Registry
-from tokenmill.core.speculation import Draft, ProposalBatch, ProposalRequest
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.registry import Registry
+from tokenmill.core.contract.speculation import Draft, ProposalBatch, ProposalRequest
 
 from ..backends.models.dense import ignore_progress
 from .reference import ReferenceCase

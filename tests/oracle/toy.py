@@ -9,20 +9,20 @@ from typing import Any
 
 import transformers
 
-from tokenmill.backends.executor import ModelExecutor
+from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.weights.checkpoint import Checkpoint
-from tokenmill.core.admission import make_requests
-from tokenmill.core.async_engine import EngineParts, fit_max_model_len, make_core
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.engine import EngineCore
-from tokenmill.core.events import Preempted, StepDone
-from tokenmill.core.hookspecs import hookimpl
+from tokenmill.core.contract.events import Preempted, StepDone
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.engine.engine_core import EngineCore
+from tokenmill.core.engine.request import Request
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Executor, ModelInfo
 from tokenmill.core.plan import CopyDirection
-from tokenmill.core.plugin_host import PluginHost
-from tokenmill.core.request import Request
 from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.shell.admission import make_requests
+from tokenmill.core.shell.async_engine import EngineParts, fit_max_model_len, make_core
 from tokenmill.testing import ToyTokenizer
 
 from ..backends.models.dense import ignore_progress

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.events import FinishedRequest, Started, StepDone
+from tokenmill.core.contract.events import FinishedRequest, Started, StepDone
+from tokenmill.core.contract.registry import PluginContext
 from tokenmill.core.interfaces import ModelInfo
 from tokenmill.core.outputs import FinishReason
-from tokenmill.core.registry import PluginContext
 
 
 def started(device: str = "cpu") -> Started:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tokenmill.core.policy import RequestView
+from tokenmill.core.contract.policy import RequestView
 
 
 @dataclass(eq=False, kw_only=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tokenmill.core.contract.speculation import Draft, DraftModel, ProposalBatch
 from tokenmill.core.errors import ConfigError
-from tokenmill.core.speculation import Draft, DraftModel, ProposalBatch
 from tokenmill.plugins.speculative.draft_model import DraftModelOptions, DraftModelSpeculator
 
 

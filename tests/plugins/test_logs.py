@@ -11,9 +11,9 @@ import anyio.lowlevel
 import pytest
 
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.events import Preempted
 from tokenmill.core.errors import PluginError
-from tokenmill.core.events import Preempted
-from tokenmill.core.plugin_host import PluginHost
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.plugins.observers.preemption_log import PreemptionLog
 from tokenmill.plugins.observers.stats_log import StatsLog, StatsLogOptions, make_stats_log
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tokenmill.core.speculation import ProposalBatch
+from tokenmill.core.contract.speculation import ProposalBatch
 from tokenmill.plugins.speculative.ngram import NgramIndex, NgramOptions, NgramSpeculator
 
 from ..core.drafting_plugins import request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tokenmill.core.policy import PreemptionCandidate
+from tokenmill.core.contract.policy import PreemptionCandidate
 from tokenmill.plugins.orders.fcfs import FirstComeFirstServed
 from tokenmill.plugins.orders.priority import Priority
 from tokenmill.plugins.preemption.recompute import Recompute

@@ -9,12 +9,12 @@ import anyio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tokenmill.core.client import Load
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.client import Load
+from tokenmill.core.contract.events import Finished, PluginFailed, Preempted
 from tokenmill.core.errors import ConfigError
-from tokenmill.core.events import Finished, PluginFailed, Preempted
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason
-from tokenmill.core.plugin_host import PluginHost
 from tokenmill.plugins.observers.prometheus import PrometheusMetrics
 
 from .samples import context, finished_request, started, step_done

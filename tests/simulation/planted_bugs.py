@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core import accepting, draft_planning, engine, request, step
-from tokenmill.core.blocks import BlockPool, hash_block
-from tokenmill.core.draft_planning import DraftPlanner
-from tokenmill.core.engine import EngineCore
+from tokenmill.core.engine import accepting, draft_planning, request, step
+from tokenmill.core.engine import engine_core as engine
+from tokenmill.core.engine.blocks import BlockPool, hash_block
+from tokenmill.core.engine.draft_planning import DraftPlanner
+from tokenmill.core.engine.engine_core import EngineCore
+from tokenmill.core.engine.queues import RequestQueues
+from tokenmill.core.engine.request import PromptGroup, Request, RequestStatus
+from tokenmill.core.engine.step import PendingGrant, PendingPreemption, Step
 from tokenmill.core.errors import RequestFailedError
-from tokenmill.core.fan_out import FanOut
+from tokenmill.core.host.fan_out import FanOut
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import Grant
-from tokenmill.core.queues import RequestQueues
-from tokenmill.core.request import PromptGroup, Request, RequestStatus
-from tokenmill.core.step import PendingGrant, PendingPreemption, Step
 
 Patch = pytest.MonkeyPatch
 BUGS: dict[str, Callable[[Patch], None]] = {}

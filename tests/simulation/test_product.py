@@ -10,8 +10,8 @@ from itertools import product
 
 import pytest
 
-from tokenmill.core.step import StepLimits
-from tokenmill.testing.simulated_drafting import DraftingSettings
+from tokenmill.core.engine.step import StepLimits
+from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulation import Life, LifeSettings, Tally
 
 NUM_SEEDS = 2

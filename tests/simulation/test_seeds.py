@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenmill.core.engine import EngineCore
+from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.testing.simulation import Life, run_seeds
 
 

@@ -8,8 +8,7 @@ import pytest
 from tokenmill_audit_log.observer import AuditLog, AuditLogOptions
 
 from tokenmill import EngineConfig
-from tokenmill.core.events import Admitted, Stopping
-from tokenmill.core.registry import PluginContext
+from tokenmill.plugin import Admitted, PluginContext, Stopping
 from tokenmill.testing import ObserverConformance, PackageConformance
 
 

@@ -1,7 +1,6 @@
 """Audit log: a JSON line for every request that comes, is preempted and goes."""
 
-from tokenmill import hookimpl
-from tokenmill.core.registry import Registry
+from tokenmill.plugin import Registry, hookimpl
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 

@@ -5,9 +5,16 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tokenmill import hookimpl
-from tokenmill.core.events import Admitted, Finished, PluginFailed, Preempted, Started, Stopping
-from tokenmill.core.registry import PluginContext
+from tokenmill.plugin import (
+    Admitted,
+    Finished,
+    PluginContext,
+    PluginFailed,
+    Preempted,
+    Started,
+    Stopping,
+    hookimpl,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

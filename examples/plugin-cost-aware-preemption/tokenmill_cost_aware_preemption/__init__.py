@@ -1,7 +1,6 @@
 """Cost-aware preemption: long contexts are swapped, short ones recomputed, the cheapest goes."""
 
-from tokenmill import hookimpl
-from tokenmill.core.registry import Registry
+from tokenmill.plugin import Registry, hookimpl
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tokenmill import hookimpl
-from tokenmill.core.policy import PreemptionCandidate, RequestView, StepView, Victim
+from tokenmill.plugin import PreemptionCandidate, RequestView, StepView, Victim, hookimpl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

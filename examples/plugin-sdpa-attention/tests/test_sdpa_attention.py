@@ -6,7 +6,7 @@ import pytest
 import torch
 from tokenmill_sdpa_attention.backend import SdpaAttention
 
-from tokenmill.backends.attention.base import AttentionSpec
+from tokenmill.compute import AttentionSpec
 from tokenmill.testing import AttentionConformance, PackageConformance
 
 SPEC = AttentionSpec(

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tokenmill import hookimpl
-from tokenmill.core.registry import Registry
+from tokenmill.plugin import Registry, hookimpl
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from tokenmill.backends.attention.base import AttentionBatch, AttentionSpec, GraphSupport
-from tokenmill.backends.attention.kv_layout import KVLayout
+from tokenmill.compute import AttentionBatch, AttentionSpec, GraphSupport, KVLayout
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -1,7 +1,6 @@
 """Shortest job first: requests with the least work left go first, so most answers come sooner."""
 
-from tokenmill import hookimpl
-from tokenmill.core.registry import Registry
+from tokenmill.plugin import Registry, hookimpl
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 

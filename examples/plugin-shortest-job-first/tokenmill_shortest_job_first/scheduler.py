@@ -5,8 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tokenmill import hookimpl
-from tokenmill.core.policy import RequestView, StepView
+from tokenmill.plugin import RequestView, StepView, hookimpl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from tokenmill_suffix_automaton.automaton import SuffixAutomaton
 from tokenmill_suffix_automaton.speculator import SuffixOptions, SuffixSpeculator
 
 from tokenmill import SamplingParams
-from tokenmill.core.speculation import ProposalBatch, ProposalRequest
+from tokenmill.plugin import ProposalBatch, ProposalRequest
 from tokenmill.testing import PackageConformance, SpeculatorConformance
 
 

@@ -1,7 +1,6 @@
 """Suffix automaton: guesses what followed the longest ending of the text that occurred before."""
 
-from tokenmill import hookimpl
-from tokenmill.core.registry import Registry
+from tokenmill.plugin import Registry, hookimpl
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tokenmill import hookimpl
-from tokenmill.core.speculation import Draft, ProposalBatch, ProposalRequest
+from tokenmill.plugin import Draft, ProposalBatch, ProposalRequest, hookimpl
 
 from .automaton import SuffixAutomaton
 

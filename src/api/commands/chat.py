@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from ...core.errors import ConfigError, TokenmillError
-from ..engine_flags import add_engine_flags, engine_config
-from ..progress import ProgressDisplay
-from ..sampling_flags import add_sampling_flags, sampling_options
+from .engine_flags import add_engine_flags, engine_config
+from .progress import ProgressDisplay
+from .sampling_flags import add_sampling_flags, sampling_options
 
 Messages = list[dict[str, str]]
 
@@ -133,7 +133,7 @@ class _Embedded:
 
     async def answer(self, messages: Messages) -> AsyncIterator[str]:
         from ...core.sampling_params import OutputKind
-        from ..sampling import params_with_all_room
+        from ..openai.sampling import params_with_all_room
 
         prompt = await asyncio.to_thread(self._engine.tokenizer.encode_chat, messages)
         params = params_with_all_room(self._engine, **self._options, output_kind=OutputKind.DELTA)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...core.config import EngineConfig
-from ..engine_flags import add_engine_flags, engine_config
-from ..progress import ProgressDisplay
+from .engine_flags import add_engine_flags, engine_config
+from .progress import ProgressDisplay
 
 _ENGINE_FLAGS = (
     "model",

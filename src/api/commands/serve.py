@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 from ...core.errors import ConfigError
-from ..engine_flags import add_engine_flags, engine_config, parse_size
-from ..progress import ProgressDisplay
+from .engine_flags import add_engine_flags, engine_config, parse_size
+from .progress import ProgressDisplay
 
 KEY_VARIABLE = "TOKENMILL_API_KEY"
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
             )
         args.model = args.model_argument
     config = engine_config(args)
-    from ..context import ServerSettings
+    from ..openai.context import ServerSettings
     from ..server import ServeOptions, configure_logging, serve
 
     configure_logging(args.log_level)

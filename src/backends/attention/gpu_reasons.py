@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..device import compute_capability
+from ..machine.device import compute_capability
 from .base import AttentionSpec
 
 _DTYPES = (torch.float16, torch.bfloat16)

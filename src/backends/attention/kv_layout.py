@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from .base import AttentionSpec
-
 _ORDER_OF_VIEWS = "2nskd"
+
+
+class CacheSizes(Protocol):
+    """The sizes of one layer's cache; an AttentionSpec has them."""
+
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_size(self) -> int: ...
 
 
 class KVLayout(Enum):
@@ -28,16 +36,16 @@ class KVLayout(Enum):
     HEADS = "nk2sd"
     """Block by block, and in it head by head, so that one head's keys lie together."""
 
-    def shape(self, spec: AttentionSpec, num_blocks: int) -> tuple[int, ...]:
+    def shape(self, sizes: CacheSizes, num_blocks: int) -> tuple[int, ...]:
         """Shape of one layer's cache."""
-        sizes = {
+        length = {
             "2": 2,
             "n": num_blocks,
-            "s": spec.block_size,
-            "k": spec.num_kv_heads,
-            "d": spec.head_size,
+            "s": sizes.block_size,
+            "k": sizes.num_kv_heads,
+            "d": sizes.head_size,
         }
-        return tuple(sizes[dimension] for dimension in self.value)
+        return tuple(length[dimension] for dimension in self.value)
 
     def views(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values, each [n, s, k, d]; nothing is copied."""

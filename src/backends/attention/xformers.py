@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ...core.log import get_logger
-from ..device import compute_capability
+from ..machine.device import compute_capability
 from .base import AttentionBatch, AttentionSpec, GraphSupport
 from .gathered import Part, build_parts
 from .gpu_reasons import reasons_of_gpu, reasons_of_machine

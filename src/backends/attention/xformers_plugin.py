@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...core.hookspecs import hookimpl
+from ...core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from ...core.registry import Registry
+    from ...core.contract.registry import Registry
     from .base import AttentionBackend
 
 TOKENMILL_API = (1, 1)

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from ...core.interfaces import Progress
-from ..compiling import BuildError, build_once, run_compiler, run_compilers
+from ..machine.compiling import BuildError, build_once, run_compiler, run_compilers
 
 __all__ = ["PREBUILT", "SOURCES", "BuildError", "build_library", "find_compiler"]
 

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from ..attention.base import AttentionBackend
-from ..attention.cpu import CPUAttention
-from ..input_batch import InputBatch
-from ..kv_cache import KVCache
+from ..linear.projections import Projection
 from ..models.decoder import Decoder, DecoderLayer
-from ..models.projections import Projection
+from ..state.input_batch import InputBatch
+from ..state.kv_cache import KVCache
+from .attention import CPUAttention
 from .attention_ops import AttentionSpecStruct
 from .library import PackedLinearStruct, load_library
 from .projections import NativeLinear

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..drawing import LogitsReading
+from ..sampling.drawing import LogitsReading
 from .library import Library
 
 

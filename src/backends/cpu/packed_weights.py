@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core.errors import ConfigError
-from ..host_memory import HostMemory
+from ..machine.host_memory import HostMemory
 from .library import (
     Element,
     Format,

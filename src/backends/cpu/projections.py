@@ -10,8 +10,8 @@ from gguf import GGMLQuantizationType
 
 from ...core.interfaces import Progress
 from ...core.log import get_logger
-from ..device import has_bfloat16
-from ..models.projections import ACTIVATIONS, GateUp, Projection, Weights
+from ..linear.projections import ACTIVATIONS, GateUp, Projection, Weights
+from ..machine.device import has_bfloat16
 from ..weights.quantized import QuantizedMatrix
 from .build import BuildError
 from .library import Library, load_library

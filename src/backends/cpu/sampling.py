@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..noise import Purpose
-from ..request_state import RequestState
-from ..sampling_batch import SamplingBatch, tried_states
+from ..sampling.batch import SamplingBatch, tried_states
+from ..sampling.noise import Purpose
+from ..state.request_state import RequestState
 from .library import Library
 from .logits import LogitsReader
 

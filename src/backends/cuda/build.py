@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from ...core.interfaces import Progress
-from ..compiling import BuildError, build_once, run_compiler, run_compilers
+from ..machine.compiling import BuildError, build_once, run_compiler, run_compilers
 
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "libtokenmill_cuda.so"

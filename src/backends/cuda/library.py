@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from ...core.interfaces import Progress
-from ..compiling import BuildError
+from ..machine.compiling import BuildError
 from .build import build_library
 
 

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 
 from ...core.interfaces import Progress
-from ..models.config import ModelConfig
+from ..linear.projections import TorchProjections
 from ..models.decoder import RMSNorm
 from ..models.draft_head import HIDDEN_ACT, DraftHead, DraftHeadConfig
-from ..models.projections import TorchProjections
+from ..weights.model_config import ModelConfig
 from .generation import Answer
 
 STAGE = "fitting the draft head"

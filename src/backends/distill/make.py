@@ -16,11 +16,11 @@ import torch
 
 from ...core.errors import ConfigError
 from ...core.interfaces import ModelInfo, Progress
-from ..device import has_bfloat16
-from ..models.config import ModelConfig
-from ..speculation_support import Speculation
+from ..drafting.support import Speculation
+from ..machine.device import has_bfloat16
 from ..text.tokenizer import HFTokenizer
 from ..weights.checkpoint import Checkpoint
+from ..weights.model_config import ModelConfig
 from .generation import Answer, Executor, Generator
 from .head_student import begin_head
 from .head_training import measure_head, train_head

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from ...core.errors import ConfigError
-from ..models.config import ModelConfig
 from ..weights.checkpoint import Checkpoint
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
+from ..weights.model_config import ModelConfig
 
 _LAYER = re.compile(r"(model\.layers\.)(\d+)(\..+)")
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

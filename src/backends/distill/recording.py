@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ...core.speculation import Draft, ProposalBatch, SpeculationLimits, SpeculationSupport
+from ...core.contract.speculation import Draft, ProposalBatch, SpeculationLimits, SpeculationSupport
 
 
 class HiddenRecorder:
-    """Implements Speculation of speculation_support.py."""
+    """Implements Speculation of support.py."""
 
     limits = SpeculationLimits(num_speculative_tokens=1, is_adaptive=False)
     needs_hidden_states = True

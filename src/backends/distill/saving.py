@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 
 from ...core.errors import ConfigError
-from ..models.config import DRAFT_HEAD, ModelConfig, RopeConfig, RopeScaling
 from ..models.decoder import DecoderLayer
 from ..text.tokenizer import HFTokenizer
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
+from ..weights.model_config import DRAFT_HEAD, ModelConfig, RopeConfig, RopeScaling
 from .head_student import HeadStudent, named_tensors
 from .student import Student, linear_of, weight_of
 

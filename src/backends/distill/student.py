@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from ..models.config import ModelConfig
+from ..linear.projections import GateUp, Head, Linear, Projection
 from ..models.decoder import Decoder, DecoderLayer
 from ..models.loader import load_decoder
-from ..models.projections import GateUp, Head, Linear, Projection
+from ..weights.model_config import ModelConfig
 from .pruned import PrunedCheckpoint
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from .config import ModelConfig
-from .projections import Head, Projection
+from ..linear.projections import Head, Projection
+from ..weights.model_config import ModelConfig
 from .rope import RotaryTable, rotate
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from ..linear.projections import Projection
 from .decoder import RMSNorm
-from .projections import Projection
 
 HIDDEN_ACT = "silu"
 

@@ -12,14 +12,14 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import quantize
 
 from ...core.errors import ConfigError
+from ..linear.projections import Projections, Weights
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, check_draft_vocabulary
+from ..weights.fields import Fields
+from ..weights.model_config import DRAFT_HEAD
 from ..weights.quantized import QuantizedMatrix
 from ..weights.safetensors_files import SafetensorsFiles, read_json
-from .config import DRAFT_HEAD
 from .decoder import RMSNorm
 from .draft_head import DraftHead, DraftHeadConfig
-from .fields import Fields
-from .projections import Projections, Weights
 
 _KIND = GGMLQuantizationType.Q8_0
 _BLOCK_SIZE = GGML_QUANT_SIZES[_KIND][0]

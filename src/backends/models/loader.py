@@ -14,12 +14,12 @@ from gguf import GGML_QUANT_SIZES
 
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
+from ..linear.projections import Projection, Projections, TorchProjections, Weights
 from ..weights.checkpoint import Checkpoint
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET
+from ..weights.model_config import ModelConfig
 from ..weights.quantized import QuantizedMatrix, UnreadMatrix
-from .config import ModelConfig
 from .decoder import Decoder, DecoderLayer, RMSNorm
-from .projections import Projection, Projections, TorchProjections, Weights
 from .rope import build_rotary_table
 
 STAGE = "loading weights"

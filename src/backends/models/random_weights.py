@@ -16,7 +16,7 @@ import torch
 
 from ...core.errors import ConfigError
 from ..weights.checkpoint import Checkpoint
-from .config import ModelConfig
+from ..weights.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

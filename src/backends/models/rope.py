@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .config import RopeConfig, RopeScaling
+from ..weights.model_config import RopeConfig, RopeScaling
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 from ...core.errors import ConfigError
-from ..gguf_strings import read_strings
+from ..weights.gguf_strings import read_strings
 
 GGUFValue = str | int | float | bool | list[str] | list[int] | list[float] | list[bool]
 

@@ -10,7 +10,7 @@ import torch
 from gguf import GGMLQuantizationType
 
 from ...core.errors import ConfigError
-from ..models.config import ModelConfig
+from .model_config import ModelConfig
 from .quantized import UnreadMatrix
 
 SUPPORTED = (

@@ -14,9 +14,9 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from ...core.errors import ConfigError
-from ..models.config import ModelConfig
-from ..models.gguf_config import from_gguf_metadata
+from .gguf_config import from_gguf_metadata
 from .gguf_file import GGUFFile, GGUFTensor, read_gguf_file
+from .model_config import ModelConfig
 from .quantized import QuantizedMatrix, UnreadMatrix
 from .sampling_defaults import check_sampling_defaults
 

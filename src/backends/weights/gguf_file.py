@@ -18,7 +18,7 @@ from typing import Any
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ...core.errors import ConfigError
-from ..gguf_strings import read_strings
+from .gguf_strings import read_strings
 
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..models.hf_config import from_hf_config
+from .hf_config import from_hf_config
 from .safetensors_files import SafetensorsFiles, read_json
 from .sampling_defaults import check_sampling_defaults
 

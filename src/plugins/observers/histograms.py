@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate
 
-from ...core.events import FinishedRequest
+from ...plugin import FinishedRequest
 
 _FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.events import Preempted, Started
-from ...core.hookspecs import hookimpl
-from ...core.log import get_logger
-from ...core.registry import PluginContext, Registry
+from ...plugin import PluginContext, Preempted, Registry, Started, get_logger, hookimpl
 
 TOKENMILL_API = (1, 1)
 _log = get_logger("preemption")

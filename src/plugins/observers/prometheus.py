@@ -20,18 +20,19 @@ from prometheus_client.core import (
     Metric,
 )
 
-from ...core.client import EngineClient
-from ...core.errors import ConfigError
-from ...core.events import (
+from ...plugin import (
+    ConfigError,
+    EngineClient,
     Finished,
+    FinishReason,
+    PluginContext,
     PluginFailed,
     Preempted,
+    Registry,
     Started,
     StepDone,
+    hookimpl,
 )
-from ...core.hookspecs import hookimpl
-from ...core.outputs import FinishReason
-from ...core.registry import PluginContext, Registry
 from .histograms import make_histograms, measure
 
 TOKENMILL_API = (1, 1)

@@ -11,10 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ...core.events import Preempted, StepDone
-from ...core.hookspecs import hookimpl
-from ...core.log import get_logger
-from ...core.registry import PluginContext, Registry
+from ...plugin import PluginContext, Preempted, Registry, StepDone, get_logger, hookimpl
 
 TOKENMILL_API = (1, 1)
 _log = get_logger("stats")

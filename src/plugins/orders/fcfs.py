@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.hookspecs import hookimpl
-from ...core.policy import RequestView
-from ...core.registry import Registry
+from ...plugin import Registry, RequestView, hookimpl
 
 TOKENMILL_API = (1, 1)
 

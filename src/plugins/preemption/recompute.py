@@ -6,10 +6,15 @@ one that loses its work is the one with the least claim to be served (as in vLLM
 
 from __future__ import annotations
 
-from ...core.fallback import last_come
-from ...core.hookspecs import hookimpl
-from ...core.policy import PreemptionCandidate, RequestView, StepView, Victim
-from ...core.registry import Registry
+from ...plugin import (
+    PreemptionCandidate,
+    Registry,
+    RequestView,
+    StepView,
+    Victim,
+    hookimpl,
+    last_come,
+)
 
 TOKENMILL_API = (1, 1)
 

@@ -6,9 +6,7 @@ a GPU. Without room in host memory it falls back to recompute. (As in vLLM, Kwon
 
 from __future__ import annotations
 
-from ...core.hookspecs import hookimpl
-from ...core.policy import PreemptionCandidate, RequestView, StepView, Victim
-from ...core.registry import Registry
+from ...plugin import PreemptionCandidate, Registry, RequestView, StepView, Victim, hookimpl
 
 TOKENMILL_API = (1, 1)
 

@@ -6,10 +6,7 @@ token may come a little later. (Sarathi-Serve, Agrawal et al., OSDI 2024.)
 
 from __future__ import annotations
 
-from ...core.fallback import decode_first
-from ...core.hookspecs import hookimpl
-from ...core.policy import StepView
-from ...core.registry import Registry
+from ...plugin import Registry, StepView, decode_first, hookimpl
 
 TOKENMILL_API = (1, 1)
 

@@ -6,9 +6,7 @@ others. The order of the first continuous-batching engines (Orca, Yu et al., OSD
 
 from __future__ import annotations
 
-from ...core.hookspecs import hookimpl
-from ...core.policy import StepView
-from ...core.registry import Registry
+from ...plugin import Registry, StepView, hookimpl
 
 TOKENMILL_API = (1, 1)
 

@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...core.errors import ConfigError
-from ...core.hookspecs import hookimpl
-from ...core.registry import Registry
-from ...core.speculation import Draft, DraftModel, ProposalBatch, SpeculationSupport
+from ...plugin import (
+    ConfigError,
+    Draft,
+    DraftModel,
+    ProposalBatch,
+    Registry,
+    SpeculationSupport,
+    hookimpl,
+)
 
 TOKENMILL_API = (1, 1)
 

@@ -12,9 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ...core.hookspecs import hookimpl
-from ...core.registry import Registry
-from ...core.speculation import Draft, ProposalBatch
+from ...plugin import Draft, ProposalBatch, Registry, hookimpl
 
 TOKENMILL_API = (1, 1)
 DEFAULT_MIN, DEFAULT_MAX = 2, 4

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.hookspecs import hookimpl
-from ...core.registry import Registry
-from ...core.speculation import Draft, ProposalBatch
+from ...plugin import Draft, ProposalBatch, Registry, hookimpl
 
 TOKENMILL_API = (1, 1)
 

@@ -6,7 +6,7 @@ Without code: `tokenmill plugins check NAME`. In a plugin's own tests: subclass 
 from __future__ import annotations
 
 from .admission import AdmissionConformance
-from .attention import AttentionConformance
+from .attention.suite import AttentionConformance
 from .observer import ObserverConformance
 from .package import PackageConformance
 from .preemption import PreemptionConformance

@@ -9,10 +9,10 @@ from itertools import product
 
 import pytest
 
-from ...core.client import Load
+from ...core.contract.client import Load
+from ...core.contract.policy import Refusal
+from ...core.engine.request import Request
 from ...core.errors import RequestFailedError
-from ...core.policy import Refusal
-from ...core.request import Request
 from ...core.sampling_params import SamplingParams
 from .answers import AdmitListener, Answer
 from .hosting import fresh, load_host

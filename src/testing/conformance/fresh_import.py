@@ -9,16 +9,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.plugin_info import Source
+from ...core.contract.plugin_info import Source
 
 _PROGRAM = """
 import json, sys, time
 from contextlib import suppress
 from importlib.metadata import EntryPoint
-import tokenmill.core.plugin_host
-from tokenmill.core.hook_checks import new_manager
-from tokenmill.core.plugin_info import Source
-from tokenmill.core.registry import Registry
+import tokenmill.core.host.plugin_host
+from tokenmill.core.host.hook_checks import new_manager
+from tokenmill.core.contract.plugin_info import Source
+from tokenmill.core.contract.registry import Registry
 
 name, value = sys.argv[1:]
 manager, registry = new_manager(), Registry()

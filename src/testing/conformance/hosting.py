@@ -8,11 +8,11 @@ import inspect
 from pathlib import Path
 
 from ...core.config import EngineConfig
-from ...core.events import PluginFailed
-from ...core.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
-from ...core.hookspecs import hookimpl
-from ...core.plugin_host import PluginHost
-from ...core.registry import SLOTS, Registry
+from ...core.contract.events import PluginFailed
+from ...core.contract.hookspecs import hookimpl
+from ...core.contract.registry import SLOTS, Registry
+from ...core.host.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
+from ...core.host.plugin_host import PluginHost
 
 SETTINGS = str(Path(__file__).with_name("plugins.toml"))
 _NAME = "under-test"

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ...core.config import EngineConfig
+from ...core.contract.plugin_info import normalize
+from ...core.contract.registry import SLOTS, PluginContext, Provider
 from ...core.errors import PluginError
-from ...core.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
-from ...core.plugin_discovery import InstalledPlugin, find_installed
-from ...core.plugin_info import normalize
-from ...core.plugin_set import PluginSet
-from ...core.plugins_file import PluginSettings, Table, read_settings
-from ...core.registry import SLOTS, PluginContext, Provider
+from ...core.host.discovery import InstalledPlugin, find_installed
+from ...core.host.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
+from ...core.host.plugin_set import PluginSet
+from ...core.host.plugins_file import PluginSettings, Table, read_settings
 from ...core.suggest import did_you_mean
 from .hosting import SETTINGS
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ...core.events import Stopping
-from ...core.hook_checks import implemented_hooks, new_manager
-from ...core.plugin_host import PluginHost
-from .engine_life import live_through
+from ...core.contract.events import Stopping
+from ...core.host.hook_checks import implemented_hooks, new_manager
+from ...core.host.plugin_host import PluginHost
+from .engine.life import live_through
+from .engine.sample_events import SAMPLE_EVENTS
 from .hosting import FailureWatch, load_host, take
 from .reporting import report_time
-from .sample_events import SAMPLE_EVENTS
 
 _KIND = "observer"
 _CALLS = 20

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ...core.events import Stopping
-from ...core.hook_checks import new_manager, register_checked
-from ...core.plugin_discovery import InstalledPlugin, check_api, import_plugin
-from ...core.registry import Registry
+from ...core.contract.events import Stopping
+from ...core.contract.registry import Registry
+from ...core.host.discovery import InstalledPlugin, check_api, import_plugin
+from ...core.host.hook_checks import new_manager, register_checked
 from .fresh_import import FreshImport, import_afresh
 from .hosting import load_host
 from .installed import LoadedPlugin, find_plugin

@@ -7,14 +7,14 @@ from typing import cast
 
 import pytest
 
-from ...core.plugin_host import PREEMPTION_MODES
-from ...core.policy import Victim
-from ...core.registry import PreemptionMode
-from . import engine_checks as checks
+from ...core.contract.policy import Victim
+from ...core.contract.registry import PreemptionMode
+from ...core.host.plugin_host import PREEMPTION_MODES
 from .answers import Answer, PreemptListener
+from .engine import checks as checks
+from .engine.workload import AMPLE, NO_HOST_ROOM, STARVED, STARVED_TWO, EngineShape
 from .hosting import fresh, wraps
 from .reporting import report_time
-from .workload import AMPLE, NO_HOST_ROOM, STARVED, STARVED_TWO, EngineShape
 
 _KIND = "preemption_mode"
 _every_shape = pytest.mark.parametrize("shape", (STARVED, STARVED_TWO, NO_HOST_ROOM), ids=str)

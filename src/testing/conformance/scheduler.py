@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from . import engine_checks as checks
+from .engine import checks as checks
+from .engine.workload import AMPLE, SHAPES, STARVED, STARVED_TWO, EngineShape
 from .reporting import report_time
-from .workload import AMPLE, SHAPES, STARVED, STARVED_TWO, EngineShape
 
 _KIND = "scheduler"
 _every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 
-from ...core.policy import RequestView, SchedulingPolicy
-from . import engine_checks as checks
-from .engine_bench import EngineBench
+from ...core.contract.policy import RequestView, SchedulingPolicy
+from .engine import checks as checks
+from .engine.bench import EngineBench
+from .engine.workload import AMPLE, SHAPES, STARVED, EngineShape, random_job, random_jobs
 from .reporting import report_time
-from .workload import AMPLE, SHAPES, STARVED, EngineShape, random_job, random_jobs
 
 _KIND = "scheduling_policy"
 _every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)

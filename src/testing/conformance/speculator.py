@@ -11,13 +11,13 @@ from types import FunctionType, ModuleType
 
 import pytest
 
-from ...core.speculation import Draft, ProposalBatch
-from . import speculating_engine as engine
-from .guessing import KIND, Guess, ask, needs_hidden_states, prepare
+from ...core.contract.speculation import Draft, ProposalBatch
+from .engine import speculating as engine
+from .engine.drafting import KIND, Guess, ask, needs_hidden_states, prepare
+from .engine.proposal_lives import end_of, one_life, only, random_calls
+from .engine.workload import VOCAB_SIZE, EngineShape
 from .hosting import fresh, load_host
-from .proposal_lives import end_of, one_life, only, random_calls
 from .reporting import report_time
-from .workload import VOCAB_SIZE, EngineShape
 
 _MOST_KEPT = 4096
 """Bytes that 200 ended requests may leave behind, all together."""

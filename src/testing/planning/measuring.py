@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from ...core.async_engine import AsyncEngine, EngineParts
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Executor, ModelInfo, Progress
 from ...core.plan import StepPlan, StepResult
 from ...core.sampling_params import SamplingParams
+from ...core.shell.async_engine import AsyncEngine, EngineParts
 from .fitting import fit_step_time
 from .probes import PlanMaker, Probe, knots_up_to, probes_to_check, probes_to_fit
 from .step_time import CheckedStep, StepTimeModel, StepTimes, StepWork

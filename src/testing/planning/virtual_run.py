@@ -6,23 +6,23 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...core.admission import make_requests
-from ...core.async_engine import EngineParts, fit_max_model_len, make_core
 from ...core.config import EngineConfig
-from ...core.engine import EngineCore, RequestUpdate
+from ...core.contract.events import PluginFailed, Preempted, Started, StepDone
+from ...core.contract.hookspecs import hookimpl
+from ...core.engine.engine_core import EngineCore, RequestUpdate
+from ...core.engine.request import Request
 from ...core.errors import (
     InvalidRequestError,
     OverloadedError,
     PluginError,
     RequestFailedError,
 )
-from ...core.events import PluginFailed, Preempted, Started, StepDone
-from ...core.hookspecs import hookimpl
+from ...core.host.plugin_host import PluginHost
 from ...core.outputs import FinishReason
-from ...core.plugin_host import PluginHost
-from ...core.request import Request
 from ...core.sampling_params import SamplingParams
-from ...core.step_loop import RETRY_SECONDS
+from ...core.shell.admission import make_requests
+from ...core.shell.async_engine import EngineParts, fit_max_model_len, make_core
+from ...core.shell.step_loop import RETRY_SECONDS
 from ..quiet_logs import quiet_logs
 from ..toy_tokenizer import ToyTokenizer
 from .outcome import Outcome, mean_ms, percentile_ms

@@ -12,16 +12,16 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...core.blocks import hash_root
 from ...core.config import EngineConfig
-from ...core.engine import EngineCore, RequestUpdate
+from ...core.engine.blocks import hash_root
+from ...core.engine.engine_core import EngineCore, RequestUpdate
+from ...core.engine.request import PromptGroup, Request
 from ...core.errors import RequestFailedError
+from ...core.host.plugin_host import PluginHost
 from ...core.outputs import FinishReason
 from ...core.plan import RequestFailure, StepPlan, StepResult
-from ...core.plugin_host import PluginHost
-from ...core.request import PromptGroup, Request
 from ...core.sampling_params import SamplingParams
-from ..simulated_executor import SimulatedExecutor, expected_tokens
+from ..simulated.executor import SimulatedExecutor, expected_tokens
 from .settings import LifeSettings, Outcome
 from .wild_plugin import BadObserver, Chance, WildPlugin
 

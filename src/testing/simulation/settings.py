@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass
 from typing import Self
 
-from ...core.speculation import SpeculationLimits
-from ...core.step import StepLimits
-from ..simulated_drafting import DraftingSettings
+from ...core.contract.speculation import SpeculationLimits
+from ...core.engine.step import StepLimits
+from ..simulated.drafting import DraftingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ import random
 from collections.abc import Generator
 from typing import Any
 
-from ...core.events import Admitted, Finished, Planned, PluginFailed, Preempted, StepDone
-from ...core.hookspecs import hookimpl
-from ...core.policy import StepView, Victim
-from ...core.registry import Registry
+from ...core.contract.events import Admitted, Finished, Planned, PluginFailed, Preempted, StepDone
+from ...core.contract.hookspecs import hookimpl
+from ...core.contract.policy import StepView, Victim
+from ...core.contract.registry import Registry
 
 MAX_WRAPPER_LIMIT = 3
 

@@ -10,7 +10,7 @@ import torch
 
 from tokenmill.backends.attention.base import AttentionBackend, AttentionBatch, AttentionSpec
 from tokenmill.backends.attention.fp8 import quantize
-from tokenmill.testing.attention_reference import reference_attention
+from tokenmill.testing.conformance.attention.reference import reference_attention
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from tokenmill.backends.attention.base import AttentionSpec
-from tokenmill.backends.attention.cpu import CPUAttention
-from tokenmill.backends.attention.flash_attn import FlashAttention
+from tokenmill.backends.attention.flash.backend import FlashAttention
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.pair import as_one
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.attention.xformers import XformersAttention
+from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.core.errors import ConfigError
-from tokenmill.testing.conformance.attention_checks import check_graphs
+from tokenmill.testing.conformance.attention.checks import check_graphs
 
 from .package_fakes import (
     Calls,
@@ -42,7 +42,7 @@ SPEC = AttentionSpec(
 @pytest.fixture
 def flash(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     monkeypatch.setattr(
-        "tokenmill.backends.attention.flash_attn.compute_capability", lambda device: (9, 0)
+        "tokenmill.backends.attention.flash.backend.compute_capability", lambda device: (9, 0)
     )
     with forgotten("flash_attn", "flash_attn_interface", "vllm", "xformers"):
         yield install_flash_attention_2(monkeypatch)

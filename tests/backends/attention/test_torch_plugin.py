@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tokenmill.backends.attention import torch_plugin
 from tokenmill.backends.attention.torch import TorchAttention
-from tokenmill.core.plugin_info import Source
-from tokenmill.core.registry import Registry
+from tokenmill.core.contract.plugin_info import Source
+from tokenmill.core.contract.registry import Registry
 
 
 def test_offers_the_backend_s_class_under_the_name_torch() -> None:

@@ -14,7 +14,7 @@ import torch
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.xformers import XformersAttention
-from tokenmill.testing.conformance.attention_checks import check_graphs
+from tokenmill.testing.conformance.attention.checks import check_graphs
 
 from .package_fakes import Calls, forgotten
 from .steps import BATCHES, VARIANTS, Step

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from tests.backends.attention.steps import BATCHES, CHUNKS, DECODES, PROMPTS, VARIANTS, Span, Step
-from tokenmill.backends.attention import cpu, cpu_plugin
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
-from tokenmill.backends.attention.cpu import CPUAttention
 from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.cpu import attention as cpu
+from tokenmill.backends.cpu import plugin as cpu_plugin
+from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.attention_ops import (
     AttentionBatchStruct,
     AttentionOps,
@@ -19,8 +20,8 @@ from tokenmill.backends.cpu.attention_ops import (
 )
 from tokenmill.backends.cpu.build import BuildError
 from tokenmill.backends.cpu.library import Library
-from tokenmill.core.plugin_info import Source
-from tokenmill.core.registry import Registry
+from tokenmill.core.contract.plugin_info import Source
+from tokenmill.core.contract.registry import Registry
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -11,20 +11,20 @@ import torch
 from gguf import GGMLQuantizationType
 
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
-from tokenmill.backends.attention.cpu import CPUAttention
 from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase, make_decoder_call
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import NativeProjections
-from tokenmill.backends.input_batch import build_input_batch
-from tokenmill.backends.kv_cache import KVCache, allocate
-from tokenmill.backends.models.config import ModelConfig
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.random_weights import random_checkpoint
-from tokenmill.backends.request_state import RequestState
-from tokenmill.backends.runner import LayeredModel
+from tokenmill.backends.running.runner import LayeredModel
+from tokenmill.backends.state.input_batch import build_input_batch
+from tokenmill.backends.state.kv_cache import KVCache, allocate
+from tokenmill.backends.state.request_state import RequestState
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.backends.weights.model_config import ModelConfig
 from tokenmill.core.plan import Grant, RequestStart
 from tokenmill.core.sampling_params import SamplingParams
 

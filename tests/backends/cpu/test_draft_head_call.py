@@ -10,10 +10,10 @@ import torch
 from tokenmill.backends.cpu.draft_head_call import make_draft_head_call
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import NativeProjections
-from tokenmill.backends.draft_head_runner import TorchHead
+from tokenmill.backends.drafting.head_runner import TorchHead
+from tokenmill.backends.linear.projections import TorchProjections
 from tokenmill.backends.models.draft_head import HIDDEN_ACT, DraftHead
 from tokenmill.backends.models.draft_head_files import DraftHeadFiles
-from tokenmill.backends.models.projections import TorchProjections
 
 from ..tiny import CPU
 from ..tiny_checkpoints import TARGET, write_head

@@ -9,15 +9,15 @@ import torch
 
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.sampling import NativeSampling
-from tokenmill.backends.drawing import draw, keep_filtered
-from tokenmill.backends.filters import Filters
-from tokenmill.backends.noise import Purpose, uniform
-from tokenmill.backends.outcome import read_outcomes
-from tokenmill.backends.request_state import RequestState
-from tokenmill.backends.sampler import sample
-from tokenmill.backends.sampling_batch import SamplingBatch
-from tokenmill.backends.sampling_ops import SamplingOps, TorchSampling
-from tokenmill.backends.verification import count_accepted
+from tokenmill.backends.running.outcome import read_outcomes
+from tokenmill.backends.sampling.batch import SamplingBatch
+from tokenmill.backends.sampling.drawing import draw, keep_filtered
+from tokenmill.backends.sampling.filters import Filters
+from tokenmill.backends.sampling.noise import Purpose, uniform
+from tokenmill.backends.sampling.ops import SamplingOps, TorchSampling
+from tokenmill.backends.sampling.sampler import sample
+from tokenmill.backends.sampling.verification import count_accepted
+from tokenmill.backends.state.request_state import RequestState
 from tokenmill.core.plan import RequestStart
 from tokenmill.core.sampling_params import SamplingParams
 

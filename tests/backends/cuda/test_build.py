@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tokenmill.backends.compiling import BuildError
 from tokenmill.backends.cuda import build, library
 from tokenmill.backends.cuda.build import HEAD_SIZES, SOURCES, build_library, find_nvcc
+from tokenmill.backends.machine.compiling import BuildError
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tokenmill.backends.attention import cuda_paged
 from tokenmill.backends.attention.base import AttentionSpec
-from tokenmill.backends.attention.cuda_paged import CudaPagedAttention
+from tokenmill.backends.cuda import attention as cuda_paged
+from tokenmill.backends.cuda.attention import CudaPagedAttention
 from tokenmill.testing import AttentionConformance
 
 from .emulation import EmulatedOperators

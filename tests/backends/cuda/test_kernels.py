@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.backends.attention.steps import BATCHES, CHUNKS, DECODES, PROMPTS, VARIANTS, Span, Step
-from tokenmill.backends.attention import cuda_paged
 from tokenmill.backends.attention.base import AttentionSpec
-from tokenmill.backends.attention.cuda_paged import CudaPagedAttention
+from tokenmill.backends.cuda import attention as cuda_paged
 from tokenmill.backends.cuda import splits
+from tokenmill.backends.cuda.attention import CudaPagedAttention
 from tokenmill.backends.cuda.build import HEAD_SIZES
 
 from .emulation import EmulatedOperators

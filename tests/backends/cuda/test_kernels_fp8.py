@@ -10,7 +10,7 @@ import torch
 from tests.backends.attention.steps import BATCHES, CHUNKS, DECODES, PROMPTS, VARIANTS, Span
 from tokenmill.backends.attention.fp8 import FP8_DTYPES, quantize
 from tokenmill.backends.cuda.build import HEAD_SIZES
-from tokenmill.testing.attention_reference import reference_attention
+from tokenmill.testing.conformance.attention.reference import reference_attention
 
 from .emulation import EmulatedOperators
 from .test_kernels import SPEC, TOLERANCES, by_dtype, check, make_step, small_splits

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenmill.api.cli import main
 from tokenmill.assembly import build_parts, make_draft_model
 from tokenmill.backends.distill.make import DraftRecipe, MadeDraft
-from tokenmill.backends.executor import ModelExecutor
+from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
 from tokenmill.backends.weights.safetensors_files import SafetensorsFiles
@@ -21,7 +21,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.sampling_params import SamplingParams
 
-from ..drafting import serve
+from ..drafting.drafts import serve
 from ..models.dense import ignore_progress
 from ..tiny import make_prompt
 from ..tiny_checkpoints import TARGET, write_model

@@ -11,13 +11,13 @@ import torch
 from tokenmill.backends.distill.pruned import PrunedCheckpoint
 from tokenmill.backends.distill.saving import save_draft, to_hf_config
 from tokenmill.backends.distill.student import Student
-from tokenmill.backends.models.config import ModelConfig, RopeConfig, RopeScaling
-from tokenmill.backends.models.hf_config import from_hf_config
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.text.tokenizer import HFTokenizer
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
+from tokenmill.backends.weights.hf_config import from_hf_config
+from tokenmill.backends.weights.model_config import ModelConfig, RopeConfig, RopeScaling
 from tokenmill.core.errors import ConfigError
 
 from ..tiny_checkpoints import TARGET, make_tokenizer

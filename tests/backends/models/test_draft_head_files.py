@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tokenmill.backends.linear.projections import TorchProjections
 from tokenmill.backends.models.draft_head import HIDDEN_ACT
 from tokenmill.backends.models.draft_head_files import DraftHeadFiles, is_draft_head
-from tokenmill.backends.models.projections import TorchProjections
 from tokenmill.core.errors import ConfigError
 
 from ..tiny_checkpoints import TARGET, write_head, write_model

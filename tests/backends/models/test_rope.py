@@ -9,13 +9,13 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from tokenmill.backends.models.config import RopeConfig, RopeScaling
 from tokenmill.backends.models.rope import (
     attention_factor,
     build_rotary_table,
     inverse_frequencies,
     rotate,
 )
+from tokenmill.backends.weights.model_config import RopeConfig, RopeScaling
 
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"factor": 4.0},

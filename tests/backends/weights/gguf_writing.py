@@ -9,8 +9,8 @@ import gguf
 import torch
 from gguf.quants import quantize
 
-from tokenmill.backends.models.config import ModelConfig
 from tokenmill.backends.weights.checkpoint import Checkpoint
+from tokenmill.backends.weights.model_config import ModelConfig
 
 NAMES = {
     "model.embed_tokens": "token_embd",

@@ -12,11 +12,11 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Kind
 
-from tokenmill.backends.models.config import ModelConfig
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.default_model import find_default_model
+from tokenmill.backends.weights.model_config import ModelConfig
 from tokenmill.core.errors import ConfigError
 
 from ..models.dense import compute_logits, ignore_progress

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.client import Load
-from tokenmill.core.hookspecs import hookimpl
-from tokenmill.core.policy import Refusal
+from tokenmill.core.contract.client import Load
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.policy import Refusal
 from tokenmill.testing import AdmissionConformance
 
 

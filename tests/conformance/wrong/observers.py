@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tokenmill.core.events import Finished, Planned, StepDone, Stopping
-from tokenmill.core.hookspecs import hookimpl
+from tokenmill.core.contract.events import Finished, Planned, StepDone, Stopping
+from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.testing import ObserverConformance
 
 

@@ -12,7 +12,9 @@ from tokenmill.testing import PackageConformance
 
 def module(body: str, api: str = "TOKENMILL_API = (1, 1)") -> str:
     """The code of a plugin."""
-    imports = "from dataclasses import dataclass\nfrom tokenmill.core.hookspecs import hookimpl"
+    imports = (
+        "from dataclasses import dataclass\nfrom tokenmill.core.contract.hookspecs import hookimpl"
+    )
     return f"{imports}\n{api}\n{dedent(body)}"
 
 

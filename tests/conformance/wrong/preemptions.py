@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.hookspecs import hookimpl
-from tokenmill.core.policy import PreemptionCandidate, Victim
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.policy import PreemptionCandidate, Victim
 from tokenmill.testing import PreemptionConformance
 
 Candidates = tuple[PreemptionCandidate, ...]

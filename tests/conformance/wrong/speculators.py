@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.hookspecs import hookimpl
-from tokenmill.core.speculation import Draft, ProposalBatch, ProposalRequest
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.speculation import Draft, ProposalBatch, ProposalRequest
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import SpeculatorConformance
 

@@ -1,0 +1,95 @@
+"""Command-line flags of the engine, made from EngineConfig's fields: one list, one help text."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from ...core.config import EngineConfig, flag
+
+SPECULATION = (
+    "speculative_method",
+    "speculative_model",
+    "num_speculative_tokens",
+    "speculative_adaptive",
+    "speculative_config",
+)
+"""Fields for commands to leave out that guess nothing."""
+_ALIASES = {"kv_cache_memory": ("--kv-cache-memory-bytes",)}
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def add_engine_flags(parser: argparse.ArgumentParser, *, leave_out: Sequence[str] = ()) -> None:
+    """One flag for each field of EngineConfig, but for those that mean nothing to the command."""
+    group = parser.add_argument_group("engine", "names are vLLM's wherever the thing is the same")
+    hints = typing.get_type_hints(EngineConfig)
+    for field in dataclasses.fields(EngineConfig):
+        if field.name not in leave_out:
+            _add_flag(group, field, hints[field.name])
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """The configuration that the flags ask for. Raises ConfigError."""
+    given = {
+        field.name: getattr(args, field.name)
+        for field in dataclasses.fields(EngineConfig)
+        if getattr(args, field.name, None) is not None
+    }
+    return EngineConfig.from_options(**given)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from "1073741824", "1024M" or "1G"; for argparse."""
+    factor = _SIZES.get(text[-1:].upper(), 1)
+    number = text[:-1] if factor > 1 else text
+    try:
+        size = int(float(number) * factor)
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size: give bytes, or a number with K, M or G"
+        )
+    return size
+
+
+def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
+    kind = _plain_type(hint)
+    names = (flag(field.name), *_ALIASES.get(field.name, ()))
+    text = _escape(field.metadata["help"])
+    if field.default is not None and kind is not bool:
+        text += f" (default: {field.default})"
+    if kind is bool:
+        words: dict[Any, str] = {True: "on", False: "off", None: "plugins.toml decides"}
+        group.add_argument(
+            *names,
+            dest=field.name,
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            help=f"{text} (default: {words[field.default]})",
+        )
+        return
+    group.add_argument(
+        *names,
+        dest=field.name,
+        type=parse_size if field.name == "kv_cache_memory" else kind,
+        default=None,
+        metavar=field.name.split("_")[-1].upper(),
+        help=text,
+    )
+
+
+def _plain_type(hint: Any) -> type:
+    """`int` out of `int | None`."""
+    if isinstance(hint, types.UnionType):
+        hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
+    assert isinstance(hint, type)
+    return hint
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%%")

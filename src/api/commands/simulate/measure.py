@@ -1,0 +1,119 @@
+"""`tokenmill simulate measure`: how long this machine's steps take, written to a file."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ....core.errors import ConfigError
+from ..engine_flags import SPECULATION, add_engine_flags, engine_config
+from ..progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from ....testing.planning.step_time import StepTimes
+
+
+def add_measure_parser(verbs: Any) -> None:
+    """Register the verb."""
+    parser = verbs.add_parser(
+        "measure",
+        help="measure this machine's step times",
+        description="Load a model, run made-up steps on it and write a model of their durations, "
+        "for `tokenmill simulate compare --step-time FILE`. On a CPU, OMP_NUM_THREADS sets the "
+        "threads.",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("step-time.json"), metavar="FILE",
+        help="where to write it (default: step-time.json)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, metavar="SECONDS",
+        help="how long to measure; three rounds are run at least (default: 30)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cpu-time", action="store_true",
+        help="count the time that this process computes instead of what passes: what one thread "
+        "would take on a CPU that it need not share",
+    )  # fmt: skip
+    left_out = ("seed", "served_model_name", "metrics_prefix", "disable_log_stats", *SPECULATION)
+    add_engine_flags(parser, leave_out=left_out)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if not args.seconds > 0:
+        raise ConfigError(f"--seconds must be positive, got {args.seconds}")
+    if not args.output.absolute().parent.is_dir():
+        raise ConfigError(f"--output {args.output}: there is no such folder")
+    config = engine_config(args)
+    # A host pool costs nothing until it is written to, and lets swapping be measured.
+    config = dataclasses.replace(
+        config, preemption_mode=config.preemption_mode or "swap", disable_log_stats=True
+    )
+    from ....assembly import build_parts, num_compute_threads
+    from ....testing.planning.machine import describe_machine
+    from ....testing.planning.measuring import measure_step_times
+
+    num_threads = num_compute_threads()
+    if args.cpu_time and num_threads > 1:
+        raise ConfigError(
+            f"--cpu-time adds up all threads, of which there are {num_threads}: "
+            "set OMP_NUM_THREADS=1"
+        )
+    with ProgressDisplay() as progress:
+        parts = build_parts(config, progress)
+        try:
+            if args.cpu_time and parts.executor.info.device != "cpu":
+                raise ConfigError("--cpu-time says nothing about a GPU; leave it out")
+            found = measure_step_times(
+                parts,
+                config,
+                machine={
+                    **describe_machine(num_threads),
+                    "clock": "cpu" if args.cpu_time else "wall",
+                },
+                date=datetime.now(UTC).date().isoformat(),
+                progress=progress,
+                seconds=args.seconds,
+                clock=time.process_time if args.cpu_time else time.perf_counter,
+            )
+        finally:
+            parts.executor.close()
+    found.write(args.output)
+    _show(found, args.output)
+    return 0
+
+
+def _show(found: StepTimes, output: Path) -> None:
+    model = found.step_time
+    print(f"{found.model.name}, {found.model.dtype}, {found.model.device}; {_machine(found)}")
+    for count, seconds in model.tokens:
+        print(f"  {count:>6} tokens              {seconds * 1e3:10.2f} ms")
+    for name, seconds, unit in (
+        ("sampled token", model.per_sampled_token, "µs"),
+        ("context token of decodes", model.per_context_token, "µs"),
+        ("attended pair of prompts", model.per_attended_pair, "µs"),
+        ("swapped block", model.per_copied_block, "µs"),
+        ("step, engine loop", model.overhead_per_step, "µs"),
+        ("request, engine loop", model.overhead_per_request, "µs"),
+    ):
+        print(f"  per {name:<24}{seconds * 1e6:10.4f} {unit}")
+    for step in found.checked:
+        print(
+            f"  check: {step.name}: measured {step.measured_seconds * 1e3:.1f} ms, "
+            f"predicted {step.predicted_seconds * 1e3:.1f} ms"
+        )
+    print(
+        f"median error on {len(found.checked)} kinds of steps that were not fitted: "
+        f"{found.median_relative_error:.1%} ({found.num_rounds} rounds)"
+    )
+    print(f"written to {output}")
+
+
+def _machine(found: StepTimes) -> str:
+    machine = found.machine
+    return f"{machine.get('processor', 'unknown processor')}, {machine.get('threads', '?')} threads"

@@ -1,0 +1,69 @@
+"""`--vary KEY=A,B,C`: engine settings to be tried one after the other, in all combinations."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ....core.config import EngineConfig, flag
+from ....core.errors import ConfigError
+from ....core.suggest import did_you_mean
+from ..engine_flags import parse_size
+
+Settings = dict[str, Any]
+
+
+def vary(
+    texts: Sequence[str], given: Mapping[str, Any], *, leave_out: Sequence[str] = ()
+) -> list[Settings]:
+    """Every combination of the values, as options of EngineConfig; the last key changes fastest.
+
+    `given` are the options that flags have set, `leave_out` the fields that mean nothing to the
+    command. Raises ConfigError for a key that is unknown, given twice or has no values.
+    """
+    known = [f.name for f in dataclasses.fields(EngineConfig) if f.name not in leave_out]
+    varied: dict[str, list[Any]] = {}
+    for text in texts:
+        key, values = _split(text, known)
+        if key in varied:
+            raise ConfigError(f"--vary {text}: {key} is varied twice")
+        if key in given:
+            raise ConfigError(f"--vary {text}: {flag(key)} is given, too; leave out one of them")
+        varied[key] = [_parse(key, value, text) for value in values]
+    return [
+        dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())
+    ]
+
+
+def _split(text: str, known: Sequence[str]) -> tuple[str, list[str]]:
+    key, _, values = text.partition("=")
+    name = key.strip().removeprefix("--").replace("-", "_")
+    if name not in known:
+        raise ConfigError(
+            f"--vary {text}: {name!r} is not a setting of the engine that can be varied"
+            f"{did_you_mean(name, known) or '. Known: ' + ', '.join(known)}"
+        )
+    found = [value.strip() for value in values.split(",")]
+    if not all(found) or len(set(found)) < len(found):
+        raise ConfigError(f"--vary {text}: expected {name}=A,B,C with values that differ")
+    return name, found
+
+
+def _parse(key: str, value: str, text: str) -> Any:
+    """A value as its field wants it; "none" leaves it to the engine."""
+    try:
+        if key == "kv_cache_memory":
+            return parse_size(value)
+        hint = typing.get_type_hints(EngineConfig)[key]
+        return msgspec.convert(_WORDS.get(value.lower(), value), hint, strict=False)
+    except (msgspec.ValidationError, argparse.ArgumentTypeError) as error:
+        raise ConfigError(f"--vary {text}: {value!r} does not do for {key}: {error}") from error
+
+
+_WORDS: Mapping[str, Any] = {"on": True, "off": False, "none": None}

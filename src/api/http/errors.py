@@ -1,0 +1,110 @@
+"""Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...core.errors import (
+    EngineStoppedError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestFailedError,
+)
+from ...core.log import get_logger
+
+log = get_logger("api")
+
+SERVER_ERROR = "the server failed to answer this request; its log says why"
+_TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
+
+
+class APIError(Exception):
+    """An answer with an error status, raised anywhere below a route."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+        self.headers = headers or {}
+
+
+class ErrorDetail(msgspec.Struct, kw_only=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct):
+    error: ErrorDetail
+
+
+def as_api_error(error: Exception) -> APIError:
+    """The answer to an exception; one that is nobody's mistake is logged, and tells nothing."""
+    match error:
+        case APIError():
+            return error
+        case InvalidRequestError():
+            return APIError(400, str(error), param=error.param)
+        case OverloadedError():
+            return APIError(503, str(error), code="overloaded", retry_after=error.retry_after)
+        case EngineStoppedError():
+            return APIError(503, str(error), code="stopped", retry_after=5.0)
+        case RequestFailedError():
+            return APIError(500, str(error), code="request_failed")
+        case HTTPException():
+            return APIError(error.status_code, error.detail, headers=error.headers)
+        case _:
+            log.error("request_crashed", exc_info=error)
+            return APIError(500, SERVER_ERROR)
+
+
+def error_body(error: APIError) -> bytes:
+    """The error as JSON."""
+    default = "invalid_request_error" if error.status < 500 else "server_error"
+    detail = ErrorDetail(
+        message=error.message,
+        type=_TYPES.get(error.status, default),
+        param=error.param,
+        code=error.code,
+    )
+    return msgspec.json.encode(ErrorBody(detail))
+
+
+def error_response(error: APIError) -> Response:
+    """The error as an HTTP answer."""
+    headers = dict(error.headers)
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(error_body(error), error.status, headers=headers, media_type="application/json")
+
+
+def handle_error(request: Request, error: Exception) -> Response:
+    """For Starlette's exception handlers."""
+    found = as_api_error(error)
+    if found.status == 404 and isinstance(error, HTTPException):
+        found = APIError(404, f"there is no {request.method} {request.scope['path']} here")
+    if found.status == 405:
+        text = f"{request.scope['path']} does not take {request.method}"
+        found = APIError(405, text, headers=found.headers)
+    return error_response(found)

@@ -1,0 +1,152 @@
+"""What clients may send: every field with its type and range, in this one place.
+
+The OpenAPI document is made from these structs. `null` means "not given" everywhere, and a field
+that is not listed here is refused by its name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ...core.sampling_params import MAX_N, MAX_STOP_STRINGS
+
+Text = Annotated[str, Meta(max_length=4096)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+ModelName = Annotated[str, Meta(max_length=256)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Count = Annotated[int, Meta(ge=1, le=2**31)]
+StopStrings = str | Annotated[list[str], Meta(max_length=MAX_STOP_STRINGS)]
+PromptItem = str | int | list[int]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+    """OpenAI's padding against traffic analysis; only false can be had here."""
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    type: str
+
+
+class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What completions and chat completions have in common."""
+
+    model: ModelName | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: StopStrings | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    max_tokens: Count | None = None
+    user: str | None = None
+    # vLLM's additions
+    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    min_p: Probability | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
+    request_id: Name | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    return_token_ids: bool | None = None
+    # accepted for the sake of clients that always send them; only the value that changes nothing
+    best_of: int | None = None
+    response_format: ResponseFormat | None = None
+    service_tier: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+
+
+class CompletionBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[PromptItem]
+    echo: bool | None = None
+    suffix: str | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    add_special_tokens: bool | None = None
+
+
+class TextPart(msgspec.Struct, kw_only=True):
+    type: str
+    text: str | None = None
+
+
+class ChatMessageBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One message; its fields are checked by the tokenizer, which knows what the template takes.
+
+    The last ones are there because clients send back what they were answered, nulls included.
+    """
+
+    role: str
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Any] | None = None
+    tool_call_id: str | None = None
+    annotations: list[Any] | None = None
+    audio: dict[str, Any] | None = None
+    function_call: dict[str, Any] | None = None
+
+
+class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessageBody], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    modalities: list[str] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    verbosity: str | None = None
+    function_call: str | dict[str, Any] | None = None
+    audio: dict[str, Any] | None = None
+    moderation: Any = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+    # hints that may be ignored: they never change an answer
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+
+
+class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """POST /tokenize: a prompt, or messages."""
+
+    model: ModelName | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessageBody], Meta(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """POST /detokenize."""
+
+    tokens: list[int]
+    model: ModelName | None = None

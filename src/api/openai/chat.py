@@ -1,0 +1,221 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...core.contract.client import EngineClient
+from ...core.outputs import CompletionOutput, RequestOutput
+from ..http.errors import APIError
+from .bodies import ChatBody, ChatMessageBody
+from .context import AnswerHead, check_fan_out, context_of, make_head, make_usage
+from .logprobs import chat_logprobs
+from .request_reading import read_body, refuse_unsupported
+from .responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    ChatResponse,
+    Usage,
+)
+from .sampling import chat_params
+from .sse import EventStream
+from .streams import RequestSet, final_unless_disconnected, submit_all
+
+ROLE = "assistant"
+
+
+async def create_chat_completion(request: Request) -> Response:
+    """The answer to a conversation, whole or as server-sent events."""
+    context = context_of(request)
+    body = await read_body(request, ChatBody, context.settings.max_body_bytes)
+    refuse_unsupported(body)
+    context.check_model(body.model)
+    check_fan_out(1, body.n or 1)
+    engine = context.engine
+    head = make_head(request, body, "chatcmpl", engine.model_name)
+    params = chat_params(body, engine)
+    requests = await submit_all(
+        engine,
+        [await _encode(body, engine)],
+        params,
+        request_id=head.engine_id,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt,
+        is_streamed=bool(body.stream),
+    )
+    answer = _Answer(body, head, engine, requests)
+    if body.stream:
+        return EventStream(
+            request,
+            answer.chunks(),
+            requests.aclose,
+            keep_alive_interval=context.settings.sse_keep_alive_interval,
+        )
+    (output,) = await final_unless_disconnected(request, requests)
+    return Response(msgspec.json.encode(answer.whole(output)), media_type="application/json")
+
+
+class _Answer:
+    """Builds the answer's choices; token counts run along."""
+
+    def __init__(
+        self, body: ChatBody, head: AnswerHead, engine: EngineClient, requests: RequestSet
+    ) -> None:
+        self._body = body
+        self._head = head
+        self._tokenizer = engine.tokenizer
+        self._requests = requests
+        self._num_tokens = 0
+        self._latest: list[RequestOutput] = []
+
+    def whole(self, output: RequestOutput) -> ChatResponse:
+        """The answer without streaming."""
+        self._take(output)
+        head = self._head
+        return ChatResponse(
+            id=head.id,
+            created=head.created,
+            model=head.model,
+            choices=[self._choice(found) for found in output.outputs],
+            usage=self._usage(),
+        )
+
+    async def chunks(self) -> AsyncIterator[ChatChunk]:
+        """The role of each choice, its text piece by piece, and the usage if it is asked for."""
+        options = self._body.stream_options
+        for index in range(self._body.n or 1):
+            yield self._chunk([_first_choice(index)])
+        async for _, output in self._requests.merged():
+            self._take(output)
+            choices = [self._chunk_choice(found) for found in output.outputs]
+            chunk = self._chunk(
+                [
+                    c
+                    for c in choices
+                    if c.delta.content or c.finish_reason or c.logprobs or c.token_ids
+                ]
+            )
+            if not chunk.choices:
+                continue
+            if options is not None and options.continuous_usage_stats:
+                chunk.usage = self._usage()
+            yield chunk
+        if options is not None and options.include_usage:
+            last = self._chunk([])
+            last.usage = self._usage()
+            yield last
+
+    def _take(self, output: RequestOutput) -> None:
+        self._latest = [output]
+        self._num_tokens += sum(len(found.token_ids) for found in output.outputs)
+
+    def _usage(self) -> Usage:
+        return make_usage(self._requests.num_prompt_tokens, self._num_tokens, self._latest)
+
+    def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
+        head = self._head
+        return ChatChunk(id=head.id, created=head.created, model=head.model, choices=choices)
+
+    def _chunk_choice(self, found: CompletionOutput) -> ChatChunkChoice:
+        return ChatChunkChoice(
+            index=found.index,
+            delta=ChatDelta(content=found.text),
+            logprobs=self._logprobs(found),
+            finish_reason=found.finish_reason,
+            stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
+            token_ids=list(found.token_ids) if self._body.return_token_ids else UNSET,
+        )
+
+    def _choice(self, found: CompletionOutput) -> ChatChoice:
+        return ChatChoice(
+            index=found.index,
+            message=ChatMessage(role=ROLE, content=found.text),
+            logprobs=self._logprobs(found),
+            finish_reason=found.finish_reason,
+            stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
+            token_ids=list(found.token_ids) if self._body.return_token_ids else UNSET,
+        )
+
+    def _logprobs(self, found: CompletionOutput) -> ChatLogprobs | None:
+        if not found.logprobs:
+            return None
+        return chat_logprobs(found.logprobs, self._tokenizer)
+
+
+def _first_choice(index: int) -> ChatChunkChoice:
+    return ChatChunkChoice(
+        index=index, delta=ChatDelta(role=ROLE, content=""), logprobs=None, finish_reason=None
+    )
+
+
+async def _encode(body: ChatBody, engine: EngineClient) -> list[int]:
+    """The conversation's token ids, rendered and tokenized off the event loop."""
+    messages = message_fields(body.messages)
+    check_length(messages, engine)
+    continues = bool(body.continue_final_message)
+    if continues and body.add_generation_prompt:
+        raise APIError(
+            400,
+            "continue_final_message and add_generation_prompt exclude each other",
+            param="continue_final_message",
+        )
+    kwargs = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = body.reasoning_effort
+    generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
+
+    def encode() -> list[int]:
+        return engine.tokenizer.encode_chat(
+            messages,
+            add_generation_prompt=generates,
+            continue_final_message=continues,
+            template_kwargs=kwargs,
+        )
+
+    return await anyio.to_thread.run_sync(encode)
+
+
+def message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]:
+    """Messages as the chat template takes them, without the fields that were not given."""
+    return [
+        {name: value for name, value in msgspec.to_builtins(m).items() if value is not None}
+        for m in messages
+    ]
+
+
+def check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> None:
+    """400 for a conversation that cannot fit, before time goes into rendering it."""
+    if len(messages) > engine.max_model_len:
+        raise APIError(
+            400,
+            f"there are {len(messages)} messages; the context holds {engine.max_model_len} tokens",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    num_chars = sum(_num_chars(message.get("content")) for message in messages)
+    most = engine.max_model_len * engine.tokenizer.max_chars_per_token
+    if num_chars > most:
+        raise APIError(
+            400,
+            f"the messages have {num_chars} characters; the context of {engine.max_model_len} "
+            f"tokens cannot hold more than {most}",
+            param="messages",
+            code="context_length_exceeded",
+        )
+
+
+def _num_chars(content: Any) -> int:
+    if isinstance(content, list):
+        return sum(len(part.get("text") or "") for part in content)
+    return len(content or "")

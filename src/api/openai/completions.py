@@ -1,0 +1,188 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import anyio.to_thread
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...core.contract.client import EngineClient
+from ...core.outputs import CompletionOutput, RequestOutput
+from ...core.shell.admission import check_prompt_text
+from ..http.errors import APIError
+from .bodies import CompletionBody
+from .context import AnswerHead, check_fan_out, context_of, make_head, make_usage
+from .logprobs import completion_logprobs
+from .request_reading import read_body, refuse_unsupported
+from .responses import CompletionChoice, CompletionResponse, Usage
+from .sampling import completion_params
+from .sse import EventStream
+from .streams import RequestSet, final_unless_disconnected, submit_all
+
+Prompt = str | list[int]
+
+
+async def create_completion(request: Request) -> Response:
+    """The completions of one prompt or several, whole or as server-sent events."""
+    context = context_of(request)
+    body = await read_body(request, CompletionBody, context.settings.max_body_bytes)
+    refuse_unsupported(body)
+    context.check_model(body.model)
+    prompts = _prompts(body)
+    check_fan_out(len(prompts), body.n or 1)
+    engine = context.engine
+    head = make_head(request, body, "cmpl", engine.model_name)
+    requests = await submit_all(
+        engine,
+        await _without_special_tokens(prompts, engine)
+        if body.add_special_tokens is False
+        else prompts,
+        completion_params(body, engine),
+        request_id=head.engine_id,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt,
+        is_streamed=bool(body.stream),
+    )
+    answer = _Answer(body, head, engine, prompts, requests)
+    if body.stream:
+        return EventStream(
+            request,
+            answer.chunks(),
+            requests.aclose,
+            keep_alive_interval=context.settings.sse_keep_alive_interval,
+        )
+    outputs = await final_unless_disconnected(request, requests)
+    return Response(msgspec.json.encode(answer.whole(outputs)), media_type="application/json")
+
+
+class _Answer:
+    """Builds the answer's choices; text offsets and token counts run along."""
+
+    def __init__(
+        self,
+        body: CompletionBody,
+        head: AnswerHead,
+        engine: EngineClient,
+        prompts: Sequence[Prompt],
+        requests: RequestSet,
+    ) -> None:
+        self._body = body
+        self._head = head
+        self._tokenizer = engine.tokenizer
+        self._prompts = prompts
+        self._requests = requests
+        self._n = body.n or 1
+        self._num_tokens = 0
+        self._offsets: dict[int, int] = {}
+        self._latest: dict[int, RequestOutput] = {}
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> CompletionResponse:
+        """The answer without streaming."""
+        self._latest = dict(enumerate(outputs))
+        choices = [
+            self._choice(index, output, completion)
+            for index, output in enumerate(outputs)
+            for completion in output.outputs
+        ]
+        answer = self._chunk(choices)
+        answer.usage = self._usage()
+        return answer
+
+    async def chunks(self) -> AsyncIterator[CompletionResponse]:
+        """The answer piece by piece, and the usage at the end if it is asked for."""
+        options = self._body.stream_options
+        async for index, output in self._requests.merged():
+            self._latest[index] = output
+            choices = [self._choice(index, output, found) for found in output.outputs]
+            chunk = self._chunk(
+                [c for c in choices if c.text or c.finish_reason or c.logprobs or c.token_ids]
+            )
+            if not chunk.choices:
+                continue
+            if options is not None and options.continuous_usage_stats:
+                chunk.usage = self._usage()
+            yield chunk
+        if options is not None and options.include_usage:
+            last = self._chunk([])
+            last.usage = self._usage()
+            yield last
+
+    def _chunk(self, choices: list[CompletionChoice]) -> CompletionResponse:
+        head = self._head
+        return CompletionResponse(
+            id=head.id, created=head.created, model=head.model, choices=choices
+        )
+
+    def _usage(self) -> Usage:
+        return make_usage(
+            self._requests.num_prompt_tokens, self._num_tokens, list(self._latest.values())
+        )
+
+    def _choice(
+        self, prompt: int, output: RequestOutput, completion: CompletionOutput
+    ) -> CompletionChoice:
+        index = prompt * self._n + completion.index
+        is_first = index not in self._offsets
+        text = self._echo(prompt) + completion.text if is_first else completion.text
+        # Counted by tokens: the text of some is held back, for a stop string or a character's end.
+        offset = self._offsets.get(index, 0)
+        self._num_tokens += len(completion.token_ids)
+        logprobs = None
+        if completion.logprobs:
+            logprobs, offset = completion_logprobs(completion.logprobs, self._tokenizer, offset)
+        self._offsets[index] = offset
+        with_ids = bool(self._body.return_token_ids)
+        return CompletionChoice(
+            index=index,
+            text=text,
+            logprobs=logprobs,
+            finish_reason=completion.finish_reason,
+            stop_reason=UNSET if completion.stop_reason is None else completion.stop_reason,
+            token_ids=list(completion.token_ids) if with_ids else UNSET,
+            prompt_token_ids=list(output.prompt_token_ids) if with_ids and is_first else UNSET,
+        )
+
+    def _echo(self, prompt: int) -> str:
+        if not self._body.echo:
+            return ""
+        found = self._prompts[prompt]
+        return found if isinstance(found, str) else self._tokenizer.decode(found)
+
+
+def _prompts(body: CompletionBody) -> list[Prompt]:
+    """A text, token ids, or a list of either."""
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    kinds = {type(item) for item in prompt}
+    if kinds == {int}:
+        return [prompt]  # type: ignore[list-item]
+    if not kinds:
+        raise APIError(400, "prompt is an empty list", param="prompt")
+    if int in kinds:
+        raise APIError(400, "prompt mixes token ids and prompts", param="prompt")
+    return list(prompt)  # type: ignore[arg-type]
+
+
+async def _without_special_tokens(
+    prompts: Sequence[Prompt], engine: EngineClient
+) -> list[list[int]]:
+    """Tokenized here, off the event loop, since the engine would add them.
+
+    Raises InvalidRequestError for a text that cannot fit, before it is tokenized.
+    """
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            check_prompt_text(prompt, engine.tokenizer, engine.max_model_len)
+
+    def encode() -> list[list[int]]:
+        return [
+            engine.tokenizer.encode(p, add_special_tokens=False) if isinstance(p, str) else p
+            for p in prompts
+        ]
+
+    return await anyio.to_thread.run_sync(encode)

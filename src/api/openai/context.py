@@ -1,0 +1,121 @@
+"""What every route needs: the engine, the server's settings, and the head of each answer."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+
+from ...core.contract.client import EngineClient
+from ...core.outputs import RequestOutput
+from ...core.sampling_params import MAX_N
+from ..http.errors import APIError
+from ..http.request_id import HEADER, LONGEST_ID
+from .bodies import SamplingFields
+from .responses import CompletionTokensDetails, PromptTokensDetails, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How the HTTP side behaves."""
+
+    api_keys: Sequence[str] = ()
+    max_body_bytes: int = 4 << 20
+    allowed_origins: Sequence[str] = ()
+    sse_keep_alive_interval: float = 0.0
+    """Seconds without a chunk after which a comment is sent; 0: never."""
+    stalled_after: float = 60.0
+    """Seconds without a completed step, while there is work, after which /health says 503."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppContext:
+    """Kept in the app's state."""
+
+    engine: EngineClient
+    settings: ServerSettings
+    started_at: int = field(default_factory=lambda: int(time.time()))
+
+    def check_model(self, name: str | None) -> None:
+        """404 for a model that is not served here."""
+        served = self.engine.model_name
+        if name is not None and name != served:
+            raise APIError(
+                404,
+                f"the model {name!r} does not exist here; this server has {served!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerHead:
+    """What all chunks of one answer repeat."""
+
+    id: str
+    engine_id: str
+    """The request's id inside the engine: always a new one, since clients send theirs twice."""
+    created: int
+    model: str
+
+
+def context_of(request: Request) -> AppContext:
+    """The app's context."""
+    context: AppContext = request.app.state.context
+    return context
+
+
+def make_head(request: Request, body: SamplingFields, prefix: str, model: str) -> AnswerHead:
+    """Id of the answer: from the body, the X-Request-Id header, or a new one."""
+    given = body.request_id or request.headers.get(HEADER, "")[:LONGEST_ID]
+    unique = uuid.uuid4().hex
+    return AnswerHead(
+        id=f"{prefix}-{given or unique}",
+        engine_id=f"{prefix}-{unique}",
+        created=int(time.time()),
+        model=model,
+    )
+
+
+def check_fan_out(num_prompts: int, n: int) -> None:
+    """400 for more completions in one call than the server takes."""
+    if num_prompts * n > MAX_N:
+        raise APIError(
+            400,
+            f"{num_prompts} prompts times n={n} are more than {MAX_N} completions in one request",
+            param="n",
+        )
+
+
+def make_usage(
+    num_prompt_tokens: int, num_completion_tokens: int, outputs: Sequence[RequestOutput]
+) -> Usage:
+    """Prompts count once, whatever n is."""
+    return Usage(
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=num_completion_tokens,
+        total_tokens=num_prompt_tokens + num_completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=sum(output.num_cached_tokens for output in outputs)
+        ),
+        completion_tokens_details=_prediction_details(num_completion_tokens, outputs),
+    )
+
+
+def _prediction_details(
+    num_completion_tokens: int, outputs: Sequence[RequestOutput]
+) -> CompletionTokensDetails | UnsetType:
+    """What was right but came after a stop was generated for nothing: it is no completion token."""
+    metrics = [output.metrics for output in outputs if output.metrics is not None]
+    num_guessed = sum(m.num_draft_tokens for m in metrics)
+    if not num_guessed:
+        return UNSET
+    num_accepted = min(sum(m.num_accepted_tokens for m in metrics), num_completion_tokens)
+    return CompletionTokensDetails(
+        accepted_prediction_tokens=num_accepted,
+        rejected_prediction_tokens=num_guessed - num_accepted,
+    )

@@ -1,0 +1,70 @@
+"""Log-probabilities in the two shapes that OpenAI's endpoints have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.interfaces import Tokenizer
+from ...core.plan import TokenLogprobs
+from .responses import ChatLogprobs, CompletionLogprobs, ContentLogprob, TopLogprob
+
+LEAST = -9999.0
+"""Stands for a log-probability of minus infinity, which JSON does not have."""
+
+
+def completion_logprobs(
+    logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer, offset: int
+) -> tuple[CompletionLogprobs, int]:
+    """Logprobs of tokens that `offset` characters stand before, and how many there are then."""
+    raws = [tokenizer.token_bytes(found.token_id) for found in logprobs]
+    offsets = []
+    for raw in raws:
+        offsets.append(offset)
+        offset += _num_chars(raw)
+    answer = CompletionLogprobs(
+        tokens=[_name(raw) for raw in raws],
+        token_logprobs=[max(found.logprob, LEAST) for found in logprobs],
+        top_logprobs=[
+            {_name(tokenizer.token_bytes(i)): max(value, LEAST) for i, value in found.top}
+            for found in logprobs
+        ],
+        text_offset=offsets,
+    )
+    return answer, offset
+
+
+def chat_logprobs(logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> ChatLogprobs:
+    """One entry per token."""
+    return ChatLogprobs(content=[_content(found, tokenizer) for found in logprobs])
+
+
+def _content(found: TokenLogprobs, tokenizer: Tokenizer) -> ContentLogprob:
+    raw = tokenizer.token_bytes(found.token_id)
+    return ContentLogprob(
+        token=_text(raw),
+        logprob=max(found.logprob, LEAST),
+        bytes=list(raw),
+        top_logprobs=[_top(token_id, value, tokenizer) for token_id, value in found.top],
+    )
+
+
+def _top(token_id: int, logprob: float, tokenizer: Tokenizer) -> TopLogprob:
+    raw = tokenizer.token_bytes(token_id)
+    return TopLogprob(token=_text(raw), logprob=max(logprob, LEAST), bytes=list(raw))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", errors="replace")
+
+
+def _name(raw: bytes) -> str:
+    """The text; for a part of a character OpenAI's `bytes:\\xf0\\x9f`, which tells parts apart."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def _num_chars(raw: bytes) -> int:
+    """Characters that begin in these bytes: all but UTF-8's continuation bytes."""
+    return sum(byte & 0xC0 != 0x80 for byte in raw)

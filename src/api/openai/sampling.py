@@ -1,0 +1,80 @@
+"""From a request's fields to SamplingParams."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ...core.contract.client import EngineClient
+from ...core.sampling_params import OutputKind, SamplingParams
+from ..http.errors import APIError
+from .bodies import ChatBody, CompletionBody, SamplingFields
+
+COMPLETION_MAX_TOKENS = 16
+"""OpenAI's default for /v1/completions; chat's is all the room that is left."""
+NO_LIMIT = 2**31
+
+# What int() would take as well, "1_0" or " 5", is more likely a mistake than an id.
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+
+_SAME_NAME = (
+    "n",
+    "stop",
+    "seed",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "min_tokens",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "skip_special_tokens",
+)
+
+
+def completion_params(body: CompletionBody, engine: EngineClient) -> SamplingParams:
+    """Raises InvalidRequestError or APIError with the field's name."""
+    default = engine.info.sampling_defaults.get("max_tokens", COMPLETION_MAX_TOKENS)
+    max_tokens = body.max_tokens or max(int(default), body.min_tokens or 0)
+    return _common(body, engine, max_tokens=max_tokens, logprobs=body.logprobs)
+
+
+def chat_params(body: ChatBody, engine: EngineClient) -> SamplingParams:
+    """Raises InvalidRequestError or APIError with the field's name."""
+    max_tokens = body.max_completion_tokens or body.max_tokens
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    return _common(body, engine, max_tokens=max_tokens, logprobs=logprobs)
+
+
+def params_with_all_room(
+    engine: EngineClient, *, max_tokens: int | None, **given: Any
+) -> SamplingParams:
+    """The model's defaults with `given` on top; without `max_tokens` all the room that is left, not
+    the few tokens that are the engine's own default."""
+    params = engine.default_sampling_params(max_tokens=max_tokens or NO_LIMIT, **given)
+    return params if max_tokens else params.with_changes(max_tokens=None)
+
+
+def _common(
+    body: SamplingFields, engine: EngineClient, *, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    return params_with_all_room(
+        engine,
+        **{name: getattr(body, name) for name in _SAME_NAME},
+        max_tokens=max_tokens,
+        logit_bias=_logit_bias(body),
+        logprobs=logprobs,
+        output_kind=OutputKind.DELTA,
+    )
+
+
+def _logit_bias(body: SamplingFields) -> dict[int, float] | None:
+    if not body.logit_bias:
+        return None
+    if not all(_TOKEN_ID.fullmatch(token_id) for token_id in body.logit_bias):
+        raise APIError(400, "logit_bias has token ids as keys", param="logit_bias")
+    return {int(token_id): value for token_id, value in body.logit_bias.items()}

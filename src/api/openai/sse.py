@@ -1,0 +1,90 @@
+"""Server-sent events: one chunk per engine step, and an end in every case."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..http.errors import as_api_error, error_body
+from .streams import wait_for_disconnect
+
+DONE = b"data: [DONE]\n\n"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may hold events back
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+class EventStream(Response):
+    """Sends structs as events until they end, the client leaves, or an error ends them.
+
+    `close` is awaited in every case. The HTTP status is 200 by then, so an error is an event.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        chunks: AsyncIterator[msgspec.Struct],
+        close: Callable[[], Awaitable[None]],
+        *,
+        keep_alive_interval: float = 0.0,
+    ) -> None:
+        super().__init__(media_type="text/event-stream", headers=HEADERS)
+        del self.headers["content-length"]
+        self._request = request
+        self._chunks = chunks
+        self._close = close
+        self._keep_alive_interval = keep_alive_interval
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send_all(send))
+        leaving = asyncio.ensure_future(wait_for_disconnect(self._request))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            leaving.cancel()
+            sending.cancel()
+            await self._close()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            async for event in self._events():
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+        except OSError:
+            return  # the client went away
+        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        encode = msgspec.json.Encoder().encode
+        try:
+            async for chunk in self._kept_alive():
+                yield KEEP_ALIVE if chunk is None else b"data: " + encode(chunk) + b"\n\n"
+        except Exception as error:
+            yield b"data: " + error_body(as_api_error(error)) + b"\n\n"
+
+    async def _kept_alive(self) -> AsyncIterator[msgspec.Struct | None]:
+        """The chunks, with None for each interval without one."""
+        if not self._keep_alive_interval:
+            async for chunk in self._chunks:
+                yield chunk
+            return
+        coming = asyncio.ensure_future(anext(self._chunks, None))
+        try:
+            while True:
+                await asyncio.wait((coming,), timeout=self._keep_alive_interval)
+                if not coming.done():
+                    yield None
+                    continue
+                found = coming.result()
+                if found is None:
+                    return
+                coming = asyncio.ensure_future(anext(self._chunks, None))
+                yield found
+        finally:
+            coming.cancel()

@@ -1,0 +1,127 @@
+"""Several requests of one HTTP call: submitted together, read together, ended together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from starlette.requests import Request
+
+from ...core.contract.client import EngineClient, RequestStream
+from ...core.outputs import RequestOutput
+from ...core.sampling_params import OutputKind, SamplingParams
+from ..http.errors import APIError
+
+CLIENT_WENT_AWAY = APIError(499, "the client went away")
+
+
+class RequestSet:
+    """The streams of a call's prompts. Whatever happens, `aclose` gives back what they hold."""
+
+    def __init__(self, streams: Sequence[RequestStream]) -> None:
+        self.streams = tuple(streams)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(stream.prompt_token_ids) for stream in self.streams)
+
+    async def aclose(self) -> None:
+        """Abort what has not ended."""
+        for stream in self.streams:
+            await stream.aclose()
+
+    async def final(self) -> list[RequestOutput]:
+        """The last output of each prompt, in their order."""
+        return list(await asyncio.gather(*(_last(stream) for stream in self.streams)))
+
+    async def merged(self) -> AsyncIterator[tuple[int, RequestOutput]]:
+        """(index of the prompt, output) as they come."""
+        if len(self.streams) == 1:
+            async for output in self.streams[0]:
+                yield 0, output
+            return
+        waiting = {
+            asyncio.ensure_future(_next(stream)): index for index, stream in enumerate(self.streams)
+        }
+        try:
+            while waiting:
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=lambda t: waiting[t]):
+                    index = waiting.pop(task)
+                    found = task.result()
+                    if found is not None:
+                        waiting[asyncio.ensure_future(_next(self.streams[index]))] = index
+                        yield index, found
+        finally:
+            for task in waiting:
+                task.cancel()
+
+
+async def submit_all(
+    engine: EngineClient,
+    prompts: Sequence[str | Sequence[int]],
+    params: SamplingParams,
+    *,
+    request_id: str,
+    priority: int,
+    cache_salt: str | None,
+    is_streamed: bool,
+) -> RequestSet:
+    """Queue all prompts, or none: raises what EngineClient.submit raises."""
+    if not is_streamed:
+        params = params.with_changes(output_kind=OutputKind.FINAL)
+    streams: list[RequestStream] = []
+    try:
+        for index, prompt in enumerate(prompts):
+            streams.append(
+                await engine.submit(
+                    prompt,
+                    params,
+                    request_id=request_id if len(prompts) == 1 else f"{request_id}-{index}",
+                    priority=priority,
+                    cache_salt=cache_salt,
+                )
+            )
+    except BaseException:
+        await RequestSet(streams).aclose()
+        raise
+    return RequestSet(streams)
+
+
+async def final_unless_disconnected(request: Request, requests: RequestSet) -> list[RequestOutput]:
+    """Wait for the outputs; a client that goes away meanwhile ends its requests at once.
+
+    Raises CLIENT_WENT_AWAY, which nobody reads.
+    """
+    reading = asyncio.ensure_future(requests.final())
+    leaving = asyncio.ensure_future(wait_for_disconnect(request))
+    try:
+        await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            raise CLIENT_WENT_AWAY
+        return reading.result()
+    finally:
+        leaving.cancel()
+        reading.cancel()
+        await requests.aclose()
+
+
+async def wait_for_disconnect(request: Request) -> None:
+    """Return when the client closes the connection; its body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _last(stream: RequestStream) -> RequestOutput:
+    output = None
+    async for found in stream:
+        output = found
+    assert output is not None, "a stream ends with an output"
+    return output
+
+
+async def _next(stream: RequestStream) -> RequestOutput | None:
+    try:
+        return await stream.__anext__()
+    except StopAsyncIteration:
+        return None

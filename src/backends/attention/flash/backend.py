@@ -1,0 +1,144 @@
+"""Attention by FlashAttention, in the newest generation that is installed and fits the GPU.
+
+Keys and values are written by torch; the generation's own kernels attend, see flash/. They read any
+layout of the cache, so this backend can share one with any other that names its own.
+
+Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size, n KV blocks, s slots
+of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ....core.log import get_logger
+from ...machine.device import compute_capability
+from ..base import AttentionBatch, AttentionSpec, GraphSupport
+from ..gpu_reasons import reasons_of_gpu, reasons_of_machine
+from ..graph_inputs import GraphInputs
+from ..kv_layout import KVLayout, slots_of, write
+from .fa2 import FlashAttention2
+from .fa3 import FlashAttention3, VllmFlashAttention3
+from .fa4 import FlashAttention4
+from .generation import Generation, reasons_against, state_on_this_machine
+
+log = get_logger("model")
+
+GENERATIONS: tuple[type[Generation], ...] = (
+    FlashAttention3,
+    VllmFlashAttention3,
+    FlashAttention4,
+    FlashAttention2,
+)
+"""Best first, on every GPU that a generation is for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlashMetadata:
+    """One step: block and slot of each token, and what the generation made of it."""
+
+    slots: tuple[torch.Tensor, torch.Tensor]
+    of_generation: Any
+    rows_t: torch.Tensor | None = None
+    """In a captured graph, the row whose keys and values each row writes; None: its own."""
+
+
+class FlashAttention:
+    """See AttentionBackend for the contract."""
+
+    name = "flash-attn"
+    graphs: GraphSupport = "decodes"
+    kv_cache_layouts = (KVLayout.BLOCKS, KVLayout.HALVES, KVLayout.HEADS)
+
+    @classmethod
+    def reasons_against(cls, spec: AttentionSpec) -> list[str]:
+        """Every reason why this backend cannot serve the spec; empty when it can."""
+        reasons = reasons_of_gpu(spec, compute_capability(spec.device))
+        chosen, of_generations = _choose(spec)
+        return [*reasons, *of_generations] if chosen is None else reasons
+
+    @classmethod
+    def on_this_machine(cls) -> list[str]:
+        """What there is and what is missing here, whatever the model; one line each."""
+        capability, lacks = reasons_of_machine()
+        return [*lacks, *(state_on_this_machine(g, capability) for g in GENERATIONS)]
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        chosen, passed_over = _choose(spec)
+        assert chosen is not None, "it is asked for reasons before"
+        log.info("flash_attention_chosen", generation=chosen.name, passed_over=passed_over)
+        self._spec = spec
+        self._layout = spec.kv_cache_layout or self.kv_cache_layouts[0]
+        self._generation = chosen(spec)
+        self.generation = chosen.name
+        self._graph_inputs: GraphInputs | None = None
+
+    def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
+        """[n, 2, s, k, d], unless another layout was asked for."""
+        return self._layout.shape(self._spec, num_blocks)
+
+    def build_metadata(self, batch: AttentionBatch) -> FlashMetadata:
+        """What `forward` needs, computed once per step; waits for nothing on the device."""
+        return FlashMetadata(
+            slots=slots_of(batch.slot_mapping_t, self._spec.block_size),
+            of_generation=self._generation.build_metadata(batch),
+        )
+
+    def forward(
+        self,
+        layer: int,
+        q_thd: torch.Tensor,
+        k_tkd: torch.Tensor,
+        v_tkd: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: FlashMetadata,
+        out_thd: torch.Tensor,
+    ) -> None:
+        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
+        cached = self._layout.views(kv_cache)
+        if metadata.rows_t is not None:
+            k_tkd, v_tkd = (x.index_select(0, metadata.rows_t) for x in (k_tkd, v_tkd))
+        write(cached, metadata.slots, k_tkd, v_tkd)
+        self._generation.attend(q_thd, k_tkd, v_tkd, cached, metadata.of_generation, out_thd)
+
+    def copy_blocks(
+        self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Copy whole blocks of one layer, (source block, target block), in order."""
+        self._layout.copy_blocks(source, target, pairs)
+
+    def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
+        """Set memory aside that captured graphs will read, for decodes of so many sequences."""
+        self._graph_inputs = GraphInputs.allocate(self._spec, max_num_seqs, max_model_len)
+
+    def prepare_capture(self, num_seqs: int) -> FlashMetadata:
+        """Metadata for capturing a step of `num_seqs` decodes. It points into the memory that
+        `prepare_replay` fills; until then all rows write slot 0 of block 0."""
+        inputs = self._graph_inputs
+        assert inputs is not None, "begin_capture comes first"
+        return FlashMetadata(
+            slots=(inputs.blocks_b[:num_seqs], inputs.offsets_b[:num_seqs]),
+            rows_t=inputs.rows_b[:num_seqs],
+            of_generation=self._generation.build_metadata(inputs.batch(num_seqs)),
+        )
+
+    def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
+        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
+        assert self._graph_inputs is not None, "begin_capture comes first"
+        self._graph_inputs.fill(batch, num_seqs, self._spec.block_size)
+
+
+def _choose(spec: AttentionSpec) -> tuple[type[Generation] | None, list[str]]:
+    """The best generation for the spec, and why those before it were passed over."""
+    capability = compute_capability(spec.device)
+    passed_over: list[str] = []
+    for generation in GENERATIONS:
+        reasons = reasons_against(generation, spec, capability)
+        if not reasons:
+            return generation, passed_over
+        passed_over.append(f"{generation.name}: {', '.join(reasons)}")
+    return None, passed_over

@@ -1,0 +1,25 @@
+"""Offers the FlashAttention backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....core.contract.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from ....core.contract.registry import Registry
+    from ..base import AttentionBackend
+
+TOKENMILL_API = (1, 1)
+
+
+def _flash_attention() -> type[AttentionBackend]:
+    """FlashAttention 2, 3 or 4, whichever is installed and fits the GPU best."""
+    from .backend import FlashAttention
+
+    return FlashAttention
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.attention_backend("flash-attn", _flash_attention)

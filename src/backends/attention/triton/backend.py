@@ -1,0 +1,198 @@
+"""Attention in Triton: paged kernels that need nothing but torch and the triton it comes with.
+
+Decodes, prompts and chunks read the cache through their block tables; triton_kernels.py says how.
+Where sequences are few and contexts long, each is split over the GPU. Slots that hold no token of a
+sequence may contain anything.
+
+Shape suffixes: t tokens of the step, b sequences, h query heads, k KV heads, d head size, n KV
+blocks, s slots of a block, m blocks of the longest block table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..base import AttentionBatch, AttentionSpec, GraphSupport
+from ..kv_layout import KVLayout
+from .ops import Launch, TritonOps
+from .reasons import reasons_of_spec, reasons_of_this_machine
+from .tiles import count_splits, queries_per_tile, tile_chunks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonMetadata:
+    """One step's layout, ready to be used by every layer."""
+
+    slot_mapping_t: torch.Tensor
+    launches: Sequence[Launch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GraphInputs:
+    """What captured graphs read: at the same addresses in every replay."""
+
+    seq_lens: torch.Tensor
+    block_tables_bm: torch.Tensor
+    slot_mapping_t: torch.Tensor
+    max_model_len: int
+
+
+class TritonAttention:
+    """The Triton backend; see AttentionBackend for the contract."""
+
+    name = "triton"
+    graphs: GraphSupport = "decodes"
+    kv_cache_layouts = (KVLayout.HEADS, KVLayout.BLOCKS, KVLayout.HALVES)
+
+    @classmethod
+    def reasons_against(cls, spec: AttentionSpec) -> list[str]:
+        """Every reason why this backend cannot serve the spec; empty when it can."""
+        return reasons_of_spec(spec)
+
+    @classmethod
+    def on_this_machine(cls) -> list[str]:
+        """What is missing here, whatever the model; one line each."""
+        return reasons_of_this_machine()
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        self._spec = spec
+        self._layout = spec.kv_cache_layout or self.kv_cache_layouts[0]
+        self._ops = TritonOps(spec)
+        self._num_processors = _count_processors(spec.device)
+        self._graph_inputs: _GraphInputs | None = None
+
+    def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
+        """[n, k, 2, s, d], unless another layout was asked for."""
+        return self._layout.shape(self._spec, num_blocks)
+
+    def build_metadata(self, batch: AttentionBatch) -> TritonMetadata:
+        """Tiles and splits of one step; copies a few numbers to the device, waits for nothing."""
+        launches = []
+        if batch.num_decodes:
+            longest = max(batch.seq_lens_host[: batch.num_decodes])
+            launches.append(
+                self._launch_decodes(
+                    batch.num_decodes, batch.seq_lens, batch.block_tables_bm, longest
+                )
+            )
+        if any(batch.query_lens_host[batch.num_decodes :]):
+            launches.append(self._launch_chunks(batch))
+        return TritonMetadata(slot_mapping_t=batch.slot_mapping_t, launches=launches)
+
+    def forward(
+        self,
+        layer: int,
+        q_thd: torch.Tensor,
+        k_tkd: torch.Tensor,
+        v_tkd: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: TritonMetadata,
+        out_thd: torch.Tensor,
+    ) -> None:
+        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
+        assert all(x.stride(-1) == 1 for x in (q_thd, k_tkd, v_tkd, kv_cache, out_thd))
+        keys, values = self._layout.views(kv_cache)
+        self._ops.write(k_tkd, v_tkd, keys, values, metadata.slot_mapping_t)
+        for launch in metadata.launches:
+            rows = slice(launch.first_row, launch.first_row + launch.num_rows)
+            self._ops.attend(launch, q_thd[rows], keys, values, out_thd[rows])
+
+    def copy_blocks(
+        self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Copy whole blocks of one layer, (source block, target block), in order."""
+        self._layout.copy_blocks(source, target, pairs)
+
+    def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
+        """Set memory aside that captured graphs will read, for decodes of so many sequences."""
+        num_blocks = -(-max_model_len // self._spec.block_size)
+        device = self._spec.device
+        self._graph_inputs = _GraphInputs(
+            seq_lens=torch.zeros(max_num_seqs, dtype=torch.int32, device=device),
+            block_tables_bm=torch.zeros(
+                (max_num_seqs, num_blocks), dtype=torch.int32, device=device
+            ),
+            slot_mapping_t=torch.full((max_num_seqs,), -1, dtype=torch.int64, device=device),
+            max_model_len=max_model_len,
+        )
+
+    def prepare_capture(self, num_seqs: int) -> TritonMetadata:
+        """Metadata for capturing a step of `num_seqs` decodes. It points into the memory that
+        `prepare_replay` fills; until then every sequence is a padded one."""
+        inputs = self._graph_inputs
+        assert inputs is not None, "begin_capture comes first"
+        inputs.seq_lens.zero_()
+        inputs.slot_mapping_t.fill_(-1)
+        launch = self._launch_decodes(
+            num_seqs, inputs.seq_lens, inputs.block_tables_bm, inputs.max_model_len
+        )
+        return TritonMetadata(slot_mapping_t=inputs.slot_mapping_t[:num_seqs], launches=[launch])
+
+    def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
+        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed. For those
+        that the batch lacks nothing is written, and their output is 0."""
+        inputs, num_used = self._graph_inputs, batch.num_decodes
+        assert inputs is not None, "begin_capture comes first"
+        assert num_used == len(batch.query_lens_host) <= num_seqs
+        inputs.seq_lens[:num_used].copy_(batch.seq_lens)
+        inputs.seq_lens[num_used:num_seqs].zero_()
+        inputs.slot_mapping_t[:num_used].copy_(batch.slot_mapping_t)
+        inputs.slot_mapping_t[num_used:num_seqs].fill_(-1)
+        tables_bm = batch.block_tables_bm
+        inputs.block_tables_bm[:num_used, : tables_bm.shape[1]].copy_(tables_bm)
+
+    def _launch_decodes(
+        self, num_seqs: int, seq_lens: torch.Tensor, tables_bm: torch.Tensor, longest: int
+    ) -> Launch:
+        num_splits = self._count_splits(num_seqs, longest)
+        return Launch(
+            first_row=0,
+            num_rows=num_seqs,
+            num_tiles=num_seqs,
+            tiles=None,
+            seq_lens=seq_lens,
+            block_tables_bm=tables_bm,
+            num_splits=num_splits,
+            partial_out=self._partial(num_seqs, num_splits, self._spec.head_size),
+            partial_lse=self._partial(num_seqs, num_splits),
+        )
+
+    def _launch_chunks(self, batch: AttentionBatch) -> Launch:
+        spec, first = self._spec, batch.num_decodes
+        query_lens, seq_lens = batch.query_lens_host, batch.seq_lens_host
+        tiles = tile_chunks(query_lens, seq_lens, first, queries_per_tile(spec))
+        num_rows = sum(query_lens[first:])
+        num_splits = self._count_splits(len(tiles), max(seq_lens[first:]))
+        return Launch(
+            first_row=first,
+            num_rows=num_rows,
+            num_tiles=len(tiles),
+            tiles=torch.from_numpy(tiles).to(spec.device, non_blocking=True),
+            seq_lens=None,
+            block_tables_bm=batch.block_tables_bm,
+            num_splits=num_splits,
+            partial_out=self._partial(num_rows, num_splits, spec.head_size),
+            partial_lse=self._partial(num_rows, num_splits),
+        )
+
+    def _count_splits(self, num_tiles: int, longest: int) -> int:
+        """`longest` is the longest context of any tile."""
+        spec = self._spec
+        visible = min(longest, spec.sliding_window or longest)
+        return count_splits(num_tiles * spec.num_kv_heads, visible, self._num_processors)
+
+    def _partial(self, num_rows: int, num_splits: int, *size: int) -> torch.Tensor | None:
+        """Memory for what the splits find, shared by all layers."""
+        if num_splits == 1:
+            return None
+        shape = (num_rows, self._spec.num_heads, num_splits, *size)
+        return torch.empty(shape, dtype=torch.float32, device=self._spec.device)
+
+
+def _count_processors(device: torch.device) -> int:
+    if device.type != "cuda":  # Triton's interpreter
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,0 +1,25 @@
+"""Offers the Triton attention backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....core.contract.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from ....core.contract.registry import Registry
+    from ..base import AttentionBackend
+
+TOKENMILL_API = (1, 1)
+
+
+def _triton_attention() -> type[AttentionBackend]:
+    """Paged kernels in Triton, for NVIDIA GPUs: needs no package but triton, which torch brings."""
+    from .backend import TritonAttention
+
+    return TritonAttention
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.attention_backend("triton", _triton_attention)

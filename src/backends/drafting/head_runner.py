@@ -1,0 +1,108 @@
+"""Runs a draft head: drafts for a whole batch, in as many passes as the longest one has tokens.
+
+Nothing is kept from step to step: each call begins with the hidden states of this step.
+
+Shape suffixes: r rows, e hidden size, d logits of the head, v the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from ...core.contract.speculation import Draft, ProposalBatch
+from ..models.draft_head import DraftHead
+from ..state.request_state import RequestState
+from .passes import DraftPasses, longest_first
+
+
+class HeadModel(Protocol):
+    """A head, for all rows of a pass."""
+
+    def step(
+        self, state_re: torch.Tensor, token_ids_r: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The states [r, e] after one token more, and the logits [r, d], float32, of the tokens that
+        follow. `state_re` is contiguous, and may be overwritten."""
+        ...
+
+
+class TorchHead:
+    """A head computed by torch, or whatever its products are computed by."""
+
+    def __init__(self, head: DraftHead, embedding_ve: torch.Tensor) -> None:
+        """The embedding is the target's."""
+        self._head = head
+        self._embedding_ve = embedding_ve
+
+    def step(
+        self, state_re: torch.Tensor, token_ids_r: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See HeadModel."""
+        state_re = self._head.advance(state_re, F.embedding(token_ids_r, self._embedding_ve))
+        return state_re, self._head.logits(state_re)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A DraftRow."""
+
+    place: int
+    """In the batch."""
+    state: RequestState
+    num_drafts: int
+    hidden_e: torch.Tensor
+    """What chose the last known token."""
+
+
+class DraftHeadRunner:
+    """Everything on the device thread."""
+
+    def __init__(
+        self,
+        model: HeadModel,
+        passes: DraftPasses,
+        states: Mapping[str, RequestState],
+    ) -> None:
+        """`states` are those of the target's runner, as they change."""
+        self._model = model
+        self._passes = passes
+        self._states = states
+
+    @torch.inference_mode()
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
+        """See DraftModel."""
+        drafts = [Draft()] * len(batch.requests)
+        rows = _rows(batch, self._states)
+        if not rows:
+            return drafts
+        state_re = torch.stack([row.hidden_e for row in rows])
+        last_r = torch.tensor([row.state.token_ids[-1] for row in rows])
+        state_re, logits_rd = self._model.step(
+            state_re, last_r.to(state_re.device, non_blocking=True)
+        )
+
+        def next_logits(index: int, token_ids_r: torch.Tensor) -> torch.Tensor:
+            nonlocal state_re
+            state_re, logits_rd = self._model.step(state_re[: len(token_ids_r)], token_ids_r)
+            return logits_rd
+
+        found = self._passes.draft(rows, logits_rd, next_logits)
+        for row, draft in zip(rows, found, strict=True):
+            drafts[row.place] = draft
+        return drafts
+
+
+def _rows(batch: ProposalBatch, states: Mapping[str, RequestState]) -> list[_Row]:
+    rows = []
+    for place, request in enumerate(batch.requests):
+        hidden_ne = request.hidden_states
+        assert isinstance(hidden_ne, torch.Tensor), "a head is given hidden states"
+        rows.append(
+            _Row(place, states[request.request_id], request.max_draft_tokens, hidden_ne[-1])
+        )
+    return [rows[i] for i in longest_first(rows)]

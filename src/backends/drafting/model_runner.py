@@ -1,0 +1,158 @@
+"""Runs a draft model: drafts for a whole batch in as many passes as the longest one has tokens.
+
+Its KV lies in the target's blocks: a second set of layers with the same block tables. The first
+pass computes what the draft model lacks of each request, one or two tokens as a rule, and all after
+it one token each. What it computes past the known tokens counts once the target has accepted it.
+
+Shape suffixes: t tokens, r rows, d logits of the draft model, v the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ...core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from ...core.plan import Grant, StepPlan
+from ..attention.base import AttentionBackend
+from ..running.runner import StepModel
+from ..state.input_batch import InputBatch, build_input_batch
+from ..state.kv_cache import KVCache, copy_blocks
+from ..state.request_state import RequestState
+from .passes import DraftPasses, longest_first
+from .sequence import MOST_USUAL_TOKENS, DraftProgress, DraftSequence, share_budget
+from .validity import DraftValidity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftParts:
+    """What a draft model computes with."""
+
+    model: StepModel
+    attention: AttentionBackend
+    kv_cache: KVCache
+    num_host_blocks: int
+    max_len: int
+    """Tokens that the draft model was made for."""
+    token_ids_d: torch.Tensor | None
+    """int64: the target's token of each logit; None: all, in their order."""
+    vocab_size: int
+    """Of the target."""
+
+
+class DraftRunner:
+    """Everything on the device thread; `begin_step` before the target's step, `propose` after."""
+
+    def __init__(self, parts: DraftParts, states: Mapping[str, RequestState]) -> None:
+        """`states` are those of the target's runner, as they change."""
+        cache = parts.kv_cache
+        self._parts = parts
+        self._states = states
+        self._progress: dict[str, DraftProgress] = {}
+        self._passes = DraftPasses(
+            token_ids_d=parts.token_ids_d,
+            vocab_size=parts.vocab_size,
+            device=cache.device,
+            sampling=parts.model.sampling,
+        )
+        self._validity = DraftValidity(cache.num_blocks, parts.num_host_blocks, cache.block_size)
+
+    @torch.inference_mode()
+    def begin_step(self, plan: StepPlan) -> None:
+        """Follow a plan: blocks that the target copies or fills anew are the draft model's, too."""
+        for request_id in plan.ended:
+            self._progress.pop(request_id, None)
+        for copies in plan.copies:
+            copy_blocks(self._parts.kv_cache, self._parts.attention, copies)
+            self._validity.copy(copies)
+        started = {start.request_id for start in plan.starts}
+        for grant in plan.grants:
+            if grant.request_id in started:
+                num_valid = self._validity.start(grant.new_block_ids, grant.start)
+                self._progress[grant.request_id] = DraftProgress(num_valid, num_valid)
+            elif grant.new_block_ids:
+                self._take_blocks(grant)
+
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
+        """See DraftModel. No draft for a request that could not be caught up in this step, or that
+        is too long for the draft model."""
+        found = [self._sequence(place, request) for place, request in enumerate(batch.requests)]
+        sequences = share_budget([one for one in found if one is not None], batch.token_budget)
+        drafts = [Draft()] * len(batch.requests)
+        if not sequences:
+            return drafts
+        with torch.inference_mode():
+            logits_rd = self._compute_known(sequences)
+            drafting = [one for one in sequences if not one.num_missing]
+            if drafting:
+                self._draft(drafting, logits_rd, drafts)
+        return drafts
+
+    def _take_blocks(self, grant: Grant) -> None:
+        """New blocks hold nothing of the draft model, whatever was there before they were taken."""
+        self._validity.clear(grant.new_block_ids)
+        state = self._states.get(grant.request_id)
+        progress = self._progress.get(grant.request_id)
+        if state is not None and progress is not None:  # else it was lost in a step that failed
+            progress.keep_slots(len(state.block_table) * self._parts.kv_cache.block_size)
+
+    def _sequence(self, place: int, request: ProposalRequest) -> DraftSequence | None:
+        state = self._states[request.request_id]
+        progress = self._progress[request.request_id]
+        num_known = len(state.token_ids)
+        progress.catch_up_with(state.token_ids)
+        if num_known - progress.num_computed > MOST_USUAL_TOKENS:
+            # A request that shares blocks with it may have computed them by now.
+            num_valid = min(self._validity.count(state.block_table), num_known - 1)
+            progress.num_computed = max(progress.num_computed, num_valid)
+            progress.num_marked = max(progress.num_marked, num_valid)
+        num_slots = len(state.block_table) * self._parts.kv_cache.block_size
+        num_drafts = min(num_slots, self._parts.max_len) - num_known + 1  # the last is not computed
+        if num_drafts < 1:
+            return None
+        return DraftSequence(
+            place=place,
+            state=state,
+            progress=progress,
+            num_drafts=min(num_drafts, request.max_draft_tokens),
+        )
+
+    def _compute_known(self, sequences: Sequence[DraftSequence]) -> torch.Tensor:
+        """The first pass: logits [r, d] of the sequences that are caught up by it, in order."""
+        grants = [one.known_grant() for one in sequences]
+        logits_rd = self._parts.model.logits(self._input(grants, sequences))
+        for one in sequences:
+            progress = one.progress
+            progress.num_computed += one.num_tokens
+            self._validity.mark(one.block_table, progress.num_marked, progress.num_computed)
+            progress.num_marked = progress.num_computed
+        return logits_rd
+
+    def _draft(
+        self, sequences: Sequence[DraftSequence], logits_rd: torch.Tensor, drafts: list[Draft]
+    ) -> None:
+        """All other passes; fills `drafts` in."""
+        order = longest_first(sequences)
+        rows = [sequences[i] for i in order]
+        if order != list(range(len(order))):
+            logits_rd = logits_rd[order]
+
+        def next_logits(index: int, token_ids_r: torch.Tensor) -> torch.Tensor:
+            return self._compute_drafts(rows[: len(token_ids_r)], index, token_ids_r)
+
+        for one, draft in zip(rows, self._passes.draft(rows, logits_rd, next_logits), strict=True):
+            one.progress.ahead = list(draft.token_ids[: one.num_drafts - 1])
+            drafts[one.place] = draft
+
+    def _compute_drafts(
+        self, rows: Sequence[DraftSequence], index: int, token_ids_r: torch.Tensor
+    ) -> torch.Tensor:
+        """A pass over drafts number `index`, which never leave the device."""
+        batch = self._input([one.draft_grant(index) for one in rows], rows)
+        return self._parts.model.logits(replace(batch, token_ids_t=token_ids_r.contiguous()))
+
+    def _input(self, grants: Sequence[Grant], sequences: Sequence[DraftSequence]) -> InputBatch:
+        cache = self._parts.kv_cache
+        return build_input_batch(grants, sequences, cache.block_size, cache.device)

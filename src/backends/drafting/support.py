@@ -1,0 +1,177 @@
+"""What the executor offers a speculator while the model is loaded: a draft model, if it wants one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ...core.config import EngineConfig
+from ...core.contract.speculation import (
+    Draft,
+    DraftModel,
+    ProposalBatch,
+    SpeculationLimits,
+    SpeculationSupport,
+)
+from ...core.errors import ConfigError
+from ...core.interfaces import Progress
+from ...core.log import get_logger
+from ..attention.base import AttentionBackend
+from ..linear.projections import TorchProjections
+from ..models.draft_head import HIDDEN_ACT
+from ..models.draft_head_files import DraftHeadFiles, is_draft_head
+from ..running.model_parts import choose_projections, choose_spec, load_parts
+from ..text.load import load_tokenizer
+from ..text.tokenizer import HFTokenizer
+from ..weights.checkpoint import Checkpoint, open_checkpoint
+from .loaded import LoadedDraftHead, LoadedDraftModel, RunningTarget
+from .model_runner import DraftRunner
+
+log = get_logger("speculation")
+
+
+class Speculation(Protocol):
+    """What the executor is told of the speculator: PluginHost.speculator."""
+
+    @property
+    def limits(self) -> SpeculationLimits: ...
+    @property
+    def needs_hidden_states(self) -> bool:
+        """Whether `propose` needs the model's; final once `prepare` was called."""
+        ...
+
+    def prepare(self, support: SpeculationSupport) -> None: ...
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]: ...
+
+
+class DraftSupport:
+    """Implements SpeculationSupport. It comes before the KV cache is sized; `start` after that."""
+
+    def __init__(
+        self,
+        target: Checkpoint,
+        config: EngineConfig,
+        attention_backend: type[AttentionBackend],
+        progress: Progress,
+        num_speculative_tokens: int,
+    ) -> None:
+        self._target = target
+        self._config = config
+        self._backend = attention_backend
+        self._progress = progress
+        self._num_speculative_tokens = num_speculative_tokens
+        self._loaded: LoadedDraftModel | LoadedDraftHead | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self._target.config.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the target's hidden states."""
+        return self._target.config.hidden_size
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """The most that is ever asked for."""
+        return self._num_speculative_tokens
+
+    @property
+    def bytes_per_block(self) -> int:
+        """What a block of the KV cache needs more for the draft model."""
+        return 0 if self._loaded is None else self._loaded.bytes_per_block
+
+    @property
+    def name(self) -> str | None:
+        """Of the draft model; None: there is none."""
+        return None if self._loaded is None else self._loaded.name
+
+    def load_draft_model(self, path: Path) -> DraftModel:
+        """See SpeculationSupport. Raises ConfigError when it is called twice, too."""
+        if self._loaded is not None:
+            raise ConfigError(f"{self.name} is the draft model already: there can be only one")
+        load = self._load_head if is_draft_head(path) else self._load_model
+        self._loaded = load(path)
+        return self._loaded
+
+    def probs_bytes(self, max_num_seqs: int) -> int:
+        """What the distributions of drafts take at most, from drawing to verifying: theirs, the
+        target's at their places, and what is left of that."""
+        if self._loaded is None:
+            return 0
+        float_bytes, num_copies = 4, 3
+        num_rows = max_num_seqs * self._num_speculative_tokens
+        return num_copies * num_rows * self.vocab_size * float_bytes
+
+    def start(
+        self, num_blocks: int, num_host_blocks: int, target: RunningTarget
+    ) -> DraftRunner | None:
+        """Give the draft model its part of the KV cache. Answers what is to follow each plan; None
+        when there is no draft model, or it has nothing to follow."""
+        if self._loaded is None:
+            return None
+        return self._loaded.start(num_blocks, num_host_blocks, target)
+
+    def stop(self) -> None:
+        """Let go of what `start` gave: the speculator may live longer than the executor."""
+        if self._loaded is not None:
+            self._loaded.stop()
+
+    def _load_model(self, path: Path) -> LoadedDraftModel:
+        checkpoint = open_checkpoint(path)
+        self._check_vocabulary(checkpoint)
+        called = f"the draft model {checkpoint.name}"
+        spec = choose_spec(checkpoint, self._config, self._backend, called)
+        parts = load_parts(checkpoint, self._config, self._backend, spec, self._progress)
+        return LoadedDraftModel(checkpoint, parts, self.vocab_size)
+
+    def _load_head(self, path: Path) -> LoadedDraftHead:
+        files = DraftHeadFiles(path.expanduser())
+        found = files.config.vocab_size, files.config.hidden_size
+        if found != (self.vocab_size, self.hidden_size):
+            raise ConfigError(
+                f"{path} is a draft head for a model with {found[0]} tokens and hidden states of "
+                f"{found[1]} numbers; {self._target.name} has {self.vocab_size} and "
+                f"{self.hidden_size}: a head serves only the model that it was made for"
+            )
+        if files.made_for != self._target.name:
+            log.warning(
+                "draft_head_made_for_another_model",
+                head=files.name,
+                made_for=files.made_for,
+                model=self._target.name,
+                consequence="if their weights differ, hardly a guess will be right",
+            )
+        spec = choose_spec(self._target, self._config, self._backend)
+        makes = choose_projections(HIDDEN_ACT, spec, keeps_quantized=True, progress=self._progress)
+        head = files.load(
+            makes or TorchProjections(HIDDEN_ACT), dtype=spec.dtype, device=spec.device
+        )
+        return LoadedDraftHead(files, head, spec)
+
+    def _check_vocabulary(self, draft: Checkpoint) -> None:
+        """Raises ConfigError that names the first difference."""
+        found, wanted = draft.config.vocab_size, self.vocab_size
+        if found != wanted:
+            raise ConfigError(
+                f"{draft.path} has a vocabulary of {found} tokens and {self._target.name} one of "
+                f"{wanted}: a draft model must have the same"
+            )
+        source = Path(self._config.tokenizer) if self._config.tokenizer else self._target.path
+        difference = first_difference(
+            load_tokenizer(source), load_tokenizer(draft.path), vocab_size=wanted
+        )
+        if difference is not None:
+            raise ConfigError(
+                f"the vocabulary of {draft.path} is not that of {self._target.name}: {difference}"
+            )
+
+
+def first_difference(target: HFTokenizer, draft: HFTokenizer, *, vocab_size: int) -> str | None:
+    """In words, of two vocabularies; None when each id stands for the same in both."""
+    for token_id in range(vocab_size):
+        wanted, found = target.token_bytes(token_id), draft.token_bytes(token_id)
+        if wanted != found:
+            return f"token {token_id} stands for {found!r}, not {wanted!r}"
+    return None

@@ -1,0 +1,275 @@
+"""The executor of real models: loads one, sizes its KV cache, and runs plans."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Self
+
+import psutil
+import torch
+
+from ...core.config import EngineConfig
+from ...core.errors import ConfigError, DeviceError
+from ...core.interfaces import ModelInfo, Progress
+from ...core.log import get_logger
+from ...core.plan import StepPlan, StepResult
+from ..attention.base import AttentionBackend, AttentionSpec
+from ..attention.pair import AttentionChoice, as_one
+from ..drafting.model_runner import DraftRunner
+from ..drafting.support import DraftSupport, Speculation
+from ..machine.compiling import BuildError
+from ..machine.device import choose_device
+from ..models.decoder import Decoder
+from ..running.model_parts import ModelParts, choose_spec, load_parts
+from ..running.runner import ModelRunner
+from ..running.warmup import measure_gpu_memory
+from ..state import kv_cache
+from ..weights.checkpoint import Checkpoint
+
+log = get_logger("model")
+
+
+class ModelExecutor:
+    """Runs plans on the device; everything on the one thread that the engine gives it.
+
+    On a CPU it computes with as many threads as torch has been given when the first one is made:
+    one per core, unless OMP_NUM_THREADS or torch.set_num_threads say otherwise. While native kernels
+    compute all of a model, torch itself has one thread in this process.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        runner: ModelRunner,
+        torch_threads: int | None = None,
+        draft_runner: DraftRunner | None = None,
+        drafts: DraftSupport | None = None,
+    ) -> None:
+        """`torch_threads` is what torch gets back at `close`; None: it was left alone. The draft
+        model's runner follows each plan; `drafts` stop with the executor."""
+        self.info = info
+        self._torch_threads = torch_threads
+        self._runner: ModelRunner | None = runner
+        self._draft_runner = draft_runner
+        self._drafts = drafts
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        attention_backend: AttentionChoice,
+        progress: Progress,
+        *,
+        swaps: bool = False,
+        speculation: Speculation | None = None,
+    ) -> Self:
+        """Check what can be checked, then read the weights.
+
+        `swaps` sets host memory aside for swapped requests; `speculation` guesses tokens. Raises
+        ConfigError for a model, device, precision, memory or draft model that cannot work.
+        """
+        started = time.monotonic()
+        backend: type[AttentionBackend] = as_one(attention_backend)
+        _build_native_library(config, backend, progress)
+        _check(checkpoint, config)
+        spec = choose_spec(checkpoint, config, backend)
+        drafts = _prepare(speculation, checkpoint, config, backend, progress)
+        layout = _lay_out(checkpoint, config, spec, drafts, swaps)
+        parts = load_parts(checkpoint, config, backend, spec, progress)
+        num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
+        cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
+        info = _describe(checkpoint, parts, layout, num_blocks)
+        _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
+        model = parts.whole_call(cache)
+        torch_threads = None
+        if model is not None:
+            # Between steps torch's threads would spin on the native ones' cores. torch knows no
+            # smaller scope than the process for this.
+            torch_threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+        runner = ModelRunner(
+            parts.decoder,
+            parts.attention,
+            cache,
+            model,
+            None if speculation is None else speculation.propose,
+            needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
+        )
+        draft_runner = None
+        if drafts is not None:
+            draft_runner = drafts.start(num_blocks, layout.num_host_blocks, runner)
+        return cls(info, runner, torch_threads, draft_runner, drafts)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute one step. Raises DeviceError when the device cannot go on."""
+        assert self._runner is not None, "the executor is closed"
+        try:
+            self._begin_drafts(plan, self._runner)
+            return self._runner.run(plan)
+        except torch.AcceleratorError as error:  # not OutOfMemoryError: the next step may need less
+            reason = str(error).partition("\n")[0]
+            raise DeviceError(f"the device failed and must be restarted: {reason}") from error
+
+    def _begin_drafts(self, plan: StepPlan, runner: ModelRunner) -> None:
+        if self._draft_runner is None:
+            return
+        try:
+            self._draft_runner.begin_step(plan)
+        except BaseException:
+            runner.lose(plan)
+            raise
+
+    def close(self) -> None:
+        """Let go of weights and KV cache."""
+        if self._runner is not None and self._torch_threads is not None:
+            torch.set_num_threads(self._torch_threads)
+        if self._drafts is not None:
+            self._drafts.stop()
+        self._runner = self._draft_runner = None
+        if self.info.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+
+
+def _build_native_library(
+    config: EngineConfig, attention_backend: type[AttentionBackend], progress: Progress
+) -> None:
+    """Where it may be needed, with progress to be seen; why it cannot be built is told by who needs it."""
+    names, device_type = attention_backend.name.split(","), choose_device(config.device).type
+    with suppress(BuildError):
+        if device_type == "cpu" and (config.dtype != "float32" or names[0] in ("auto", "cpu")):
+            from ..cpu.library import load_library
+
+            load_library(progress)
+        if device_type == "cuda" and "cuda-paged" in names:
+            from ..cuda.library import load_operators
+
+            load_operators(progress)
+
+
+def _check(checkpoint: Checkpoint, config: EngineConfig) -> None:
+    """Raises ConfigError for what is wrong with the model itself."""
+    model = checkpoint.config
+    if (config.max_model_len or 0) > model.max_position_embeddings:
+        raise ConfigError(
+            f"--max-model-len is {config.max_model_len} and the model was made for "
+            f"{model.max_position_embeddings} tokens"
+        )
+    if model.draft_vocab_size is not None:
+        raise ConfigError(
+            f"{checkpoint.path} is a draft model, which knows {model.draft_vocab_size} of "
+            f"{model.vocab_size} tokens only: give it as --speculative-model, beside its target"
+        )
+
+
+def _prepare(
+    speculation: Speculation | None,
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    attention_backend: type[AttentionBackend],
+    progress: Progress,
+) -> DraftSupport | None:
+    """Let the speculator take what it needs. Raises ConfigError when that cannot work."""
+    if speculation is None:
+        return None
+    most = speculation.limits.num_speculative_tokens
+    support = DraftSupport(checkpoint, config, attention_backend, progress, most)
+    speculation.prepare(support)
+    return support
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """What is known before the weights are read."""
+
+    block_bytes: int
+    """Of all models."""
+    num_blocks: int | None
+    """None when the memory that the weights leave decides."""
+    num_host_blocks: int
+
+
+def _lay_out(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    spec: AttentionSpec,
+    drafts: DraftSupport | None,
+    swaps: bool,
+) -> _Layout:
+    """What can be refused without the weights is refused here, with a ConfigError."""
+    block_bytes = kv_cache.bytes_per_block(checkpoint.config, config.block_size, spec.cache_dtype)
+    block_bytes += 0 if drafts is None else drafts.bytes_per_block
+    return _Layout(
+        block_bytes=block_bytes,
+        num_blocks=kv_cache.fixed_num_blocks(config, block_bytes),
+        num_host_blocks=kv_cache.count_host_blocks(config, block_bytes) if swaps else 0,
+    )
+
+
+def _count_blocks(
+    parts: ModelParts, config: EngineConfig, layout: _Layout, drafts: DraftSupport | None
+) -> int:
+    spec, model = parts.spec, parts.decoder.config
+    if spec.device.type == "cpu":
+        return kv_cache.count_cpu_blocks(config, model, layout.block_bytes)
+    num_drafts = 0 if drafts is None else drafts.num_speculative_tokens
+    memory = measure_gpu_memory(
+        parts.decoder, parts.attention, config, spec.cache_dtype, spec.device, num_drafts
+    )
+    if drafts is not None:
+        probs = drafts.probs_bytes(config.max_num_seqs)
+        memory = replace(memory, activations=memory.activations + probs)
+    log.info(
+        "gpu_memory",
+        total_mib=memory.total >> 20,
+        used_elsewhere_mib=memory.used_elsewhere >> 20,
+        weights_mib=memory.weights >> 20,
+        activations_mib=memory.activations >> 20,
+    )
+    return kv_cache.count_gpu_blocks(config, model, layout.block_bytes, memory)
+
+
+def _describe(
+    checkpoint: Checkpoint, parts: ModelParts, layout: _Layout, num_blocks: int
+) -> ModelInfo:
+    return ModelInfo(
+        name=checkpoint.name,
+        architecture=checkpoint.config.architecture,
+        dtype=str(parts.spec.dtype).removeprefix("torch."),
+        device=str(parts.spec.device),
+        vocab_size=checkpoint.config.vocab_size,
+        max_model_len=checkpoint.config.max_position_embeddings,
+        eos_token_ids=checkpoint.eos_token_ids,
+        num_parameters=parts.decoder.num_parameters,
+        block_size=parts.spec.block_size,
+        num_blocks=num_blocks,
+        num_host_blocks=layout.num_host_blocks,
+        kv_bytes_per_block=layout.block_bytes,
+        kv_cache_dtype=str(parts.spec.cache_dtype).removeprefix("torch."),
+        attention_backend=parts.attention.name,
+        sampling_defaults=dict(checkpoint.sampling_defaults),
+    )
+
+
+def _log_loaded(
+    info: ModelInfo, decoder: Decoder, drafts: DraftSupport | None, seconds: float
+) -> None:
+    named = {} if drafts is None or drafts.name is None else {"draft_model": drafts.name}
+    log.info(
+        "model_loaded",
+        model=info.name,
+        dtype=info.dtype,
+        device=info.device,
+        num_parameters=info.num_parameters,
+        weights_mib=decoder.num_bytes >> 20,
+        kv_cache_dtype=info.kv_cache_dtype,
+        kv_cache_mib=info.num_blocks * info.kv_bytes_per_block >> 20,
+        swap_space_mib=info.num_host_blocks * info.kv_bytes_per_block >> 20,
+        free_mib=psutil.virtual_memory().available >> 20,
+        num_blocks=info.num_blocks,
+        num_host_blocks=info.num_host_blocks,
+        seconds=round(seconds, 1),
+        **named,
+    )

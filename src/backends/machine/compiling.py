@@ -1,0 +1,78 @@
+"""Compiling kernels on the user's machine: once per version of what they are made from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from ...core.errors import TokenmillError
+
+
+class BuildError(TokenmillError):
+    """The library could not be built; the message says why and what would help."""
+
+
+def build_once(name: str, make: Callable[[Path], Path]) -> Path:
+    """The file of that name in the user's cache; `make` makes it in the folder that it is given.
+
+    Builds of several processes wait for each other; the first one's result serves all. Raises
+    BuildError when the cache cannot be written.
+    """
+    target = _cache_folder() / name
+    if target.exists():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _lock(target.with_suffix(".lock")):
+            if not target.exists():
+                with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+                    make(Path(folder)).replace(target)
+    except OSError as error:
+        raise BuildError(
+            f"{target.parent} cannot be written: {error}; set XDG_CACHE_HOME"
+        ) from error
+    return target
+
+
+def run_compiler(command: Sequence[str], needed: str) -> str:
+    """What it prints. `needed` names the versions that will do. Raises BuildError when it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{command[0]} could not be run: {error}") from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).splitlines()
+        errors = [line for line in lines if "error" in line.lower()] or lines
+        what = errors[0] if errors else f"exit status {done.returncode}"
+        raise BuildError(f"{command[0]} failed ({needed} at least is needed): {what}")
+    return done.stdout
+
+
+def run_compilers(
+    commands: Sequence[Sequence[str]], needed: str, done_one: Callable[[int], None]
+) -> None:
+    """Run them side by side; `done_one` gets the number of those that are done."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        jobs = [pool.submit(run_compiler, command, needed) for command in commands]
+        for done, job in enumerate(as_completed(jobs), start=1):
+            job.result()
+            done_one(done)
+
+
+def _cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "tokenmill"
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    import fcntl  # not on Windows, where nothing is built
+
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the system lets go of it if this process dies
+        yield

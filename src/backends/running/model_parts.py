@@ -1,0 +1,120 @@
+"""A model with what computes it: the target's and a draft model's are made alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...core.backend_reasons import reasons_against
+from ...core.config import EngineConfig
+from ...core.errors import ConfigError
+from ...core.interfaces import Progress
+from ..attention.base import AttentionBackend, AttentionSpec
+from ..linear.projections import Projections
+from ..machine.device import choose_device
+from ..models.decoder import Decoder
+from ..models.loader import load_decoder
+from ..state import kv_cache
+from ..state.kv_cache import KVCache
+from ..weights.checkpoint import Checkpoint
+from .precision import choose_dtype, choose_kv_cache_dtype
+from .runner import StepModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelParts:
+    """Weights and attention; the KV cache comes later, when all models are known."""
+
+    spec: AttentionSpec
+    decoder: Decoder
+    attention: AttentionBackend
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of the KV cache."""
+        model, spec = self.decoder.config, self.spec
+        return kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype)
+
+    def allocate_cache(self, num_blocks: int, num_host_blocks: int) -> KVCache:
+        """Raises ConfigError when a CPU's cache asks for more memory than is free."""
+        return kv_cache.allocate(
+            self.attention,
+            num_layers=self.decoder.config.num_layers,
+            num_blocks=num_blocks,
+            num_host_blocks=num_host_blocks,
+            block_size=self.spec.block_size,
+            dtype=self.spec.cache_dtype,
+            device=self.spec.device,
+        )
+
+    def whole_call(self, cache: KVCache) -> StepModel | None:
+        """All layers in one native call, where every part of the decoder is native."""
+        if self.attention.name != "cpu":
+            return None
+        from ..cpu.decoder_call import make_decoder_call
+
+        return make_decoder_call(self.decoder, self.attention, cache)
+
+
+def choose_spec(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    attention_backend: type[AttentionBackend],
+    called: str = "this model",
+) -> AttentionSpec:
+    """What the model asks of the backend; `called` so in errors. Raises ConfigError for a device, precision or model that
+    cannot work."""
+    model, device = checkpoint.config, choose_device(config.device)
+    spec = AttentionSpec(
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_size=model.head_size,
+        block_size=config.block_size,
+        dtype=choose_dtype(config.dtype, checkpoint.dtype, device),
+        device=device,
+        scale=model.attention_scale,
+        sliding_window=model.sliding_window,
+        kv_cache_dtype=choose_kv_cache_dtype(config.kv_cache_dtype),
+    )
+    reasons = reasons_against(attention_backend, spec)
+    if reasons:
+        raise ConfigError(
+            f"attention backend {attention_backend.name!r} cannot serve {called}: "
+            f"{'; '.join(reasons)}"
+        )
+    return spec
+
+
+def load_parts(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    attention_backend: type[AttentionBackend],
+    spec: AttentionSpec,
+    progress: Progress,
+) -> ModelParts:
+    """Read the weights."""
+    decoder = load_decoder(
+        checkpoint,
+        dtype=spec.dtype,
+        device=spec.device,
+        progress=progress,
+        projections=choose_projections(
+            checkpoint.config.hidden_act,
+            spec,
+            keeps_quantized=config.dtype == "auto",
+            progress=progress,
+        ),
+    )
+    return ModelParts(spec=spec, decoder=decoder, attention=attention_backend(spec))
+
+
+def choose_projections(
+    hidden_act: str, spec: AttentionSpec, *, keeps_quantized: bool, progress: Progress
+) -> Projections | None:
+    """Native ones for bfloat16 on a CPU; None: torch's. float32 stays with torch, the reference."""
+    if spec.device.type != "cpu" or spec.dtype is not torch.bfloat16:
+        return None
+    from ..cpu.projections import native_projections
+
+    return native_projections(hidden_act, keeps_quantized=keeps_quantized, progress=progress)

@@ -1,0 +1,121 @@
+"""Asks for drafts at the end of a step, and keeps them for the next plan.
+
+Shape suffixes: r sampled rows, e hidden size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ...core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from ...core.log import get_logger
+from ...core.plan import Grant, StepPlan
+from ..state.draft_probs import DraftProbs
+from ..state.request_state import RequestState
+from .outcome import Outcome
+
+log = get_logger("speculation")
+
+Propose = Callable[[ProposalBatch], Sequence[Draft]]
+"""The hook: one draft per request, checked (ids of the vocabulary, not longer than asked for). It
+does not raise."""
+
+
+class Proposer:
+    """One for each runner. What became of requests is kept until somebody is asked."""
+
+    def __init__(self, propose: Propose, vocab_size: int) -> None:
+        self._propose = propose
+        self._vocab_size = vocab_size
+        self._told: set[str] = set()
+        """Requests that the speculator was told of, and did not hear the end of."""
+        self._started: dict[str, None] = {}
+        self._ended: dict[str, None] = {}
+        self.seconds = 0.0
+        """Time that the last `propose` took."""
+
+    def follow(self, plan: StepPlan) -> None:
+        """Take in who ended and who started."""
+        for request_id in plan.ended:
+            self._end(request_id)
+        for start in plan.starts:
+            self._end(start.request_id)
+            self._started[start.request_id] = None
+
+    def propose(
+        self,
+        plan: StepPlan,
+        sampled: Sequence[tuple[Grant, Outcome]],
+        hidden_re: torch.Tensor | None,
+    ) -> Sequence[RequestState]:
+        """Ask for those of the grants that may have drafts; answers who got some. Hidden states, if
+        they are needed, are those of the step's sampled rows."""
+        begin = time.perf_counter()
+        asked = [(grant, outcome) for grant, outcome in sampled if grant.max_draft_tokens]
+        got = self._ask(plan, asked, hidden_re) if asked else []
+        self.seconds = time.perf_counter() - begin
+        return got
+
+    def _ask(
+        self,
+        plan: StepPlan,
+        asked: Sequence[tuple[Grant, Outcome]],
+        hidden_re: torch.Tensor | None,
+    ) -> Sequence[RequestState]:
+        batch = ProposalBatch(
+            requests=[_describe(grant, outcome, hidden_re) for grant, outcome in asked],
+            ended=tuple(self._ended),
+            started=tuple(self._started),
+            token_budget=plan.draft_token_budget,
+        )
+        self._told |= self._started.keys()
+        self._started, self._ended = {}, {}
+        got = []
+        for draft, (_, outcome) in zip(self._propose(batch), asked, strict=True):
+            state = outcome.state
+            if draft.token_ids and self._is_usable(draft, state):
+                probs = draft.probs
+                probs_kv = probs.probs_kv if isinstance(probs, DraftProbs) else None
+                state.propose(draft.token_ids, probs_kv)
+                got.append(state)
+        return got
+
+    def _is_usable(self, draft: Draft, state: RequestState) -> bool:
+        """What the hook's own checks cannot know: whether the probabilities are such."""
+        if draft.probs is None:
+            return True
+        found, shape = draft.probs, (len(draft.token_ids), self._vocab_size)
+        is_usable = (
+            isinstance(found, DraftProbs)
+            and found.probs_kv.shape == shape
+            and found.probs_kv.dtype is torch.float32
+        )
+        if not is_usable:
+            log.warning(
+                "draft_dropped",
+                request_id=state.start.request_id,
+                reason=f"its probs must be DraftProbs of float32 {list(shape)}, see draft_probs.py",
+            )
+        return is_usable
+
+    def _end(self, request_id: str) -> None:
+        self._started.pop(request_id, None)
+        if request_id in self._told:
+            self._told.remove(request_id)
+            self._ended[request_id] = None
+
+
+def _describe(grant: Grant, outcome: Outcome, hidden_re: torch.Tensor | None) -> ProposalRequest:
+    state, begin = outcome.state, outcome.first_row
+    end = begin + len(outcome.token_ids)  # rows of rejected drafts are not told of
+    return ProposalRequest(
+        request_id=grant.request_id,
+        token_ids=state.token_ids,
+        num_prompt_tokens=state.start.num_prompt_tokens,
+        sampling_params=state.start.sampling_params,
+        max_draft_tokens=grant.max_draft_tokens,
+        hidden_states=None if hidden_re is None else hidden_re[begin:end],
+    )

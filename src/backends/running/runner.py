@@ -1,0 +1,245 @@
+"""Turns plans into tokens: the model's forward pass over one flat batch, then the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+
+from ...core.plan import (
+    Grant,
+    RequestFailure,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
+from ..attention.base import AttentionBackend
+from ..models.decoder import Decoder
+from ..sampling.batch import SamplingBatch
+from ..sampling.ops import SamplingOps, TorchSampling
+from ..sampling.sampler import Sampled, sample
+from ..state.input_batch import InputBatch, build_input_batch
+from ..state.kv_cache import KVCache, copy_blocks
+from ..state.request_state import RequestState
+from .outcome import Outcome, read_outcomes
+from .proposing import Propose, Proposer
+
+NOT_FINITE = "the model's output for this request was not a number; it cannot be continued"
+
+
+class StepModel(Protocol):
+    """The model, for a whole step."""
+
+    def logits(self, batch: InputBatch) -> torch.Tensor:
+        """float32 [r, v] of the batch's sampled rows, after all its K and V are in the cache."""
+        ...
+
+    def hidden_states(self) -> torch.Tensor:
+        """[r, e], after the last norm, of the rows of the last `logits`; valid until the next."""
+        ...
+
+    @property
+    def sampling(self) -> SamplingOps:
+        """How to sample from what `logits` answers."""
+        ...
+
+
+class LayeredModel:
+    """A decoder layer by layer, with any attention backend."""
+
+    def __init__(self, decoder: Decoder, attention: AttentionBackend, kv_cache: KVCache) -> None:
+        self._decoder = decoder
+        self._attention = attention
+        self._layers = kv_cache.layers
+        self._hidden_re = torch.empty(0)
+        self.sampling: SamplingOps = TorchSampling()
+
+    def logits(self, batch: InputBatch) -> torch.Tensor:
+        """See StepModel."""
+        metadata = self._attention.build_metadata(batch.attention)
+        forward = self._attention.forward
+
+        def attend(
+            layer: int, q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor
+        ) -> torch.Tensor:
+            out_thd = torch.empty_like(q_thd, memory_format=torch.contiguous_format)
+            forward(layer, q_thd, k_tkd, v_tkd, self._layers[layer], metadata, out_thd)
+            return out_thd
+
+        hidden_te = self._decoder.forward(batch.token_ids_t, batch.positions_t, attend)
+        self._hidden_re = hidden_te.index_select(0, batch.sampled_rows_r)
+        return self._decoder.compute_logits(self._hidden_re)
+
+    def hidden_states(self) -> torch.Tensor:
+        """See StepModel."""
+        return self._hidden_re
+
+
+class ModelRunner:
+    """Keeps what plans do not repeat: requests' tokens, block tables and sampling parameters."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        attention: AttentionBackend,
+        kv_cache: KVCache,
+        model: StepModel | None = None,
+        propose: Propose | None = None,
+        *,
+        needs_hidden_states: bool = False,
+    ) -> None:
+        """`model` computes the decoder's steps; None: layer by layer. `propose` is asked for drafts
+        after each step, and gets hidden states if it needs them."""
+        self._decoder = decoder
+        self._vocab_size = decoder.config.vocab_size
+        self._model = model or LayeredModel(decoder, attention, kv_cache)
+        self._attention = attention
+        self._kv_cache = kv_cache
+        self._states: dict[str, RequestState] = {}
+        self._lost: set[str] = set()
+        """Requests of a step that raised, until a plan says that they ended."""
+        self._sampling: SamplingBatch | None = None
+        self._proposer = None if propose is None else Proposer(propose, self._vocab_size)
+        self._needs_hidden_states = needs_hidden_states
+
+    @property
+    def states(self) -> Mapping[str, RequestState]:
+        """By request; changes with every step."""
+        return self._states
+
+    @property
+    def embedding_ve(self) -> torch.Tensor:
+        """The model's."""
+        return self._decoder.embedding_ve
+
+    @property
+    def sampling(self) -> SamplingOps:
+        """The model's."""
+        return self._model.sampling
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute one step. If it raises, the plan's requests are lost, all others unharmed.
+
+        A plan that was made before that was known may still name lost requests: it computes nothing
+        for them.
+        """
+        self._forget(plan)
+        rows = [i for i, grant in enumerate(plan.grants) if grant.request_id not in self._lost]
+        try:
+            return self._compute(plan, rows)
+        except BaseException:
+            self._lose(plan.grants)
+            raise
+
+    def lose(self, plan: StepPlan) -> None:
+        """The step raised before its `run`: its requests are lost, as if it had raised there."""
+        self._forget(plan)
+        self._lose(plan.grants)
+
+    def _compute(self, plan: StepPlan, rows: Sequence[int]) -> StepResult:
+        """`rows` are the grants that are computed."""
+        states = self._take_in(plan, rows)
+        for copies in plan.copies:
+            copy_blocks(self._kv_cache, self._attention, copies)
+        if not rows:
+            return _make_result(plan, {})
+        grants = [plan.grants[row] for row in rows]
+        cache = self._kv_cache
+        batch = build_input_batch(grants, states, cache.block_size, cache.device)
+        logits_rv = self._model.logits(batch)
+        if not batch.sampled:
+            return _make_result(plan, {})
+        order = [batch.grant_order[i] for i in batch.sampled]
+        sampled = self._sample(logits_rv, batch, [states[i] for i in order])
+        outcomes = read_outcomes([states[i] for i in order], sampled)
+        for outcome in outcomes:
+            outcome.state.settle(outcome.token_ids)
+        by_row = {rows[i]: outcome for i, outcome in zip(order, outcomes, strict=True)}
+        if self._proposer is None or not any(grant.speculates for grant in grants):
+            return _make_result(plan, by_row)
+        return self._speculate(plan, by_row, self._proposer)
+
+    def _speculate(
+        self, plan: StepPlan, by_row: Mapping[int, Outcome], proposer: Proposer
+    ) -> StepResult:
+        """Ask for drafts, then give back the slots that are not needed for what is known now."""
+        fine = [(plan.grants[i], outcome) for i, outcome in by_row.items() if outcome.is_finite]
+        hidden_re = self._model.hidden_states() if self._needs_hidden_states else None
+        got = proposer.propose(plan, fine, hidden_re)
+        for grant, outcome in fine:
+            if grant.gives_back:
+                outcome.state.give_back(self._kv_cache.block_size)
+        result = _make_result(plan, by_row)
+        if not got:
+            return replace(result, proposal_seconds=proposer.seconds)
+        counts = [0] * len(plan.grants)
+        for row, outcome in by_row.items():
+            counts[row] = len(outcome.state.draft_token_ids)
+        return replace(result, num_proposed_tokens=tuple(counts), proposal_seconds=proposer.seconds)
+
+    def _forget(self, plan: StepPlan) -> None:
+        """Requests that ended; a start replaces what was held under its id."""
+        if self._proposer is not None:
+            self._proposer.follow(plan)
+        for request_id in plan.ended:
+            self._states.pop(request_id, None)
+            self._lost.discard(request_id)
+        for start in plan.starts:
+            self._lost.discard(start.request_id)
+
+    def _lose(self, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            self._states.pop(grant.request_id, None)
+            self._lost.add(grant.request_id)
+
+    def _take_in(self, plan: StepPlan, rows: Sequence[int]) -> list[RequestState]:
+        """Requests that started or grew; done before anything can fail on the device."""
+        grants = [plan.grants[row] for row in rows]
+        begin = {grant.request_id: grant.start for grant in grants}
+        assert len(begin) == len(grants), "a plan grants each request once"
+        for start in plan.starts:
+            assert start.request_id in begin, "a plan grants what it starts"
+            self._states[start.request_id] = RequestState(
+                start, begin[start.request_id], self._vocab_size
+            )
+        assert begin.keys() <= self._states.keys(), "a plan grants requests that were started"
+        states = [self._states[request_id] for request_id in begin]
+        cache = self._kv_cache
+        for grant, state in zip(grants, states, strict=True):
+            state.advance(grant, cache.block_size, cache.num_blocks)
+        return states
+
+    def _sample(
+        self, logits_rv: torch.Tensor, batch: InputBatch, states: Sequence[RequestState]
+    ) -> Sampled:
+        if self._sampling is None or not self._sampling.holds(states):
+            self._sampling = SamplingBatch(states, logits_rv.shape[1], logits_rv.device)
+        positions_r = batch.positions_t.index_select(0, batch.sampled_rows_r) + 1
+        return sample(logits_rv, self._sampling, positions_r, self._model.sampling)
+
+
+def _make_result(plan: StepPlan, by_row: Mapping[int, Outcome]) -> StepResult:
+    """Aligned with the plan's grants; outcomes by the grant that they belong to.
+
+    Rows that are not finite yield a failure and no token. Their state took the tokens all the same:
+    a plan that is open already may compute them, and will be told again.
+    """
+    token_ids: list[tuple[int, ...]] = [()] * len(plan.grants)
+    logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)
+    failures = []
+    for row, outcome in by_row.items():
+        if outcome.is_finite:
+            token_ids[row] = tuple(outcome.token_ids)
+            logprobs[row] = outcome.logprobs
+        else:
+            request_id = plan.grants[row].request_id
+            failures.append(RequestFailure(request_id=request_id, message=NOT_FINITE))
+    return StepResult(
+        step_id=plan.step_id,
+        token_ids=tuple(token_ids),
+        logprobs=tuple(logprobs) if any(logprobs) else None,
+        failures=tuple(failures),
+    )

@@ -1,0 +1,99 @@
+"""A worst-case step, to know what a GPU needs for activations before the KV cache gets the rest."""
+
+from __future__ import annotations
+
+import torch
+
+from ...core.config import EngineConfig
+from ...core.plan import Grant, RequestStart, StepPlan
+from ...core.sampling_params import SamplingParams
+from ..attention.base import AttentionBackend
+from ..models.decoder import Decoder
+from ..state.kv_cache import GPUMemory, KVCache
+from .runner import ModelRunner
+
+
+def measure_gpu_memory(
+    decoder: Decoder,
+    attention: AttentionBackend,
+    config: EngineConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    num_drafts: int = 0,
+) -> GPUMemory:
+    """Where the GPU's memory goes in a step as large as the configuration allows, with so many
+    draft tokens for each request."""
+    weights = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run_largest_step(decoder, attention, config, dtype, device, num_drafts)
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return GPUMemory(
+        total=total,
+        used_elsewhere=total - free - torch.cuda.memory_reserved(device),
+        weights=weights,
+        activations=peak - weights,
+    )
+
+
+def run_largest_step(
+    decoder: Decoder,
+    attention: AttentionBackend,
+    config: EngineConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    num_drafts: int = 0,
+) -> None:
+    """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, with filters and
+    penalties, as far as the model takes so many; one layer's scratch memory serves all layers.
+
+    A draft token has a row of logits of its own: it counts like one request more.
+    """
+    num_rows = config.max_num_seqs * (1 + num_drafts)
+    max_len = decoder.config.max_position_embeddings
+    plan, num_blocks = _largest_plan(config, num_rows, max_len, device)
+    scratch = torch.zeros(attention.kv_cache_shape(num_blocks), dtype=dtype, device=device)
+    cache = KVCache(
+        layers=[scratch] * decoder.config.num_layers,
+        host_layers=[],
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+    )
+    ModelRunner(decoder, attention, cache).run(plan)
+
+
+def _largest_plan(
+    config: EngineConfig, num_rows: int, max_len: int, device: torch.device
+) -> tuple[StepPlan, int]:
+    """Such a plan, and how many blocks it needs: prompts as long as can be, then single tokens."""
+    budget = config.token_budget(device.type)
+    num_requests = min(num_rows, budget)
+    params = SamplingParams(top_p=0.9, repetition_penalty=1.1, logprobs=config.max_logprobs)
+    starts, grants, num_blocks = [], [], 0
+    for index in range(num_requests):
+        num_tokens = min(max_len, budget - (num_requests - index - 1))
+        budget -= num_tokens
+        blocks = tuple(range(num_blocks, num_blocks + -(-num_tokens // config.block_size)))
+        num_blocks += len(blocks)
+        starts.append(
+            RequestStart(
+                request_id=str(index),
+                token_ids=(0,) * num_tokens,
+                num_prompt_tokens=num_tokens,
+                sampling_params=params,
+                seed=index,
+                stop_token_ids=(),
+            )
+        )
+        grants.append(
+            Grant(
+                request_id=str(index),
+                start=0,
+                num_tokens=num_tokens,
+                new_block_ids=blocks,
+                samples=True,
+            )
+        )
+    return StepPlan(step_id=0, starts=tuple(starts), grants=tuple(grants)), num_blocks

@@ -1,0 +1,135 @@
+"""From logits to tokens, for all rows at once.
+
+Order: raw logits give the log-probabilities; then bias, min_tokens, penalties, temperature, min_p,
+top_k and top_p; then the draw. A row's result depends on its own logits, parameters, seed and
+position alone, never on its neighbours. A sequence with drafts has one row more for each of them;
+what they see of tokens is what there would be if the drafts before them were accepted.
+
+Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ...core.plan import TokenLogprobs
+from .batch import LogitBias, Penalties, Row, SamplingBatch
+from .ops import SamplingOps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What came out, per row."""
+
+    token_ids: list[int]
+    is_finite: list[bool]
+    """False where the logits held NaN or infinity: the token means nothing there."""
+    logprobs: dict[int, TokenLogprobs]
+    """By row, for those that asked."""
+
+
+def sample(
+    logits_rv: torch.Tensor,
+    batch: SamplingBatch,
+    positions_r: torch.Tensor,
+    ops: SamplingOps,
+) -> Sampled:
+    """Sample one token per row. Logits are float32 and are overwritten; positions are those of the
+    tokens to be sampled, int64."""
+    reading = ops.read_logits(logits_rv)
+    logprobs_lv = _raw_logprobs(logits_rv, batch) if batch.num_logprobs else None
+    best_r = reading.best_r
+    if batch.adjusts:
+        adjust_logits(logits_rv, batch)
+        best_r = ops.read_logits(logits_rv).best_r
+    token_ids_r = best_r  # of the greedy rows; the others draw
+    if batch.draws_any:
+        ops.draw(logits_rv, batch, positions_r, token_ids_r)
+    return Sampled(
+        token_ids=token_ids_r.tolist(),
+        is_finite=reading.is_finite_r.tolist(),
+        logprobs={} if logprobs_lv is None else _describe(logprobs_lv, token_ids_r, batch),
+    )
+
+
+def adjust_logits(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:
+    """Bias, min_tokens and penalties, in place."""
+    if batch.bias is not None:
+        _add_bias(logits_rv, batch.bias)
+    if batch.min_tokens:
+        _forbid_early_stops(logits_rv, batch.min_tokens)
+    if batch.penalties is not None:
+        _penalize(logits_rv, batch.penalties)
+
+
+def _add_bias(logits_rv: torch.Tensor, bias: LogitBias) -> None:
+    logits_rv.index_put_((bias.rows_n, bias.token_ids_n), bias.values_n, accumulate=True)
+
+
+def _forbid_early_stops(logits_rv: torch.Tensor, min_tokens: Sequence[tuple[int, Row]]) -> None:
+    vocab_size = logits_rv.shape[1]
+    for index, row in min_tokens:
+        start = row.state.start
+        if row.num_generated_tokens < start.sampling_params.min_tokens:
+            # A model may name an end token that it has no logit for.
+            stops = [token_id for token_id in start.stop_token_ids if token_id < vocab_size]
+            logits_rv[index, stops] = -torch.inf
+
+
+def _penalize(logits_rv: torch.Tensor, penalties: Penalties) -> None:
+    """Repetition as in Keskar et al., 2019 (CTRL); presence and frequency as in the OpenAI API.
+
+    Only the logits of tokens that were seen are touched, not the whole vocabulary.
+    """
+    counts = [row.token_counts for row in penalties.rows]
+    lengths = [len(tokens) for tokens in counts]
+
+    def on_device(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(logits_rv.device, non_blocking=True)
+
+    rows_n = on_device(np.repeat(penalties.indices, lengths))
+    token_ids_n = on_device(np.concatenate([tokens.token_ids for tokens in counts]))
+    counts_n = on_device(np.concatenate([tokens.output_counts for tokens in counts]))
+    repetition_n = on_device(np.repeat(penalties.repetition, lengths))
+    logits_n = logits_rv[rows_n, token_ids_n]
+    logits_n = torch.where(logits_n > 0, logits_n / repetition_n, logits_n * repetition_n)
+    logits_n -= on_device(np.repeat(penalties.frequency, lengths)) * counts_n
+    logits_n -= on_device(np.repeat(penalties.presence, lengths)) * (counts_n > 0)
+    logits_rv[rows_n, token_ids_n] = logits_n
+
+
+def _raw_logprobs(logits_rv: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    rows_l = torch.tensor(list(batch.num_logprobs), device=logits_rv.device)
+    return logits_rv.index_select(0, rows_l).log_softmax(dim=1)
+
+
+def _describe(
+    logprobs_lv: torch.Tensor, token_ids_r: torch.Tensor, batch: SamplingBatch
+) -> dict[int, TokenLogprobs]:
+    rows_l = torch.tensor(list(batch.num_logprobs), device=logprobs_lv.device)
+    chosen_l1 = token_ids_r.index_select(0, rows_l).unsqueeze(1)
+    logprob_l1 = logprobs_lv.gather(1, chosen_l1)
+    rank_l = (logprobs_lv > logprob_l1).sum(dim=1) + 1
+    top = logprobs_lv.topk(min(max(batch.num_logprobs.values()), logprobs_lv.shape[1]), dim=1)
+    found = zip(
+        batch.num_logprobs.items(),
+        chosen_l1.squeeze(1).tolist(),
+        logprob_l1.squeeze(1).tolist(),
+        rank_l.tolist(),
+        top.indices.tolist(),
+        top.values.tolist(),
+        strict=True,
+    )
+    return {
+        row: TokenLogprobs(
+            token_id=token_id,
+            logprob=logprob,
+            rank=rank,
+            top=tuple(zip(ids[:count], values[:count], strict=True)),
+        )
+        for (row, count), token_id, logprob, rank, ids, values in found
+    }

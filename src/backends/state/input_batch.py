@@ -1,0 +1,109 @@
+"""One step's plan as flat tensors: decodes first, then prompts and chunks; no loop per token.
+
+Shape suffixes: t tokens, b sequences, r sampled rows, m blocks of the longest block table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...core.plan import Grant
+from ..attention.base import AttentionBatch
+
+
+class InputSequence(Protocol):
+    """A request's part of a step, as RequestState has it."""
+
+    @property
+    def block_table(self) -> npt.NDArray[np.int32]:
+        """int32 [number of blocks]."""
+        ...
+
+    def input_token_ids(self, grant: Grant) -> Sequence[int]:
+        """The tokens that this grant computes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputBatch:
+    """What the decoder and the sampler need."""
+
+    token_ids_t: torch.Tensor
+    positions_t: torch.Tensor
+    attention: AttentionBatch
+    grant_order: Sequence[int]
+    """Index in plan.grants of each sequence."""
+    sampled: Sequence[int]
+    """Sequences that are sampled."""
+    sampled_rows_r: torch.Tensor
+    """int64: per sampled sequence the row of its last known token, then those of its drafts."""
+
+
+def build_input_batch(
+    grants: Sequence[Grant], states: Sequence[InputSequence], block_size: int, device: torch.device
+) -> InputBatch:
+    """Lay out the grants' tokens; `states` are aligned with them and have taken the grants in."""
+    order = sorted(range(len(grants)), key=lambda i: grants[i].num_tokens != 1)
+    rows = [(grants[i], states[i]) for i in order]
+    lens_b = np.array([grant.num_tokens for grant, _ in rows])
+    starts_b = np.array([grant.start for grant, _ in rows])
+    ends_b = np.cumsum(lens_b)
+    seq_lens_b = starts_b + lens_b
+    positions_t = np.arange(ends_b[-1]) + np.repeat(seq_lens_b - ends_b, lens_b)
+    tables_bm = _block_tables([state for _, state in rows])
+    blocks_t = tables_bm[np.repeat(np.arange(len(rows)), lens_b), positions_t // block_size]
+    token_ids = chain.from_iterable(state.input_token_ids(grant) for grant, state in rows)
+    sampled = [i for i, (grant, _) in enumerate(rows) if grant.samples]
+    drafts_b = np.array([grant.num_draft_tokens for grant, _ in rows])
+
+    def on_device(array: npt.NDArray[np.integer], dtype: type[np.integer]) -> torch.Tensor:
+        tensor = torch.from_numpy(array.astype(dtype, copy=False))
+        # On a CPU no operation of torch's: each lets other threads take the GIL, and the event loop
+        # would deliver a whole step before this one begins.
+        return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
+
+    return InputBatch(
+        token_ids_t=on_device(np.fromiter(token_ids, np.int64, ends_b[-1]), np.int64),
+        positions_t=on_device(positions_t, np.int64),
+        attention=AttentionBatch(
+            query_start_loc=on_device(np.concatenate(([0], ends_b)), np.int32),
+            seq_lens=on_device(seq_lens_b, np.int32),
+            block_tables_bm=on_device(tables_bm, np.int32),
+            slot_mapping_t=on_device(
+                blocks_t * np.int64(block_size) + positions_t % block_size, np.int64
+            ),
+            query_lens_host=lens_b.tolist(),
+            seq_lens_host=seq_lens_b.tolist(),
+            num_decodes=int((lens_b == 1).sum()),
+        ),
+        grant_order=order,
+        sampled=sampled,
+        sampled_rows_r=on_device(_sampled_rows(ends_b[sampled], drafts_b[sampled]), np.int64),
+    )
+
+
+def _sampled_rows(
+    ends_b: npt.NDArray[np.int64], drafts_b: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The last row of each sequence and, before it, one for each of its drafts."""
+    if not drafts_b.any():
+        return ends_b - 1
+    counts_b = drafts_b + 1
+    before_r: npt.NDArray[np.int64] = np.repeat(ends_b - counts_b.cumsum(), counts_b)
+    return before_r + np.arange(len(before_r))
+
+
+def _block_tables(states: Sequence[InputSequence]) -> npt.NDArray[np.int32]:
+    """int32 [b, m], 0 past the end of each table."""
+    tables = [state.block_table for state in states]
+    padded_bm = np.zeros((len(tables), max(map(len, tables))), dtype=np.int32)
+    for row, table in zip(padded_bm, tables, strict=True):
+        row[: len(table)] = table
+    return padded_bm

@@ -1,0 +1,156 @@
+"""What the runner keeps of one request between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...core.plan import Grant, RequestStart
+from ...core.sampling_params import SamplingParams
+from .token_counts import TokenCounts
+
+
+class RequestState:
+    """Tokens, drafts, block table and sampling parameters; sampled tokens are appended at once."""
+
+    __slots__ = (
+        "_num_blocks",
+        "_table",
+        "draft_probs_kv",
+        "draft_token_ids",
+        "num_computed_tokens",
+        "start",
+        "token_counts",
+        "token_ids",
+    )
+
+    def __init__(self, start: RequestStart, num_computed_tokens: int, vocab_size: int) -> None:
+        """Raises ValueError for a token that the model does not have: on a GPU it would end all."""
+        params = start.sampling_params
+        _check_ids(start.token_ids, vocab_size, start.request_id)
+        _check_ids(tuple(params.logit_bias or ()), vocab_size, start.request_id)
+        self.start = start
+        self.token_ids = list(start.token_ids)
+        """Known tokens; drafts are not among them."""
+        self.num_computed_tokens = num_computed_tokens
+        """Tokens that are in the KV cache; within a step those that it computes, drafts too."""
+        self.draft_token_ids: Sequence[int] = ()
+        """Between steps what was proposed; within a step those of them that it verifies."""
+        self.draft_probs_kv: torch.Tensor | None = None
+        """What these were drawn from; see DraftProbs. None: they are certain."""
+        self.token_counts = _count_tokens(start) if is_penalized(params) else None
+        """Only for a request with penalties."""
+        self._table: npt.NDArray[np.int32] = np.empty(16, dtype=np.int32)
+        self._num_blocks = 0
+
+    @property
+    def block_table(self) -> npt.NDArray[np.int32]:
+        """int32 [number of blocks]."""
+        return self._table[: self._num_blocks]
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - self.start.num_prompt_tokens
+
+    @property
+    def rejects_drafts(self) -> bool:
+        """Whether drafts are accepted at random, by the distributions that they were drawn from."""
+        params = self.start.sampling_params
+        return self.draft_probs_kv is not None and not params.is_greedy and params.seed is None
+
+    def advance(self, grant: Grant, block_size: int, num_blocks: int) -> None:
+        """Take in a grant: from now on its tokens count as computed. Drafts that it does not
+        grant are forgotten."""
+        assert grant.start == self.num_computed_tokens, "a plan computes tokens in order"
+        end = grant.start + grant.num_tokens
+        self._take_drafts(grant.num_draft_tokens)
+        known, num_drafts = len(self.token_ids), len(self.draft_token_ids)
+        assert num_drafts == grant.num_draft_tokens, "a plan computes drafts that were proposed"
+        assert grant.start < end - num_drafts <= known, "a plan computes tokens that are known"
+        assert not grant.samples or end - num_drafts == known, (
+            "a plan samples after the last known token"
+        )
+        assert grant.samples or not num_drafts, "a plan verifies all drafts that it computes"
+        if grant.new_block_ids:
+            assert all(0 <= block < num_blocks for block in grant.new_block_ids), "blocks exist"
+            self._grow(grant.new_block_ids)
+        assert end + grant.num_lookahead_tokens <= self._num_blocks * block_size, (
+            "a plan brings the blocks that it fills"
+        )
+        self.num_computed_tokens = end
+
+    def input_token_ids(self, grant: Grant) -> Sequence[int]:
+        """The tokens that this grant computes, drafts at the end."""
+        token_ids = self.token_ids[grant.start : grant.start + grant.num_tokens]
+        return [*token_ids, *self.draft_token_ids] if self.draft_token_ids else token_ids
+
+    def settle(self, token_ids: Sequence[int]) -> None:
+        """Take in what came out, accepted drafts and one more; the next plan may compute that. The
+        other drafts count as never computed."""
+        if self.draft_token_ids:
+            self.num_computed_tokens -= len(self.draft_token_ids) - (len(token_ids) - 1)
+            self.drop_drafts()
+        self.token_ids += token_ids
+        if self.token_counts is not None:
+            for token_id in token_ids:
+                self.token_counts.add(token_id)
+
+    def propose(self, token_ids: Sequence[int], probs_kv: torch.Tensor | None) -> None:
+        """Keep drafts for the next plan. Where a grammar restricts tokens, they are to be cut here, at
+        the first one that it forbids: before the core is told how many there are."""
+        self.draft_token_ids = tuple(token_ids)
+        self.draft_probs_kv = probs_kv
+
+    def drop_drafts(self) -> None:
+        """Forget them; so does every grant that brings none."""
+        self.draft_token_ids = ()
+        self.draft_probs_kv = None
+
+    def give_back(self, block_size: int) -> None:
+        """Cut the block table to what known tokens and proposed drafts need."""
+        num_tokens = len(self.token_ids) + len(self.draft_token_ids)
+        self._num_blocks = min(self._num_blocks, -(-num_tokens // block_size))
+
+    def _take_drafts(self, num_tokens: int) -> None:
+        """Keep the first ones only."""
+        if not num_tokens:
+            self.drop_drafts()
+        elif num_tokens < len(self.draft_token_ids):
+            self.draft_token_ids = self.draft_token_ids[:num_tokens]
+            if self.draft_probs_kv is not None:
+                self.draft_probs_kv = self.draft_probs_kv[:num_tokens]
+
+    def _grow(self, block_ids: Sequence[int]) -> None:
+        end = self._num_blocks + len(block_ids)
+        if end > len(self._table):
+            table = np.empty(max(end, 2 * len(self._table)), dtype=np.int32)
+            table[: self._num_blocks] = self.block_table
+            self._table = table
+        self._table[self._num_blocks : end] = block_ids
+        self._num_blocks = end
+
+
+def is_penalized(params: SamplingParams) -> bool:
+    """Whether any penalty depends on the tokens so far."""
+    return params.repetition_penalty != 1.0 or _counts_output(params)
+
+
+def _counts_output(params: SamplingParams) -> bool:
+    return params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+
+
+def _count_tokens(start: RequestStart) -> TokenCounts:
+    prompt = start.token_ids[: start.num_prompt_tokens]
+    # Presence and frequency look at the output alone.
+    counted = prompt if start.sampling_params.repetition_penalty != 1.0 else ()
+    return TokenCounts(counted, start.token_ids[start.num_prompt_tokens :])
+
+
+def _check_ids(token_ids: Sequence[int], vocab_size: int, request_id: str) -> None:
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        raise ValueError(
+            f"request {request_id} has a token id outside of the vocabulary (0 to {vocab_size - 1})"
+        )

@@ -1,0 +1,86 @@
+"""Options of providers: a dataclass declares them, a table of plugins.toml fills it, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+
+from ..errors import PluginError
+from ..suggest import did_you_mean
+from .plugin_info import OptionInfo
+
+
+def build_options(cls: type[Any], table: Mapping[str, object], *, where: str, name: str) -> object:
+    """The options object of provider `name` from its table; `where` is the table, for messages.
+
+    Raises PluginError with one line: unknown option, wrong type, missing option, refused value.
+    """
+    known = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    given = {key.replace("-", "_"): value for key, value in table.items()}
+    for key in given:
+        if key not in known:
+            raise PluginError(_unknown(key, known, where, name))
+    types = get_type_hints(cls, include_extras=True)
+    values = {key: _convert(value, types[key], f"{where} {key}") for key, value in given.items()}
+    missing = [key for key, f in known.items() if key not in values and _is_required(f)]
+    if missing:
+        raise PluginError(f"{where} {name!r} needs the option {', '.join(map(repr, missing))}")
+    try:
+        built: object = cls(**values)
+    except Exception as error:
+        raise PluginError(f"{where} {name!r}: {error}") from error
+    return built
+
+
+def refuse_options(table: Mapping[str, object], *, where: str, name: str) -> None:
+    """Raise PluginError if there is any option, for a provider that takes none."""
+    for key in table:
+        raise PluginError(f"{where} {key}: {name!r} takes no options")
+
+
+def describe_options(cls: type[Any] | None) -> tuple[OptionInfo, ...]:
+    """Name, type, default and help (the field's metadata "help") of every option."""
+    if cls is None:
+        return ()
+    types = get_type_hints(cls)
+    return tuple(
+        OptionInfo(
+            name=f.name,
+            type=inspect.formatannotation(types[f.name]),
+            default=_show_default(f),
+            help=f.metadata.get("help", ""),
+        )
+        for f in dataclasses.fields(cls)
+        if f.init
+    )
+
+
+def _unknown(key: str, known: Mapping[str, object], where: str, name: str) -> str:
+    if not known:
+        return f"{where} {key}: {name!r} takes no options"
+    near = did_you_mean(key, known) or "."
+    return f"{where} {key}: {name!r} has no such option. It takes: {', '.join(known)}{near}"
+
+
+def _convert(value: object, hint: Any, where: str) -> object:
+    try:
+        converted: object = msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        raise PluginError(
+            f"{where}: {error}, got {value!r}".replace("Expected", "expected")
+        ) from error
+    return converted
+
+
+def _is_required(f: dataclasses.Field[Any]) -> bool:
+    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+
+
+def _show_default(f: dataclasses.Field[Any]) -> str:
+    if f.default_factory is not dataclasses.MISSING:
+        return repr(f.default_factory())
+    return "required" if f.default is dataclasses.MISSING else repr(f.default)

@@ -1,0 +1,72 @@
+"""What a request becomes through the tokens of a step: longer, perhaps ended, its blocks findable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..outputs import FinishReason
+from ..plan import Grant
+from .blocks import BlockPool
+from .request import Request
+
+
+class AcceptedRun(NamedTuple):
+    """The tokens of one step that a request keeps, and whether the last of them ends it."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+
+
+def accept(
+    request: Request, grant: Grant, token_ids: Sequence[int], max_model_len: int
+) -> AcceptedRun:
+    """Append what was sampled, up to the token that ends the request; what came with it in the same
+    step is dropped. The KV of accepted drafts is there, that of the last token is not yet."""
+    num_tokens = len(token_ids)
+    assert 0 < num_tokens <= 1 + grant.num_draft_tokens or not grant.samples, (
+        "a grant that samples yields one token, and one more for each draft that was right"
+    )
+    request.num_computed_tokens += grant.num_tokens - grant.num_draft_tokens
+    for i, token_id in enumerate(token_ids):
+        request.token_ids.append(token_id)
+        request.num_computed_tokens += i > 0
+        reason, stop_reason = check_end(request, token_id, max_model_len)
+        if reason is not None:
+            return AcceptedRun(tuple(token_ids[: i + 1]), reason, stop_reason)
+    return AcceptedRun(tuple(token_ids))
+
+
+def check_end(
+    request: Request, token_id: int, max_model_len: int
+) -> tuple[FinishReason | None, int | None]:
+    """Whether the token just appended ends the request, and the stop token that did."""
+    params = request.sampling_params
+    if request.num_generated_tokens >= params.min_tokens:
+        if token_id in request.eos_token_ids and not params.ignore_eos:
+            return FinishReason.STOP, None
+        if token_id in params.stop_token_ids:
+            return FinishReason.STOP, token_id
+    if request.num_generated_tokens >= request.max_tokens or request.num_tokens >= max_model_len:
+        return FinishReason.LENGTH, None
+    return None, None
+
+
+def publish(pool: BlockPool, request: Request) -> None:
+    """Let the blocks that successful steps filled be found by later requests."""
+    size = pool.block_size
+    num_full = request.num_computed_tokens // size
+    if not request.publishes or num_full <= request.num_published_blocks:
+        return
+    hashes = request.hashes_for(num_full, size)
+    for i in range(request.num_published_blocks, num_full):
+        pool.publish(request.block_ids[i], hashes[i], request.token_ids[i * size : (i + 1) * size])
+    request.num_published_blocks = num_full
+
+
+def give_back(pool: BlockPool, request: Request) -> None:
+    """Cut the block table to what known tokens and proposed drafts need; the executor does so, too."""
+    num_kept = pool.num_blocks_for(request.num_tokens + request.num_proposed_tokens)
+    pool.drop(reversed(request.block_ids[num_kept:]))
+    del request.block_ids[num_kept:]

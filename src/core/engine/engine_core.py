@@ -1,0 +1,598 @@
+"""The engine as a synchronous state machine: `add`, `abort`, `plan`, `commit`. No thread, no await,
+no tensor; clock and executor stay outside, so that a simulator can drive it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..contract.client import Load
+from ..contract.events import Admitted, Finished, Planned, Preempted, StepDone
+from ..contract.fallback import decode_first, last_come
+from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
+from ..contract.speculation import SpeculationLimits
+from ..errors import InvalidRequestError, OverloadedError
+from ..host.plugin_host import PluginHost
+from ..outputs import FinishReason
+from ..plan import Grant, RequestStart, StepPlan, StepResult, TokenLogprobs
+from .accepting import accept, give_back, publish
+from .blocks import BlockPool
+from .draft_planning import DraftPlanner
+from .queues import RequestQueues
+from .request import Request, RequestStatus
+from .statistics import StepTally, describe_finished
+from .step import PendingGrant, PendingPreemption, PreemptHook, Step, StepLimits
+
+STARVATION_STEPS = 1000
+"""After so many steps without a token the most senior request is served first, whatever the policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestUpdate:
+    """What a commit changed for one request."""
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _OpenPlan:
+    plan: StepPlan
+    requests: list[Request]
+    """Aligned with plan.grants."""
+    swapped_out: list[Request]
+    freed_host_blocks: list[int]
+    """Of requests that it swaps in: read by the plan, so not to be reused before its commit."""
+    planned_at: float
+    was_held_back: bool
+    """Planned later than it would have been without drafts."""
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+
+    @property
+    def must_be_awaited(self) -> bool:
+        """Whether no step can be planned behind it: how far its requests get is not known, or drafts
+        were found since it was planned for those it asks for drafts again: their next grant shall
+        have them."""
+        return self.gives_back or any(
+            grant.max_draft_tokens and request.num_proposed_tokens
+            for grant, request in zip(self.plan.grants, self.requests, strict=True)
+        )
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether a grant of it does."""
+        return any(grant.gives_back for grant in self.plan.grants)
+
+
+class EngineCore:
+    """Decides what the device computes, and keeps the books of requests and blocks.
+
+    Calls alternate as the owner likes, within this order: every plan that `plan` returns is given
+    back to `commit` or `fail` exactly once, oldest first; at most `max_inflight` may be open.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        num_host_blocks: int = 0,
+        max_model_len: int,
+        limits: StepLimits,
+        plugins: PluginHost,
+        max_num_queued_reqs: int = 1024,
+        max_inflight: int = 1,
+        speculation: SpeculationLimits | None = None,
+    ) -> None:
+        """`speculation` None: nobody proposes drafts."""
+        self.max_model_len = max_model_len
+        self.pool = BlockPool(num_blocks, block_size)
+        self.host_pool = BlockPool(num_host_blocks, block_size)
+        self.total_preemptions = 0
+        self._limits = limits
+        self._plugins = plugins
+        self._max_num_queued_reqs = max_num_queued_reqs
+        self._max_inflight = max_inflight
+        self._drafts = None if speculation is None else DraftPlanner(speculation, max_model_len)
+        self._queues = RequestQueues()
+        self._open: deque[_OpenPlan] = deque()
+        self._forget: list[str] = []  # ids that the executor should forget
+        self._updates: list[RequestUpdate] = []  # made outside of a commit
+        self._step_id = 0
+        self._last_closed_at = 0.0
+        """When the step before the next one ended."""
+        self._holds_back = False
+        """Whether the next step could be planned already, were it not for drafts."""
+        self.wake_at: float | None = None
+        """When `plan` wants to be asked again, if it answered None because a policy chose to wait."""
+
+    # Requests in and out
+
+    @property
+    def num_running(self) -> int:
+        return len(self._queues.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queues.waiting)
+
+    @property
+    def num_open_plans(self) -> int:
+        return len(self._open)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._queues.running or self._queues.waiting or self._open)
+
+    @property
+    def kv_cache_usage(self) -> float:
+        return self.pool.num_held / self.pool.num_blocks
+
+    def load(self, now: float) -> Load:
+        """What `admit` plugins are told."""
+        return Load(
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            kv_cache_usage=self.kv_cache_usage,
+            stalled_for=0.0,
+            is_alive=True,
+            is_draining=False,
+        )
+
+    def add(self, requests: Sequence[Request], now: float) -> None:
+        """Queue the members of one request (several when n > 1), all or none.
+
+        Raises InvalidRequestError for one that can never run, OverloadedError when the queue is
+        full or a plugin refuses, RequestFailedError when an admission plugin raises.
+        """
+        for request in requests:
+            self._check_fits(request)
+        if self.num_waiting + len(requests) > self._max_num_queued_reqs:
+            raise OverloadedError(
+                f"{self.num_waiting} requests are waiting and the limit is {self._max_num_queued_reqs} "
+                "(--max-num-queued-reqs); try again later"
+            )
+        for request in requests:
+            refusal = self._plugins.admit(request, self.load(now))
+            if refusal is not None:
+                raise OverloadedError(refusal.reason, retry_after=refusal.retry_after)
+        for request in requests:
+            request.last_served_step = self._step_id
+            self._queues.add(request)
+        self._emit_admitted(requests)
+
+    def abort(self, request_id: str, now: float) -> None:
+        """End a request early, wherever it stands; unknown ids are ignored."""
+        self.finish(request_id, FinishReason.ABORT, now)
+
+    def finish(
+        self,
+        request_id: str,
+        reason: FinishReason,
+        now: float,
+        *,
+        num_tokens: int | None = None,
+        stop_reason: str | int | None = None,
+    ) -> None:
+        """End a request from outside, keeping its first `num_tokens` generated tokens.
+
+        The detokenizer calls this for stop strings; later tokens are neither delivered nor counted.
+        """
+        request = self._queues.live(request_id)
+        if request is None:
+            return
+        if num_tokens is not None:
+            del request.token_ids[request.num_prompt_tokens + num_tokens :]
+        self._end(request, reason, now)
+        self._updates.append(
+            RequestUpdate(request_id=request_id, finish_reason=reason, stop_reason=stop_reason)
+        )
+
+    def take_updates(self) -> list[RequestUpdate]:
+        """Updates that no commit returned: aborts, timeouts, stop strings."""
+        updates, self._updates = self._updates, []
+        return updates
+
+    def _check_fits(self, request: Request) -> None:
+        if request.request_id in self._queues:
+            raise InvalidRequestError(
+                f"request id {request.request_id!r} is in use", param="request_id"
+            )
+        if request.priority and not self._plugins.order.uses_priority:
+            raise InvalidRequestError(
+                "priority has no effect under --scheduling-policy fcfs; leave it out or serve with "
+                "--scheduling-policy priority",
+                param="priority",
+            )
+        # The last generated token needs no KV of its own.
+        needed = self.pool.num_blocks_for(request.num_prompt_tokens + request.max_tokens - 1)
+        if needed > self.pool.num_blocks:
+            raise InvalidRequestError(
+                f"the prompt's {request.num_prompt_tokens} tokens and max_tokens {request.max_tokens} need "
+                f"{needed} KV blocks and the cache has {self.pool.num_blocks}; shorten the prompt, lower "
+                "max_tokens or give the server more KV cache memory",
+                param="max_tokens",
+            )
+
+    def _emit_admitted(self, requests: Sequence[Request]) -> None:
+        if self._plugins.observes(Admitted):
+            self._plugins.emit(
+                Admitted(
+                    request_ids=tuple(r.request_id for r in requests),
+                    num_prompt_tokens=tuple(r.num_prompt_tokens for r in requests),
+                    max_tokens=tuple(r.max_tokens for r in requests),
+                )
+            )
+
+    # Planning
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step, or None when there is nothing to do now: idle, waiting, or draining."""
+        self._expire(now)
+        waited, self.wake_at = self.wake_at is not None, None
+        if len(self._open) >= self._max_inflight or not (self.num_running or self.num_waiting):
+            return None
+        if self._drafts is not None and self._open and self._open[-1].must_be_awaited:
+            self._holds_back = True
+            return None
+        if not self._open and (waited or not self.num_running):
+            self._last_closed_at = now  # the device had nothing to do
+            self._holds_back = False
+        step = self._decide(now)
+        return None if step is None else self._apply(step, now)
+
+    def _expire(self, now: float) -> None:
+        for request in self._queues.take_expired(now):
+            self.finish(request.request_id, FinishReason.ABORT, now, stop_reason="request_timeout")
+
+    def _decide(self, now: float) -> Step | None:
+        """A step that grants something, by the policy or, where it fails, by the built-in order."""
+        step = self._begin_step(now, self._plugins.preempt)
+        if step.starving is not None:
+            step.schedule(step.starving)
+        succeeded = self._plugins.schedule(step)
+        if self._keep(step, succeeded):
+            return step
+        if succeeded and (step.must_drain or self._open):
+            return None  # asked again after the next commit
+        if succeeded and step.wake_at is not None and step.wake_at > now:
+            self.wake_at = step.wake_at
+            return None
+        step = self._begin_step(now, _preempt_last_come)
+        decode_first(step)
+        if not self._keep(step, True):
+            return None
+        if succeeded:
+            self._plugins.reject_schedule("granted nothing although something could run")
+        return step
+
+    def _begin_step(self, now: float, preempt: PreemptHook) -> Step:
+        self.pool.begin()
+        self.host_pool.begin()
+        return Step(
+            now=now,
+            running=self._queues.running,
+            waiting=self._waiting_in_order(now),
+            pool=self.pool,
+            host_pool=self.host_pool,
+            limits=self._limits,
+            preempt=preempt,
+            starving=self._starving_request(),
+        )
+
+    def _keep(self, step: Step, succeeded: bool) -> bool:
+        step.close()
+        if succeeded and step.grants and not step.must_drain:
+            if self._drafts is not None:
+                self._drafts.add_drafts(step)
+            self.pool.confirm()
+            self.host_pool.confirm()
+            return True
+        self.pool.rollback()
+        self.host_pool.rollback()
+        return False
+
+    def _waiting_in_order(self, now: float) -> list[Request]:
+        """Who could start: swapped ones, other preempted ones, the rest by the scheduling policy."""
+        if self.num_running >= self._limits.max_num_seqs:
+            return []
+        ready = self._queues.ready()
+        preempted = sorted(
+            (r for r in ready if r.is_preempted), key=lambda r: (not r.is_swapped, r.rank)
+        )
+        return preempted + self._plugins.sort_waiting([r for r in ready if not r.is_preempted], now)
+
+    def _starving_request(self) -> Request | None:
+        senior = self._queues.most_senior()
+        if senior is None or self._step_id - senior.last_served_step < STARVATION_STEPS:
+            return None
+        return senior
+
+    def _apply(self, step: Step, now: float) -> StepPlan:
+        self._step_id += 1
+        for preemption in step.preempted.values():
+            self._requeue(preemption)
+        pendings = list(step.grants.values())
+        starts = [pending for pending in pendings if pending.is_start]
+        first_starts = [p for p in starts if p.request.first_scheduled_time is None]
+        queries = sum(p.request.num_tokens for p in first_starts)
+        hits = sum(p.num_hit_tokens for p in first_starts)
+        freed_host_blocks = [block for p in starts for block in p.request.host_block_ids]
+        plan = StepPlan(
+            step_id=self._step_id,
+            ended=tuple(self._forget),
+            starts=tuple(self._start(pending, now) for pending in starts),
+            copies=tuple(step.copies),
+            grants=tuple(self._grant(pending) for pending in pendings),
+            draft_token_budget=0 if self._drafts is None else step.budget,
+        )
+        self._forget.clear()
+        self._open.append(
+            _OpenPlan(
+                plan=plan,
+                requests=[pending.request for pending in pendings],
+                swapped_out=[p.request for p in step.preempted.values() if p.host_block_ids],
+                freed_host_blocks=freed_host_blocks,
+                planned_at=now,
+                was_held_back=self._holds_back,
+                prefix_cache_queries=queries,
+                prefix_cache_hits=hits,
+            )
+        )
+        self._holds_back = False
+        if self._plugins.observes(Planned):
+            self._plugins.emit(
+                Planned(
+                    step_id=plan.step_id, num_requests=len(pendings), num_tokens=plan.num_tokens
+                )
+            )
+        return plan
+
+    def _requeue(self, preemption: PendingPreemption) -> None:
+        request = preemption.request
+        self.total_preemptions += 1
+        self._plugins.emit(
+            Preempted(
+                request_id=request.request_id,
+                mode=preemption.mode,
+                fell_back=preemption.fell_back,
+                num_computed_tokens=request.num_computed_tokens,
+                num_blocks=len(request.block_ids),
+                total_cumulative_preemption_cnt=self.total_preemptions,
+            )
+        )
+        self._queues.requeue(request)
+        self._forget.append(request.request_id)
+        request.block_ids.clear()
+        request.num_proposed_tokens = 0
+        request.num_preemptions += 1
+        request.num_published_blocks = 0
+        if preemption.host_block_ids:
+            request.host_block_ids.extend(preemption.host_block_ids)
+            request.num_open_plans += 1  # until the copies are made
+        else:
+            request.num_computed_tokens = 0
+
+    def _start(self, pending: PendingGrant, now: float) -> RequestStart:
+        request = pending.request
+        self._queues.start(request)
+        request.num_computed_tokens = pending.start
+        request.host_block_ids.clear()
+        request.num_published_blocks = pending.num_hit_tokens // self.pool.block_size
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = now
+            request.num_cached_tokens = pending.num_hit_tokens
+        return RequestStart(
+            request_id=request.request_id,
+            token_ids=tuple(request.token_ids),
+            num_prompt_tokens=request.num_prompt_tokens,
+            sampling_params=request.sampling_params,
+            seed=request.seed,
+            stop_token_ids=request.stop_token_ids,
+        )
+
+    def _grant(self, pending: PendingGrant) -> Grant:
+        request = pending.request
+        start = request.num_computed_tokens + request.num_inflight_tokens
+        num_tokens = pending.num_tokens + pending.num_draft_tokens
+        request.block_ids.extend(pending.new_block_ids)
+        request.num_inflight_tokens += num_tokens
+        request.num_inflight_samples += pending.samples
+        request.num_proposed_tokens = 0  # those that were not granted are forgotten
+        request.num_open_plans += 1
+        request.last_served_step = self._step_id
+        return Grant(
+            request_id=request.request_id,
+            start=start,
+            num_tokens=num_tokens,
+            new_block_ids=tuple(pending.new_block_ids),
+            samples=pending.samples,
+            num_draft_tokens=pending.num_draft_tokens,
+            max_draft_tokens=pending.max_draft_tokens,
+            num_lookahead_tokens=pending.num_lookahead_tokens,
+        )
+
+    # Committing
+
+    def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestUpdate]:
+        """Take in what the oldest open plan produced; returns what changed for whom."""
+        opened = self._close_oldest(plan)
+        for request in opened.swapped_out:
+            self._unpin(request)
+        assert result.step_id == plan.step_id and len(result.token_ids) == len(plan.grants)
+        failures = {failure.request_id: failure.message for failure in result.failures}
+        tally = StepTally()
+        updates = []
+        for i, (grant, request) in enumerate(zip(plan.grants, opened.requests, strict=True)):
+            self._settle(request, grant)
+            if request.status is RequestStatus.FINISHED:
+                continue  # its row is dropped
+            if request.request_id in failures:
+                updates.append(self._fail(request, failures[request.request_id], now))
+                continue
+            update = self._take_in(request, grant, result, i, now, tally)
+            if update is not None:
+                updates.append(update)
+        if self._drafts is not None:
+            seconds = now - self._last_closed_at
+            self._drafts.observe(plan, result, seconds, was_held_back=opened.was_held_back)
+            # Nobody may have asked for a plan behind this one.
+            self._holds_back |= self._max_inflight > 1 and opened.gives_back
+            self._plugins.flush()
+        self._last_closed_at = now
+        self._emit_step(opened, tally, now)
+        return updates
+
+    def _take_in(
+        self,
+        request: Request,
+        grant: Grant,
+        result: StepResult,
+        row: int,
+        now: float,
+        tally: StepTally,
+    ) -> RequestUpdate | None:
+        """One row of a result. Blocks are published before an end gives them back."""
+        token_ids = result.token_ids[row]
+        run = accept(request, grant, token_ids, self.max_model_len)
+        for _ in run.token_ids:
+            tally.count_token(request, now)
+        tally.count_prompt(request)
+        publish(self.pool, request)
+        if self._drafts is not None and (grant.speculates or request.num_proposed_tokens):
+            self._drafts.take_in(request, grant, result, row, tally)
+            if grant.gives_back:
+                give_back(self.pool, request)
+        if run.finish_reason is not None:
+            self._end(request, run.finish_reason, now)
+        if not grant.samples:
+            return None
+        logprobs = () if result.logprobs is None else result.logprobs[row][: len(run.token_ids)]
+        return RequestUpdate(
+            request_id=request.request_id,
+            token_ids=run.token_ids,
+            logprobs=logprobs,
+            finish_reason=run.finish_reason,
+            stop_reason=run.stop_reason,
+        )
+
+    def fail(self, plan: StepPlan, message: str, now: float) -> list[RequestUpdate]:
+        """The oldest open plan raised: its requests end with an error, all others go on."""
+        opened = self._close_oldest(plan)
+        for request in opened.swapped_out:
+            self._distrust_host_copy(request)
+            self._unpin(request)
+        updates = []
+        for grant, request in zip(plan.grants, opened.requests, strict=True):
+            self._settle(request, grant)
+            if request.status is not RequestStatus.FINISHED:
+                updates.append(self._fail(request, message, now))
+        self._last_closed_at = now
+        self._emit_step(opened, StepTally(), now)
+        return updates
+
+    def _close_oldest(self, plan: StepPlan) -> _OpenPlan:
+        assert self._open and self._open[0].plan is plan, "plans are committed in order, once each"
+        opened = self._open.popleft()
+        self.host_pool.drop(opened.freed_host_blocks)
+        return opened
+
+    def _distrust_host_copy(self, request: Request) -> None:
+        """The step that should have copied its blocks out failed: it must be recomputed."""
+        self.host_pool.drop(request.host_block_ids)
+        request.host_block_ids.clear()
+        request.num_computed_tokens = 0
+
+    def _settle(self, request: Request, grant: Grant) -> None:
+        request.num_inflight_tokens -= grant.num_tokens
+        request.num_inflight_samples -= grant.samples
+        self._unpin(request)
+
+    def _unpin(self, request: Request) -> None:
+        request.num_open_plans -= 1
+        if request.status is RequestStatus.FINISHED:
+            self._release(request)
+
+    def _fail(self, request: Request, message: str, now: float) -> RequestUpdate:
+        self._end(request, FinishReason.ERROR, now)
+        return RequestUpdate(
+            request_id=request.request_id, finish_reason=FinishReason.ERROR, error=message
+        )
+
+    # Endings
+
+    def _end(self, request: Request, reason: FinishReason, now: float) -> None:
+        self._queues.end(request)
+        request.finish_reason = reason
+        request.num_proposed_tokens = 0
+        if request.first_scheduled_time is not None:
+            self._forget.append(request.request_id)
+        if self._plugins.observes(Finished):
+            self._plugins.emit(Finished(requests=(describe_finished(request, now),)))
+        self._release(request)
+
+    def _release(self, request: Request) -> None:
+        """Give back an ended request's blocks, unless an open plan still touches them."""
+        if request.num_open_plans:
+            return
+        self.pool.drop(reversed(request.block_ids))
+        self.host_pool.drop(request.host_block_ids)
+        request.block_ids.clear()
+        request.host_block_ids.clear()
+        self._queues.forget(request)
+
+    def _emit_step(self, opened: _OpenPlan, tally: StepTally, now: float) -> None:
+        if not self._plugins.observes(StepDone):
+            return
+        self._plugins.emit(
+            StepDone(
+                step_id=opened.plan.step_id,
+                seconds=now - opened.planned_at,
+                num_prompt_tokens=tally.num_prompt_tokens,
+                num_generation_tokens=tally.num_generation_tokens,
+                num_running=self.num_running,
+                num_waiting=self.num_waiting,
+                kv_cache_usage=self.kv_cache_usage,
+                prefix_cache_queries=opened.prefix_cache_queries,
+                prefix_cache_hits=opened.prefix_cache_hits,
+                time_to_first_tokens=tuple(tally.time_to_first_tokens),
+                inter_token_latencies=tuple(tally.inter_token_latencies),
+                num_drafts=tally.num_drafts,
+                num_draft_tokens=tally.num_draft_tokens,
+                num_accepted_tokens=tally.num_accepted_tokens,
+                accepted_tokens_per_pos=tuple(tally.accepted_tokens_per_pos),
+            )
+        )
+
+    # Self-check
+
+    def check(self) -> None:
+        """Raise AssertionError unless the books agree: blocks, queues, requests."""
+        held = [0] * self.pool.num_blocks
+        for request in self._queues:
+            for block in request.block_ids:
+                held[block] += 1
+            capacity = len(request.block_ids) * self.pool.block_size
+            if not request.is_swapped:
+                assert request.num_computed_tokens + request.num_inflight_tokens <= capacity
+        self.pool.check(held)
+        host_held = [0] * self.host_pool.num_blocks
+        for block in itertools.chain(
+            *(r.host_block_ids for r in self._queues), *(o.freed_host_blocks for o in self._open)
+        ):
+            host_held[block] += 1
+        self.host_pool.check(host_held)
+        self._queues.check()
+
+
+def _preempt_last_come(
+    step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
+) -> Victim | None:
+    return last_come(candidates)

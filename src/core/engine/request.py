@@ -1,0 +1,153 @@
+"""One request inside the engine: three numbers drive everything (num_tokens, num_computed_tokens,
+num_inflight_tokens); prefill, chunks, decode and resuming are all "compute the next k tokens"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..draft_history import DraftHistory
+from ..outputs import FinishReason
+from ..sampling_params import SamplingParams
+from .blocks import hash_block
+
+
+class RequestStatus(Enum):
+    """Where a live request stands; a finished one may still be pinned by an open plan."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class PromptGroup:
+    """The siblings of one prompt with n > 1: the first computes it, the others share its blocks."""
+
+    members: list[Request] = field(default_factory=list)
+
+    def must_wait(self, request: Request) -> bool:
+        """True while another live sibling is computing the common prompt."""
+        for member in self.members:
+            if member is request:
+                return False
+            if member.status is not RequestStatus.FINISHED:
+                return member.num_computed_tokens < member.num_prompt_tokens
+        return False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    """A request's state; the engine alone writes it, policies read it as a RequestView."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling_params: SamplingParams
+    max_tokens: int
+    """Most tokens to generate; always known here."""
+    arrival_time: float
+    seed: int
+    eos_token_ids: tuple[int, ...] = ()
+    priority: int = 0
+    deadline: float | None = None
+    """Time of the engine's clock at which it is ended, with what it has."""
+    cache_root: bytes = b""
+    """Start of its hash chain; only requests with the same root share blocks."""
+    publishes: bool = True
+    """Whether its full blocks may be found by others."""
+    group: PromptGroup | None = None
+
+    sequence: int = 0
+    """Order of arrival, unique; with the priority it makes the rank."""
+    status: RequestStatus = RequestStatus.WAITING
+    token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_inflight_tokens: int = 0
+    """Tokens granted in open plans."""
+    num_inflight_samples: int = 0
+    """Tokens that open plans will sample."""
+    num_proposed_tokens: int = 0
+    """Draft tokens that the executor holds for its next grant."""
+    num_open_plans: int = 0
+    """Open plans that compute it or copy its blocks; its blocks stay until they are committed."""
+    block_ids: list[int] = field(default_factory=list)
+    host_block_ids: list[int] = field(default_factory=list)
+    """Host blocks that hold its computed tokens while it is swapped out."""
+    block_hashes: list[bytes] = field(default_factory=list)
+    num_published_blocks: int = 0
+    num_preemptions: int = 0
+    num_cached_tokens: int = 0
+    num_counted_prompt_tokens: int = 0
+    """Prompt tokens already in the statistics, so that recomputing does not count them again."""
+    num_draft_tokens: int = 0
+    """Draft tokens that were verified in its life."""
+    num_accepted_tokens: int = 0
+    """Those that were accepted."""
+    draft_history: DraftHistory | None = None
+    """How its drafts did, once there were some."""
+    last_served_step: int = 0
+    finish_reason: FinishReason | None = None
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_token_ids)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Seniority, a total order: smaller is more senior."""
+        return self.priority, self.sequence
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - len(self.prompt_token_ids)
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.block_ids)
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens that a plan could grant now; 0 once the open plans will sample the last one."""
+        expected = len(self.token_ids) + self.num_inflight_samples
+        if expected - len(self.prompt_token_ids) >= self.max_tokens:
+            return 0
+        return expected - self.num_computed_tokens - self.num_inflight_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.status is RequestStatus.RUNNING and self.num_uncomputed_tokens <= 1
+
+    @property
+    def is_preempted(self) -> bool:
+        """True while it waits to come back."""
+        return self.status is RequestStatus.WAITING and self.num_preemptions > 0
+
+    @property
+    def is_swapped(self) -> bool:
+        """True while its KV waits in host memory."""
+        return bool(self.host_block_ids)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end it: the model's own, unless ignored, and the caller's."""
+        eos = () if self.sampling_params.ignore_eos else self.eos_token_ids
+        return (*eos, *self.sampling_params.stop_token_ids)
+
+    def hashes_for(self, num_blocks: int, block_size: int) -> Sequence[bytes]:
+        """Hashes of its first full blocks; `num_blocks` * block_size tokens must be known."""
+        while len(self.block_hashes) < num_blocks:
+            start = len(self.block_hashes) * block_size
+            parent = self.block_hashes[-1] if self.block_hashes else self.cache_root
+            self.block_hashes.append(hash_block(parent, self.token_ids[start : start + block_size]))
+        return self.block_hashes[:num_blocks]

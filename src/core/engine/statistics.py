@@ -1,0 +1,76 @@
+"""What the engine counts, for the events that observers get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..contract.events import FinishedRequest
+from .request import Request
+
+
+@dataclass(slots=True)
+class StepTally:
+    """Tokens and latencies of one committed step."""
+
+    num_prompt_tokens: int = 0
+    num_generation_tokens: int = 0
+    time_to_first_tokens: list[float] = field(default_factory=list)
+    inter_token_latencies: list[float] = field(default_factory=list)
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    accepted_tokens_per_pos: list[int] = field(default_factory=list)
+
+    def count_prompt(self, request: Request) -> None:
+        """Count prompt tokens that became available (computed or cached), each once in its life."""
+        available = min(request.num_computed_tokens, request.num_prompt_tokens)
+        if available > request.num_counted_prompt_tokens:
+            self.num_prompt_tokens += available - request.num_counted_prompt_tokens
+            request.num_counted_prompt_tokens = available
+
+    def count_draft(self, request: Request, num_tokens: int, num_accepted: int) -> None:
+        """Count one draft, of which the first `num_accepted` tokens were right."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_tokens
+        self.num_accepted_tokens += num_accepted
+        per_pos = self.accepted_tokens_per_pos
+        per_pos += [0] * (num_tokens - len(per_pos))
+        for i in range(num_accepted):
+            per_pos[i] += 1
+        request.num_draft_tokens += num_tokens
+        request.num_accepted_tokens += num_accepted
+
+    def count_token(self, request: Request, now: float) -> None:
+        """Count one generated token, and note its time in the request."""
+        self.num_generation_tokens += 1
+        if request.last_token_time is None:
+            request.first_token_time = now
+            self.time_to_first_tokens.append(now - request.arrival_time)
+        else:
+            self.inter_token_latencies.append(now - request.last_token_time)
+        request.last_token_time = now
+
+
+def describe_finished(request: Request, now: float) -> FinishedRequest:
+    """The life of a request that just ended."""
+    assert request.finish_reason is not None
+    return FinishedRequest(
+        request_id=request.request_id,
+        finish_reason=request.finish_reason,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_generation_tokens=request.num_generated_tokens,
+        num_cached_tokens=request.num_cached_tokens,
+        num_preemptions=request.num_preemptions,
+        max_tokens=request.max_tokens,
+        n=request.sampling_params.n,
+        e2e_latency=now - request.arrival_time,
+        queue_time=_between(request.arrival_time, request.first_scheduled_time),
+        prefill_time=_between(request.first_scheduled_time, request.first_token_time),
+        decode_time=_between(request.first_token_time, request.last_token_time),
+        num_draft_tokens=request.num_draft_tokens,
+        num_accepted_tokens=request.num_accepted_tokens,
+    )
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

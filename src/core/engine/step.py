@@ -1,0 +1,329 @@
+"""One step while it is being decided: a transaction over the block pool that no policy can break.
+
+Nothing of a request changes here. A step notes grants and preemptions, and the pool journals its
+changes; the engine then applies the step whole, or drops it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
+from ..plan import BlockCopies, CopyDirection
+from .blocks import BlockPool
+from .request import Request, RequestStatus
+
+MAX_WAIT = 1.0
+"""Longest that a policy may put off a step, in seconds."""
+
+PreemptHook = Callable[[StepView, RequestView, tuple[PreemptionCandidate, ...]], Victim | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimits:
+    """The engine's bounds on every step."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int
+    watermark_blocks: int
+    """Blocks that a newly started request must leave available while others run."""
+    enable_prefix_caching: bool
+
+
+@dataclass(slots=True, eq=False)
+class PendingGrant:
+    """What a request was granted, not yet applied."""
+
+    request: Request
+    num_tokens: int
+    new_block_ids: list[int]
+    num_hit_tokens: int = 0
+    """Tokens that the prefix cache gave to a request that starts."""
+    start: int = 0
+    """Tokens that need no computing: hits, or what was swapped in."""
+    is_start: bool = False
+    samples: bool = False
+    """Whether it reaches the last known token."""
+    num_draft_tokens: int = 0
+    """Drafts to verify, beyond `num_tokens`."""
+    max_draft_tokens: int = 0
+    num_lookahead_tokens: int = 0
+
+    @property
+    def end(self) -> int:
+        """Position behind the last token that it computes."""
+        computed = self.request.num_computed_tokens + self.request.num_inflight_tokens
+        return (self.start if self.is_start else computed) + self.num_tokens + self.num_draft_tokens
+
+    @property
+    def num_blocks(self) -> int:
+        """Length of the request's block table with this grant."""
+        return len(self.request.block_ids) + len(self.new_block_ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingPreemption:
+    """Who was preempted and how, not yet applied."""
+
+    request: Request
+    mode: str
+    fell_back: bool = False
+    host_block_ids: tuple[int, ...] = ()
+
+
+class Step:
+    """The StepView that schedulers drive."""
+
+    def __init__(
+        self,
+        *,
+        now: float,
+        running: Sequence[Request],
+        waiting: Sequence[Request],
+        pool: BlockPool,
+        host_pool: BlockPool,
+        limits: StepLimits,
+        preempt: PreemptHook,
+        starving: Request | None = None,
+    ) -> None:
+        self.now = now
+        self.running = tuple(running)
+        self.waiting = tuple(waiting)
+        self.budget = limits.max_num_batched_tokens
+        self.grants: dict[str, PendingGrant] = {}
+        self.preempted: dict[str, PendingPreemption] = {}
+        self.copies: list[BlockCopies] = []
+        self.wake_at: float | None = None
+        self.must_drain = False
+        """A request that should go is in an open plan: the step is asked again after its commit."""
+        self._pool = pool
+        self._host_pool = host_pool
+        self._limits = limits
+        self._preempt_hook = preempt
+        self.starving = starving
+        self._token_limits: dict[str, int] = {}
+        self._num_running = len(self.running)
+        self._members = {r.request_id: r for r in (*self.running, *self.waiting)}
+        self._claims = {r.rank for r in self.waiting if r.is_preempted}
+        self._is_open = True
+
+    @property
+    def num_granted(self) -> int:
+        return len(self.grants)
+
+    def close(self) -> None:
+        """From now on every call grants 0: a policy may have kept the step."""
+        self._is_open = False
+
+    def limit(self, request: RequestView, max_tokens: int) -> None:
+        known = self._token_limits.get(request.request_id, max_tokens)
+        self._token_limits[request.request_id] = min(known, max_tokens)
+
+    def wait_until(self, time: float) -> None:
+        self.wake_at = min(time, self.now + MAX_WAIT)
+
+    def schedule(self, request: RequestView, max_tokens: int | None = None) -> int:
+        member = self._members.get(request.request_id)
+        if member is None or member is not request or not self._may_grant(member):
+            return 0
+        if member.status is RequestStatus.RUNNING:
+            return self._extend(member, max_tokens)
+        return self._start(member, max_tokens)
+
+    def add_drafts(self, pending: PendingGrant, num_tokens: int) -> None:
+        """Let a grant verify up to so many drafts. They take what is left, and preempt nobody."""
+        limit = self._token_limits.get(pending.request.request_id, self.budget + pending.num_tokens)
+        room = min(self.budget, limit - pending.num_tokens, self._num_free_slots(pending))
+        num_tokens = max(0, min(num_tokens, room))
+        self._take_slots(pending, num_tokens)
+        pending.num_draft_tokens = num_tokens
+        self.budget -= num_tokens
+
+    def ask_for_drafts(self, pending: PendingGrant, num_tokens: int, *, lookahead: bool) -> None:
+        """Have up to so many drafts proposed after this step. With `lookahead` every one needs a
+        slot behind the grant, and one more: of free blocks, or there will be fewer drafts."""
+        if lookahead:
+            num_tokens = max(0, min(num_tokens, self._num_free_slots(pending) - 1))
+            pending.num_lookahead_tokens = num_tokens + 1 if num_tokens else 0
+            self._take_slots(pending, pending.num_lookahead_tokens)
+        pending.max_draft_tokens = num_tokens
+
+    def _num_free_slots(self, pending: PendingGrant) -> int:
+        """KV slots behind a grant that cost nobody anything: in its own last block, and in blocks
+        that are available beyond the watermark. Those that were preempted have a better claim."""
+        blocks = 0 if self.preempted else max(0, self._pool.num_available - self._watermark())
+        return (pending.num_blocks + blocks) * self._pool.block_size - pending.end
+
+    def _take_slots(self, pending: PendingGrant, num_tokens: int) -> None:
+        missing = self._pool.num_blocks_for(pending.end + num_tokens) - pending.num_blocks
+        pending.new_block_ids += [self._pool.take() for _ in range(missing)]
+
+    def _may_grant(self, request: Request) -> bool:
+        return (
+            self._is_open
+            and not self.must_drain
+            and self.budget > 0
+            and request.request_id not in self.grants
+            and request.request_id not in self.preempted
+            and request.status is not RequestStatus.FINISHED
+        )
+
+    def _bound(self, request: Request, uncomputed: int, max_tokens: int | None) -> int:
+        bounds = [uncomputed, self.budget, self._token_limits.get(request.request_id, uncomputed)]
+        if max_tokens is not None:
+            bounds.append(max_tokens)
+        if self._limits.long_prefill_token_threshold and len(self._members) > 1:
+            bounds.append(self._limits.long_prefill_token_threshold)
+        return max(0, int(min(bounds)))
+
+    def _extend(self, request: Request, max_tokens: int | None) -> int:
+        uncomputed = request.num_uncomputed_tokens
+        num_tokens = self._bound(request, uncomputed, max_tokens)
+        if not num_tokens:
+            return 0
+        end = request.num_computed_tokens + request.num_inflight_tokens + num_tokens
+        missing = self._pool.num_blocks_for(end) - len(request.block_ids)
+        if missing > 0 and not self._make_room(request, missing):
+            return 0
+        blocks = [self._pool.take() for _ in range(missing)]
+        return self._grant(
+            PendingGrant(request, num_tokens, blocks, samples=num_tokens == uncomputed)
+        )
+
+    def _start(self, request: Request, max_tokens: int | None) -> int:
+        if not self._may_start(request):
+            return 0
+        hits = self._find_hits(request)
+        num_hit_tokens = len(hits) * self._pool.block_size
+        start = max(num_hit_tokens, request.num_computed_tokens if request.is_swapped else 0)
+        num_tokens = self._bound(request, request.num_tokens - start, max_tokens)
+        if not num_tokens:
+            return 0
+        missing = self._pool.num_blocks_for(request.num_tokens) - len(hits)
+        for block in hits:
+            self._pool.share(block)  # first, so that making room cannot evict them
+        if not self._make_room(request, missing + self._watermark()):
+            self._pool.drop(reversed(hits))
+            return 0
+        blocks = hits + [self._pool.take() for _ in range(missing)]
+        if request.is_swapped:
+            self._swap_in(request, blocks, len(hits))
+        self._num_running += 1
+        self._claims.discard(request.rank)
+        samples = num_tokens == request.num_tokens - start
+        return self._grant(
+            PendingGrant(request, num_tokens, blocks, num_hit_tokens, start, True, samples)
+        )
+
+    def _swap_in(self, request: Request, blocks: Sequence[int], num_hits: int) -> None:
+        """What the prefix cache does not have comes from the host; a last block may be partial."""
+        pairs = tuple(zip(request.host_block_ids, blocks, strict=False))[num_hits:]
+        if pairs:
+            self.copies.append(BlockCopies(direction=CopyDirection.IN, pairs=pairs))
+
+    def _may_start(self, request: Request) -> bool:
+        if self.preempted or self._num_running >= self._limits.max_num_seqs:
+            return False
+        if request.num_open_plans:
+            return False  # its blocks are still being copied out
+        if self._claims and not request.is_preempted and request.rank > min(self._claims):
+            return False  # those that were thrown out come back first
+        starving = self.starving
+        return starving is None or request is starving or request.rank < starving.rank
+
+    def _watermark(self) -> int:
+        return self._limits.watermark_blocks if self._num_running else 0
+
+    def _find_hits(self, request: Request) -> list[int]:
+        """Blocks that hold the beginning of this request, never its last token: it is computed."""
+        if not self._limits.enable_prefix_caching and request.group is None:
+            return []
+        size = self._pool.block_size
+        num_blocks = (request.num_tokens - 1) // size
+        hits: list[int] = []
+        for i, block_hash in enumerate(request.hashes_for(num_blocks, size)):
+            block = self._pool.find(block_hash, request.token_ids[i * size : (i + 1) * size])
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def _make_room(self, needy: Request, num_blocks: int) -> bool:
+        if needy.status is RequestStatus.WAITING and not self._could_make_room(needy, num_blocks):
+            return False
+        while self._pool.num_available < num_blocks:
+            victim = self._choose_victim(needy)
+            if victim is None:
+                return False
+            self._preempt(victim)
+            if victim.request is needy:
+                return False
+        return True
+
+    def _could_make_room(self, needy: Request, num_blocks: int) -> bool:
+        """A waiting request preempts nobody in vain."""
+        missing = num_blocks - self._pool.num_available
+        if missing <= 0:
+            return True
+        junior = [r for r in self.running if self._may_go(r, needy)]
+        return sum(self._candidate(r, needy).num_freed_blocks for r in junior) >= missing
+
+    def _choose_victim(self, needy: Request) -> Victim | None:
+        junior = [r for r in self.running if self._may_go(r, needy)]
+        if any(r.num_open_plans for r in junior):
+            self.must_drain = True
+            return None
+        if not junior or (len(junior) == 1 and junior[0] is needy and self._is_alone(needy)):
+            return None
+        candidates = tuple(self._candidate(r, needy) for r in junior)
+        victim = self._preempt_hook(self, needy, candidates)
+        if victim is not None and not any(victim.request is c.request for c in candidates):
+            return None
+        return victim
+
+    def _may_go(self, request: Request, needy: Request) -> bool:
+        """A running request gives way to its seniors, also by standing back itself; to a waiting
+        one only if that is more urgent, and then even if it was granted tokens in this step."""
+        if not request.block_ids or request.request_id in self.preempted:
+            return False
+        if needy.status is RequestStatus.WAITING:
+            return request.priority > needy.priority
+        return request.rank >= needy.rank and request.request_id not in self.grants
+
+    def _is_alone(self, needy: Request) -> bool:
+        return self._num_running == 1 and not self.preempted
+
+    def _candidate(self, request: Request, needy: Request) -> PreemptionCandidate:
+        freed = sum(not self._pool.is_shared(b) for b in request.block_ids)
+        return PreemptionCandidate(
+            request=request, num_freed_blocks=freed, is_needy=request is needy
+        )
+
+    def _preempt(self, victim: Victim) -> None:
+        request = self._members[victim.request.request_id]
+        given_back = self.grants.pop(request.request_id, None)
+        if given_back is not None:
+            self.budget += given_back.num_tokens
+            self._pool.drop(reversed(given_back.new_block_ids))
+        self.preempted[request.request_id] = self._take_out(request, victim.mode)
+        self._pool.drop(reversed(request.block_ids))
+        self._num_running -= 1
+
+    def _take_out(self, request: Request, mode: str) -> PendingPreemption:
+        """Swap copies the computed blocks to the host before they are dropped, if they fit."""
+        num_blocks = self._pool.num_blocks_for(request.num_computed_tokens)
+        if mode != "swap" or not num_blocks:
+            return PendingPreemption(request, "recompute")
+        if self._host_pool.num_available < num_blocks:
+            return PendingPreemption(request, "recompute", fell_back=True)
+        host_blocks = tuple(self._host_pool.take() for _ in range(num_blocks))
+        pairs = tuple(zip(request.block_ids, host_blocks, strict=False))
+        self.copies.append(BlockCopies(direction=CopyDirection.OUT, pairs=pairs))
+        return PendingPreemption(request, "swap", host_block_ids=host_blocks)
+
+    def _grant(self, grant: PendingGrant) -> int:
+        self.grants[grant.request.request_id] = grant
+        self.budget -= grant.num_tokens
+        return grant.num_tokens

@@ -1,0 +1,130 @@
+"""Installed plugins: found by entry point without importing them, imported one at a time.
+
+pluggy's own loader is not used: it imports everything that is installed, stops at the first import
+error and silently skips a second distribution with the same name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, distributions
+
+from ..contract.hookspecs import HOOK_API
+from ..contract.plugin_info import Source, normalize
+from ..errors import PluginError
+from ..log import get_logger
+
+GROUP = "tokenmill.plugins"
+OWN_DISTRIBUTION = "tokenmill"
+_log = get_logger("plugins")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledPlugin:
+    """An entry point of the group, not imported."""
+
+    source: Source
+    entry_point: EntryPoint
+    rivals: tuple[Source, ...] = ()
+    """Other distributions that claim the same name: then it cannot be enabled."""
+
+
+def find_installed() -> dict[str, InstalledPlugin]:
+    """Every installed plugin by name: tokenmill's own first, then by name."""
+    found: dict[str, InstalledPlugin] = {}
+    for source, entry_point in sorted(_entry_points(), key=lambda pair: _order(pair[0])):
+        first = found.get(source.plugin)
+        if first is None:
+            found[source.plugin] = InstalledPlugin(source=source, entry_point=entry_point)
+        else:
+            found[source.plugin] = replace(first, rivals=(*first.rivals, source))
+    return found
+
+
+def import_plugin(plugin: InstalledPlugin) -> object:
+    """The module or object that the entry point names.
+
+    Raises PluginError with one line that says which plugin of which distribution failed, and why.
+    """
+    source = plugin.source
+    if plugin.rivals:
+        raise PluginError(
+            f"the plugin name {source.plugin!r} is claimed by several distributions: "
+            f"{_name_all([source, *plugin.rivals])}; uninstall all but one"
+        )
+    try:
+        loaded: object = plugin.entry_point.load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{source} failed to load: {type(error).__name__}: {error}") from error
+    check_api(loaded, source, module=sys.modules.get(plugin.entry_point.module))
+    return loaded
+
+
+def check_api(
+    plugin: object, source: Source, *, module: object = None, required: bool = True
+) -> None:
+    """Raise PluginError unless TOKENMILL_API, of the plugin or its module, includes HOOK_API."""
+    declared = getattr(plugin, "TOKENMILL_API", getattr(module, "TOKENMILL_API", None))
+    if declared is None:
+        if not required:
+            return
+        raise PluginError(
+            f"{source} does not say which hook API it supports: "
+            f"declare TOKENMILL_API = ({HOOK_API}, {HOOK_API}), the lowest and the highest"
+        )
+    try:
+        lowest, highest = map(int, declared)
+    except (TypeError, ValueError):
+        raise PluginError(
+            f"{source}: TOKENMILL_API must be two numbers (lowest, highest), got {declared!r}"
+        ) from None
+    if not lowest <= HOOK_API <= highest:
+        raise PluginError(
+            f"{source} needs hook API {lowest}..{highest}; this engine speaks {HOOK_API}"
+        )
+
+
+def check_own_installation(installed: Iterable[InstalledPlugin], wanted: Iterable[str]) -> None:
+    """Raise PluginError if built-in plugins that the packaged settings enable are not installed.
+
+    That is so after an update without reinstalling, and in a checkout that was never installed.
+    """
+    own = {p.source.plugin for p in installed if p.source.distribution == OWN_DISTRIBUTION}
+    missing = [name for name in wanted if name not in own]
+    if missing:
+        raise PluginError(
+            f"tokenmill's own plugins are not installed: {', '.join(missing)}. The installation is "
+            "stale or incomplete: reinstall it with `pip install --force-reinstall tokenmill`, or "
+            "in a checkout with `make install` or `pip install -e .`"
+        )
+
+
+def _entry_points() -> Iterator[tuple[Source, EntryPoint]]:
+    seen: set[str] = set()
+    for distribution in distributions():
+        try:
+            found = list(distribution.entry_points.select(group=GROUP))
+            if not found:
+                continue  # reading the metadata of everything that is installed takes long
+            name, version = distribution.metadata["Name"], distribution.version
+        except Exception as error:  # one broken installation must not hide all others
+            _log.warning(
+                "distribution_unreadable", distribution=str(distribution), error=repr(error)
+            )
+            continue
+        if normalize(name.lower()) in seen:
+            continue  # the first on sys.path is the one that is imported
+        seen.add(normalize(name.lower()))
+        for entry_point in found:
+            plugin = normalize(entry_point.name)
+            yield Source(plugin=plugin, distribution=name, version=version), entry_point
+
+
+def _order(source: Source) -> tuple[bool, str, str]:
+    return source.distribution != OWN_DISTRIBUTION, source.plugin, source.distribution
+
+
+def _name_all(sources: Iterable[Source]) -> str:
+    return " and ".join(f"{s.distribution} {s.version}" for s in sources)

@@ -1,0 +1,115 @@
+"""What is checked of hook implementations at start, so that it need not go wrong in a step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pluggy
+
+from ..contract.hookspecs import PROJECT, HookSpecs
+from ..contract.plugin_info import Source
+from ..errors import PluginError
+from ..suggest import did_you_mean
+
+HOOKS = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
+"""All hooks, in the order of the specs."""
+SLOT_HOOKS = {
+    "schedule": "scheduler",
+    "preempt": "preemption_mode",
+    "propose": "speculative_method",
+}
+"""Hooks that exactly one chosen provider implements, and its kind."""
+WRAPPABLE = (*SLOT_HOOKS, "admit")
+
+
+def new_manager() -> pluggy.PluginManager:
+    """A plugin manager that knows our hooks, and no plugin yet."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(HookSpecs)
+    return manager
+
+
+def implemented_hooks(manager: pluggy.PluginManager, plugin: object) -> tuple[str, ...]:
+    """Hooks that an object, class or module implements, in the order of the specs."""
+    found = set()
+    for name in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, name)
+        if options is not None:
+            found.add(options.get("specname") or name)
+    return tuple(hook for hook in HOOKS if hook in found)
+
+
+def register_checked(
+    manager: pluggy.PluginManager,
+    plugin: object,
+    name: str,
+    source: Source,
+    *,
+    fills: str | None = None,
+) -> None:
+    """Register an object's hooks; `fills` is the hook of the slot that it was chosen for.
+
+    Raises PluginError, with nothing registered, for an unknown hook or argument and for whatever
+    pluggy would only notice at the call, or never.
+    """
+    if inspect.isclass(plugin):
+        raise PluginError(f"{source} is the class {plugin.__name__}: name a module or an instance")
+    try:
+        hash(plugin)
+        manager.register(plugin, name)
+    except TypeError:
+        raise PluginError(f"{source}: {name!r} must be hashable, like any plain object") from None
+    except (pluggy.PluginValidationError, ValueError) as error:
+        raise PluginError(f"{source}: {' '.join(str(error).split())}") from error
+    try:
+        implementations = _check_known(manager, plugin, source)
+        for hook, implementation in implementations:
+            _check_one(hook, implementation, source, fills)
+        if fills is not None and fills not in [hook for hook, _ in implementations]:
+            raise PluginError(f"{source}: mark the method {fills!r} of {name!r} with @hookimpl")
+        manager.check_pending()
+    except (PluginError, pluggy.PluginValidationError) as error:
+        manager.unregister(plugin, name)
+        raise PluginError(str(error)) from None
+
+
+def _check_known(
+    manager: pluggy.PluginManager, plugin: object, source: Source
+) -> list[tuple[str, pluggy.HookImpl]]:
+    callers = manager.get_hookcallers(plugin) or []
+    found = [(c.name, i) for c in callers for i in c.get_hookimpls() if i.plugin is plugin]
+    for hook, implementation in found:
+        if hook not in HOOKS and not implementation.optionalhook:
+            near = did_you_mean(hook, HOOKS) or f". Known: {', '.join(HOOKS)}"
+            raise PluginError(f"{source} implements the unknown hook {hook!r}{near}")
+    if not found:
+        raise PluginError(f"{source} implements no hook: is it marked with @hookimpl?")
+    return found
+
+
+def _check_one(
+    hook: str, implementation: pluggy.HookImpl, source: Source, fills: str | None
+) -> None:
+    function = implementation.function
+    if implementation.hookwrapper:
+        raise PluginError(
+            f"{source}: {hook!r} is an old-style wrapper: use @hookimpl(wrapper=True)"
+        )
+    if implementation.wrapper and hook not in WRAPPABLE:
+        raise PluginError(f"{source}: {hook!r} cannot be wrapped, only {', '.join(WRAPPABLE)} can")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise PluginError(f"{source}: {hook!r} is async: hooks are plain functions; see 'lifespan'")
+    if _keyword_only(function):
+        raise PluginError(f"{source}: {hook!r} has keyword-only arguments: remove the '*'")
+    if hook in SLOT_HOOKS and not implementation.wrapper and hook != fills:
+        kind = SLOT_HOOKS[hook]
+        raise PluginError(
+            f"{source} implements {hook!r} without being chosen for it: offer it with "
+            f"registry.{kind}(...), or make it a wrapper"
+        )
+
+
+def _keyword_only(function: Callable[..., object]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)

@@ -1,0 +1,83 @@
+"""What `tokenmill plugins list` and `show` say: it works although plugins are broken."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import suppress
+from dataclasses import replace
+
+from ..contract.plugin_info import PluginDescription, PluginInfo, normalize
+from ..contract.registry import SLOTS, Provider
+from ..errors import PluginError
+from ..suggest import did_you_mean
+from .choice import configured
+from .plugin_set import PluginSet
+from .plugins_file import read_settings
+
+
+def discover_plugins(plugins_file: str | None = None) -> tuple[PluginInfo, ...]:
+    """Every installed plugin, and what plugins.toml makes of it; only enabled ones are imported.
+
+    Raises ConfigError if a plugins.toml cannot be read, PluginError if tokenmill's own plugins are
+    not installed.
+    """
+    plugins = _load(plugins_file)
+    return plugins.infos(chosen=_chosen(plugins))
+
+
+def describe_plugin(name: str, plugins_file: str | None = None) -> PluginDescription:
+    """One plugin with its providers and their options; it is imported, even if not enabled.
+
+    `name` may also be that of a provider. Attention backends tell what they find on this machine,
+    which may import what they need. Raises PluginError if nothing has that name.
+    """
+    plugins = _load(plugins_file)
+    info = _info(plugins, name)
+    if info.state in ("available", "disabled"):
+        plugins.load(info.name)
+        loaded = _info(plugins, name)
+        info = replace(loaded, state=info.state if loaded.error is None else "failed")
+    objects = plugins.loaded[info.name].objects if info.name in plugins.loaded else [None]
+    return PluginDescription(
+        info=info,
+        doc=inspect.getdoc(objects[0]) or "" if objects[0] is not None else "",
+        providers=tuple(
+            replace(p.describe(), on_this_machine=_findings(p, plugins))
+            for p in plugins.registry.providers(plugin=info.name)
+        ),
+    )
+
+
+def _findings(provider: Provider, plugins: PluginSet) -> tuple[str, ...]:
+    if provider.kind != "attention_backend":
+        return ()
+    try:
+        backend = plugins.registry.build(provider.kind, provider.name)
+        return tuple(backend.on_this_machine()) if hasattr(backend, "on_this_machine") else ()
+    except Exception as error:  # the description is there to show what is wrong
+        return (f"{type(error).__name__}: {error}",)
+
+
+def _load(plugins_file: str | None) -> PluginSet:
+    plugins = PluginSet(read_settings(plugins_file))
+    plugins.load_enabled()
+    return plugins
+
+
+def _info(plugins: PluginSet, name: str) -> PluginInfo:
+    infos = {info.name: info for info in plugins.infos(chosen=_chosen(plugins))}
+    if normalize(name) not in infos:
+        offered = [p for p in plugins.registry.providers() if p.name == normalize(name)]
+        if offered:
+            return infos[offered[0].source.plugin]
+        near = did_you_mean(normalize(name), infos) or "."
+        raise PluginError(f"no plugin named {name!r}. Known: {', '.join(infos)}{near}")
+    return infos[normalize(name)]
+
+
+def _chosen(plugins: PluginSet) -> dict[str, str]:
+    chosen = dict.fromkeys(SLOTS, "")
+    for slot in SLOTS:
+        with suppress(PluginError):  # the list is there to show what is wrong
+            chosen[slot] = configured(slot, plugins).name
+    return chosen

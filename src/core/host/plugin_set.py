@@ -1,0 +1,173 @@
+"""The plugins of one engine: loaded one at a time, so that a broken one harms nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
+from ..contract.registry import Provider, Registry
+from ..errors import PluginError
+from ..suggest import did_you_mean
+from .discovery import (
+    InstalledPlugin,
+    check_api,
+    check_own_installation,
+    find_installed,
+    import_plugin,
+)
+from .hook_checks import HOOKS, implemented_hooks, new_manager, register_checked
+from .plugins_file import PluginSettings
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedPlugin:
+    """A plugin, and the objects with hooks that belong to it: itself first, then its providers."""
+
+    source: Source
+    objects: list[object] = field(default_factory=list)
+
+
+class PluginSet:
+    """Finds, imports and registers plugins; keeps what they offered and why some failed.
+
+    Raises PluginError at once only if tokenmill's own plugins are not installed.
+    """
+
+    def __init__(self, settings: PluginSettings) -> None:
+        self.settings = settings
+        self.manager = new_manager()
+        self.registry = Registry()
+        self.loaded: dict[str, LoadedPlugin] = {}
+        self.failed: dict[str, tuple[Source, str]] = {}
+        self._installed: Mapping[str, InstalledPlugin] = find_installed()
+        check_own_installation(self._installed.values(), settings.builtin)
+
+    def load_enabled(self) -> None:
+        """Load what the settings enable. A failure is kept in `failed`."""
+        for name in self.settings.enabled:
+            self.load(name)
+
+    def load(self, name: str) -> None:
+        """Import one plugin and let it register. A failure is kept in `failed`."""
+        installed = self._installed.get(name)
+        source = installed.source if installed else Source(plugin=name)
+        try:
+            if installed is None:
+                near = did_you_mean(name, self._installed)
+                raise PluginError(
+                    f"plugin {name!r} is enabled in {self.settings.origin}, but not installed{near}"
+                )
+            self._adopt(import_plugin(installed), source)
+        except PluginError as error:
+            self.failed[name] = source, str(error)
+
+    def add(self, plugin: object) -> None:
+        """Take a module or object that the embedding program hands over. Raises PluginError."""
+        source = Source(plugin=self._free_name(plugin))
+        check_api(plugin, source, required=False)
+        self._adopt(plugin, source)
+
+    def find(self, kind: str, name: str) -> Provider:
+        """The provider of that name; to name an installed plugin is to make it necessary."""
+        plugin = normalize(name)
+        if not self.registry.has(kind, name) and self._may_still_load(plugin):
+            self.load(plugin)
+        self.registry.not_enabled = tuple(p for p in self._installed if p not in self._seen())
+        self.registry.failed = {name: message for name, (_, message) in self.failed.items()}
+        return self.registry.find(kind, name)
+
+    def fail(self, name: str, message: str) -> None:
+        """Leave out a plugin that was loaded, because something of it could not be built."""
+        loaded = self.loaded.pop(name)
+        for plugin in loaded.objects:
+            if self.manager.is_registered(plugin):
+                self.manager.unregister(plugin)
+        self.registry.withdraw(loaded.source)
+        self.failed[name] = loaded.source, message
+
+    def refuse_failures(self) -> None:
+        """Raise PluginError with every failure, unless the settings say strict = false."""
+        if self.settings.strict is not False and self.failed:
+            raise PluginError("; ".join(message for _, message in self.failed.values()))
+
+    def infos(self, *, chosen: Mapping[str, str]) -> tuple[PluginInfo, ...]:
+        """Every plugin: loaded ones in order, then failed, then those that are only installed.
+
+        `chosen` is the provider of every slot.
+        """
+        rest = [p.source for name, p in self._installed.items() if name not in self._seen()]
+        return (
+            *(self._info(p.source, "enabled", chosen, p.objects) for p in self.loaded.values()),
+            *(self._info(s, "failed", chosen, error=error) for s, error in self.failed.values()),
+            *(self._info(source, self._idle_state(source), chosen) for source in rest),
+        )
+
+    def _adopt(self, plugin: object, source: Source) -> None:
+        register_checked(self.manager, plugin, source.plugin, source)
+        self.registry.source = source
+        try:
+            self._call_register(plugin)
+        except Exception as error:
+            self.manager.unregister(plugin, source.plugin)
+            self.registry.withdraw(source)
+            if isinstance(error, PluginError):
+                raise
+            raise PluginError(
+                f"{source} failed in 'register': {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            self.registry.source = None
+        self.loaded[source.plugin] = LoadedPlugin(source=source, objects=[plugin])
+
+    def _call_register(self, plugin: object) -> None:
+        others = [p for p in self.manager.get_plugins() if p is not plugin]
+        self.manager.subset_hook_caller("register", others)(registry=self.registry)
+
+    def _may_still_load(self, name: str) -> bool:
+        return (
+            name in self._installed
+            and name not in self._seen()
+            and name not in self.settings.disable
+        )
+
+    def _seen(self) -> set[str]:
+        return {*self.loaded, *self.failed}
+
+    def _idle_state(self, source: Source) -> PluginState:
+        return "disabled" if source.plugin in self.settings.disable else "available"
+
+    def _free_name(self, plugin: object) -> str:
+        name = normalize(getattr(plugin, "__name__", type(plugin).__name__))
+        names = [name, *(f"{name}-{i}" for i in range(2, len(self.loaded) + 3))]
+        return next(n for n in names if n not in self._seen() and n not in self._installed)
+
+    def _info(
+        self,
+        source: Source,
+        state: PluginState,
+        chosen: Mapping[str, str],
+        objects: list[object] | None = None,
+        error: str | None = None,
+    ) -> PluginInfo:
+        providers = self.registry.providers(plugin=source.plugin)
+        return PluginInfo(
+            name=source.plugin,
+            distribution=source.distribution,
+            version=source.version,
+            state=state,
+            provides=tuple(map(str, providers)),
+            chosen=tuple(str(p) for p in providers if p.name in _names(chosen.get(p.kind, p.name))),
+            hooks=self._hooks(providers, objects or []),
+            error=error,
+        )
+
+    def _hooks(self, providers: tuple[Provider, ...], objects: list[object]) -> tuple[str, ...]:
+        factories = [p.factory for p in providers if isinstance(p.factory, type)]
+        found = {h for o in (*objects, *factories) for h in implemented_hooks(self.manager, o)}
+        return tuple(hook for hook in HOOKS if hook in found)
+
+
+def _names(chosen: str) -> list[str]:
+    """Of a pair, both."""
+    return chosen.split(",")

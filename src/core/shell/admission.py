@@ -1,0 +1,129 @@
+"""A request is checked here, before it is queued: the engine loop meets no bad value."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from ..config import EngineConfig
+from ..engine.blocks import hash_root
+from ..engine.request import PromptGroup, Request
+from ..errors import InvalidRequestError
+from ..interfaces import ModelInfo, Tokenizer
+from ..sampling_params import SamplingParams
+
+
+def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> None:
+    """Refuse a text that is too long by its characters alone, before it is tokenized."""
+    most = max_model_len * tokenizer.max_chars_per_token
+    if len(prompt) > most:
+        raise InvalidRequestError(
+            f"the prompt has {len(prompt)} characters; the context of {max_model_len} tokens "
+            f"cannot hold more than {most}. Shorten the prompt.",
+            param="prompt",
+        )
+
+
+def check_prompt_ids(prompt_token_ids: Sequence[int], info: ModelInfo) -> tuple[int, ...]:
+    """The ids as a tuple; refuses an empty prompt and ids that the model does not have."""
+    ids = tuple(prompt_token_ids)
+    if not ids:
+        raise InvalidRequestError("the prompt is empty; give at least one token", param="prompt")
+    if set(map(type, ids)) != {int}:
+        raise InvalidRequestError("prompt token ids must be integers", param="prompt")
+    for token_id in (min(ids), max(ids)):
+        _check_id(token_id, info.vocab_size, "prompt")
+    return ids
+
+
+def check_sampling_params(params: SamplingParams, info: ModelInfo, max_logprobs: int) -> None:
+    """Refuse what depends on the model: token ids outside its vocabulary, too many logprobs."""
+    for token_id in params.stop_token_ids:
+        _check_id(token_id, info.vocab_size, "stop_token_ids")
+    for token_id in params.logit_bias or ():
+        _check_id(token_id, info.vocab_size, "logit_bias")
+    if params.logprobs is not None and params.logprobs > max_logprobs:
+        raise InvalidRequestError(
+            f"at most {max_logprobs} logprobs can be asked for (--max-logprobs), "
+            f"got {params.logprobs}",
+            param="logprobs",
+        )
+
+
+def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_len: int) -> int:
+    """How many tokens the request may generate.
+
+    Raises InvalidRequestError with both numbers when prompt and max_tokens exceed the context.
+    """
+    room = max_model_len - num_prompt_tokens
+    if room < 1:
+        raise InvalidRequestError(
+            f"this model's maximum context length is {max_model_len} tokens and the prompt has "
+            f"{num_prompt_tokens}, which leaves no room for output. Shorten the prompt.",
+            param="prompt",
+        )
+    if params.max_tokens is None:
+        if params.min_tokens > room:
+            raise InvalidRequestError(
+                f"min_tokens is {params.min_tokens} and the context of {max_model_len} tokens "
+                f"leaves room for {room}",
+                param="min_tokens",
+            )
+        return room
+    if params.max_tokens > room:
+        raise InvalidRequestError(
+            f"this model's maximum context length is {max_model_len} tokens; the prompt has "
+            f"{num_prompt_tokens} and max_tokens asks for {params.max_tokens}, together "
+            f"{num_prompt_tokens + params.max_tokens}. Shorten the prompt or lower max_tokens to "
+            f"{room}.",
+            param="max_tokens",
+        )
+    return params.max_tokens
+
+
+def make_requests(
+    *,
+    request_id: str,
+    prompt_token_ids: tuple[int, ...],
+    params: SamplingParams,
+    seed: int,
+    priority: int,
+    cache_salt: str | None,
+    arrival_time: float,
+    max_model_len: int,
+    info: ModelInfo,
+    config: EngineConfig,
+) -> list[Request]:
+    """The engine's requests of one caller's request: `n` that share the prompt's blocks."""
+    max_tokens = room_for_output(len(prompt_token_ids), params, max_model_len)
+    group = PromptGroup() if params.n > 1 else None
+    # Without prefix caching the members of a group still share their prompt, but with nobody else.
+    scope = "" if config.enable_prefix_caching else request_id
+    return [
+        Request(
+            request_id=request_id if group is None else f"{request_id}/{index}",
+            prompt_token_ids=prompt_token_ids,
+            sampling_params=params,
+            max_tokens=max_tokens,
+            arrival_time=arrival_time,
+            seed=seed if index == 0 else random.Random(f"{seed}/{index}").getrandbits(63),
+            eos_token_ids=info.eos_token_ids,
+            priority=priority,
+            deadline=None
+            if config.request_timeout is None
+            else arrival_time + config.request_timeout,
+            cache_root=hash_root(info.name, cache_salt or "", scope),
+            publishes=config.enable_prefix_caching or group is not None,
+            group=group,
+        )
+        for index in range(params.n)
+    ]
+
+
+def _check_id(token_id: int, vocab_size: int, param: str) -> None:
+    if not 0 <= token_id < vocab_size:
+        raise InvalidRequestError(
+            f"{param} has token id {token_id}, which is not in the vocabulary "
+            f"(0 to {vocab_size - 1})",
+            param=param,
+        )

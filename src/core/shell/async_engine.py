@@ -1,0 +1,338 @@
+"""The asyncio shell around the engine: what callers use, start, drain and close."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ..config import EngineConfig
+from ..contract.client import Load
+from ..contract.events import Started, Stopping
+from ..contract.plugin_info import HookStats, PluginInfo
+from ..engine.engine_core import EngineCore
+from ..engine.request import Request
+from ..engine.step import StepLimits
+from ..errors import ConfigError, EngineStoppedError
+from ..host.plugin_host import PluginHost
+from ..interfaces import Executor, ModelInfo, Progress, Tokenizer
+from ..outputs import RequestOutput
+from ..sampling_params import SamplingParams
+from .admission import (
+    check_prompt_ids,
+    check_prompt_text,
+    check_sampling_params,
+    make_requests,
+)
+from .output_stream import Completion, OutputStream
+from .step_loop import StepLoop
+
+LONG_TEXT = 4096
+"""Characters from which on a prompt is tokenized off the event loop (about a millisecond's work)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """What an engine is made of; built on the device thread."""
+
+    executor: Executor
+    tokenizer: Tokenizer
+    plugins: PluginHost
+
+
+Builder = Callable[[EngineConfig, Progress], EngineParts]
+
+
+class AsyncEngine:
+    """Serves many requests at once. Use as `async with`, or call `start` and `close`.
+
+    All methods belong to the event loop in which it was started. It installs no signal handler,
+    forks no process and configures no logging.
+    """
+
+    def __init__(
+        self, config: EngineConfig, build: Builder, progress: Progress | None = None
+    ) -> None:
+        self._config = config
+        self._build = build
+        self._progress: Progress = progress or (lambda stage, part: None)
+        self._random = random.Random(config.seed)
+        self._device = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-device")
+        self._lifespans = AsyncExitStack()
+        self._parts: EngineParts | None = None
+        self._loop: StepLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_draining = False
+        self._is_closed = False
+
+    # Start and end
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Load the model and begin to serve.
+
+        Raises ConfigError when the configuration, the model or a plugin cannot work.
+        """
+        if self._parts is not None or self._is_closed:
+            return
+        try:
+            self._parts = await self._on_device(self._build, self._config, self._progress)
+            self._max_model_len = fit_max_model_len(self._config, self._parts.executor.info)
+            core = make_core(self._config, self._parts, self._max_model_len)
+            self._loop = StepLoop(core, self._parts.executor, self._device)
+            for lifespan in self._parts.plugins.lifespans(self):
+                await self._lifespans.enter_async_context(lifespan)
+        except BaseException:
+            await self.close()
+            raise
+        self._task = asyncio.create_task(self._loop.run(), name="tokenmill-engine")
+        self._parts.plugins.emit(
+            Started(info=self.info, model_name=self.model_name, max_model_len=self._max_model_len)
+        )
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Take no new requests and wait for the accepted ones; abort what is left after `timeout` seconds."""
+        self._is_draining = True
+        loop = self._running_loop()
+        try:
+            await asyncio.wait_for(loop.wait_idle(), timeout)
+        except TimeoutError:
+            loop.abort_all()
+            await loop.wait_idle()
+
+    async def close(self) -> None:
+        """Abort what is left and give back the device. Safe to call twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._loop is not None and self._task is not None:
+            self._loop.abort_all()
+            self._loop.stop()
+            await asyncio.wait([self._task])
+        await self._lifespans.aclose()
+        if self._parts is not None:
+            self._parts.plugins.emit(Stopping())
+            with suppress(RuntimeError):  # the program ends, and its worker threads have already
+                await self._on_device(self._parts.executor.close)
+        self._device.shutdown(wait=False)
+
+    # What callers see
+
+    @property
+    def config(self) -> EngineConfig:
+        return self._config
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._started().executor.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._started().tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence, prompt and output together, that this engine accepts."""
+        self._started()
+        return self._max_model_len
+
+    @property
+    def model_name(self) -> str:
+        """The name that API and metrics show."""
+        return self._config.served_model_name or self.info.name
+
+    def default_sampling_params(self, **given: Any) -> SamplingParams:
+        """The model's sampling defaults, with `given` on top (a value of None means: not given)."""
+        defaults = self.info.sampling_defaults if self._config.generation_config == "auto" else {}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return SamplingParams(**{**defaults, **chosen})
+
+    async def submit(
+        self,
+        prompt: str | Sequence[int],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> OutputStream:
+        """Validate, tokenize and queue a request; returns once it is accepted.
+
+        Raises InvalidRequestError, OverloadedError or EngineStoppedError; nothing is held then.
+        """
+        self._check_accepting()
+        params = sampling_params or self.default_sampling_params()
+        check_sampling_params(params, self.info, self._config.max_logprobs)
+        arrival_time = time.monotonic()
+        prompt_token_ids = await self._tokenize(prompt)
+        loop = self._check_accepting()  # it may have closed meanwhile
+        requests = make_requests(
+            request_id=request_id or f"request-{uuid.uuid4().hex}",
+            prompt_token_ids=prompt_token_ids,
+            params=params,
+            seed=self._random.getrandbits(63) if params.seed is None else params.seed & (2**63 - 1),
+            priority=priority,
+            cache_salt=cache_salt,
+            arrival_time=arrival_time,
+            max_model_len=self._max_model_len,
+            info=self.info,
+            config=self._config,
+        )
+        stream = self._make_stream(requests, prompt, request_id)
+        loop.add(requests, stream)
+        return stream
+
+    async def generate(
+        self,
+        prompt: str | Sequence[int],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """`submit`, then the stream. Breaking off the iteration aborts the request.
+
+        Raises what `submit` raises, and RequestFailedError if the request could not be finished.
+        """
+        stream = await self.submit(
+            prompt, sampling_params, request_id=request_id, priority=priority, cache_salt=cache_salt
+        )
+        async with aclosing(stream):
+            async for output in stream:
+                yield output
+
+    async def abort(self, request_id: str) -> None:
+        """End a request early; its stream ends with finish_reason "abort". Unknown ids are ignored."""
+        self._running_loop().abort(request_id)
+
+    def load(self) -> Load:
+        """How busy the engine is at this moment."""
+        loop = self._running_loop()
+        return Load(
+            num_running=loop.core.num_running,
+            num_waiting=loop.core.num_waiting,
+            kv_cache_usage=loop.core.kv_cache_usage,
+            stalled_for=loop.stalled_for,
+            is_alive=loop.death is None and not self._is_closed,
+            is_draining=self._is_draining,
+        )
+
+    def plugins(self) -> tuple[PluginInfo, ...]:
+        """Every installed plugin, enabled or not, in order, with what it provides."""
+        return self._started().plugins.plugins()
+
+    def hook_stats(self) -> Mapping[str, HookStats]:
+        """Calls, seconds and failures of every hook since the start."""
+        return self._started().plugins.hook_stats()
+
+    def render_metrics(self) -> bytes:
+        """The metrics of this engine in Prometheus's text format."""
+        return self._started().plugins.render_metrics()
+
+    # Inside
+
+    async def _on_device(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._device, function, *args)
+
+    def _started(self) -> EngineParts:
+        if self._parts is None:
+            raise EngineStoppedError(
+                "the engine is not started: use `async with` or call `await start()`"
+            )
+        return self._parts
+
+    def _running_loop(self) -> StepLoop:
+        self._started()
+        assert self._loop is not None
+        return self._loop
+
+    def _check_accepting(self) -> StepLoop:
+        loop = self._running_loop()
+        if loop.death is not None:
+            raise EngineStoppedError(f"the engine stopped: {loop.death}")
+        if self._is_draining or self._is_closed:
+            raise EngineStoppedError("the engine is shutting down and takes no new requests")
+        return loop
+
+    async def _tokenize(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        if not isinstance(prompt, str):
+            return check_prompt_ids(prompt, self.info)
+        check_prompt_text(prompt, self.tokenizer, self._max_model_len)
+        if len(prompt) < LONG_TEXT:
+            return check_prompt_ids(self.tokenizer.encode(prompt), self.info)
+        return check_prompt_ids(await asyncio.to_thread(self.tokenizer.encode, prompt), self.info)
+
+    def _make_stream(
+        self, requests: list[Request], prompt: str | Sequence[int], request_id: str | None
+    ) -> OutputStream:
+        params = requests[0].sampling_params
+        make_detokenizer = self.tokenizer.detokenizer
+        return OutputStream(
+            request_id=request_id or requests[0].request_id.partition("/")[0],
+            prompt=prompt if isinstance(prompt, str) else None,
+            requests=requests,
+            completions=[
+                Completion(
+                    i, params, make_detokenizer(skip_special_tokens=params.skip_special_tokens)
+                )
+                for i in range(params.n)
+            ],
+            abort=self._running_loop().abort,
+        )
+
+
+def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
+    """The longest sequence that model and KV cache allow.
+
+    Raises ConfigError when the configuration asks for more.
+    """
+    room = info.num_blocks * info.block_size
+    wanted = config.max_model_len
+    if wanted is None:
+        return min(info.max_model_len, room)
+    if wanted > info.max_model_len:
+        raise ConfigError(
+            f"--max-model-len is {wanted} and the model was made for {info.max_model_len} tokens"
+        )
+    if wanted > room:
+        raise ConfigError(
+            f"--max-model-len is {wanted} and the KV cache holds {room} tokens ({info.num_blocks} blocks of "
+            f"{info.block_size}); lower it, or give the cache more memory"
+        )
+    return wanted
+
+
+def make_core(config: EngineConfig, parts: EngineParts, max_model_len: int) -> EngineCore:
+    """The state machine for these parts."""
+    info = parts.executor.info
+    token_budget = config.token_budget(info.device)
+    return EngineCore(
+        num_blocks=info.num_blocks,
+        block_size=info.block_size,
+        num_host_blocks=info.num_host_blocks,
+        max_model_len=max_model_len,
+        limits=StepLimits(
+            max_num_seqs=min(config.max_num_seqs, token_budget),
+            max_num_batched_tokens=token_budget,
+            long_prefill_token_threshold=config.long_prefill_token_threshold,
+            watermark_blocks=int(config.watermark * info.num_blocks),
+            enable_prefix_caching=config.enable_prefix_caching,
+        ),
+        plugins=parts.plugins,
+        max_num_queued_reqs=config.max_num_queued_reqs,
+        max_inflight=2 if config.async_scheduling else 1,
+        speculation=parts.plugins.speculation_limits,
+    )

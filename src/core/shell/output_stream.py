@@ -1,0 +1,190 @@
+"""From accepted tokens to what the caller reads: text, stop strings, and one bounded stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from ..engine.engine_core import RequestUpdate
+from ..engine.request import Request
+from ..errors import RequestFailedError
+from ..interfaces import Detokenizer
+from ..outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
+from ..plan import TokenLogprobs
+from ..sampling_params import OutputKind, SamplingParams
+from .stop_strings import StopStringMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class StopFound:
+    """A stop string ended a completion after `num_tokens` generated tokens."""
+
+    num_tokens: int
+    stop_string: str
+
+
+class Completion:
+    """One of a request's completions: its tokens, its text, and what of them was not read yet."""
+
+    def __init__(self, index: int, params: SamplingParams, detokenizer: Detokenizer) -> None:
+        self.index = index
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: str | int | None = None
+        self.has_news = False
+        self._params = params
+        self._detokenizer = detokenizer
+        self._matcher = (
+            StopStringMatcher(params.stop, params.include_stop_str_in_output)
+            if params.stop
+            else None
+        )
+        self._num_tokens = 0
+        self._text = ""
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+
+    def apply(self, update: RequestUpdate) -> StopFound | None:
+        """Take in an update; a StopFound means that the engine must be told to end the request."""
+        if self.finish_reason is not None:
+            return None
+        self.has_news = True
+        ended_by_token = update.finish_reason is FinishReason.STOP and bool(update.token_ids)
+        for i, token_id in enumerate(update.token_ids):
+            self._num_tokens += 1
+            self._token_ids.append(token_id)
+            if update.logprobs:
+                self._logprobs.append(update.logprobs[i])
+            is_stop_token = ended_by_token and i == len(update.token_ids) - 1
+            if is_stop_token and not self._params.include_stop_str_in_output:
+                continue
+            found = self._add_text(self._detokenizer.add((token_id,)))
+            if found is not None:
+                return found
+        if update.finish_reason is not None:
+            self._finish(update.finish_reason, update.stop_reason)
+        return None
+
+    def _add_text(self, text: str) -> StopFound | None:
+        if self._matcher is None or self._num_tokens < self._params.min_tokens:
+            self._text += text
+            return None
+        safe, stop = self._matcher.feed(text)
+        self._text += safe
+        if stop is None:
+            return None
+        self.finish_reason = FinishReason.STOP
+        self.stop_reason = stop
+        return StopFound(self._num_tokens, stop)
+
+    def _finish(self, reason: FinishReason, stop_reason: str | int | None) -> None:
+        if self._add_text(self._detokenizer.finish()) is not None:
+            return
+        if self._matcher is not None:
+            self._text += self._matcher.flush()
+        self.finish_reason = reason
+        self.stop_reason = stop_reason
+
+    def take(self, *, keep: bool) -> CompletionOutput:
+        """What there is now; with `keep` it stays, and the next output will hold all again."""
+        output = CompletionOutput(
+            index=self.index,
+            text=self._text,
+            token_ids=tuple(self._token_ids),
+            logprobs=None if self._params.logprobs is None else tuple(self._logprobs),
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+        self.has_news = False
+        if not keep:
+            self._text = ""
+            self._token_ids.clear()
+            self._logprobs.clear()
+        return output
+
+
+class OutputStream:
+    """The RequestStream of one request. A slow reader gets several steps' tokens at once, so that
+    what is buffered never exceeds what the request may generate."""
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        prompt: str | None,
+        requests: Sequence[Request],
+        completions: Sequence[Completion],
+        abort: Callable[[str], None],
+    ) -> None:
+        self.request_id = request_id
+        self.prompt = prompt
+        self.prompt_token_ids = requests[0].prompt_token_ids
+        self.requests = tuple(requests)
+        self.completions = tuple(completions)
+        self._output_kind = requests[0].sampling_params.output_kind
+        self._abort = abort
+        self._error: str | None = None
+        self._is_exhausted = False
+        self._news = asyncio.Event()
+
+    @property
+    def is_finished(self) -> bool:
+        """True when every completion has ended, read or not."""
+        return self._error is not None or all(c.finish_reason is not None for c in self.completions)
+
+    def fail(self, message: str) -> None:
+        """End the stream with RequestFailedError."""
+        self._error = message
+        self._news.set()
+
+    def wake(self) -> None:
+        """Let the reader see what came; called once per step."""
+        if self._output_kind is not OutputKind.FINAL or self.is_finished:
+            self._news.set()
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self._is_exhausted:
+            raise StopAsyncIteration
+        await self._news.wait()
+        self._news.clear()
+        if self._error is not None:
+            self._is_exhausted = True
+            raise RequestFailedError(self._error)
+        self._is_exhausted = self.is_finished
+        return self._take()
+
+    async def aclose(self) -> None:
+        """Stop reading; aborts the request if it has not ended."""
+        self._is_exhausted = True
+        self._news.set()
+        if not self.is_finished:
+            self._abort(self.request_id)
+
+    def _take(self) -> RequestOutput:
+        keep = self._output_kind is not OutputKind.DELTA
+        everything = self._output_kind is OutputKind.FINAL
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=tuple(c.take(keep=keep) for c in self.completions if everything or c.has_news),
+            finished=self._is_exhausted,
+            num_cached_tokens=self.requests[0].num_cached_tokens,
+            metrics=self._metrics(),
+        )
+
+    def _metrics(self) -> RequestMetrics:
+        """Times of the first completion, as the others share its prompt; counts of all."""
+        request = self.requests[0]
+        return RequestMetrics(
+            arrival_time=request.arrival_time,
+            first_scheduled_time=request.first_scheduled_time,
+            first_token_time=request.first_token_time,
+            last_token_time=request.last_token_time,
+            num_preemptions=sum(r.num_preemptions for r in self.requests),
+            num_draft_tokens=sum(r.num_draft_tokens for r in self.requests),
+            num_accepted_tokens=sum(r.num_accepted_tokens for r in self.requests),
+        )

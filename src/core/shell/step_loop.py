@@ -1,0 +1,214 @@
+"""The engine loop: plan, run on the device thread, commit; deliver while the next step runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ..engine.engine_core import EngineCore, RequestUpdate
+from ..engine.request import Request
+from ..errors import DeviceError
+from ..interfaces import Executor
+from ..log import get_logger
+from ..outputs import FinishReason
+from ..plan import StepPlan, StepResult
+from .output_stream import Completion, OutputStream
+
+log = get_logger("engine")
+
+RETRY_SECONDS = 0.05
+"""How soon a plan is asked for again when there is work that could not be planned."""
+
+
+class StepLoop:
+    """Drives one EngineCore and its executor, and brings what comes out to the streams."""
+
+    def __init__(self, core: EngineCore, executor: Executor, device: ThreadPoolExecutor) -> None:
+        self.core = core
+        self.death: str | None = None
+        """Why the engine cannot compute any more."""
+        self._executor = executor
+        self._device = device
+        self._open: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
+        self._streams: dict[str, OutputStream] = {}
+        self._members: dict[str, tuple[OutputStream, Completion]] = {}
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_stopping = False
+        self._last_progress = time.monotonic()
+
+    # For the shell
+
+    def add(self, requests: Sequence[Request], stream: OutputStream) -> None:
+        """Queue a request; raises what EngineCore.add raises, and then holds nothing."""
+        if not self.core.has_work:
+            self._last_progress = time.monotonic()
+        self.core.add(requests, time.monotonic())
+        self._streams[stream.request_id] = stream
+        for request, completion in zip(requests, stream.completions, strict=True):
+            self._members[request.request_id] = stream, completion
+        self._idle.clear()
+        self._wake.set()
+
+    def abort(self, request_id: str) -> None:
+        """End a request early; its stream ends at once, its blocks are freed when the step ends."""
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        for request in stream.requests:
+            self.core.abort(request.request_id, time.monotonic())
+        self._deliver(self.core.take_updates())
+
+    def abort_all(self) -> None:
+        """End every request."""
+        for request_id in list(self._streams):
+            self.abort(request_id)
+
+    async def wait_idle(self) -> None:
+        """Return once no request is left."""
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Let `run` return after the open steps."""
+        self._is_stopping = True
+        self._wake.set()
+
+    @property
+    def stalled_for(self) -> float:
+        """Seconds since the last completed step while there was work."""
+        return time.monotonic() - self._last_progress if self.core.has_work else 0.0
+
+    # The loop
+
+    async def run(self) -> None:
+        """Serve until `stop`. An exception of the engine itself ends all requests, and the loop."""
+        try:
+            while not self._is_stopping or self._open:
+                await self._turn()
+        except Exception as error:
+            log.exception("engine_died")
+            self._die(f"the engine failed: {type(error).__name__}")
+
+    async def _turn(self) -> None:
+        self._launch()
+        self._deliver(self.core.take_updates())
+        if self._open:
+            await self._finish_oldest()
+        else:
+            await self._sleep()
+
+    def _launch(self) -> None:
+        """Open as many plans as may be open; the device runs them in order."""
+        loop = asyncio.get_running_loop()
+        while self._may_launch() and (plan := self.core.plan(time.monotonic())) is not None:
+            self._open.append((plan, loop.run_in_executor(self._device, self._executor.run, plan)))
+
+    def _may_launch(self) -> bool:
+        """One step ahead of the device only where that step is short: a request that comes now
+        waits for all open ones, so a long prompt in them would be paid for twice."""
+        if self._is_stopping or self.death is not None:
+            return False
+        return all(grant.num_tokens == 1 for plan, _ in self._open for grant in plan.grants)
+
+    async def _finish_oldest(self) -> None:
+        """Commit the oldest open step, plan the next, only then deliver: the device never waits."""
+        plan, future = self._open.popleft()
+        try:
+            result = await future
+        except DeviceError as error:
+            updates = self.core.fail(plan, "the device failed", time.monotonic())
+            self._deliver(updates)
+            self._die(str(error))
+            return
+        except Exception:
+            log.exception("step_failed", step_id=plan.step_id, num_requests=len(plan.grants))
+            updates = self.core.fail(
+                plan, "the step that computed this request failed", time.monotonic()
+            )
+        else:
+            updates = self.core.commit(plan, result, time.monotonic())
+        self._last_progress = time.monotonic()
+        self._launch()
+        self._deliver(updates)
+
+    async def _sleep(self) -> None:
+        now = time.monotonic()
+        if not self.core.has_work:
+            self._rest()
+        self._wake.clear()
+        if self._is_stopping:
+            return
+        timeout = None
+        if self.core.has_work and self.death is None:
+            timeout = (
+                RETRY_SECONDS if self.core.wake_at is None else max(0.0, self.core.wake_at - now)
+            )
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout)
+        except TimeoutError:
+            return
+
+    def _rest(self) -> None:
+        if self.core.pool.num_held:
+            log.error("kv_blocks_leaked", num_blocks=self.core.pool.num_held)
+        self._idle.set()
+
+    def _die(self, reason: str) -> None:
+        """Fail every request; nothing is computed from now on."""
+        if self.death is not None:
+            return  # an open step failed after another one
+        log.error("engine_stopped", reason=reason)
+        self.death = reason
+        for request_id, stream in list(self._streams.items()):
+            stream.fail("the engine stopped")
+            self.abort(request_id)
+        self._streams.clear()
+        self._members.clear()
+        self._idle.set()
+
+    # Outputs
+
+    def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
+        """Turn accepted tokens into text, and wake each reader once."""
+        touched: dict[str, OutputStream] = {}
+        for update in updates:
+            member = self._members.get(update.request_id)
+            if member is not None:
+                self._apply(update, *member)
+                touched[member[0].request_id] = member[0]
+        for stream in touched.values():
+            stream.wake()
+            if stream.is_finished:
+                self._streams.pop(stream.request_id, None)
+
+    def _apply(self, update: RequestUpdate, stream: OutputStream, completion: Completion) -> None:
+        if update.error is not None:
+            self._fail(stream, update.error)
+            return
+        try:
+            found = completion.apply(update)
+        except Exception:
+            log.exception("detokenize_failed", request_id=update.request_id)
+            self._fail(stream, "the text of this request could not be decoded")
+            return
+        if found is not None:
+            self.core.finish(
+                update.request_id,
+                FinishReason.STOP,
+                time.monotonic(),
+                num_tokens=found.num_tokens,
+                stop_reason=found.stop_string,
+            )
+        if completion.finish_reason is not None:
+            del self._members[update.request_id]
+
+    def _fail(self, stream: OutputStream, message: str) -> None:
+        """End one caller's request with an error, its siblings included."""
+        stream.fail(message)
+        for request in stream.requests:
+            self._members.pop(request.request_id, None)
+            self.core.abort(request.request_id, time.monotonic())

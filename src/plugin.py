@@ -1,0 +1,77 @@
+"""What policy plugins import: hooks, views, events and the registry. It imports no torch.
+
+Plugins that compute with tensors find the rest in `tokenmill.compute`.
+"""
+
+from __future__ import annotations
+
+from .core.contract.client import EngineClient, Load
+from .core.contract.events import (
+    Admitted,
+    Finished,
+    FinishedRequest,
+    Planned,
+    PluginFailed,
+    Preempted,
+    Started,
+    StepDone,
+    Stopping,
+)
+from .core.contract.fallback import decode_first, last_come
+from .core.contract.hookspecs import HOOK_API, hookimpl
+from .core.contract.policy import (
+    PreemptionCandidate,
+    Refusal,
+    RequestView,
+    SchedulingPolicy,
+    StepView,
+    Victim,
+)
+from .core.contract.registry import PluginContext, Registry
+from .core.contract.speculation import (
+    Draft,
+    DraftModel,
+    ProposalBatch,
+    ProposalRequest,
+    SpeculationSupport,
+    Speculator,
+)
+from .core.errors import ConfigError, PluginError
+from .core.log import get_logger
+from .core.outputs import FinishReason
+
+__all__ = [
+    "HOOK_API",
+    "Admitted",
+    "ConfigError",
+    "Draft",
+    "DraftModel",
+    "EngineClient",
+    "FinishReason",
+    "Finished",
+    "FinishedRequest",
+    "Load",
+    "Planned",
+    "PluginContext",
+    "PluginError",
+    "PluginFailed",
+    "Preempted",
+    "PreemptionCandidate",
+    "ProposalBatch",
+    "ProposalRequest",
+    "Refusal",
+    "Registry",
+    "RequestView",
+    "SchedulingPolicy",
+    "SpeculationSupport",
+    "Speculator",
+    "Started",
+    "StepDone",
+    "StepView",
+    "Stopping",
+    "Victim",
+    "decode_first",
+    "get_logger",
+    "hookimpl",
+    "last_come",
+]

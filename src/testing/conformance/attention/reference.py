@@ -1,0 +1,71 @@
+"""What attention means: computed in float64, one sequence at a time, with nothing clever about it.
+
+Shape suffixes: q queries of a sequence, l keys of a sequence, h query heads, k KV heads, g query
+heads per KV head, d head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from ....backends.attention.base import AttentionSpec
+
+TOLERANCES: Mapping[torch.dtype, float] = {
+    torch.float32: 1e-4,
+    torch.float16: 4e-3,
+    torch.bfloat16: 2e-2,
+}
+"""How far a result may be off, relative and absolute, where values are of the order of 1. Wide
+enough for sums in any order and weights in the precision itself, too narrow for TF32 in place of
+float32, far below what a single wrong key makes."""
+
+_MAX_SCORES = 1 << 24
+"""Scores of all heads that are held at a time: bounds the memory."""
+
+
+def reference_attention(
+    spec: AttentionSpec, q_qhd: torch.Tensor, k_lkd: torch.Tensor, v_lkd: torch.Tensor
+) -> torch.Tensor:
+    """Attention of one sequence's last q tokens over all its keys: float64 [q, h, d].
+
+    The last query sees the last key (bottom-right aligned); of the spec's `sliding_window` tokens
+    the query itself is one; scores are capped after scaling, as in Gemma 2.
+    """
+    num_queries, num_keys = q_qhd.shape[0], k_lkd.shape[0]
+    tile = max(1, _MAX_SCORES // (q_qhd.shape[1] * num_keys))
+    k_kld, v_kld = (x.double().transpose(0, 1) for x in (k_lkd, v_lkd))
+    positions_q = torch.arange(num_keys - num_queries, num_keys, device=q_qhd.device)
+    rows = [
+        _attend(spec, q_qhd[start : start + tile], positions_q[start : start + tile], k_kld, v_kld)
+        for start in range(0, num_queries, tile)
+    ]
+    return torch.cat(rows) if rows else q_qhd.double()
+
+
+def _attend(
+    spec: AttentionSpec,
+    q_qhd: torch.Tensor,
+    positions_q: torch.Tensor,
+    k_kld: torch.Tensor,
+    v_kld: torch.Tensor,
+) -> torch.Tensor:
+    q_qkgd = q_qhd.double().view(len(q_qhd), k_kld.shape[0], -1, q_qhd.shape[2])
+    scores_kgql = torch.einsum("qkgd,kld->kgql", q_qkgd, k_kld) * spec.scale
+    if spec.logits_soft_cap is not None:
+        scores_kgql = spec.logits_soft_cap * torch.tanh(scores_kgql / spec.logits_soft_cap)
+    hidden_ql = ~_visible(spec, positions_q, k_kld.shape[1])
+    weights_kgql = scores_kgql.masked_fill(hidden_ql, -torch.inf).softmax(dim=-1)
+    return torch.einsum("kgql,kld->qkgd", weights_kgql, v_kld).flatten(1, 2)
+
+
+def _visible(spec: AttentionSpec, positions_q: torch.Tensor, num_keys: int) -> torch.Tensor:
+    """Which keys each query sees: bool [q, l]."""
+    keys_l = torch.arange(num_keys, device=positions_q.device)
+    visible_ql = keys_l <= positions_q[:, None]
+    if spec.sliding_window is not None:
+        visible_ql &= keys_l > positions_q[:, None] - spec.sliding_window
+    return visible_ql

@@ -1,0 +1,168 @@
+"""A real engine on the simulated executor, driven turn by turn, and the record of what it did."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ....core.contract.speculation import SpeculationLimits
+from ....core.engine.blocks import hash_root
+from ....core.engine.engine_core import EngineCore, RequestUpdate
+from ....core.engine.request import Request
+from ....core.engine.step import StepLimits
+from ....core.host.plugin_host import PluginHost
+from ....core.host.proposal_hook import ProposalHook
+from ....core.outputs import FinishReason
+from ....core.plan import StepPlan
+from ....core.sampling_params import SamplingParams
+from ...simulated.executor import SimulatedExecutor, expected_tokens
+from ..hosting import FailureWatch, fresh, load_host
+from .simulated_hidden import hidden_states_given
+from .simulated_support import SimulatedSupport
+from .workload import EngineShape, Job
+
+TURN_SECONDS = 0.05
+"""By how much the engine's clock goes on from one turn to the next."""
+
+
+class EngineBench:
+    """An engine with the provider under test; a turn plans all that it can, commits one step."""
+
+    def __init__(self, kind: str, given: object, shape: EngineShape, *watchers: object) -> None:
+        self.failures = FailureWatch()
+        self.provider = fresh(given)
+        plugins = load_host(kind, self.provider, self.failures, *watchers)
+        speculator = plugins.speculator if kind == "speculative_method" else None
+        if speculator is not None:
+            speculator.prepare(SimulatedSupport(shape.vocab_size, shape.num_speculative_tokens))
+        self.core = _make_core(shape, plugins, speculator)
+        self._vocab_size = shape.vocab_size
+        self.now = 0.0
+        self.jobs: dict[str, Job] = {}
+        """What was asked for, out of reach of the plugin."""
+        self.tokens: dict[str, list[int]] = {}
+        self.reasons: dict[str, FinishReason] = {}
+        self.plans: list[StepPlan] = []
+        self.most_running = 0
+        """Most requests that ran at the same time."""
+        self._executor = SimulatedExecutor(
+            num_blocks=shape.num_blocks,
+            block_size=shape.block_size,
+            num_host_blocks=shape.num_host_blocks,
+            vocab_size=shape.vocab_size,
+            propose=None if speculator is None else hidden_states_given(speculator),
+        )
+        self._open: deque[StepPlan] = deque()
+
+    @property
+    def num_held_blocks(self) -> tuple[int, int]:
+        """Blocks in use, on the device and in host memory."""
+        return self.core.pool.num_held, self.core.host_pool.num_held
+
+    def add(self, job: Job, *, priority: int = 0) -> Request:
+        """Queue a request."""
+        request_id = f"request-{len(self.jobs)}"
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=job.prompt,
+            sampling_params=SamplingParams(),
+            max_tokens=job.max_tokens,
+            arrival_time=self.now,
+            seed=_seed(request_id),
+            priority=priority,
+            cache_root=hash_root("conformance"),
+        )
+        self.core.add([request], self.now)
+        self.jobs[request_id] = job
+        self.tokens[request_id] = []
+        return request
+
+    def plan(self) -> list[StepPlan]:
+        """Let time go on and plan until no more plans may be open; returns the new ones."""
+        self.now += TURN_SECONDS
+        planned = []
+        while (plan := self.core.plan(self.now)) is not None:
+            planned.append(plan)
+            self.most_running = max(self.most_running, self.core.num_running)
+        self._open += planned
+        self.plans += planned
+        return planned
+
+    def turn(self) -> list[StepPlan]:
+        """Plan, then run and commit the oldest plan; returns what was planned."""
+        planned = self.plan()
+        if self._open:
+            self._commit()
+        self._note(self.core.take_updates())
+        return planned
+
+    def run(self, jobs: Sequence[Job], *, turns: int) -> None:
+        """Serve these requests as they arrive, until all have ended or the turns are over."""
+        coming = deque(jobs)
+        for turn in range(turns):
+            while coming and coming[0].at <= turn:
+                self.add(coming.popleft())
+            if not coming and not self.core.has_work:
+                return
+            self.turn()
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests early; those that have ended already are left alone."""
+        for request_id in request_ids:
+            self.core.abort(request_id, self.now)
+        self._note(self.core.take_updates())
+
+    def settle(self) -> None:
+        """Commit the open plans, without planning anything."""
+        while self._open:
+            self._commit()
+
+    def expected(self, request_id: str) -> list[int]:
+        """The tokens that a request must have got, as far as it has come."""
+        job = self.jobs[request_id]
+        is_whole = self.reasons.get(request_id) is FinishReason.LENGTH
+        length = job.max_tokens if is_whole else len(self.tokens[request_id])
+        return expected_tokens(job.prompt, length, _seed(request_id), self._vocab_size)
+
+    def _commit(self) -> None:
+        plan = self._open.popleft()
+        self._note(self.core.commit(plan, self._executor.run(plan), self.now))
+
+    def _note(self, updates: Sequence[RequestUpdate]) -> None:
+        for update in updates:
+            self.tokens[update.request_id] += update.token_ids
+            if update.finish_reason is not None:
+                self.reasons[update.request_id] = update.finish_reason
+
+
+def _make_core(
+    shape: EngineShape, plugins: PluginHost, speculator: ProposalHook | None
+) -> EngineCore:
+    return EngineCore(
+        num_blocks=shape.num_blocks,
+        block_size=shape.block_size,
+        num_host_blocks=shape.num_host_blocks,
+        max_model_len=2**20,
+        limits=StepLimits(
+            max_num_seqs=shape.max_num_seqs,
+            max_num_batched_tokens=shape.max_num_batched_tokens,
+            long_prefill_token_threshold=0,
+            watermark_blocks=0,
+            enable_prefix_caching=True,
+        ),
+        plugins=plugins,
+        max_num_queued_reqs=2**20,
+        max_inflight=shape.max_inflight,
+        speculation=None if speculator is None else _always(speculator.limits, shape),
+    )
+
+
+def _always(limits: SpeculationLimits, shape: EngineShape) -> SpeculationLimits:
+    """Drafts in every step: what a simulated step costs says nothing."""
+    number = shape.num_speculative_tokens
+    return replace(limits, num_speculative_tokens=number, is_adaptive=False)
+
+
+def _seed(request_id: str) -> int:
+    return int(request_id.rpartition("-")[2])

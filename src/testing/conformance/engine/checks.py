@@ -1,0 +1,163 @@
+"""What holds in every engine, whichever policy decides: checks that several suites share.
+
+`kind` is the registry's kind of the provider under test, `given` what the fixture gave: an object,
+or a factory of one. Every check raises AssertionError with what was wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import Counter
+
+from ....core.outputs import FinishReason
+from .bench import TURN_SECONDS, EngineBench
+from .workload import EngineShape, Job, random_job, random_jobs
+
+_TURNS = 1000
+"""Several times what the built-in policies need for the random workload."""
+_CROWDED = (
+    EngineShape(name="few-seats", max_num_seqs=4, num_blocks=1024),
+    EngineShape(name="small-budget", max_num_seqs=4, max_num_batched_tokens=8, num_blocks=1024),
+)
+
+
+def check_tokens(kind: str, given: object, shape: EngineShape) -> None:
+    """Every request gets exactly the tokens that it would have got alone."""
+    bench = serve(kind, given, shape)
+    for request_id, tokens in bench.tokens.items():
+        assert tokens == bench.expected(request_id), (
+            f"{request_id} got {tokens}, not {bench.expected(request_id)}: "
+            "does the plugin change a request?"
+        )
+
+
+def check_everyone_finishes(kind: str, given: object, shape: EngineShape) -> None:
+    """Every request that arrives ends, with all of its tokens."""
+    bench = serve(kind, given, shape)
+    stuck = [r for r in bench.jobs if bench.reasons.get(r) is not FinishReason.LENGTH]
+    assert not stuck, (
+        f"{len(stuck)} of {len(bench.jobs)} requests had not ended after {_TURNS} turns: "
+        f"{', '.join(stuck)}"
+    )
+
+
+def check_decides_itself(kind: str, given: object, shape: EngineShape, hook: str) -> None:
+    """No decision of this hook had to be made by the built-in policy instead."""
+    failures = serve(kind, given, shape).failures.describe(hook)
+    assert not failures, f"the built-in policy had to decide:\n{failures}"
+
+
+def check_limits(kind: str, given: object, shape: EngineShape) -> None:
+    """No plan exceeds the token budget or the sequence limit, or computes a request twice."""
+    bench = serve(kind, given, shape)
+    assert bench.most_running <= shape.max_num_seqs, (
+        f"{bench.most_running} requests ran at once, the limit is {shape.max_num_seqs}"
+    )
+    for plan in bench.plans:
+        assert plan.num_tokens <= shape.max_num_batched_tokens, (
+            f"step {plan.step_id} computes {plan.num_tokens} tokens, the budget is "
+            f"{shape.max_num_batched_tokens}"
+        )
+        [(request_id, count)] = Counter(g.request_id for g in plan.grants).most_common(1)
+        assert count == 1, f"step {plan.step_id} grants {request_id} {count} times"
+
+
+def check_determinism(kind: str, given: object, shape: EngineShape) -> None:
+    """The same requests, the same plans: nothing depends on chance, addresses or a wall clock."""
+    first, second = (serve(kind, given, shape).plans for _ in range(2))
+    for one, other in zip(first, second, strict=False):
+        assert one == other, (
+            f"step {one.step_id} was {one} and then, for the same requests, {other}"
+        )
+    assert len(first) == len(second), f"{len(first)} steps, and then {len(second)}"
+
+
+def check_aborts(kind: str, given: object, shape: EngineShape) -> None:
+    """Whenever requests are aborted, open plans or not, every block comes back."""
+    jobs = random_jobs(num_jobs=6)
+    bench = EngineBench(kind, given, shape)
+    for turns in range(jobs[-1].at + 12):
+        bench.run(jobs, turns=turns)
+        bench.abort(list(bench.jobs)[::2])
+        bench.turn()
+        bench.abort(bench.jobs)
+        bench.settle()
+        assert bench.num_held_blocks == (0, 0), (
+            f"all requests were aborted after {turns} turns and {bench.num_held_blocks[0]} blocks "
+            f"and {bench.num_held_blocks[1]} host blocks are still held"
+        )
+        bench.core.check()
+
+
+def check_blocks_come_back(kind: str, given: object, shape: EngineShape) -> None:
+    """Once every request has ended by itself, no block is held, here or in host memory."""
+    bench = serve(kind, given, shape)
+    if not bench.core.has_work:
+        assert bench.num_held_blocks == (0, 0), (
+            f"all requests ended and {bench.num_held_blocks[0]} blocks and "
+            f"{bench.num_held_blocks[1]} host blocks are still held"
+        )
+
+
+def check_nobody_starves(kind: str, given: object, bound: int) -> None:
+    """In an engine that is always full nobody waits more than `bound` turns for a token."""
+    rng = random.Random(1)
+    short = [random_job(rng, 6, 3) for _ in range(50)]
+    long = [random_job(rng, 96, 24) for _ in range(50)]
+    for shape in _CROWDED:
+        for name, odd, crowd in (("long", long[0], short), ("short", short[0], long)):
+            waited, request_id = _longest_wait(kind, given, shape, odd, crowd, bound)
+            who = f"the {name} one" if request_id == "request-0" else "one of the many"
+            assert waited <= bound, (
+                f"with {shape} and one {name} request among many others, {who} waited for more "
+                f"than {bound} turns ({bound * TURN_SECONDS:g} s of the engine's clock)"
+            )
+
+
+def measure_plan_time(kind: str, given: object, num_requests: int) -> float:
+    """Seconds that `plan` takes with so many requests, half of them running; the median."""
+    shape = EngineShape(
+        name="large",
+        num_blocks=num_requests * 2,
+        block_size=16,
+        max_num_seqs=num_requests,
+        max_num_batched_tokens=num_requests // 2,
+    )
+    bench = EngineBench(kind, given, shape)
+    for _ in range(num_requests):
+        bench.add(Job(prompt=(1,), max_tokens=16))
+    seconds = []
+    for _ in range(6):
+        bench.settle()
+        started = time.perf_counter()
+        bench.plan()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:])
+
+
+def serve(kind: str, given: object, shape: EngineShape, *watchers: object) -> EngineBench:
+    """An engine that has served the random workload."""
+    bench = EngineBench(kind, given, shape, *watchers)
+    bench.run(random_jobs(num_jobs=40), turns=_TURNS)
+    return bench
+
+
+def _longest_wait(
+    kind: str, given: object, shape: EngineShape, odd: Job, crowd: list[Job], bound: int
+) -> tuple[int, str]:
+    """Most turns that a request waited, and which; stops when that exceeds the bound."""
+    bench = EngineBench(kind, given, shape)
+    served = {bench.add(odd).request_id: 0}
+    for turn in range(bound + 10):
+        while bench.core.num_waiting < 8:
+            served[bench.add(crowd[len(served) % len(crowd)]).request_id] = turn
+        for plan in bench.turn():
+            served.update((grant.request_id, turn) for grant in plan.grants)
+        for request_id in bench.reasons:
+            served.pop(request_id, None)
+        longest = min(served, key=served.__getitem__)
+        if turn - served[longest] > bound:
+            break
+    return turn - served[longest], longest

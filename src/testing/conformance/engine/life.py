@@ -1,0 +1,48 @@
+"""A short life of a whole engine, asyncio shell included, on the simulated executor."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ....core.config import EngineConfig
+from ....core.host.plugin_host import PluginHost
+from ....core.interfaces import Progress
+from ....core.sampling_params import SamplingParams
+from ....core.shell.async_engine import AsyncEngine, EngineParts
+from ...simulated.executor import SimulatedExecutor
+from ...toy_tokenizer import ToyTokenizer
+
+_TIMEOUT = 30.0
+
+
+async def live_through(plugins: PluginHost) -> None:
+    """Start, serve requests in too little memory, abort one, read the metrics, drain, close.
+
+    Raises PluginError if a plugin's lifespan cannot be entered, TimeoutError if it hangs.
+    """
+    async with asyncio.timeout(_TIMEOUT):
+        async with AsyncEngine(EngineConfig(max_num_seqs=4), _Parts(plugins)) as engine:
+            await asyncio.gather(*(_serve(engine, f"prompt number {i}") for i in range(6)))
+            async for _ in engine.generate("given up at once", SamplingParams(max_tokens=20)):
+                break
+            engine.render_metrics()
+            await engine.drain()
+
+
+async def _serve(engine: AsyncEngine, prompt: str) -> None:
+    async for _ in engine.generate(prompt, SamplingParams(max_tokens=16)):
+        pass
+
+
+class _Parts:
+    """Builds the parts of the engine around plugins that are loaded already."""
+
+    def __init__(self, plugins: PluginHost) -> None:
+        self._plugins = plugins
+
+    def __call__(self, config: EngineConfig, progress: Progress) -> EngineParts:
+        return EngineParts(
+            executor=SimulatedExecutor(num_blocks=12, block_size=4),
+            tokenizer=ToyTokenizer(),
+            plugins=self._plugins,
+        )

@@ -1,0 +1,129 @@
+"""Lives of requests as a speculator sees them: calls of `propose`, the same in every run.
+
+The texts repeat themselves, so that there is something to guess, and do not depend on the answers,
+so that the same calls can be put to several speculators.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ....core.contract.speculation import ProposalBatch, ProposalRequest
+from ....core.sampling_params import SamplingParams
+from .workload import VOCAB_SIZE
+
+MAX_DRAFT_TOKENS = 8
+_TOKENS = (0, 1, 2, 3, 5, 8, 250, VOCAB_SIZE - 2, VOCAB_SIZE - 1)
+
+
+@dataclass(slots=True)
+class _Life:
+    text: tuple[int, ...]
+    num_prompt_tokens: int
+    num_known: int = field(init=False)
+    is_away: bool = False
+    """Preempted: it ended for the speculator, and will start again."""
+
+    def __post_init__(self) -> None:
+        self.num_known = self.num_prompt_tokens
+
+
+def random_calls(num_calls: int = 120, *, seed: int = 1) -> list[ProposalBatch]:
+    """Requests that come, pause, are preempted, come back, end, and whose ids are given again."""
+    rng = random.Random(seed)
+    lives: dict[str, _Life] = {}
+    calls = []
+    for _ in range(num_calls):
+        ended, started = _come_and_go(rng, lives)
+        here = [request_id for request_id, life in lives.items() if not life.is_away]
+        asked = [request_id for request_id in here if rng.random() < 0.8]
+        rng.shuffle(asked)
+        for request_id in here:
+            life = lives[request_id]
+            life.num_known = min(life.num_known + rng.choice((1, 1, 2, 5)), len(life.text))
+        calls.append(
+            ProposalBatch(
+                requests=tuple(_ask(rng, request_id, lives[request_id]) for request_id in asked),
+                ended=tuple(ended),
+                started=tuple(started),
+                token_budget=rng.choice((0, 16, 256)),
+            )
+        )
+    return calls
+
+
+def one_life(request_id: str, seed: int, *, num_calls: int = 12) -> list[ProposalBatch]:
+    """A single request, from its start; its end is left to the caller."""
+    rng = random.Random(seed)
+    life = _new_life(rng)
+    calls = []
+    for i in range(num_calls):
+        life.num_known = min(life.num_known + rng.randint(1, 4), len(life.text))
+        request = _ask(rng, request_id, life)
+        calls.append(ProposalBatch(requests=(request,), started=() if i else (request_id,)))
+    return calls
+
+
+def end_of(*request_ids: str) -> ProposalBatch:
+    """A call that asks for nothing, and says who ended."""
+    return ProposalBatch(requests=(), ended=request_ids)
+
+
+def only(request_id: str, calls: Sequence[ProposalBatch]) -> list[ProposalBatch]:
+    """The same calls as if this request had been alone."""
+    return [
+        replace(
+            call,
+            requests=tuple(r for r in call.requests if r.request_id == request_id),
+            ended=tuple(i for i in call.ended if i == request_id),
+            started=tuple(i for i in call.started if i == request_id),
+        )
+        for call in calls
+    ]
+
+
+def _come_and_go(rng: random.Random, lives: dict[str, _Life]) -> tuple[list[str], list[str]]:
+    """Who ended and who started; an id may be in both."""
+    ended, started = [], []
+    for request_id, life in list(lives.items()):
+        if life.is_away:
+            if rng.random() < 0.4:
+                life.is_away = False
+                started.append(request_id)
+        elif life.num_known == len(life.text) or rng.random() < 0.03:
+            ended.append(request_id)
+            del lives[request_id]
+        elif rng.random() < 0.06:
+            ended.append(request_id)
+            life.is_away = rng.random() < 0.7
+            started += [] if life.is_away else [request_id]  # preempted, and back at once
+    while len(lives) < 5 and rng.random() < 0.5:
+        request_id = next(name for i in range(6) if (name := f"life-{i}") not in lives)
+        lives[request_id] = _new_life(rng)
+        started.append(request_id)
+    return ended, started
+
+
+def _new_life(rng: random.Random) -> _Life:
+    """Phrases that come again and again, and now and then something new."""
+    phrases = [_phrase(rng) for _ in range(4)]
+    text: list[int] = []
+    while len(text) < 90:
+        text += rng.choice(phrases) if rng.random() < 0.8 else _phrase(rng)
+    return _Life(text=tuple(text), num_prompt_tokens=rng.choice((1, 2, 20, 60)))
+
+
+def _phrase(rng: random.Random) -> list[int]:
+    return [rng.choice(_TOKENS) for _ in range(rng.randint(1, 9))]
+
+
+def _ask(rng: random.Random, request_id: str, life: _Life) -> ProposalRequest:
+    return ProposalRequest(
+        request_id=request_id,
+        token_ids=life.text[: life.num_known],
+        num_prompt_tokens=life.num_prompt_tokens,
+        sampling_params=SamplingParams(),
+        max_draft_tokens=rng.randint(1, MAX_DRAFT_TOKENS),
+    )

@@ -1,0 +1,69 @@
+"""Hidden states for speculators that need them, without a model: numbers that follow from the tokens.
+
+Shape suffixes: n rows, e hidden size.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ....core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from ....core.host.proposal_hook import ProposalHook
+
+if TYPE_CHECKING:
+    import torch
+
+HIDDEN_SIZE = 16
+_MOST_ROWS = 3
+_NUM_SEEN = 4
+"""Tokens that a row follows from."""
+
+
+def hidden_states_given(
+    hook: ProposalHook, *, overwritten: bool = True
+) -> Callable[[ProposalBatch], Sequence[Draft]]:
+    """`hook.propose`, with hidden states if the speculator needs them; after each call they are
+    overwritten, as by the executor."""
+    if not hook.needs_hidden_states:
+        return hook.propose
+
+    num_known: dict[str, int] = {}
+
+    def propose(batch: ProposalBatch) -> Sequence[Draft]:
+        for request_id in (*batch.ended, *batch.started):
+            num_known.pop(request_id, None)
+        hidden = []
+        for request in batch.requests:
+            known = len(request.token_ids)
+            before = num_known.get(request.request_id, known - 1)
+            hidden.append(simulated_hidden_states(request.token_ids, known - before))
+            num_known[request.request_id] = known
+        pairs = zip(batch.requests, hidden, strict=True)
+        drafts = hook.propose(replace(batch, requests=[_with(r, h_ne) for r, h_ne in pairs]))
+        for hidden_ne in hidden if overwritten else ():
+            hidden_ne.fill_(float("nan"))
+        return drafts
+
+    return propose
+
+
+def simulated_hidden_states(token_ids: Sequence[int], num_new: int) -> torch.Tensor:
+    """float32 [n, e] of the tokens before the last n, all of the `num_new` ones or fewer: several steps
+    may have brought these."""
+    import torch
+
+    end = len(token_ids)
+    num_rows = max(1, min(num_new, 1 + end % _MOST_ROWS))
+    rows = []
+    for place in range(end - num_rows, end):
+        seen = repr(token_ids[max(0, place - _NUM_SEEN) : place])
+        noise = torch.Generator().manual_seed(zlib.crc32(seen.encode()))
+        rows.append(torch.randn(HIDDEN_SIZE, generator=noise))
+    return torch.stack(rows)
+
+
+def _with(request: ProposalRequest, hidden_ne: torch.Tensor) -> ProposalRequest:
+    return replace(request, hidden_states=hidden_ne)

@@ -1,0 +1,35 @@
+"""What an executor offers a speculator, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....core.contract.speculation import Draft, ProposalBatch
+from .simulated_hidden import HIDDEN_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSupport:
+    """A SpeculationSupport for an engine of this size; whatever path is named, it has a model."""
+
+    vocab_size: int
+    num_speculative_tokens: int
+    hidden_size: int = HIDDEN_SIZE
+
+    def load_draft_model(self, path: Path) -> SimulatedDraftModel:
+        return SimulatedDraftModel()
+
+
+class SimulatedDraftModel:
+    """Guesses the token before the last one, again and again: no model, but within all bounds."""
+
+    has_kv_cache = True
+    needs_hidden_states = False
+
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
+        return [
+            Draft(token_ids=tuple(request.token_ids[-2:])[:1] * request.max_draft_tokens)
+            for request in batch.requests
+        ]

@@ -1,0 +1,47 @@
+"""Engines that verify the drafts of a speculator under test, on tokens that are easy to guess."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....core.outputs import FinishReason
+from .bench import EngineBench
+from .drafting import KIND
+from .workload import SHAPES as OTHER_SHAPES
+from .workload import EngineShape, Job, random_jobs
+
+_VOCAB_SIZE = 3
+"""So few that a guess is often right, and often wrong."""
+SHAPES = tuple(
+    replace(shape, vocab_size=_VOCAB_SIZE, num_speculative_tokens=number)
+    for shape, number in zip(OTHER_SHAPES, (1, 8, 4, 5), strict=True)
+)
+_TURNS = 2000
+
+
+def check_tokens(given: object, shape: EngineShape) -> None:
+    """Every request ends, with exactly the tokens that it would have got without drafts."""
+    bench = serve(given, shape)
+    for request_id, tokens in bench.tokens.items():
+        assert bench.reasons.get(request_id) is FinishReason.LENGTH, f"{request_id} never ended"
+        assert tokens == bench.expected(request_id), (
+            f"{request_id} got {tokens}, not {bench.expected(request_id)}: "
+            "does the plugin change a request?"
+        )
+
+
+def check_answers(given: object, shape: EngineShape) -> None:
+    """Nothing that was answered had to be thrown away."""
+    failures = serve(given, shape).failures.describe("propose")
+    assert not failures, f"drafts were thrown away:\n{failures}"
+
+
+def serve(given: object, shape: EngineShape) -> EngineBench:
+    """An engine that has served the random workload; each request goes on for a while."""
+    bench = EngineBench(KIND, given, shape)
+    bench.run([_guessable(job) for job in random_jobs(num_jobs=30)], turns=_TURNS)
+    return bench
+
+
+def _guessable(job: Job) -> Job:
+    return replace(job, prompt=tuple(token % _VOCAB_SIZE for token in job.prompt))

@@ -1,0 +1,58 @@
+"""Lets the simulated executor ask a real speculator for drafts, as a model's runner does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ...core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from ...core.plan import Grant, StepPlan
+from ...core.sampling_params import SamplingParams
+
+Propose = Callable[[ProposalBatch], Sequence[Draft]]
+
+
+class SimulatedAsking:
+    """Keeps what became of requests until the speculator is asked next."""
+
+    def __init__(self, propose: Propose) -> None:
+        self._propose = propose
+        self._num_prompt_tokens: dict[str, int] = {}
+        self._ended: list[str] = []
+        self._started: list[str] = []
+
+    def follow(self, plan: StepPlan) -> None:
+        """Take in who ended and who started."""
+        for request_id in plan.ended:
+            self._num_prompt_tokens.pop(request_id, None)
+            self._ended.append(request_id)
+            if request_id in self._started:
+                self._started.remove(request_id)
+        for start in plan.starts:
+            self._num_prompt_tokens[start.request_id] = start.num_prompt_tokens
+            self._started.append(start.request_id)
+
+    def drafts(
+        self, pairs: Iterable[tuple[Grant, Sequence[int]]], token_budget: int
+    ) -> Mapping[str, tuple[int, ...]]:
+        """By request; of grants with all tokens known after them, those that may have drafts."""
+        requests = [self._describe(g, ids) for g, ids in pairs if g.max_draft_tokens]
+        if not requests:
+            return {}
+        batch = ProposalBatch(
+            requests=requests,
+            ended=tuple(self._ended),
+            started=tuple(self._started),
+            token_budget=token_budget,
+        )
+        self._ended, self._started = [], []
+        pairs_of = zip(requests, self._propose(batch), strict=True)
+        return {request.request_id: tuple(draft.token_ids) for request, draft in pairs_of}
+
+    def _describe(self, grant: Grant, token_ids: Sequence[int]) -> ProposalRequest:
+        return ProposalRequest(
+            request_id=grant.request_id,
+            token_ids=token_ids,
+            num_prompt_tokens=self._num_prompt_tokens[grant.request_id],
+            sampling_params=SamplingParams(),
+            max_draft_tokens=grant.max_draft_tokens,
+        )

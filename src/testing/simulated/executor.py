@@ -1,0 +1,242 @@
+"""An executor without a model: it proves through its tokens that the plans it got were right.
+
+It sees only the plan. It writes (token, position) into simulated KV slots through the block table,
+and the next token is a hash of what it reads back. So one wrong block, chunk edge or stale slot
+changes the output, which `expected_tokens` gives without any engine. The slots of rejected drafts
+keep what was written there, so that reading one of them changes the output, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...core.interfaces import ModelInfo
+from ...core.plan import BlockCopies, CopyDirection, Grant, RequestStart, StepPlan, StepResult
+from .asking import Propose, SimulatedAsking
+from .drafting import DraftingSettings, SimulatedDrafting
+
+EMPTY = (-1, -1)
+
+
+def next_token(history: Sequence[int], seed: int, vocab_size: int) -> int:
+    """The simulated model: a hash of all tokens so far, and of the request's seed."""
+    digest = hashlib.blake2b(array("q", [seed, *history]).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % vocab_size
+
+
+def expected_tokens(
+    prompt: Sequence[int], num_tokens: int, seed: int, vocab_size: int
+) -> list[int]:
+    """What a request must generate, whatever the engine did on the way."""
+    history = list(prompt)
+    for _ in range(num_tokens):
+        history.append(next_token(history, seed, vocab_size))
+    return history[len(prompt) :]
+
+
+@dataclass(slots=True)
+class _Row:
+    token_ids: list[int]
+    seed: int
+    num_computed: int = 0
+    block_table: list[int] = field(default_factory=list)
+    drafts: tuple[int, ...] = ()
+    """Between steps what was proposed; in a step those of them that it verifies."""
+
+
+class SimulatedExecutor:
+    """Runs plans on simulated KV slots; AssertionError for a plan that no device could run."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        num_host_blocks: int = 0,
+        vocab_size: int = 1000,
+        max_model_len: int = 2**20,
+        drafting: DraftingSettings | None = None,
+        propose: Propose | None = None,
+    ) -> None:
+        """Drafts are simulated by `drafting`, or come from a speculator's `propose`; both None:
+        nothing is proposed."""
+        self.info = ModelInfo(
+            name="simulated",
+            architecture="Simulated",
+            dtype="float32",
+            device="cpu",
+            vocab_size=vocab_size,
+            max_model_len=max_model_len,
+            eos_token_ids=(),
+            num_parameters=0,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            kv_bytes_per_block=block_size * 16,
+        )
+        self._slots = [EMPTY] * (num_blocks * block_size)
+        self._host_slots = [EMPTY] * (num_host_blocks * block_size)
+        self._rows: dict[str, _Row] = {}
+        self._drafting = (
+            None if drafting is None else SimulatedDrafting(drafting, self._next_token, vocab_size)
+        )
+        self._asking = None if propose is None else SimulatedAsking(propose)
+        self._last_step = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute one step."""
+        assert plan.step_id > self._last_step, "plans come in order"
+        self._last_step = plan.step_id
+        for request_id in plan.ended:
+            self._rows.pop(request_id, None)
+        for start in plan.starts:
+            self._take(start, plan)
+        if self._asking is not None:
+            self._asking.follow(plan)
+        for copies in plan.copies:
+            self._copy(copies)
+        for grant in plan.grants:  # all of a step's KV is written before any of it is read
+            self._write(grant)
+        token_ids = tuple(self._sample(grant) for grant in plan.grants)
+        return StepResult(
+            step_id=plan.step_id,
+            token_ids=token_ids,
+            num_proposed_tokens=self._propose(plan),
+        )
+
+    def crash(self, plan: StepPlan) -> None:
+        """A step that raised: its requests are lost, and what it should have written is garbage.
+
+        Later plans may still name them, if they were made before; such grants compute nothing.
+        """
+        self._last_step = plan.step_id
+        for request_id in plan.ended:
+            self._rows.pop(request_id, None)
+        for start in plan.starts:
+            self._take(start, plan)
+        for copies in plan.copies:
+            self._spoil(copies)
+        for grant in plan.grants:
+            row = self._rows.pop(grant.request_id, None)
+            if row is not None:
+                row.block_table.extend(grant.new_block_ids)
+                end = grant.start + grant.num_tokens + grant.num_lookahead_tokens
+                for position in range(grant.start, end):
+                    self._slots[self._slot(row, position)] = EMPTY
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _take(self, start: RequestStart, plan: StepPlan) -> None:
+        grant = next(g for g in plan.grants if g.request_id == start.request_id)
+        # What lies before grant.start is in its blocks already: it is read, never written.
+        self._rows[start.request_id] = _Row(list(start.token_ids), start.seed, grant.start)
+
+    def _copy(self, copies: BlockCopies) -> None:
+        size = self.info.block_size
+        out = copies.direction is CopyDirection.OUT
+        source, target = (self._slots, self._host_slots) if out else (self._host_slots, self._slots)
+        for source_block, target_block in copies.pairs:
+            block = source[source_block * size : (source_block + 1) * size]
+            target[target_block * size : (target_block + 1) * size] = block
+            if not out:  # what was read back must never be needed again
+                source[source_block * size : (source_block + 1) * size] = [EMPTY] * size
+
+    def _spoil(self, copies: BlockCopies) -> None:
+        size = self.info.block_size
+        target = self._host_slots if copies.direction is CopyDirection.OUT else self._slots
+        for _, block in copies.pairs:
+            target[block * size : (block + 1) * size] = [EMPTY] * size
+
+    def _write(self, grant: Grant) -> None:
+        row = self._rows.get(grant.request_id)
+        if row is None:
+            return  # lost in a crash
+        assert grant.num_tokens > 0 and grant.start == row.num_computed, (
+            "tokens are computed in order, once"
+        )
+        row.block_table.extend(grant.new_block_ids)
+        assert len(set(row.block_table)) == len(row.block_table), "a block stands twice in a table"
+        assert len(row.drafts) >= grant.num_draft_tokens, "drafts are granted that nobody proposed"
+        row.drafts = row.drafts[: grant.num_draft_tokens]  # the others are forgotten
+        known = len(row.token_ids)
+        assert not row.drafts or grant.start + grant.num_tokens == known + len(row.drafts), (
+            "drafts come after the last known token"
+        )
+        tokens = [*row.token_ids, *row.drafts]
+        for position in range(grant.start, grant.start + grant.num_tokens):
+            self._slots[self._slot(row, position)] = (tokens[position], position)
+        row.num_computed += grant.num_tokens
+
+    def _sample(self, grant: Grant) -> tuple[int, ...]:
+        """Accepted drafts and one token more."""
+        row = self._rows.get(grant.request_id)
+        if row is None or not grant.samples:
+            return ()
+        first = len(row.token_ids)
+        assert row.num_computed == first + len(row.drafts), (
+            "only the last known token is sampled after"
+        )
+        tokens, positions = zip(*self._read(row), strict=True)
+        assert positions == tuple(range(row.num_computed)), "KV was overwritten"
+        for draft in (*row.drafts, None):
+            token = self._next_token(tokens[: len(row.token_ids)], row.seed)
+            row.token_ids.append(token)
+            if token != draft:
+                break
+        row.num_computed = len(row.token_ids) - 1
+        row.drafts = ()
+        return tuple(row.token_ids[first:])
+
+    def _propose(self, plan: StepPlan) -> tuple[int, ...] | None:
+        """Drafts for the next step; then both sides know which blocks are not needed."""
+        if self._drafting is None and self._asking is None:
+            return None
+        found = [(grant, self._rows.get(grant.request_id)) for grant in plan.grants]
+        pairs = [(grant, row) for grant, row in found if row is not None]
+        for grant, row in pairs:
+            self._write_lookahead(row, grant)
+        drafts = self._drafts(pairs, plan.draft_token_budget)
+        for grant, row in pairs:
+            row.drafts = drafts.get(grant.request_id, ())
+            if grant.gives_back:
+                size = self.info.block_size
+                del row.block_table[-(-(len(row.token_ids) + len(row.drafts)) // size) :]
+        return tuple(0 if row is None else len(row.drafts) for _, row in found)
+
+    def _drafts(
+        self, pairs: Sequence[tuple[Grant, _Row]], token_budget: int
+    ) -> Mapping[str, tuple[int, ...]]:
+        if self._asking is not None:
+            return self._asking.drafts([(g, row.token_ids) for g, row in pairs], token_budget)
+        assert self._drafting is not None
+        propose = self._drafting.propose
+        return {g.request_id: propose(r.token_ids, r.seed, g.max_draft_tokens) for g, r in pairs}
+
+    def _write_lookahead(self, row: _Row, grant: Grant) -> None:
+        """As a draft model does while it proposes: these slots must be there, and nobody else's."""
+        if self._drafting is None or not self._drafting.settings.limits.needs_lookahead:
+            return
+        end = grant.start + grant.num_tokens
+        assert grant.num_lookahead_tokens > grant.max_draft_tokens or not grant.max_draft_tokens, (
+            "drafts are asked for without slots for their KV"
+        )
+        for position in range(end, end + grant.num_lookahead_tokens):
+            self._slots[self._slot(row, position)] = EMPTY
+
+    def _next_token(self, history: Sequence[int], seed: int) -> int:
+        return next_token(history, seed, self.info.vocab_size)
+
+    def _read(self, row: _Row) -> list[tuple[int, int]]:
+        """(token, position) of every slot that the row has computed, in order."""
+        size = self.info.block_size
+        found: list[tuple[int, int]] = []
+        for block in row.block_table:
+            found += self._slots[block * size : (block + 1) * size]
+        return found[: row.num_computed]
+
+    def _slot(self, row: _Row, position: int) -> int:
+        size = self.info.block_size
+        return row.block_table[position // size] * size + position % size

@@ -1,0 +1,127 @@
+"""GGUF metadata: what is understood, and that unknown keys are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tokenmill.backends.weights.gguf_config import from_gguf_metadata
+from tokenmill.backends.weights.model_config import RopeScaling
+from tokenmill.core.errors import ConfigError
+
+LLAMA: dict[str, Any] = {
+    "general.architecture": "llama",
+    "general.file_type": 3,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.block_count": 2,
+    "llama.context_length": 2048,
+    "llama.embedding_length": 64,
+    "llama.feed_forward_length": 96,
+    "llama.rope.dimension_count": 16,
+    "llama.rope.freq_base": 5e5,
+    "llama.vocab_size": 100,
+    "tokenizer.ggml.model": "gpt2",
+}
+SHAPES = {"token_embd.weight": (100, 64), "output.weight": (100, 64)}
+QWEN3 = {k.replace("llama", "qwen3"): v for k, v in LLAMA.items()} | {
+    "general.architecture": "qwen3"
+}
+
+
+def read(**changes: Any) -> Any:
+    metadata = LLAMA | {f"llama.{k}": v for k, v in changes.items()}
+    return from_gguf_metadata(metadata, tensor_shapes=SHAPES)
+
+
+def test_reads_sizes_and_rope() -> None:
+    config = read()
+    assert config.architecture == "LlamaForCausalLM"
+    assert (config.num_heads, config.num_kv_heads, config.head_size) == (4, 2, 16)
+    assert (config.num_layers, config.hidden_size, config.intermediate_size) == (2, 64, 96)
+    assert (config.vocab_size, config.max_position_embeddings) == (100, 2048)
+    assert (config.rope.theta, config.rope.scaling) == (5e5, RopeScaling.NONE)
+    assert not config.tie_word_embeddings
+
+
+def test_what_metadata_leaves_out_is_seen_from_the_tensors() -> None:
+    names = ("blk.0.attn_q.bias", "blk.0.attn_output.bias", "blk.0.ffn_up.bias")
+    shapes = {"token_embd.weight": (100, 64)} | {name: (64,) for name in names}
+    config = from_gguf_metadata(LLAMA, tensor_shapes=shapes)
+    assert config.tie_word_embeddings
+    assert config.attention_bias
+    assert config.attention_output_bias
+    assert config.mlp_bias
+
+
+def test_reads_rope_scaling() -> None:
+    yarn = {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 2048,
+    }
+    rope = read(**yarn).rope
+    assert (rope.scaling, rope.factor) == (RopeScaling.YARN, 4.0)
+    assert read(**yarn).max_position_embeddings == 8192
+    linear = read(**{"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}).rope
+    assert (linear.scaling, linear.factor) == (RopeScaling.LINEAR, 2.0)
+
+
+def test_takes_the_frequency_divisors_of_llama3() -> None:
+    config = from_gguf_metadata(LLAMA, tensor_shapes=SHAPES, frequency_divisors=(1.0,) * 8)
+    assert config.rope.frequency_divisors == (1.0,) * 8
+
+
+def test_qwen3_has_norms_on_q_and_k_and_may_have_its_own_head_size() -> None:
+    lengths = {"attention.key_length": 32, "attention.value_length": 32, "rope.dimension_count": 32}
+    metadata = QWEN3 | {f"qwen3.{k}": v for k, v in lengths.items()}
+    config = from_gguf_metadata(metadata, tensor_shapes=SHAPES)
+    assert config.qk_norm
+    assert config.head_size == 32
+
+
+def test_a_llama_s_window_is_for_all_layers() -> None:
+    assert read(**{"attention.sliding_window": 100}).sliding_window == 100
+    assert read(**{"attention.sliding_window": 4096}).sliding_window is None
+
+
+def test_keys_that_switch_nothing_on_are_fine() -> None:
+    assert read(expert_count=0, expert_used_count=0, **{"attention.causal": True}) == read()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "experts": ({"expert_count": 8}, "expert_count = 8 of llama.* is not supported"),
+    "soft cap": ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+    "logit scale": ({"logit_scale": 0.1}, "logit_scale = 0.1"),
+    "unknown key": ({"new.thing": [1]}, r"new.thing = \[1\]"),
+    "partial rotary": ({"rope.dimension_count": 8}, "must be the head size 16, got 8"),
+    "value length": ({"attention.value_length": 8}, "must be the head size 16, got 8"),
+    "heads per layer": ({"attention.head_count": [4, 4]}, "must be an integer"),
+    "rope scaling": ({"rope.scaling.type": "longrope"}, "longrope.*supported are none"),
+    "missing": ({"block_count": None}, "lacks block_count"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses_what_it_would_compute_wrongly(case: str) -> None:
+    changes, message = REFUSED[case]
+    with pytest.raises(ConfigError, match=message):
+        read(**changes)
+
+
+def test_refuses_windows_of_architectures_in_which_they_alternate() -> None:
+    with pytest.raises(ConfigError, match=r"attention\.sliding_window = 8"):
+        from_gguf_metadata(QWEN3 | {"qwen3.attention.sliding_window": 8}, tensor_shapes=SHAPES)
+
+
+def test_names_an_architecture_that_is_not_supported() -> None:
+    metadata = LLAMA | {"general.architecture": "gemma3"}
+    with pytest.raises(ConfigError, match=r"'gemma3'.*supported are llama, qwen2, qwen3"):
+        from_gguf_metadata(metadata, tensor_shapes=SHAPES)
+
+
+def test_needs_the_embedding() -> None:
+    with pytest.raises(ConfigError, match=r"lacks the tensor token_embd\.weight"):
+        from_gguf_metadata(LLAMA, tensor_shapes={})

@@ -1,0 +1,392 @@
+"""PluginHost.load: which plugins are imported and chosen, and how a start is refused."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.events import Stopping
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.errors import ConfigError, PluginError
+from tokenmill.core.host.listing import describe_plugin, discover_plugins
+from tokenmill.core.host.plugin_host import PluginHost
+
+from ..plugin_packages import Packages
+
+ENGINE = cast(Any, object())
+
+SJF = """
+    from dataclasses import dataclass
+    @dataclass(frozen=True)
+    class Options:
+        patience: float = 30.0
+    class SJF:
+        "Shortest job first."
+        def __init__(self, options):
+            self.options = options
+        @hookimpl
+        def schedule(self, step): ...
+    @hookimpl
+    def register(registry):
+        registry.scheduler("acme-sjf", SJF, options=Options)
+"""
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
+    return Packages(tmp_path, monkeypatch)
+
+
+def load(*extra: object, **config: Any) -> PluginHost:
+    return PluginHost.load(EngineConfig(**config), extra=extra)
+
+
+def refusal(*extra: object, **config: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(*extra, **config)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_documented_default_is_chosen(packages: Packages) -> None:
+    assert load().names == {
+        "scheduler": "chunked",
+        "scheduling_policy": "fcfs",
+        "preemption_mode": "recompute",
+        "attention_backend": "cpu",
+        "speculative_method": "none",
+    }
+
+
+def test_a_flag_beats_the_file_and_the_file_beats_the_default(packages: Packages) -> None:
+    path = packages.write_settings("[scheduler]\nuse = 'prefill-first'", "mine.toml")
+    assert load(plugins_file=path).names["scheduler"] == "prefill-first"
+    assert load(plugins_file=path, scheduler="chunked").names["scheduler"] == "chunked"
+    assert load(scheduler="default").names["scheduler"] == "prefill-first"
+
+
+def test_enable_chunked_prefill_selects_the_scheduler(packages: Packages) -> None:
+    assert load(enable_chunked_prefill=True).names["scheduler"] == "chunked"
+    assert load(enable_chunked_prefill=False).names["scheduler"] == "prefill-first"
+    agreed = load(enable_chunked_prefill=False, scheduler="default")
+    assert agreed.names["scheduler"] == "prefill-first"
+    assert refusal(enable_chunked_prefill=True, scheduler="prefill-first") == (
+        "--enable-chunked-prefill=True selects the scheduler 'chunked', "
+        "but --scheduler says 'prefill-first': give only one of them"
+    )
+
+
+def test_installed_is_not_active(packages: Packages) -> None:
+    packages.install("acme-sjf", SJF)
+    host = load()
+    assert "acme_sjf" not in sys.modules
+    states = {info.name: info.state for info in host.plugins()}
+    assert states["acme-sjf"] == "available"
+    assert states["chunked"] == "enabled"
+
+
+@pytest.mark.parametrize("name", ["acme-sjf", "acme_sjf"])
+def test_a_flag_that_names_an_installed_plugin_enables_it(packages: Packages, name: str) -> None:
+    packages.install("acme-sjf", SJF)
+    host = load(scheduler=name)
+    info = next(info for info in host.plugins() if info.name == "acme-sjf")
+    assert (info.state, info.distribution, info.version) == ("enabled", "acme-sjf", "1.0")
+    assert info.provides == info.chosen == ("scheduler:acme-sjf",)
+    assert info.hooks == ("register", "schedule")
+
+
+def test_a_file_that_chooses_a_plugin_enables_it_with_options(packages: Packages) -> None:
+    packages.install("acme-sjf", SJF)
+    packages.write_settings("[scheduler]\nuse = 'acme-sjf'\npatience = 1")
+    assert load().names["scheduler"] == "acme-sjf"
+    packages.write_settings("[scheduler]\nuse = 'acme-sjf'\npatence = 1")
+    assert refusal() == (
+        "plugins.toml [scheduler] patence: 'acme-sjf' has no such option. It takes: patience. "
+        "Did you mean 'patience'?"
+    )
+
+
+def test_options_of_the_file_s_provider_are_not_given_to_another_one(
+    packages: Packages, caplog: pytest.LogCaptureFixture
+) -> None:
+    packages.install("acme-sjf", SJF)
+    packages.write_settings("[scheduler]\nuse = 'acme-sjf'\npatience = 1")
+    assert load(scheduler="chunked").names["scheduler"] == "chunked"
+    assert "plugin_options_unused" in caplog.text
+
+
+def test_an_unknown_name_lists_what_is_known_and_what_is_only_installed(
+    packages: Packages,
+) -> None:
+    packages.install("acme-sjf", SJF)
+    message = refusal(scheduler="chunky")
+    assert message.startswith("no scheduler named 'chunky'. Known: chunked, default, prefill-first")
+    assert "Did you mean 'chunked'? Installed but not enabled: acme-sjf." in message
+    packages.write_settings("[preemption_mode]\nuse = 'swop'")
+    assert refusal().startswith("plugins.toml [preemption_mode]: no preemption mode named 'swop'")
+
+
+def test_a_disabled_plugin_is_not_enabled_by_being_named(packages: Packages) -> None:
+    packages.write_settings("[plugins]\ndisable = ['prefill-first']")
+    assert "Installed but not enabled: prefill-first" in refusal(scheduler="prefill-first")
+    states = {info.name: info.state for info in load().plugins()}
+    assert states["prefill-first"] == "disabled"
+
+
+def test_a_broken_plugin_stops_a_strict_start(packages: Packages) -> None:
+    packages.install("acme-broken", "1 / 0")
+    packages.write_settings("[plugins]\nenable = ['acme-broken']")
+    assert refusal() == (
+        "plugin 'acme-broken' (acme-broken 1.0) failed to load: ZeroDivisionError: division by zero"
+    )
+
+
+def test_a_broken_plugin_is_left_out_and_shown_when_not_strict(packages: Packages) -> None:
+    packages.install("acme-broken", "1 / 0")
+    packages.write_settings("[plugins]\nenable = ['acme-broken']\nstrict = false")
+    for infos in (load().plugins(), discover_plugins()):
+        info = next(info for info in infos if info.name == "acme-broken")
+        assert info.state == "failed"
+        assert info.error is not None and "division by zero" in info.error
+    assert "Left out: plugin 'acme-broken'" in refusal(scheduler="acme-broken")
+
+
+def test_an_enabled_plugin_that_is_not_installed_is_named(packages: Packages) -> None:
+    packages.write_settings("[plugins]\nenable = ['chunkd']")
+    assert refusal() == (
+        "plugin 'chunkd' is enabled in plugins.toml, but not installed. Did you mean 'chunked'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "@hookimpl\ndef on_stepp(event): ...",
+            "implements the unknown hook 'on_stepp'. Did you mean 'on_step'?",
+        ),
+        ("@hookimpl\ndef on_step(evnt): ...", "Argument(s) {'evnt'} are declared in the hookimpl"),
+        ("def register(registry): ...", "implements no hook: is it marked with @hookimpl?"),
+        ("@hookimpl\nasync def on_step(event): ...", "'on_step' is async: hooks are plain"),
+        ("@hookimpl\ndef on_step(*, event): ...", "'on_step' has keyword-only arguments"),
+        ("@hookimpl\ndef schedule(step): ...", "implements 'schedule' without being chosen"),
+        ("@hookimpl(wrapper=True)\ndef on_step(): yield", "'on_step' cannot be wrapped, only"),
+        ("@hookimpl(hookwrapper=True)\ndef schedule(): yield", "is an old-style wrapper"),
+        ("@hookimpl\ndef register(registry): 1 / 0", "failed in 'register': ZeroDivisionError"),
+        (
+            "@hookimpl\ndef register(registry): registry.scheduler('chunked', dict)",
+            "is provided by both plugin 'chunked' (tokenmill",
+        ),
+        (
+            "@hookimpl\ndef register(registry): registry.observer('x', lambda context: object())",
+            "implements no hook: is it marked with @hookimpl?",
+        ),
+        (
+            "@hookimpl\ndef register(registry): registry.observer('x', lambda context: 1 / 0)",
+            "observer 'x' of plugin 'acme-wrong' (acme-wrong 1.0) could not be built",
+        ),
+    ],
+)
+def test_what_would_fail_later_is_refused_at_the_start(
+    packages: Packages, code: str, message: str
+) -> None:
+    packages.install("acme-wrong", "")
+    (packages.folder / "acme_wrong.py").write_text(
+        "from tokenmill.core.contract.hookspecs import hookimpl\nTOKENMILL_API = (1, 1)\n" + code
+    )
+    packages.write_settings("[plugins]\nenable = ['acme-wrong']")
+    error = refusal()
+    assert "plugin 'acme-wrong' (acme-wrong 1.0)" in error
+    assert message in error
+    packages.write_settings("[plugins]\nenable = ['acme-wrong']\nstrict = false")
+    assert load().names["scheduler"] == "chunked"
+
+
+def test_a_scheduler_without_hookimpl_is_refused(packages: Packages) -> None:
+    packages.install("acme-sjf", SJF.replace("        @hookimpl\n", ""))
+    assert refusal(scheduler="acme-sjf").endswith(
+        "implements no hook: is it marked with @hookimpl?"
+    )
+
+
+def test_a_plugin_that_fills_a_slot_cannot_be_left_out(packages: Packages) -> None:
+    both = "    registry.observer('acme-watch', lambda context: 1 / 0)\n"
+    packages.install("acme-sjf", SJF.rstrip() + "\n    " + both)
+    packages.write_settings("[plugins]\nstrict = false")
+    assert "observer 'acme-watch'" in refusal(scheduler="acme-sjf")
+
+
+def test_options_of_an_observer_nobody_offers_are_refused(packages: Packages) -> None:
+    path = packages.write_settings("[observer.stats-logg]\ninterval = 1", "mine.toml")
+    assert refusal(plugins_file=path) == (
+        f"{path} [observer.stats-logg]: no observer named 'stats-logg'. "
+        "Known: preemption-log, prometheus, stats-log. Did you mean 'stats-log'?"
+    )
+    path = packages.write_settings(
+        "[plugins]\ndisable = ['stats-log']\n[observer.stats-log]\ninterval = 1", "mine.toml"
+    )
+    load(plugins_file=path)  # options of what is switched off do no harm
+
+
+def test_a_program_hands_over_modules_and_objects(packages: Packages) -> None:
+    seen: list[object] = []
+
+    class Watcher:
+        @hookimpl
+        def on_stopping(self, event: Stopping) -> None:
+            seen.append(event)
+
+    module = ModuleType("my_module")
+    module.on_stopping = hookimpl(lambda: seen.append("module"))  # type: ignore[attr-defined]
+    host = load(Watcher(), Watcher(), module)
+    host.emit(Stopping())
+    assert seen == ["module", Stopping(), Stopping()]
+    names = [info.name for info in host.plugins() if info.distribution == "-"]
+    assert names == ["Watcher", "Watcher-2", "my-module"]
+
+
+def test_what_a_program_hands_over_must_be_an_instance_with_hooks(packages: Packages) -> None:
+    class Watcher:
+        @hookimpl
+        def on_stopping(self, event: Stopping) -> None: ...
+
+    assert "is the class Watcher: name a module or an instance" in refusal(Watcher)
+    assert "implements no hook" in refusal(object())
+    assert "must be hashable" in refusal([])
+
+
+def test_a_handed_over_plugin_must_keep_to_its_api_range(packages: Packages) -> None:
+    class Old:
+        TOKENMILL_API = (0, 0)
+
+        @hookimpl
+        def on_stopping(self) -> None: ...
+
+    assert refusal(Old()) == "plugin 'Old' needs hook API 0..0; this engine speaks 1"
+
+
+def test_every_engine_has_providers_of_its_own(packages: Packages) -> None:
+    packages.install("acme-order", "")
+    (packages.folder / "acme_order.py").write_text(
+        "from tokenmill.core.contract.hookspecs import hookimpl\nTOKENMILL_API = (1, 1)\n"
+        "class Order:\n    uses_priority = False\n    def key(self, request, now): ...\n"
+        "@hookimpl\ndef register(registry): registry.scheduling_policy('acme-order', Order)\n"
+    )
+    one, two = load(scheduling_policy="acme-order"), load(scheduling_policy="acme-order")
+    assert type(one.order) is type(two.order)
+    assert one.order is not two.order
+
+
+def test_attention_backends_are_built_only_when_they_are_needed(packages: Packages) -> None:
+    packages.install(
+        "acme-attention",
+        """
+        built = []
+        def make():
+            built.append(1)
+            class Backend:
+                reasons_against = None
+            return Backend
+        @hookimpl
+        def register(registry):
+            registry.attention_backend("acme-attention", make)
+        """,
+    )
+    host = load(attention_backend="acme-attention")
+    built = sys.modules["acme_attention"].built
+    assert built == []
+    assert host.attention_backend is host.attention_backend
+    assert built == [1]
+
+
+def test_lifespans_are_entered_and_left_and_blamed(packages: Packages) -> None:
+    log: list[str] = []
+
+    class Context:
+        def __init__(self, fails: str) -> None:
+            self.fails = fails
+
+        async def __aenter__(self) -> None:
+            log.append("enter")
+            if self.fails == "enter":
+                raise OSError("no connection")
+
+        async def __aexit__(self, *exc_info: object) -> None:
+            log.append("exit")
+            if self.fails == "exit":
+                raise OSError("lost")
+
+    class Living:
+        def __init__(self, fails: str = "") -> None:
+            self.fails = fails
+
+        @hookimpl
+        def lifespan(self, engine: object) -> Context | None:
+            assert engine is ENGINE
+            return None if self.fails == "absent" else Context(self.fails)
+
+    async def live(host: PluginHost) -> None:
+        async with AsyncExitStack() as stack:
+            for lifespan in host.lifespans(ENGINE):
+                await stack.enter_async_context(lifespan)
+
+    host = load(Living(), Living("exit"), Living("absent"))
+    anyio.run(live, host)
+    assert log == ["enter", "enter", "exit", "exit"]
+    assert sum(info.failures for info in host.plugins()) == 1
+    with pytest.raises(PluginError, match="plugin 'Living' failed in 'lifespan': OSError: no conn"):
+        anyio.run(live, load(Living("enter")))
+
+
+def test_a_lifespan_hook_that_raises_refuses_the_start(packages: Packages) -> None:
+    class Broken:
+        @hookimpl
+        def lifespan(self) -> None:
+            raise OSError("planted")
+
+    with pytest.raises(PluginError, match="plugin 'Broken' failed in 'lifespan': OSError: planted"):
+        load(Broken()).lifespans(ENGINE)
+
+
+def test_the_list_of_plugins_needs_no_engine(packages: Packages) -> None:
+    packages.install("acme-sjf", SJF)
+    packages.write_settings("[scheduler]\nuse = 'no-such'")
+    infos = {info.name: info for info in discover_plugins()}
+    assert infos["fcfs"].chosen == ("scheduling_policy:fcfs",)
+    assert infos["chunked"].provides == ("scheduler:chunked",)
+    assert infos["chunked"].chosen == ()
+    assert "acme_sjf" not in sys.modules
+
+
+def test_a_plugin_is_described_even_if_it_is_not_enabled(packages: Packages) -> None:
+    packages.install("acme-sjf", "")
+    (packages.folder / "acme_sjf.py").write_text(
+        '"""Serves short jobs first."""\nTOKENMILL_API = (1, 1)\n'
+        "from tokenmill.core.contract.hookspecs import hookimpl\n"
+        "class SJF: 'Shortest job first.'\n"
+        "@hookimpl\ndef register(registry): registry.scheduler('acme-sjf', SJF)\n"
+    )
+    described = describe_plugin("acme_sjf")
+    assert described.info.state == "available"
+    assert described.doc == "Serves short jobs first."
+    assert [(p.kind, p.name, p.doc) for p in described.providers] == [
+        ("scheduler", "acme-sjf", "Shortest job first.")
+    ]
+    options = describe_plugin("stats-log").providers[0].options
+    assert [(o.name, o.type, o.default) for o in options] == [("interval", "float", "10.0")]
+
+
+def test_describing_a_broken_or_unknown_plugin_says_so(packages: Packages) -> None:
+    packages.install("acme-broken", "1 / 0")
+    described = describe_plugin("acme-broken")
+    assert described.info.state == "failed"
+    assert "division by zero" in (described.info.error or "")
+    with pytest.raises(PluginError, match=r"no plugin named 'acme'\. Known: .*acme-broken"):
+        describe_plugin("acme")

@@ -1,0 +1,214 @@
+"""`propose` through the host: checked on the device thread, reported on the engine's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.events import PluginFailed
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.speculation import Draft, ProposalBatch
+from tokenmill.core.errors import ConfigError, PluginError
+from tokenmill.core.host import decision_hook
+from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.testing.conformance.engine.simulated_support import (
+    SimulatedDraftModel,
+    SimulatedSupport,
+)
+
+from ..drafting_plugins import Drafting, Method, batch
+
+SUPPORT = SimulatedSupport(vocab_size=100, num_speculative_tokens=4)
+NONE = [Draft()]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Watch:
+    """Notes failures, and on which thread it heard of them."""
+
+    def __init__(self) -> None:
+        self.failures: list[PluginFailed] = []
+        self.threads: set[int] = set()
+
+    @hookimpl
+    def on_plugin_failed(self, event: PluginFailed) -> None:
+        self.failures.append(event)
+        self.threads.add(threading.get_ident())
+
+
+def load(plugin: object, *others: object, prepare: bool = True) -> PluginHost:
+    config = EngineConfig(speculative_method="drafting")
+    host = PluginHost.load(config, extra=[plugin, *others])
+    if prepare:
+        assert host.speculator is not None
+        host.speculator.prepare(SUPPORT)
+    return host
+
+
+def broken(asked: ProposalBatch) -> Any:
+    raise ValueError("no idea")
+
+
+def test_the_chosen_method_is_asked_and_its_drafts_are_handed_on() -> None:
+    host = load(Drafting(lambda b: [Draft(token_ids=r.token_ids[:2]) for r in b.requests]))
+    drafts = host.propose(batch([7, 8, 9], [1]))
+    assert [draft.token_ids for draft in drafts] == [[7, 8], [1]]
+    assert host.hook_stats()["propose"].calls == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (None, "answers one Draft per request, 1 here, got None"),
+        ([], "answers one Draft per request, 1 here, got []"),
+        ([Draft(), Draft()], "answers one Draft per request, 1 here"),
+        ([(1, 2)], "answers one Draft per request, got (1, 2)"),
+        ([Draft(token_ids=(1, 2, 3, 4, 5))], "guessed 5 tokens for '0', at most 4"),
+        ([Draft(token_ids=(1, 100))], "guessed 100, which is no token id"),
+        ([Draft(token_ids=(-1,))], "guessed -1, which is no token id"),
+        ([Draft(token_ids=(1.0,))], "guessed 1.0, which is no token id"),  # type: ignore[arg-type]
+        ([Draft(token_ids=(True,))], "guessed True, which is no token id"),
+        (7, "got 7"),
+        ([Draft(token_ids=None)], "is a list or tuple, got None"),  # type: ignore[arg-type]
+        ([Draft(token_ids=iter((1,)))], "is a list or tuple, got <"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_that_breaks_the_rules_counts_as_a_failure(answer: Any, complaint: str) -> None:
+    watch = Watch()
+    host = load(Drafting(lambda asked: answer), watch)
+    assert host.propose(batch([1])) == NONE
+    host.flush()
+    [failure] = watch.failures
+    assert complaint in failure.error
+    assert (failure.hook, failure.action) == ("propose", "fallback")
+
+
+def test_failures_are_told_on_the_engines_thread_only() -> None:
+    watch = Watch()
+    host = load(Drafting(broken), watch)
+    device = threading.Thread(target=host.propose, args=[batch([1])])
+    device.start()
+    device.join()
+    assert not watch.failures
+    host.flush()
+    assert watch.threads == {threading.get_ident()}
+    assert watch.failures[0].error == "ValueError: no idea"
+
+
+def test_after_three_failures_in_a_row_nobody_is_asked_any_more() -> None:
+    asked: list[int] = []
+
+    def answer(batch: ProposalBatch) -> Any:
+        asked.append(1)
+        broken(batch)
+
+    host = load(Drafting(answer))
+    for _ in range(5):
+        assert host.propose(batch([1])) == NONE
+    host.flush()
+    assert len(asked) == 3
+    [info] = [info for info in host.plugins() if info.name == "Drafting"]
+    assert (info.state, info.failures) == ("failed", 3)
+
+
+def test_a_wrapper_amends_drafts_and_one_that_raises_is_dropped() -> None:
+    class Shorter:
+        @hookimpl(wrapper=True)
+        def propose(self, batch: ProposalBatch) -> Generator[None, Any, Any]:
+            drafts = yield
+            if len(batch.requests) > 1:
+                raise KeyError("more than one")
+            return [Draft(token_ids=draft.token_ids[:1]) for draft in drafts]
+
+    host = load(Drafting(lambda b: [Draft(token_ids=(1, 2))] * len(b.requests)), Shorter())
+    assert host.propose(batch([5])) == [Draft(token_ids=(1,))]
+    assert host.propose(batch([5], [6])) == [Draft(), Draft()]
+    assert host.propose(batch([5])) == [Draft(token_ids=(1, 2))]
+    host.flush()
+
+
+def test_a_slow_call_is_warned_about_at_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_hook, "SLOW_SECONDS", -1.0)
+    host = load(Drafting(lambda asked: NONE))
+    host.propose(batch([1]))
+    assert not host.hook_stats()["propose"].slow
+    host.flush()
+    assert sum(host.hook_stats()["propose"].slow.values()) == 1
+
+
+def test_one_that_exits_the_program_only_fails() -> None:
+    def leave(batch: ProposalBatch) -> Any:
+        raise SystemExit(3)
+
+    host = load(Drafting(leave))
+    assert host.propose(batch([1])) == NONE
+    host.flush()
+    assert host.hook_stats()["propose"].failures == 1
+
+
+def test_one_that_takes_a_draft_model_needs_slots_for_its_kv(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class WithModel(Method):
+        def prepare(self, support: Any) -> None:
+            self.model = support.load_draft_model(Path("small"))
+            assert (support.vocab_size, support.num_speculative_tokens) == (100, 4)
+
+    monkeypatch.setattr(decision_hook, "SLOW_SECONDS", -1.0)
+    host = load(Drafting(lambda asked: NONE, WithModel()))
+    assert host.speculation_limits is not None and host.speculation_limits.needs_lookahead
+    host.propose(batch([1]))
+    host.flush()
+    assert not host.hook_stats()["propose"].slow  # it computes: that takes its time
+
+
+def test_one_that_takes_a_draft_head_needs_hidden_states_and_no_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Head(SimulatedDraftModel):
+        has_kv_cache = False
+        needs_hidden_states = True
+
+    class WithHead(Method):
+        def prepare(self, support: Any) -> None:
+            self.model = support.load_draft_model(Path("head"))
+
+    monkeypatch.setattr(SimulatedSupport, "load_draft_model", lambda support, path: Head())
+    host = load(Drafting(lambda asked: NONE, WithHead()))
+    assert host.speculator is not None and host.speculator.needs_hidden_states
+    assert not host.speculator.limits.needs_lookahead
+
+
+def test_one_that_says_so_when_it_is_prepared_needs_hidden_states() -> None:
+    class Needing(Method):
+        needs_hidden_states = False
+
+        def prepare(self, support: Any) -> None:
+            self.needs_hidden_states = support.hidden_size > 0
+
+    for method, expected in ((Needing(), True), (Method(), False)):
+        host = load(Drafting(lambda asked: NONE, method))
+        assert host.speculator is not None and host.speculator.needs_hidden_states is expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(ConfigError("another vocabulary"), ConfigError), (KeyError("x"), PluginError)],
+)
+def test_what_prepare_raises_refuses_the_start(error: Exception, expected: type[Exception]) -> None:
+    class Refusing(Method):
+        def prepare(self, support: Any) -> None:
+            raise error
+
+    with pytest.raises(expected) as caught:
+        load(Drafting(broken, Refusing()))
+    assert "prepare" in str(caught.value) or "vocabulary" in str(caught.value)
