@@ -23,6 +23,7 @@ def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
     """
     plugins = PluginHost.load(config)
 
+    from .backends.attention.choice import choose_attention_backend
     from .backends.execution.in_process import ModelExecutor
     from .backends.text.load import load_tokenizer
     from .backends.weights.checkpoint import open_checkpoint
@@ -34,7 +35,7 @@ def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
-        plugins.attention_backend,
+        choose_attention_backend(plugins, progress),
         progress,
         swaps=plugins.uses_swap,
         speculation=plugins.speculator,
@@ -72,6 +73,7 @@ def make_draft_model(
 
     Raises ConfigError for what cannot work.
     """
+    from .backends.attention.choice import choose_attention_backend
     from .backends.distill.make import DraftRecipe, make_draft
     from .backends.distill.prompts import read_prompts
     from .backends.execution.in_process import ModelExecutor
@@ -86,9 +88,11 @@ def make_draft_model(
     checkpoint = open_checkpoint(model)
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
 
+    attention_backend = choose_attention_backend(plugins, progress)
+
     def load(speculation: Speculation | None) -> ModelExecutor:
         return ModelExecutor.from_checkpoint(
-            checkpoint, config, plugins.attention_backend, progress, speculation=speculation
+            checkpoint, config, attention_backend, progress, speculation=speculation
         )
 
     return make_draft(checkpoint, tokenizer, load, output, wanted, prompts, progress)

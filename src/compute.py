@@ -10,12 +10,25 @@ from .backends.attention.base import (
     GraphSupport,
 )
 from .backends.attention.kv_layout import KVLayout
+from .backends.machine.compiling import BuildError
+from .backends.models.decoder import Decoder
+from .backends.running.runner import StepModel
+from .backends.sampling.ops import SamplingOps, TorchSampling
+from .backends.state.input_batch import InputBatch
+from .backends.state.kv_cache import KVCache
 
 __all__ = [
     "AttentionBackend",
     "AttentionBatch",
     "AttentionSpec",
+    "BuildError",
+    "Decoder",
     "GraphSupport",
     "GraphableBackend",
+    "InputBatch",
+    "KVCache",
     "KVLayout",
+    "SamplingOps",
+    "StepModel",
+    "TorchSampling",
 ]

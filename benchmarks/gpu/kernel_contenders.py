@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from kernel_workloads import Workload
 
 from tokenmill.backends.attention.base import AttentionSpec
+from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.backends.attention.flash.backend import GENERATIONS
 from tokenmill.backends.attention.flash.generation import reasons_against
 from tokenmill.backends.attention.kv_layout import KVLayout
-from tokenmill.backends.attention.pair import as_one
 from tokenmill.backends.machine.device import compute_capability
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
@@ -49,7 +49,7 @@ class Backend:
 
     def __init__(self, name: str, block_size: int) -> None:
         config = EngineConfig(attention_backend=name)
-        self._class = as_one(PluginHost.load(config).attention_backend)
+        self._class = choose_attention_backend(PluginHost.load(config))
         self._block_size = block_size
 
     def prepare(

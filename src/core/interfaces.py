@@ -9,7 +9,12 @@ from typing import Any, Protocol
 from .plan import StepPlan, StepResult
 
 Progress = Callable[[str, float], None]
-"""Called with a stage ("loading weights") and the part of it that is done, 0.0 to 1.0."""
+"""Called with a stage ("loading weights") and the fraction of it that is done, 0.0 to 1.0."""
+
+
+def no_progress(stage: str, part: float) -> None:
+    """A Progress that shows nothing."""
+
 
 ChatMessage = Mapping[str, Any]
 """One message of a chat: "role" and "content", as in the OpenAI API; content is a string."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.backends.attention.pair import as_one
+from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
@@ -64,7 +64,7 @@ class TestOwnAttentionBackends(AttentionConformance):
 class TestPairedAttentionBackends(AttentionConformance):
     @pytest.fixture
     def attention_backend(self) -> Any:
-        return as_one((TorchAttention, TorchAttention))
+        return BackendPair(TorchAttention, TorchAttention)
 
 
 class TestOwnSpeculators(SpeculatorConformance):

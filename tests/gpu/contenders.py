@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tokenmill.backends.attention.base import AttentionSpec
-from tokenmill.backends.attention.pair import as_one
-from tokenmill.core.backend_reasons import reasons_against
+from tokenmill.backends.attention.choice import choose_attention_backend
+from tokenmill.backends.attention.reasons import reasons_against
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 
@@ -40,7 +40,7 @@ def skip_without_device() -> None:
 def load(name: str) -> Any:
     """The class of a backend, or what looks like the class of a pair, by the plugins' door."""
     config = EngineConfig(attention_backend=name, device=DEVICE.type)
-    return as_one(PluginHost.load(config).attention_backend)
+    return choose_attention_backend(PluginHost.load(config))
 
 
 def load_for(name: str, spec: AttentionSpec) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import transformers
 
+from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.weights.checkpoint import Checkpoint
@@ -129,7 +130,7 @@ def serve(
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
-        host.attention_backend,
+        choose_attention_backend(host),
         ignore_progress,
         swaps=host.uses_swap,
         speculation=host.speculator,

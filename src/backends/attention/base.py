@@ -70,10 +70,17 @@ class AttentionBatch:
 class AttentionBackend(Protocol):
     """Computes causal attention over a paged KV cache.
 
-    A class may also have `kv_cache_layouts`, layouts of the cache that it can use, best first, so
-    that it can be paired with another; `kv_cache_dtypes`, the values of `AttentionSpec.kv_cache_dtype`
-    that it serves, without which it is never asked for any; and `on_this_machine()`, what is missing here, whatever the
-    model, one line each.
+    A class may also have:
+
+    - `kv_cache_layouts`: layouts of the cache that it can use, best first. It can then be paired
+      with another backend.
+    - `kv_cache_dtypes`: the values of `AttentionSpec.kv_cache_dtype` that it serves. A backend
+      without them is never asked to serve one.
+    - `build(spec, progress)`, a classmethod: compiles what the backend needs. It is called before
+      `reasons_against` so that the user sees progress; it may raise BuildError.
+    - `on_this_machine()`, a classmethod: what is missing here, whatever the model, one line each.
+    - `step_model(decoder, kv_cache)`: a StepModel that computes whole steps instead of layer by
+      layer, or None where it cannot for this decoder.
     """
 
     name: str

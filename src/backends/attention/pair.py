@@ -8,17 +8,14 @@ from typing import Any
 
 import torch
 
-from ...core.backend_reasons import reasons_against
-from ...core.errors import ConfigError
+from ...core.contract.choice import Choice
+from ...core.contract.plugin_info import normalize
+from ...core.contract.registry import Registry
+from ...core.errors import ConfigError, PluginError
+from ...core.interfaces import Progress
+from ...core.suggest import did_you_mean
 from .base import AttentionBackend, AttentionBatch, AttentionSpec, is_graphable
-
-AttentionChoice = type[AttentionBackend] | tuple[type[AttentionBackend], type[AttentionBackend]]
-"""A backend, or one for prompts and chunks and one for decodes."""
-
-
-def as_one(choice: AttentionChoice) -> Any:
-    """A backend's class, or what looks like the class of both."""
-    return BackendPair(*choice) if isinstance(choice, tuple) else choice
+from .reasons import reasons_against
 
 
 class BackendPair:
@@ -30,6 +27,12 @@ class BackendPair:
     def __init__(self, prefill: type[AttentionBackend], decode: type[AttentionBackend]) -> None:
         self.name = f"{prefill.name},{decode.name}"
         self._prefill, self._decode = prefill, decode
+
+    def build(self, spec: AttentionSpec, progress: Progress) -> None:
+        """Compile what either backend compiles."""
+        for backend, own in zip((self._prefill, self._decode), self._specs(spec), strict=True):
+            if hasattr(backend, "build"):
+                backend.build(own, progress)
 
     def reasons_against(self, spec: AttentionSpec) -> list[str]:
         """Every reason of either, and that they cannot share a cache."""
@@ -147,6 +150,36 @@ class PairedAttention:
         """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
         assert is_graphable(self._decode)
         self._decode.prepare_replay(batch, num_seqs)
+
+
+def build_pair(registry: Registry, choice: Choice) -> tuple[Any, Any]:
+    """The classes of both backends, the one for prompts first; each gets the options that it takes.
+
+    Raises PluginError for an option that neither takes.
+    """
+    pair, options, where = (choice.provider, *choice.others), choice.options, choice.origin
+    known = {p: {option.name for option in p.describe().options} for p in pair}
+    for key in options:
+        if not any(_field(key) in names for names in known.values()):
+            near = did_you_mean(_field(key), [name for names in known.values() for name in names])
+            raise PluginError(
+                f"{where} {key}: neither {pair[0].name!r} nor {pair[1].name!r} has such an option"
+                f"{near or '.'}"
+            )
+    prefill, decode = (
+        registry.build(
+            p.kind,
+            p.name,
+            {key: value for key, value in options.items() if _field(key) in known[p]},
+            where=where,
+        )
+        for p in pair
+    )
+    return prefill, decode
+
+
+def _field(key: str) -> str:
+    return normalize(key).replace("-", "_")
 
 
 def split_decodes(batch: AttentionBatch) -> tuple[AttentionBatch | None, AttentionBatch | None]:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from ...core.interfaces import Progress
 from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
 from .attention_ops import (
     AttentionBatchStruct,
@@ -49,14 +51,18 @@ class CPUAttention:
     """A CPU has none to capture."""
 
     @classmethod
+    def build(cls, spec: AttentionSpec, progress: Progress) -> None:
+        """Compile the kernels, unless they cannot serve the spec. Raises BuildError."""
+        if not _reasons_of_spec(spec):
+            load_library(progress)
+
+    @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
         """Every reason why this backend cannot serve the spec; empty when it can.
 
         Builds the native library if that has not been done; without a compiler, that is a reason.
         """
-        reasons = _reasons_of_shape(spec)
-        if spec.device.type != "cpu":
-            reasons.append(f"it runs on cpu, not on {spec.device.type}")
+        reasons = _reasons_of_spec(spec)
         if not reasons:
             try:
                 load_library()
@@ -132,6 +138,12 @@ class CPUAttention:
         )
         self._ops.write_and_attend(ctypes.byref(write), k_tkd.shape[0], ctypes.byref(attend))
 
+    def step_model(self, decoder: Any, kv_cache: Any) -> Any:
+        """All layers of a step in one native call; None if a product of the decoder is not native."""
+        from .decoder_call import make_decoder_call
+
+        return make_decoder_call(decoder, self, kv_cache)
+
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
@@ -140,8 +152,10 @@ class CPUAttention:
             target[target_block].copy_(source[source_block])
 
 
-def _reasons_of_shape(spec: AttentionSpec) -> list[str]:
+def _reasons_of_spec(spec: AttentionSpec) -> list[str]:
     reasons = []
+    if spec.device.type != "cpu":
+        reasons.append(f"it runs on cpu, not on {spec.device.type}")
     if spec.dtype not in _ELEMENTS:
         reasons.append(f"it computes in float32 or bfloat16, not in {spec.dtype}")
     if spec.num_heads % spec.num_kv_heads:

@@ -9,16 +9,16 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from ..attention.base import AttentionBackend
+from ..attention.base import AttentionBatch
 from ..linear.projections import Projection
 from ..models.decoder import Decoder, DecoderLayer
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
-from .attention import CPUAttention
 from .attention_ops import AttentionSpecStruct
 from .library import PackedLinearStruct, load_library
 from .projections import NativeLinear
@@ -106,21 +106,29 @@ class DecoderStepStruct(ctypes.Structure):
     )
 
 
+class NativeAttention(Protocol):
+    """What the call needs of the native attention backend."""
+
+    struct: AttentionSpecStruct
+
+    def build_metadata(self, batch: AttentionBatch) -> Any:
+        """Has the step's `plan`."""
+        ...
+
+
 def make_decoder_call(
-    decoder: Decoder, attention: AttentionBackend, kv_cache: KVCache
+    decoder: Decoder, attention: NativeAttention, kv_cache: KVCache
 ) -> DecoderCall | None:
-    """The call, or None unless all is native: attention, and every product with its activation."""
+    """The call, or None unless every product and its activation is native."""
     linears = [linear for layer in decoder.layers for linear in layer.linears]
     is_native = all(isinstance(linear, NativeLinear) for linear in (*linears, decoder.lm_head))
-    if not is_native or not isinstance(attention, CPUAttention):
-        return None
-    return DecoderCall(decoder, attention, kv_cache)
+    return DecoderCall(decoder, attention, kv_cache) if is_native else None
 
 
 class DecoderCall:
     """Computes a step's logits; see StepModel of runner.py."""
 
-    def __init__(self, decoder: Decoder, attention: CPUAttention, kv_cache: KVCache) -> None:
+    def __init__(self, decoder: Decoder, attention: NativeAttention, kv_cache: KVCache) -> None:
         self._attention = attention
         self._config = decoder.config
         self._kept: list[object] = [decoder, kv_cache]

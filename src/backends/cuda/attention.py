@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ...core.interfaces import Progress
 from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
 from ..attention.fp8 import FP8_DTYPES
 from ..attention.gpu_reasons import reasons_of_machine
@@ -67,12 +68,18 @@ class CudaPagedAttention:
     kv_cache_dtypes = FP8_DTYPES
 
     @classmethod
+    def build(cls, spec: AttentionSpec, progress: Progress) -> None:
+        """Compile the kernels, unless they cannot serve the spec. Raises BuildError."""
+        if not _reasons_of_spec(spec):
+            load_operators(progress)
+
+    @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
         """Every reason why this backend cannot serve the spec; empty when it can.
 
         Builds the kernels if nothing else is in the way and that has not been done.
         """
-        reasons = [*_reasons_of_device(spec), *_reasons_of_shape(spec), *_reasons_of_nvcc()]
+        reasons = _reasons_of_spec(spec)
         if not reasons:
             try:
                 load_operators()
@@ -228,6 +235,10 @@ class CudaPagedAttention:
         return allocate_splits(
             num_seqs, spec.num_heads, spec.head_size, max_splits, size, spec.device
         )
+
+
+def _reasons_of_spec(spec: AttentionSpec) -> list[str]:
+    return [*_reasons_of_device(spec), *_reasons_of_shape(spec), *_reasons_of_nvcc()]
 
 
 def _reasons_of_device(spec: AttentionSpec) -> list[str]:

@@ -70,7 +70,7 @@ class LoadedDraftModel:
         cache = parts.allocate_cache(num_blocks, num_host_blocks)
         self._runner = DraftRunner(
             DraftParts(
-                model=parts.whole_call(cache) or LayeredModel(decoder, parts.attention, cache),
+                model=parts.step_model(cache) or LayeredModel(decoder, parts.attention, cache),
                 attention=parts.attention,
                 kv_cache=cache,
                 num_host_blocks=num_host_blocks,

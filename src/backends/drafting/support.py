@@ -122,7 +122,7 @@ class DraftSupport:
         checkpoint = open_checkpoint(path)
         self._check_vocabulary(checkpoint)
         called = f"the draft model {checkpoint.name}"
-        spec = choose_spec(checkpoint, self._config, self._backend, called)
+        spec = choose_spec(checkpoint, self._config, self._backend, self._progress, called)
         parts = load_parts(checkpoint, self._config, self._backend, spec, self._progress)
         return LoadedDraftModel(checkpoint, parts, self.vocab_size)
 
@@ -143,7 +143,7 @@ class DraftSupport:
                 model=self._target.name,
                 consequence="if their weights differ, hardly a guess will be right",
             )
-        spec = choose_spec(self._target, self._config, self._backend)
+        spec = choose_spec(self._target, self._config, self._backend, self._progress)
         makes = choose_projections(HIDDEN_ACT, spec, keeps_quantized=True, progress=self._progress)
         head = files.load(
             makes or TorchProjections(HIDDEN_ACT), dtype=spec.dtype, device=spec.device

@@ -16,7 +16,6 @@ from ...core.interfaces import ModelInfo, Progress
 from ...core.log import get_logger
 from ...core.plan import StepPlan, StepResult
 from ..attention.base import AttentionBackend, AttentionSpec
-from ..attention.pair import AttentionChoice, as_one
 from ..drafting.model_runner import DraftRunner
 from ..drafting.support import DraftSupport, Speculation
 from ..machine.compiling import BuildError
@@ -60,7 +59,7 @@ class ModelExecutor:
         cls,
         checkpoint: Checkpoint,
         config: EngineConfig,
-        attention_backend: AttentionChoice,
+        attention_backend: type[AttentionBackend],
         progress: Progress,
         *,
         swaps: bool = False,
@@ -72,18 +71,17 @@ class ModelExecutor:
         ConfigError for a model, device, precision, memory or draft model that cannot work.
         """
         started = time.monotonic()
-        backend: type[AttentionBackend] = as_one(attention_backend)
-        _build_native_library(config, backend, progress)
+        _build_cpu_library(config, progress)
         _check(checkpoint, config)
-        spec = choose_spec(checkpoint, config, backend)
-        drafts = _prepare(speculation, checkpoint, config, backend, progress)
+        spec = choose_spec(checkpoint, config, attention_backend, progress)
+        drafts = _prepare(speculation, checkpoint, config, attention_backend, progress)
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
-        parts = load_parts(checkpoint, config, backend, spec, progress)
+        parts = load_parts(checkpoint, config, attention_backend, spec, progress)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
-        model = parts.whole_call(cache)
+        model = parts.step_model(cache)
         torch_threads = None
         if model is not None:
             # Between steps torch's threads would spin on the native ones' cores. torch knows no
@@ -133,20 +131,14 @@ class ModelExecutor:
             torch.cuda.empty_cache()
 
 
-def _build_native_library(
-    config: EngineConfig, attention_backend: type[AttentionBackend], progress: Progress
-) -> None:
-    """Where it may be needed, with progress to be seen; why it cannot be built is told by who needs it."""
-    names, device_type = attention_backend.name.split(","), choose_device(config.device).type
-    with suppress(BuildError):
-        if device_type == "cpu" and (config.dtype != "float32" or names[0] in ("auto", "cpu")):
-            from ..cpu.library import load_library
+def _build_cpu_library(config: EngineConfig, progress: Progress) -> None:
+    """Build the CPU library early, so that its progress is visible: the choice of a precision asks
+    what it can compute. Failures are reported where the library is first used."""
+    if choose_device(config.device).type == "cpu" and config.dtype != "float32":
+        from ..cpu.library import load_library
 
+        with suppress(BuildError):
             load_library(progress)
-        if device_type == "cuda" and "cuda-paged" in names:
-            from ..cuda.library import load_operators
-
-            load_operators(progress)
 
 
 def _check(checkpoint: Checkpoint, config: EngineConfig) -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ...core.backend_reasons import reasons_against
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ..attention.base import AttentionBackend, AttentionSpec
+from ..attention.reasons import reasons_against
 from ..linear.projections import Projections
 from ..machine.device import choose_device
 from ..models.decoder import Decoder
@@ -48,19 +48,20 @@ class ModelParts:
             device=self.spec.device,
         )
 
-    def whole_call(self, cache: KVCache) -> StepModel | None:
-        """All layers in one native call, where every part of the decoder is native."""
-        if self.attention.name != "cpu":
+    def step_model(self, cache: KVCache) -> StepModel | None:
+        """The attention backend's own way to compute whole steps; None if it has none for this
+        decoder."""
+        if not hasattr(self.attention, "step_model"):
             return None
-        from ..cpu.decoder_call import make_decoder_call
-
-        return make_decoder_call(self.decoder, self.attention, cache)
+        model: StepModel | None = self.attention.step_model(self.decoder, cache)
+        return model
 
 
 def choose_spec(
     checkpoint: Checkpoint,
     config: EngineConfig,
     attention_backend: type[AttentionBackend],
+    progress: Progress,
     called: str = "this model",
 ) -> AttentionSpec:
     """What the model asks of the backend; `called` so in errors. Raises ConfigError for a device, precision or model that
@@ -77,7 +78,7 @@ def choose_spec(
         sliding_window=model.sliding_window,
         kv_cache_dtype=choose_kv_cache_dtype(config.kv_cache_dtype),
     )
-    reasons = reasons_against(attention_backend, spec)
+    reasons = reasons_against(attention_backend, spec, progress)
     if reasons:
         raise ConfigError(
             f"attention backend {attention_backend.name!r} cannot serve {called}: "

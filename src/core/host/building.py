@@ -8,13 +8,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ..config import EngineConfig
+from ..contract.choice import Choice
 from ..contract.plugin_info import Source
 from ..contract.policy import SchedulingPolicy
 from ..contract.registry import PluginContext, Provider
 from ..contract.speculation import Speculator
 from ..errors import ConfigError, PluginError
 from ..speculation_settings import SpeculationSettings
-from .choice import Choice, choose
+from .choice import choose
 from .hook_checks import SLOT_HOOKS, register_checked
 from .plugin_set import PluginSet
 from .plugins_file import NamedSetting, read_settings

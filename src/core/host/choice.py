@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..config import EngineConfig, flag
+from ..contract.choice import Choice
 from ..contract.registry import SLOTS, Provider, label
 from ..errors import ConfigError, PluginError
 from ..log import get_logger
@@ -17,25 +18,6 @@ SPECULATION = "speculative_method"
 NO_SPECULATION = "none"
 """The provider of that slot that stands for none at all."""
 _log = get_logger("plugins")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A slot's provider and its options; `origin` is the table that they come from."""
-
-    provider: Provider
-    options: Table
-    origin: str
-    others: tuple[Provider, ...] = ()
-    """For "auto": who may fill the slot if `provider` cannot, best first."""
-    is_pair: bool = False
-    """Two attention backends: `provider` for prompts and chunks, the one of `others` for decodes."""
-
-    @property
-    def name(self) -> str:
-        """The provider's, or both of a pair: "flash-attn,cuda-paged"."""
-        providers = (self.provider, *self.others) if self.is_pair else (self.provider,)
-        return ",".join(provider.name for provider in providers)
 
 
 def choose(config: EngineConfig, plugins: PluginSet) -> dict[str, Choice]:

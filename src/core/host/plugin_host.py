@@ -6,12 +6,10 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Self
 
-from ..auto_backend import AutoBackend
-from ..backend_pair import build_pair
 from ..config import EngineConfig
+from ..contract.choice import Choice
 from ..contract.client import EngineClient, Load
 from ..contract.events import (
     Admitted,
@@ -33,10 +31,11 @@ from ..contract.policy import (
     StepView,
     Victim,
 )
+from ..contract.registry import Registry
 from ..contract.speculation import Draft, ProposalBatch, SpeculationLimits
 from ..errors import PluginError
 from .admission_hook import AdmissionHook
-from .building import BuiltPlugins, build_plugins, fill_slot
+from .building import BuiltPlugins, build_plugins
 from .choice import NO_SPECULATION, SPECULATION, chosen_names
 from .decision_hook import FAILED, DecisionHook
 from .failure_log import FailureLog
@@ -109,23 +108,14 @@ class PluginHost:
         """
         return cls(build_plugins(config, extra))
 
-    @cached_property
-    def attention_backend(self) -> Any:
-        """What makes a backend when called with an AttentionSpec, and has `reasons_against(spec)`;
-        of a pair, a tuple of two such, for prompts and chunks and for decodes.
+    @property
+    def registry(self) -> Registry:
+        """Builds providers of slots that compute; the executor's side asks, when it is ready."""
+        return self._plugins.registry
 
-        Built on first use, because that imports torch. Raises PluginError.
-        """
-        choice = self._built.choices["attention_backend"]
-        if not choice.others:
-            return fill_slot(self._built, "attention_backend")
-        make = build_pair if choice.is_pair else AutoBackend
-        return make(
-            self._built.plugins.registry,
-            (choice.provider, *choice.others),
-            choice.options,
-            choice.origin,
-        )
+    def choice(self, slot: str) -> Choice:
+        """What flags and plugins.toml say about a slot that computes."""
+        return self._built.choices[slot]
 
     @property
     def speculation_limits(self) -> SpeculationLimits | None:

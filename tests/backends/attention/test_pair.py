@@ -12,7 +12,7 @@ import torch
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.flash.backend import FlashAttention
 from tokenmill.backends.attention.kv_layout import KVLayout
-from tokenmill.backends.attention.pair import as_one
+from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.attention.xformers import XformersAttention
 from tokenmill.backends.cpu.attention import CPUAttention
@@ -63,7 +63,7 @@ class Heads(FlashAttention):
 
 
 def paired(prefill: Any, decode: Any) -> Any:
-    return as_one((prefill, decode))
+    return BackendPair(prefill, decode)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

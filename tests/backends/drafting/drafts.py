@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
@@ -107,7 +108,7 @@ def serve(
     executor = ModelExecutor.from_checkpoint(
         open_checkpoint(model),
         config,
-        plugins.attention_backend,
+        choose_attention_backend(plugins),
         ignore_progress,
         swaps=plugins.uses_swap,
         speculation=overheard,

@@ -12,10 +12,14 @@ import torch
 
 from tokenmill.assembly import build_parts
 from tokenmill.backends.attention.base import AttentionSpec
+from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
-from tokenmill.backends.execution.in_process import ModelExecutor, _build_native_library
+from tokenmill.backends.execution.in_process import ModelExecutor, _build_cpu_library
+from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.random_weights import random_checkpoint
-from tokenmill.backends.running.runner import ModelRunner
+from tokenmill.backends.running.runner import LayeredModel, ModelRunner
+from tokenmill.backends.state.input_batch import InputBatch
+from tokenmill.backends.state.kv_cache import KVCache
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, DeviceError
@@ -145,31 +149,38 @@ def test_every_reason_of_an_attention_backend_is_told_before_the_weights_are_rea
         )
 
 
-@pytest.mark.parametrize(
-    ("device", "name", "dtype", "built"),
-    [
-        ("cpu", "torch", "auto", ["cpu"]),
-        ("cpu", "torch", "float32", []),
-        ("cpu", "auto", "float32", ["cpu"]),
-        ("cuda", "flash-attn,cuda-paged", "auto", ["cuda"]),
-        ("cuda", "triton", "auto", []),
-    ],
-)
-def test_native_libraries_that_may_be_needed_are_built_where_progress_is_seen(
-    device: str, name: str, dtype: str, built: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float32"])
+def test_the_cpu_library_is_built_first_where_its_products_may_be_used(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[str, Any]] = []
-    for room, function in (("cpu", "load_library"), ("cuda", "load_operators")):
-        monkeypatch.setattr(
-            f"tokenmill.backends.{room}.library.{function}",
-            lambda progress, room=room: seen.append((room, progress)),
-        )
-    monkeypatch.setattr(
-        "tokenmill.backends.execution.in_process.choose_device", lambda name: torch.device(device)
-    )
-    backend = type("Named", (TorchAttention,), {"name": name})
-    _build_native_library(EngineConfig(dtype=dtype), backend, ignore_progress)
-    assert seen == [(room, ignore_progress) for room in built]
+    seen: list[Any] = []
+    monkeypatch.setattr("tokenmill.backends.cpu.library.load_library", seen.append)
+    _build_cpu_library(EngineConfig(dtype=dtype, device="cpu"), ignore_progress)
+    assert seen == ([] if dtype == "float32" else [ignore_progress])
+
+
+def test_a_backend_that_computes_whole_steps_does_so() -> None:
+    steps: list[int] = []
+
+    class Whole(TorchAttention):
+        """A backend with a way of its own to compute a step, as a third party may write it."""
+
+        name = "whole"
+
+        def step_model(self, decoder: Decoder, kv_cache: KVCache) -> LayeredModel:
+            class Counted(LayeredModel):
+                def logits(self, batch: InputBatch) -> torch.Tensor:
+                    steps.append(len(batch.token_ids_t))
+                    return super().logits(batch)
+
+            return Counted(decoder, self, kv_cache)
+
+    config, prompt = EngineConfig(dtype="float32", device="cpu"), make_prompt(30, 1)
+    checkpoint = random_checkpoint(CONFIG, 5)
+    executor = ModelExecutor.from_checkpoint(checkpoint, config, Whole, ignore_progress)
+    assert executor.run(prefill(prompt)).token_ids == (dense_tokens(prompt, 1),)
+    executor.close()
+    assert steps == [30]
 
 
 def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -244,7 +255,10 @@ def test_a_closed_executor_holds_nothing() -> None:
 def test_two_attention_backends_may_share_the_work() -> None:
     config = EngineConfig.from_options(device="cpu", dtype="float32", num_gpu_blocks_override=20)
     executor = ModelExecutor.from_checkpoint(
-        random_checkpoint(CONFIG, 5), config, (TorchAttention, TorchAttention), ignore_progress
+        random_checkpoint(CONFIG, 5),
+        config,
+        BackendPair(TorchAttention, TorchAttention),
+        ignore_progress,
     )
     assert executor.info.attention_backend == "torch,torch"
     plan = prefill((5, 6, 7))

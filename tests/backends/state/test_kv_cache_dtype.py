@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tokenmill import LLM, SamplingParams
+from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.execution.in_process import ModelExecutor
@@ -129,7 +130,7 @@ NOT_8_BITS = "it keeps keys and values in the model's precision, not in float8_e
 
 @pytest.mark.parametrize(
     ("backend", "name"),
-    [(CPUAttention, "cpu"), ((TorchAttention, CPUAttention), "torch,cpu")],
+    [(CPUAttention, "cpu"), (BackendPair(TorchAttention, CPUAttention), "torch,cpu")],
     ids=["alone", "in a pair"],
 )
 def test_a_backend_that_cannot_is_refused_by_name(backend: object, name: str) -> None:

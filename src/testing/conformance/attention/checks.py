@@ -17,7 +17,7 @@ import torch
 from ....backends.attention.base import AttentionBackend, AttentionSpec, is_graphable
 from ....backends.attention.fp8 import FP8_DTYPES, movable
 from ....backends.attention.kv_layout import KVLayout
-from ....core.backend_reasons import reasons_against
+from ....backends.attention.reasons import reasons_against
 from .graphs import CapturedStep
 from .steps import Span, Step
 

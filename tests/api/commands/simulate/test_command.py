@@ -12,6 +12,7 @@ import pytest
 
 from tokenmill import assembly
 from tokenmill.api.cli import main
+from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.core.config import EngineConfig
@@ -145,7 +146,7 @@ def test_measure_writes_a_file_that_compare_takes(
         executor = ModelExecutor.from_checkpoint(
             random_checkpoint(CONFIG, seed=10),
             config,
-            plugins.attention_backend,
+            choose_attention_backend(plugins),
             progress,
             swaps=plugins.uses_swap,
         )

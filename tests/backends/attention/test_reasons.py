@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tokenmill.core.backend_reasons import reasons_against
+from tokenmill.backends.attention.reasons import reasons_against
+from tokenmill.backends.machine.compiling import BuildError
+from tokenmill.core.interfaces import no_progress
 
 
 @dataclass(frozen=True)
@@ -45,3 +47,20 @@ def test_a_backend_that_does_not_name_the_type_is_refused_with_its_own_reasons()
 @pytest.mark.parametrize("backend", [Narrow, Composed])
 def test_one_that_names_it_or_asks_others_speaks_for_itself(backend: type[Plain]) -> None:
     assert reasons_against(backend, Spec("e4m3")) == ["it is Monday"]
+
+
+def test_a_backend_that_compiles_something_does_so_first_and_shows_its_progress() -> None:
+    calls: list[object] = []
+
+    class Compiled(Plain):
+        @classmethod
+        def build(cls, spec: object, progress: object) -> None:
+            calls.append(progress)
+            raise BuildError("no compiler")
+
+        @classmethod
+        def reasons_against(cls, spec: object) -> list[str]:
+            return [f"built {len(calls)} times"]
+
+    assert reasons_against(Compiled, Spec(), no_progress) == ["built 1 times"]
+    assert calls == [no_progress]

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tokenmill.backends.attention.pair import build_pair
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost
 
-from ..plugin_packages import Packages
-from .test_auto_backend import Backend, FlashOptions, Offers, PagedOptions
+from ...core.plugin_packages import Packages
+from .test_choice import Backend, FlashOptions, Offers, PagedOptions
 
 
 @pytest.fixture
@@ -25,8 +26,9 @@ def load(packages: Packages, settings: str = "", flag: str | None = None) -> Plu
 
 
 def pair(host: PluginHost) -> list[Backend]:
-    made: tuple[Backend, Backend] = host.attention_backend
-    return list(made)
+    choice = host.choice("attention_backend")
+    prefill, decode = build_pair(host.registry, choice)
+    return [prefill, decode]
 
 
 @pytest.mark.parametrize("flag", ["flash,plain", "flash, plain"])

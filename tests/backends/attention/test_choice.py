@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
@@ -16,7 +17,7 @@ from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.listing import discover_plugins
 from tokenmill.core.host.plugin_host import PluginHost
 
-from ..plugin_packages import Packages
+from ...core.plugin_packages import Packages
 
 OWN = [
     info.name
@@ -82,7 +83,9 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
 def choose(packages: Packages, options: str, *without: str, **config: Any) -> Backend:
     """The backend that the table with these options leads to."""
     packages.write_settings(f"{WITHOUT_OWN}[attention_backend]\nuse = 'auto'\n{options}")
-    made = PluginHost.load(EngineConfig(**config), extra=[Offers(*without)]).attention_backend
+    made = choose_attention_backend(
+        PluginHost.load(EngineConfig(**config), extra=[Offers(*without)])
+    )
     assert made.reasons_against(None) == []
     backend: Backend = made(None)
     return backend
@@ -105,7 +108,7 @@ def test_options_without_a_choice_are_for_auto_which_is_the_default(packages: Pa
     path = packages.write_settings("[attention_backend]\nno_such = 8", "mine.toml")
     host = PluginHost.load(EngineConfig(plugins_file=path))
     with pytest.raises(ConfigError, match="no_such: no backend that 'auto' may take"):
-        assert host.attention_backend
+        choose_attention_backend(host)
 
 
 def test_an_option_of_another_backend_is_refused_with_the_reasons(packages: Packages) -> None:
@@ -157,5 +160,5 @@ def test_a_flag_that_says_auto_keeps_the_options_of_auto(
 def test_all_reasons_are_told_if_none_can_serve(packages: Packages) -> None:
     packages.write_settings(WITHOUT_OWN)
     offers = Offers("flash", "paged", "plain")
-    made = PluginHost.load(EngineConfig(), extra=[offers]).attention_backend
+    made = choose_attention_backend(PluginHost.load(EngineConfig(), extra=[offers]))
     assert made.reasons_against(None) == ["flash: no GPU", "paged: no GPU", "plain: no GPU"]

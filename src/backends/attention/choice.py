@@ -1,52 +1,70 @@
-"""`--attention-backend auto`: the first backend, in the order of preference, that can serve."""
+"""Turns the configured attention backend into one class: a backend, `auto`, or a pair of two."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from .backend_reasons import reasons_against
-from .contract.provider_options import build_options
-from .contract.registry import Provider, Registry
-from .errors import PluginError
-from .log import get_logger
-from .suggest import did_you_mean
+from ...core.contract.choice import Choice
+from ...core.contract.provider_options import build_options
+from ...core.contract.registry import Provider, Registry
+from ...core.errors import PluginError
+from ...core.interfaces import Progress, no_progress
+from ...core.log import get_logger
+from ...core.suggest import did_you_mean
+from .pair import BackendPair, build_pair
+from .reasons import reasons_against
 
 log = get_logger("plugins")
 
 
-class AutoBackend:
-    """Looks like a backend's class, and makes one of the first that can serve the spec.
+class Plugins(Protocol):
+    """The plugin host, as far as it is needed here."""
 
-    Each is imported only when it is asked, so that what is behind the first that can is never
-    loaded. The backend that is taken gets the options.
+    @property
+    def registry(self) -> Registry: ...
+    def choice(self, slot: str) -> Choice: ...
+
+
+def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress) -> Any:
+    """A backend's class, or an object that is used like one (see AttentionBackend).
+
+    It builds the providers, and so imports torch and what they need. Raises PluginError for an
+    option that no chosen backend takes.
+    """
+    registry, choice = plugins.registry, plugins.choice("attention_backend")
+    if choice.is_pair:
+        return BackendPair(*build_pair(registry, choice))
+    if choice.others:
+        return AutoBackend(registry, choice, progress)
+    provider = choice.provider
+    return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
+
+
+class AutoBackend:
+    """`auto`: makes the first backend, in the order of preference, that can serve the spec.
+
+    A backend is imported only when the ones before it cannot serve. The backend that is taken gets
+    the options.
     """
 
     name = "auto"
     kv_cache_dtypes = None
     """Those of the backend that is taken."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        providers: Sequence[Provider],
-        options: Mapping[str, object],
-        where: str,
-    ) -> None:
-        """`where` is the table that the options come from.
-
-        Raises PluginError for an option that no backend takes, and for a value that is wrong for
-        one that does: the same on every machine, whichever backend that one takes.
+    def __init__(self, registry: Registry, choice: Choice, progress: Progress) -> None:
+        """Raises PluginError for an option that no candidate takes, and for a value that is wrong
+        for one that does: the same on every machine, whichever backend that one takes.
         """
-        self._registry = registry
-        self._where = where
-        self._candidates = {p: _options_of(p, options) for p in providers}
-        self._options = options
-        _refuse_unknown(options, providers, where)
+        providers = (choice.provider, *choice.others)
+        self._registry, self._progress = registry, progress
+        self._options, self._where = choice.options, choice.origin
+        self._candidates = {p: _options_of(p, choice.options) for p in providers}
+        _refuse_unknown(choice.options, providers, choice.origin)
         for provider, own in self._candidates.items():
             if own and provider.options is not None:
-                build_options(provider.options, own, where=where, name=provider.name)
+                build_options(provider.options, own, where=choice.origin, name=provider.name)
 
     def reasons_against(self, spec: Any) -> list[str]:
         """Nothing if any of them can, else all reasons of all of them.
@@ -69,7 +87,7 @@ class AutoBackend:
         for provider, own in self._candidates.items():
             try:
                 backend = self._registry.build(provider.kind, provider.name, own, where=self._where)
-                reasons = reasons_against(backend, spec)
+                reasons = reasons_against(backend, spec, self._progress)
             except PluginError as error:
                 reasons = [str(error)]
             if not reasons:
