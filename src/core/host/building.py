@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..config import EngineConfig
+from ..contract.draft_length import DraftLengthPolicy
 from ..contract.plugin_info import Source
 from ..contract.policy import SchedulingPolicy
 from ..contract.registry import PluginContext, Provider
@@ -30,6 +31,7 @@ class BuiltPlugins:
     choices: Mapping[str, Choice]
     """The provider of each slot."""
     order: SchedulingPolicy = field(init=False)
+    draft_length: DraftLengthPolicy = field(init=False)
     speculator: Speculator = field(init=False)
     """The speculative method itself; "none" is one, too."""
     speculation: SpeculationSettings
@@ -52,6 +54,7 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
     plugins.refuse_failures()  # a choice may have made another plugin necessary
     _check_named(plugins)
     built.order = fill_slot(built, "scheduling_policy")
+    built.draft_length = fill_slot(built, "draft_length")
     fill_slot(built, "scheduler")
     built.speculator = fill_slot(built, "speculative_method")
     built.preemption_modes = tuple(fill_slot(built, "preemption_mode").modes)
