@@ -6,6 +6,7 @@ Plugins that compute with tensors find the rest in `tokenmill.compute`.
 from __future__ import annotations
 
 from .core.contract.client import EngineClient, Load
+from .core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
 from .core.contract.events import (
     Admitted,
     Finished,
@@ -33,6 +34,7 @@ from .core.contract.speculation import (
     DraftModel,
     ProposalBatch,
     ProposalRequest,
+    SpeculationLimits,
     SpeculationSupport,
     Speculator,
 )
@@ -45,7 +47,10 @@ __all__ = [
     "Admitted",
     "ConfigError",
     "Draft",
+    "DraftLengthPolicy",
     "DraftModel",
+    "DraftOutcome",
+    "DraftedStep",
     "EngineClient",
     "FinishReason",
     "Finished",
@@ -63,6 +68,7 @@ __all__ = [
     "Registry",
     "RequestView",
     "SchedulingPolicy",
+    "SpeculationLimits",
     "SpeculationSupport",
     "Speculator",
     "Started",

@@ -125,10 +125,13 @@ class EngineConfig:
     num_speculative_tokens: int | None = _knob(
         None, "most tokens to guess for a request in a step, 1 to 16; default: 5"
     )
-    speculative_adaptive: bool = _knob(
-        True,
-        "guess fewer tokens, down to none, where that does not make answers faster; off: always "
-        "num_speculative_tokens",
+    draft_length: str | None = _knob(
+        None,
+        "how many tokens to draft for each request: adaptive (down to none where drafts do not "
+        "make answers faster), fixed (always num_speculative_tokens), or a plugin's name",
+    )
+    speculative_adaptive: bool | None = _knob(
+        None, "True selects the draft length adaptive, False fixed"
     )
     speculative_config: str | Mapping[str, object] | None = _knob(
         None,
@@ -199,7 +202,6 @@ class EngineConfig:
             method=self.speculative_method,
             model=self.speculative_model,
             num_speculative_tokens=self.num_speculative_tokens,
-            is_adaptive=self.speculative_adaptive,
             config=self.speculative_config,
         )
 

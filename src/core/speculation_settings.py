@@ -31,7 +31,6 @@ class SpeculationSettings:
     method: str | None
     """Name of the provider; None: plugins.toml decides."""
     num_speculative_tokens: int
-    is_adaptive: bool
     options: Mapping[str, object]
     """Options of the provider: `model`, and every key of the JSON that is not the engine's own."""
     given: tuple[str, ...]
@@ -43,7 +42,6 @@ def read_speculation(
     method: str | None,
     model: str | None,
     num_speculative_tokens: int | None,
-    is_adaptive: bool,
     config: str | Mapping[str, object] | None,
 ) -> SpeculationSettings:
     """The settings from the flags, `config` being the JSON or what it says.
@@ -60,7 +58,6 @@ def read_speculation(
     return SpeculationSettings(
         method=values["method"] or implied,
         num_speculative_tokens=DEFAULT_NUM_SPECULATIVE_TOKENS if number is None else number,
-        is_adaptive=is_adaptive,
         options=options,
         given=tuple(
             [_FLAGS[name] for name, value in flags.items() if value is not None]

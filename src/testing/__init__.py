@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .conformance import (
         AdmissionConformance,
         AttentionConformance,
+        DraftLengthConformance,
         ObserverConformance,
         PackageConformance,
         PreemptionConformance,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdmissionConformance",
     "AttentionConformance",
+    "DraftLengthConformance",
     "EngineBench",
     "EngineShape",
     "Job",

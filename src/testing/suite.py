@@ -12,6 +12,7 @@ import pytest
 from .conformance import (
     AdmissionConformance,
     AttentionConformance,
+    DraftLengthConformance,
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
@@ -68,6 +69,16 @@ class TestSpeculator(SpeculatorConformance):
 
     @pytest.fixture
     def speculative_method(self, subject: Subject) -> object:
+        return subject.make
+
+
+class TestDraftLength(DraftLengthConformance):
+    """Every choice of how many tokens to draft."""
+
+    kind = "draft_length"
+
+    @pytest.fixture
+    def draft_length(self, subject: Subject) -> object:
         return subject.make
 
 

@@ -12,6 +12,7 @@ from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import (
     AttentionConformance,
+    DraftLengthConformance,
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
@@ -79,6 +80,12 @@ class TestOtherNgrams(SpeculatorConformance):
         return NgramSpeculator(NgramOptions(**request.param))
 
 
+class TestOwnDraftLengths(DraftLengthConformance):
+    @pytest.fixture(params=of_kind("draft_length"), ids=lambda subject: subject.name)
+    def draft_length(self, request: pytest.FixtureRequest) -> object:
+        return request.param.make
+
+
 class TestOwnObservers(ObserverConformance):
     @pytest.fixture(params=of_kind("observer"), ids=lambda subject: subject.name)
     def observer(self, request: pytest.FixtureRequest) -> object:
@@ -89,5 +96,5 @@ def test_each_of_them_is_put_to_a_suite() -> None:
     names = {subject.name for subject in SUBJECTS}
     assert {"chunked", "prefill-first", "fcfs", "priority", "recompute", "swap"} <= names
     assert {"cpu", "torch", "triton", "cuda-paged", "flash-attn", "xformers"} <= names
-    assert {"none", "ngram", "draft-model"} <= names
+    assert {"none", "ngram", "draft-model", "adaptive", "fixed"} <= names
     assert {"prometheus", "stats-log", "preemption-log"} <= names

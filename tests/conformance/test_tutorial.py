@@ -16,12 +16,14 @@ from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.testing import (
     AdmissionConformance,
     AttentionConformance,
+    DraftLengthConformance,
     ObserverConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
     SpeculatorConformance,
     conformance,
 )
+from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
 
@@ -67,15 +69,23 @@ def test_the_other_order_passes_the_kit(packages: Packages) -> None:
     suite.test_the_same_request_has_the_same_key(subject.make)
 
 
+def test_the_draft_length_passes_the_kit(packages: Packages) -> None:
+    subject = subjects(packages, MODULES[1])["draft_length"]
+    suite = DraftLengthConformance()
+    suite.test_nothing_is_kept_of_ended_requests(subject.make)
+    for shape in DRAFTING_SHAPES:
+        suite.test_an_engine_takes_its_answers(subject.make, shape)
+
+
 def test_the_bare_hooks_pass_the_kit(packages: Packages) -> None:
-    found = subjects(packages, MODULES[1])
+    found = subjects(packages, MODULES[2])
     AdmissionConformance().test_it_never_raises(found["admission"].make)
     AdmissionConformance().test_refusals_say_why_and_for_how_long(found["admission"].make)
     ObserverConformance().test_it_survives_every_event(found["observer"].make)
 
 
 def test_the_wrapper_passes_the_kit(packages: Packages) -> None:
-    subject = subjects(packages, MODULES[2])["scheduler"]
+    subject = subjects(packages, MODULES[3])["scheduler"]
     suite = SchedulerConformance()
     suite.test_nobody_starves(subject.make)
     for shape in SHAPES:
@@ -85,7 +95,7 @@ def test_the_wrapper_passes_the_kit(packages: Packages) -> None:
 def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples/plugin-sdpa-attention"))
     found: dict[str, Any] = {}
-    exec(MODULES[3], found)
+    exec(MODULES[4], found)
     suite = found["TestOnTheCPU"]
     assert issubclass(suite, AttentionConformance)
     assert suite.device is not AttentionConformance.device

@@ -21,6 +21,7 @@ from tokenmill.testing import conformance
 from .wrong import (
     admissions,
     attentions,
+    draft_lengths,
     observers,
     orders,
     packages,
@@ -34,7 +35,7 @@ RUNS = (
     (schedulers,),
     (preemptions,),
     (attentions,),
-    (orders, packages, observers, admissions),
+    (orders, packages, observers, admissions, draft_lengths),
     (speculators,),
 )
 """What runs in one process, each of about the same length."""

@@ -88,11 +88,14 @@ class Bench:
         watermark_blocks: int = 0,
         drafting: DraftingSettings | None = None,
         schedule: Callable[[StepView], None] | None = None,
+        plugins: Sequence[object] = (),
         **config: Any,
     ) -> None:
-        extra = [FunctionPlugin(schedule)] if schedule else []
+        extra = [*plugins, FunctionPlugin(schedule)] if schedule else plugins
         if schedule:
             config["scheduler"] = "custom"
+        if drafting:
+            config["draft_length"] = drafting.draft_length
         self.plugins = PluginHost.load(EngineConfig(**config), extra=extra)
         self.executor = SimulatedExecutor(
             num_blocks=num_blocks, block_size=block_size, drafting=drafting

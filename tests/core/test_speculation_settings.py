@@ -47,15 +47,15 @@ def test_a_flag_switches_it_on_with_the_documented_defaults() -> None:
     assert lengths(host) == (2, 4)
     limits = host.speculation_limits
     assert limits is not None
-    assert (limits.num_speculative_tokens, limits.is_adaptive) == (5, True)
+    assert limits.num_speculative_tokens == 5
     assert not limits.needs_lookahead
+    assert host.names["draft_length"] == "adaptive"
 
 
 def test_flags_set_the_length() -> None:
-    options: dict[str, Any] = {"num_speculative_tokens": 3, "speculative_adaptive": False}
-    limits = load(speculative_method="ngram", **options).speculation_limits
+    limits = load(speculative_method="ngram", num_speculative_tokens=3).speculation_limits
     assert limits is not None
-    assert (limits.num_speculative_tokens, limits.is_adaptive) == (3, False)
+    assert limits.num_speculative_tokens == 3
 
 
 CONFIG = '{"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 3}'

@@ -79,7 +79,7 @@ def test_tokens_are_right_and_memory_was_short_where_it_should_be(
 def test_drafts_change_no_token(
     scheduler: str, mode: str, caches: bool, like: str, num_tokens: int
 ) -> None:
-    drafting = getattr(DraftingSettings, like)(num_tokens, is_adaptive=False)
+    drafting = getattr(DraftingSettings, like)(num_tokens, draft_length="fixed")
     tally = Tally()
     for max_inflight in (1, 2):
         settings = make_settings(scheduler, mode, caches, 4, True, max_inflight, drafting)

@@ -15,6 +15,7 @@ SPECULATION = (
     "speculative_method",
     "speculative_model",
     "num_speculative_tokens",
+    "draft_length",
     "speculative_adaptive",
     "speculative_config",
 )

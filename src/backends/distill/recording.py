@@ -15,7 +15,7 @@ from ...core.contract.speculation import Draft, ProposalBatch, SpeculationLimits
 class HiddenRecorder:
     """Implements Speculation of support.py."""
 
-    limits = SpeculationLimits(num_speculative_tokens=1, is_adaptive=False)
+    limits = SpeculationLimits(num_speculative_tokens=1)
     needs_hidden_states = True
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..config import EngineConfig
 from ..errors import PluginError
 from ..suggest import did_you_mean
+from .draft_length import DraftLengthPolicy
 from .plugin_info import ProviderInfo, Source, normalize
 from .policy import (
     PreemptionCandidate,
@@ -35,6 +36,7 @@ SLOTS = (
     "preemption_mode",
     "attention_backend",
     "speculative_method",
+    "draft_length",
 )
 """Kinds of which exactly one provider is chosen."""
 KINDS = (*SLOTS, "observer", "admission")
@@ -46,6 +48,7 @@ _REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "preemption_mode": ("preempt", "modes"),
     "attention_backend": ("reasons_against", "__call__"),
     "speculative_method": ("propose",),
+    "draft_length": ("choose", "observe", "forget"),
     "admission": ("admit",),
 }
 
@@ -193,6 +196,17 @@ class Registry:
         `--speculative-model` and the keys of `--speculative-config` fill its options.
         """
         self._offer("speculative_method", name, factory, options, aliases)
+
+    def draft_length(
+        self,
+        name: str,
+        factory: Callable[..., DraftLengthPolicy],
+        *,
+        options: type[Any] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Offer a choice of how many tokens to draft, chosen by --draft-length."""
+        self._offer("draft_length", name, factory, options, aliases)
 
     def observer(
         self, name: str, factory: Callable[..., object], *, options: type[Any] | None = None

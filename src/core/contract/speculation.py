@@ -121,8 +121,6 @@ class SpeculationLimits:
     """How the engine speculates."""
 
     num_speculative_tokens: int
-    """Most draft tokens of a request in a step."""
-    is_adaptive: bool = True
-    """Whether the length of drafts follows what they bring, down to none."""
+    """The most draft tokens of a request in a step."""
     needs_lookahead: bool = False
     """Whether the drafts' own KV needs slots before they are granted: a draft model's do."""

@@ -100,7 +100,11 @@ class EngineCore:
         self._plugins = plugins
         self._max_num_queued_reqs = max_num_queued_reqs
         self._max_inflight = max_inflight
-        self._drafts = None if speculation is None else DraftPlanner(speculation, max_model_len)
+        self._drafts = (
+            None
+            if speculation is None
+            else DraftPlanner(plugins.draft_length, speculation, max_model_len)
+        )
         self._queues = RequestQueues()
         self._open: deque[_OpenPlan] = deque()
         self._forget: list[str] = []  # ids that the executor should forget
@@ -534,6 +538,8 @@ class EngineCore:
         request.num_proposed_tokens = 0
         if request.first_scheduled_time is not None:
             self._forget.append(request.request_id)
+            if self._drafts is not None:
+                self._drafts.end(request)
         if self._plugins.observes(Finished):
             self._plugins.emit(Finished(requests=(describe_finished(request, now),)))
         self._release(request)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..draft_history import DraftHistory
 from ..outputs import FinishReason
 from ..sampling_params import SamplingParams
 from .blocks import hash_block
@@ -84,8 +83,6 @@ class Request:
     """Draft tokens that were verified in its life."""
     num_accepted_tokens: int = 0
     """Those that were accepted."""
-    draft_history: DraftHistory | None = None
-    """How its drafts did, once there were some."""
     last_served_step: int = 0
     finish_reason: FinishReason | None = None
     first_scheduled_time: float | None = None

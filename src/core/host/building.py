@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import EngineConfig
 from ..contract.choice import Choice
+from ..contract.draft_length import DraftLengthPolicy
 from ..contract.plugin_info import Source
 from ..contract.policy import SchedulingPolicy
 from ..contract.registry import PluginContext, Provider
@@ -31,6 +32,7 @@ class BuiltPlugins:
     choices: Mapping[str, Choice]
     """The provider of each slot."""
     order: SchedulingPolicy = field(init=False)
+    draft_length: DraftLengthPolicy = field(init=False)
     speculator: Speculator = field(init=False)
     """The speculative method itself; "none" is one, too."""
     speculation: SpeculationSettings
@@ -53,6 +55,7 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
     plugins.refuse_failures()  # a choice may have made another plugin necessary
     _check_named(plugins)
     built.order = fill_slot(built, "scheduling_policy")
+    built.draft_length = fill_slot(built, "draft_length")
     fill_slot(built, "scheduler")
     built.speculator = fill_slot(built, "speculative_method")
     built.preemption_modes = tuple(fill_slot(built, "preemption_mode").modes)

@@ -17,6 +17,11 @@ from .plugins_file import SlotSetting, Table
 SPECULATION = "speculative_method"
 NO_SPECULATION = "none"
 """The provider of that slot that stands for none at all."""
+_SWITCHES = {
+    "scheduler": ("enable_chunked_prefill", "chunked", "prefill-first"),
+    "draft_length": ("speculative_adaptive", "adaptive", "fixed"),
+}
+"""Flags that are on or off, and the provider that each of the two selects."""
 _log = get_logger("plugins")
 
 
@@ -125,16 +130,20 @@ def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
 
 
 def _flagged(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
-    """What a flag or the constructor says, --enable-chunked-prefill included."""
+    """What a flag or the constructor says, flags that are on or off included."""
     if slot == SPECULATION:
         return config.speculation().method
     named: str | None = getattr(config, slot)
-    if slot != "scheduler" or config.enable_chunked_prefill is None:
+    if slot not in _SWITCHES:
         return named
-    implied = "chunked" if config.enable_chunked_prefill else "prefill-first"
+    switch, if_on, if_off = _SWITCHES[slot]
+    is_on: bool | None = getattr(config, switch)
+    if is_on is None:
+        return named
+    implied = if_on if is_on else if_off
     if named is not None and plugins.find(slot, named) is not plugins.find(slot, implied):
         raise ConfigError(
-            f"{flag('enable_chunked_prefill')}={config.enable_chunked_prefill} selects the "
-            f"scheduler {implied!r}, but {flag('scheduler')} says {named!r}: give only one of them"
+            f"{flag(switch)}={is_on} selects the {label(slot)} {implied!r}, but {flag(slot)} says "
+            f"{named!r}: give only one of them"
         )
     return implied

@@ -11,6 +11,7 @@ from typing import Any, Self
 from ..config import EngineConfig
 from ..contract.choice import Choice
 from ..contract.client import EngineClient, Load
+from ..contract.draft_length import DraftLengthPolicy
 from ..contract.events import (
     Admitted,
     Finished,
@@ -40,6 +41,7 @@ from .choice import NO_SPECULATION, SPECULATION, chosen_names
 from .decision_hook import FAILED, DecisionHook
 from .failure_log import FailureLog
 from .fan_out import FanOut
+from .guarded_draft_length import GuardedDraftLength
 from .hook_checks import SLOT_HOOKS
 from .proposal_hook import NAME as PROPOSE
 from .proposal_hook import ProposalHook
@@ -79,6 +81,10 @@ class PluginHost:
         self._waiting_order = WaitingOrder(
             self.order, built.choices["scheduling_policy"].provider.source, self._failures
         )
+        self.draft_length: DraftLengthPolicy = GuardedDraftLength(
+            built.draft_length, built.choices["draft_length"].provider.source, self._failures
+        )
+        """How many tokens to draft for each request; it never raises."""
         self._decisions = {
             hook: DecisionHook(
                 hook,

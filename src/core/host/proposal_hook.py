@@ -60,7 +60,6 @@ class ProposalHook:
         """How the engine is to speculate; final once `prepare` was called."""
         return SpeculationLimits(
             num_speculative_tokens=self._settings.num_speculative_tokens,
-            is_adaptive=self._settings.is_adaptive,
             needs_lookahead=self._needs_lookahead,
         )
 

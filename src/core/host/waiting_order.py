@@ -8,8 +8,8 @@ from typing import TypeVar
 from ..contract.plugin_info import Source
 from ..contract.policy import RequestView, SchedulingPolicy
 from .failure_log import FailureLog
+from .provider_guard import ProviderGuard
 
-MAX_FAILURES = 3
 SLOT = "scheduling_policy"
 
 AnyRequest = TypeVar("AnyRequest", bound=RequestView)
@@ -23,25 +23,16 @@ class WaitingOrder:
 
     def __init__(self, policy: SchedulingPolicy, source: Source, failures: FailureLog) -> None:
         self._policy = policy
-        self._source = source
-        self._failures = failures
-        self._streak = 0
+        self._guard = ProviderGuard(
+            source, SLOT, failures, instead="requests go in order of arrival"
+        )
 
     def sort(self, requests: Iterable[AnyRequest], now: float) -> list[AnyRequest]:
         """The requests, smallest key first; equal ones stay in the order that they came in."""
         given = list(requests)
-        if self._streak < MAX_FAILURES:
-            try:
-                ordered = sorted(given, key=lambda request: self._policy.key(request, now))
-            except Exception as error:
-                self._fail(error)
-            else:
-                self._streak = 0
-                return ordered
-        return sorted(given, key=lambda request: request.arrival_time)
-
-    def _fail(self, error: Exception) -> None:
-        self._streak += 1
-        self._failures.record(self._source, SLOT, error, "fallback")
-        if self._streak == MAX_FAILURES:
-            self._failures.take_out(self._source, SLOT, "requests go in order of arrival")
+        ordered = self._guard.ask(
+            "key", lambda: sorted(given, key=lambda r: self._policy.key(r, now)), None
+        )
+        if ordered is None:
+            return sorted(given, key=lambda request: request.arrival_time)
+        return ordered

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .admission import AdmissionConformance
 from .attention.suite import AttentionConformance
+from .draft_length import DraftLengthConformance
 from .observer import ObserverConformance
 from .package import PackageConformance
 from .preemption import PreemptionConformance
@@ -17,6 +18,7 @@ from .speculator import SpeculatorConformance
 __all__ = [
     "AdmissionConformance",
     "AttentionConformance",
+    "DraftLengthConformance",
     "ObserverConformance",
     "PackageConformance",
     "PreemptionConformance",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import FunctionType, ModuleType
 
 import pytest
 
@@ -17,6 +14,7 @@ from .engine.drafting import KIND, Guess, ask, needs_hidden_states, prepare
 from .engine.proposal_lives import end_of, one_life, only, random_calls
 from .engine.workload import VOCAB_SIZE, EngineShape
 from .hosting import fresh, load_host
+from .kept_memory import reachable_bytes
 from .reporting import report_time
 
 _MOST_KEPT = 4096
@@ -114,7 +112,7 @@ class SpeculatorConformance:
             for i, name in enumerate(names):
                 for call in (*one_life(name, i, num_calls=4), end_of(name)):
                     propose(call)
-            return _reachable_bytes(provider)
+            return reachable_bytes(provider)
 
         before = live(f"early-{i}" for i in range(8))
         kept = live(f"request-{i}" for i in range(200)) - before
@@ -174,16 +172,3 @@ def _compare(
 def _skip_if_by_chance(given: object) -> None:
     if not getattr(fresh(given), "is_deterministic", True):
         pytest.skip("it guesses by chance, and says so")
-
-
-def _reachable_bytes(root: object) -> int:
-    """Size of all that an object holds, as far as the garbage collector knows."""
-    gc.collect()
-    seen: dict[int, object] = {}
-    waiting = [root]
-    while waiting:
-        found = waiting.pop()
-        if id(found) not in seen and not isinstance(found, type | ModuleType | FunctionType):
-            seen[id(found)] = found
-            waiting += gc.get_referents(found)
-    return sum(map(sys.getsizeof, seen.values()))

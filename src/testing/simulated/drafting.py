@@ -14,6 +14,8 @@ class DraftingSettings:
     """How a simulated speculator behaves."""
 
     limits: SpeculationLimits
+    draft_length: str = "adaptive"
+    """Name of the policy that chooses how many tokens are drafted."""
     seed: int = 0
     accuracy: float = 0.7
     """Probability that a proposed token is the right one, if those before it are."""
@@ -22,21 +24,21 @@ class DraftingSettings:
 
     @classmethod
     def like_ngram(
-        cls, num_tokens: int, *, is_adaptive: bool = True, seed: int = 0
+        cls, num_tokens: int, *, draft_length: str = "adaptive", seed: int = 0
     ) -> DraftingSettings:
         """Often nothing; what it finds is mostly right; needs no KV."""
-        limits = SpeculationLimits(num_speculative_tokens=num_tokens, is_adaptive=is_adaptive)
-        return cls(limits=limits, seed=seed, accuracy=0.85, eagerness=0.4)
+        limits = SpeculationLimits(num_speculative_tokens=num_tokens)
+        return cls(
+            limits=limits, draft_length=draft_length, seed=seed, accuracy=0.85, eagerness=0.4
+        )
 
     @classmethod
     def like_draft_model(
-        cls, num_tokens: int, *, is_adaptive: bool = True, seed: int = 0
+        cls, num_tokens: int, *, draft_length: str = "adaptive", seed: int = 0
     ) -> DraftingSettings:
         """Always something, often wrong; writes KV of its own behind the last token."""
-        limits = SpeculationLimits(
-            num_speculative_tokens=num_tokens, is_adaptive=is_adaptive, needs_lookahead=True
-        )
-        return cls(limits=limits, seed=seed, accuracy=0.6)
+        limits = SpeculationLimits(num_speculative_tokens=num_tokens, needs_lookahead=True)
+        return cls(limits=limits, draft_length=draft_length, seed=seed, accuracy=0.6)
 
 
 class SimulatedDrafting:

@@ -96,6 +96,7 @@ class Life:
             scheduler=settings.scheduler,
             preemption_mode=settings.preemption_mode,
             scheduling_policy=settings.scheduling_policy,
+            draft_length=None if settings.drafting is None else settings.drafting.draft_length,
             disable_log_stats=True,
         )
         return EngineCore(

@@ -60,12 +60,12 @@ def _draw_drafting(rng: random.Random) -> DraftingSettings | None:
     num_tokens = rng.choice([0, 0, 1, 2, 3, 4, 5, 6, 7, 8])
     if not num_tokens:
         return None
+    draft_length = ("adaptive", "fixed", "wild")[int(3 * rng.random())]
     return DraftingSettings(
         limits=SpeculationLimits(
-            num_speculative_tokens=num_tokens,
-            is_adaptive=rng.random() < 0.5,
-            needs_lookahead=rng.random() < 0.5,
+            num_speculative_tokens=num_tokens, needs_lookahead=rng.random() < 0.5
         ),
+        draft_length=draft_length,
         seed=rng.randrange(2**32),
         accuracy=rng.choice([0.0, 0.3, 0.8, 0.95]),
         eagerness=rng.choice([0.2, 0.9, 1.0]),

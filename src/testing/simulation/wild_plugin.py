@@ -47,6 +47,7 @@ class WildPlugin:
         registry.scheduler("wild", lambda: _Scheduler(chance))
         registry.preemption_mode("wild", lambda: _Preemption(chance))
         registry.scheduling_policy("wild", lambda: _Order(chance))
+        registry.draft_length("wild", lambda: _DraftLength(chance))
         registry.admission("wild", lambda context: _Admission(chance))
 
     @hookimpl(wrapper=True)
@@ -165,6 +166,25 @@ class _Order:
     def key(self, request: Any, now: float) -> tuple[float, ...]:
         self._chance.maybe_raise()
         return (self._chance.rng.random(),)
+
+
+class _DraftLength:
+    """Any length, now and then one too long or one too many."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+
+    def choose(self, requests: Any, limits: Any) -> list[int]:
+        self._chance.maybe_raise()
+        is_wrong = self._chance.rng.random() < self._chance.rate
+        longest = limits.num_speculative_tokens + is_wrong
+        return [self._chance.rng.randint(0, longest) for _ in range(len(requests) + is_wrong)]
+
+    def observe(self, step: Any) -> None:
+        self._chance.maybe_raise()
+
+    def forget(self, request_id: str) -> None:
+        self._chance.maybe_raise()
 
 
 class _Admission:

@@ -9,7 +9,6 @@ import pytest
 from tokenmill.core.contract.events import StepDone
 from tokenmill.core.contract.policy import StepView
 from tokenmill.core.contract.speculation import SpeculationLimits
-from tokenmill.core.draft_length import DraftLengths
 from tokenmill.core.engine.draft_planning import DraftPlanner
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan
@@ -24,9 +23,8 @@ def drafting(
 ) -> DraftingSettings:
     """Fixed lengths; the simulated speculator proposes from 1 to `num_tokens` tokens."""
     return DraftingSettings(
-        limits=SpeculationLimits(
-            num_speculative_tokens=num_tokens, is_adaptive=False, needs_lookahead=lookahead
-        ),
+        limits=SpeculationLimits(num_speculative_tokens=num_tokens, needs_lookahead=lookahead),
+        draft_length="fixed",
         accuracy=accuracy,
         eagerness=eagerness,
     )
@@ -194,7 +192,9 @@ def test_drafts_that_will_be_dropped_are_not_waited_for(monkeypatch: pytest.Monk
     bench = Bench(max_inflight=2, drafting=drafting(4))
     bench.add([1, 2, 3], 20)
     assert bench.plan()
-    monkeypatch.setattr(DraftLengths, "choose", lambda self, requests: [0] * len(requests))
+    monkeypatch.setattr(
+        bench.plugins.draft_length, "choose", lambda requests, limits: [0] * len(requests)
+    )
     assert bench.plan()
     bench.commit()
     assert bench.requests["0"].num_proposed_tokens

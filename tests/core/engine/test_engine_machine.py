@@ -30,7 +30,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_inflight=st.integers(1, 2),
         scheduler=st.sampled_from(["chunked", "prefill-first", "wild"]),
         num_speculative_tokens=st.integers(0, 8),
-        is_adaptive=st.booleans(),
+        draft_length=st.sampled_from(["adaptive", "fixed"]),
         needs_lookahead=st.booleans(),
         seed=st.integers(0, 1000),
     )
@@ -44,7 +44,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_inflight: int,
         scheduler: str,
         num_speculative_tokens: int,
-        is_adaptive: bool,
+        draft_length: str,
         needs_lookahead: bool,
         seed: int,
     ) -> None:
@@ -55,10 +55,9 @@ class EngineMachine(RuleBasedStateMachine):
         )
         drafting = DraftingSettings(
             limits=SpeculationLimits(
-                num_speculative_tokens=num_speculative_tokens,
-                is_adaptive=is_adaptive,
-                needs_lookahead=needs_lookahead,
+                num_speculative_tokens=num_speculative_tokens, needs_lookahead=needs_lookahead
             ),
+            draft_length=draft_length,
             seed=seed,
         )
         self.bench = Bench(

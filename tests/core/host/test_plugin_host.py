@@ -63,6 +63,7 @@ def test_the_documented_default_is_chosen(packages: Packages) -> None:
         "preemption_mode": "recompute",
         "attention_backend": "cpu",
         "speculative_method": "none",
+        "draft_length": "adaptive",
     }
 
 
@@ -71,6 +72,19 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(packages: Packages
     assert load(plugins_file=path).names["scheduler"] == "prefill-first"
     assert load(plugins_file=path, scheduler="chunked").names["scheduler"] == "chunked"
     assert load(scheduler="default").names["scheduler"] == "prefill-first"
+
+
+def test_speculative_adaptive_selects_the_draft_length(packages: Packages) -> None:
+    assert load(speculative_adaptive=True).names["draft_length"] == "adaptive"
+    assert load(speculative_adaptive=False).names["draft_length"] == "fixed"
+    assert load(speculative_adaptive=False, draft_length="fixed").names["draft_length"] == "fixed"
+    path = packages.write_settings("[draft_length]\nuse = 'fixed'", "mine.toml")
+    assert load(plugins_file=path).names["draft_length"] == "fixed"
+    assert load(plugins_file=path, speculative_adaptive=True).names["draft_length"] == "adaptive"
+    assert refusal(speculative_adaptive=True, draft_length="fixed") == (
+        "--speculative-adaptive=True selects the draft length 'adaptive', but --draft-length says "
+        "'fixed': give only one of them"
+    )
 
 
 def test_enable_chunked_prefill_selects_the_scheduler(packages: Packages) -> None:

@@ -34,6 +34,7 @@ def test_the_packaged_file_fills_every_slot() -> None:
         "preemption_mode": "recompute",
         "attention_backend": "auto",
         "speculative_method": "none",
+        "draft_length": "adaptive",
     }
     assert settings.strict is True
 

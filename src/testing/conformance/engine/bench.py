@@ -22,6 +22,8 @@ from .simulated_hidden import hidden_states_given
 from .simulated_support import SimulatedSupport
 from .workload import EngineShape, Job
 
+_SPECULATING = ("speculative_method", "draft_length")
+"""Kinds of which a provider is checked in an engine with drafts."""
 TURN_SECONDS = 0.05
 """By how much the engine's clock goes on from one turn to the next."""
 
@@ -33,7 +35,7 @@ class EngineBench:
         self.failures = FailureWatch()
         self.provider = fresh(given)
         plugins = load_host(kind, self.provider, self.failures, *watchers)
-        speculator = plugins.speculator if kind == "speculative_method" else None
+        speculator = plugins.speculator if kind in _SPECULATING else None
         if speculator is not None:
             speculator.prepare(SimulatedSupport(shape.vocab_size, shape.num_speculative_tokens))
         self.core = _make_core(shape, plugins, speculator)
@@ -154,14 +156,12 @@ def _make_core(
         plugins=plugins,
         max_num_queued_reqs=2**20,
         max_inflight=shape.max_inflight,
-        speculation=None if speculator is None else _always(speculator.limits, shape),
+        speculation=None if speculator is None else _limits(speculator, shape),
     )
 
 
-def _always(limits: SpeculationLimits, shape: EngineShape) -> SpeculationLimits:
-    """Drafts in every step: what a simulated step costs says nothing."""
-    number = shape.num_speculative_tokens
-    return replace(limits, num_speculative_tokens=number, is_adaptive=False)
+def _limits(speculator: ProposalHook, shape: EngineShape) -> SpeculationLimits:
+    return replace(speculator.limits, num_speculative_tokens=shape.num_speculative_tokens)
 
 
 def _seed(request_id: str) -> int:

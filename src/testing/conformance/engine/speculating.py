@@ -1,4 +1,4 @@
-"""Engines that verify the drafts of a speculator under test, on tokens that are easy to guess."""
+"""Engines that verify drafts, for a speculator or a draft length under test; tokens repeat often."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def check_answers(given: object, shape: EngineShape) -> None:
     assert not failures, f"drafts were thrown away:\n{failures}"
 
 
-def serve(given: object, shape: EngineShape) -> EngineBench:
-    """An engine that has served the random workload; each request goes on for a while."""
-    bench = EngineBench(KIND, given, shape)
+def serve(given: object, shape: EngineShape, *, kind: str = KIND) -> EngineBench:
+    """An engine that has served the random workload; `given` is a provider of this kind."""
+    bench = EngineBench(kind, given, shape)
     bench.run([_guessable(job) for job in random_jobs(num_jobs=30)], turns=_TURNS)
     return bench
 

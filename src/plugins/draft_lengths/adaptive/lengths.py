@@ -18,12 +18,10 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
-from .contract.speculation import SpeculationLimits
-from .draft_history import DraftHistory
-from .draft_patience import Patience
-from .draft_prices import NOTHING, DraftPrices
-from .engine.request import Request
-from .plan import StepPlan, StepResult
+from ....plugin import DraftedStep, DraftOutcome, RequestView, SpeculationLimits
+from .history import DraftHistory
+from .patience import Patience
+from .prices import NOTHING, DraftPrices
 from .step_costs import StepCosts
 
 REQUEST_MEMORY = 0.95
@@ -62,7 +60,7 @@ FOUND_MEMORY, FIRST_FOUND_MEMORY = 16, 64
 class _Chosen(NamedTuple):
     """Lengths for these requests."""
 
-    requests: Sequence[Request]
+    request_ids: Sequence[str]
     lengths: Sequence[int]
     until_end: Sequence[int]
     """The same without those whose turn it was."""
@@ -70,14 +68,15 @@ class _Chosen(NamedTuple):
     """The step in which something becomes due."""
 
 
-class DraftLengths:
+class AdaptiveDraftLength:
     """The lengths for all requests of one engine. They are thought over when something was learned;
     else a step costs a look-up."""
 
-    def __init__(self, limits: SpeculationLimits) -> None:
-        self._longest = limits.num_speculative_tokens
-        self._is_adaptive = limits.is_adaptive
-        self._is_model = limits.needs_lookahead
+    def __init__(self) -> None:
+        self._longest = 0
+        self._is_model = False
+        self._histories: dict[str, DraftHistory] = {}
+        """By request id."""
         self._num_requests = 0
         self._step = 0
         self._probe_debt = -PROBE_CREDIT
@@ -109,12 +108,11 @@ class DraftLengths:
 
     # Choosing
 
-    def choose(self, requests: Sequence[Request]) -> Sequence[int]:
-        """Most tokens to propose for each of the requests after the step that is planned. They are
-        all that sample in it. Called once per step."""
-        num_requests = len(requests)
-        if not self._is_adaptive:
-            return [self._longest] * num_requests
+    def choose(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
+        self._longest = limits.num_speculative_tokens
+        self._is_model = limits.needs_lookahead
+        request_ids = [request.request_id for request in requests]
+        num_requests = len(request_ids)
         self._step += 1
         if num_requests:
             self._price(num_requests)
@@ -126,16 +124,16 @@ class DraftLengths:
         if not self._patience.is_left:
             return [0] * num_requests
         chosen = self._chosen
-        if chosen is None or self._step >= chosen.end or chosen.requests != requests:
-            chosen = self._chosen = self._choose_anew(requests, prices)
+        if chosen is None or self._step >= chosen.end or chosen.request_ids != request_ids:
+            chosen = self._chosen = self._choose_anew(request_ids, prices)
             return chosen.lengths
         return chosen.until_end
 
-    def _choose_anew(self, requests: Sequence[Request], prices: DraftPrices) -> _Chosen:
-        histories = [self._history(request) for request in requests]
+    def _choose_anew(self, request_ids: Sequence[str], prices: DraftPrices) -> _Chosen:
+        histories = [self._history(request_id) for request_id in request_ids]
         choices = [prices.choose(self._estimate(history)) for history in histories]
         if not prices.are_worth_it(choices, [history.found for history in histories]):
-            choices = [NOTHING] * len(requests)
+            choices = [NOTHING] * len(request_ids)
         self._are_probes = all(choice is NOTHING for choice in choices)
         lengths, until_end, end = [], [], NEVER
         for history, choice in zip(histories, choices, strict=True):
@@ -150,7 +148,7 @@ class DraftLengths:
                 end = min(end, due_at)
                 until_end.append(0)
             lengths.append(length)
-        return _Chosen(requests, lengths, until_end, end)
+        return _Chosen(request_ids, lengths, until_end, end)
 
     def _take_turn(self, history: DraftHistory, length: int) -> tuple[int, int]:
         """What is asked for in this step of a request that is not asked in each, and the step of
@@ -175,12 +173,12 @@ class DraftLengths:
         accepted = history.accepted + PRIOR_WEIGHT * self.acceptance
         return accepted / (history.tried + PRIOR_WEIGHT)
 
-    def _history(self, request: Request) -> DraftHistory:
-        history = request.draft_history
+    def _history(self, request_id: str) -> DraftHistory:
+        history = self._histories.get(request_id)
         if history is None:
             self._num_requests += 1
             is_probed = not self._is_model or self._num_requests % MODEL_PROBE_REQUESTS == 1
-            history = request.draft_history = DraftHistory(
+            history = self._histories[request_id] = DraftHistory(
                 probe_at=0 if is_probed else NEVER, found=self._found
             )
         return history
@@ -203,12 +201,24 @@ class DraftLengths:
 
     # Learning
 
-    def observe_draft(self, request: Request, num_tokens: int, num_accepted: int) -> None:
-        """A draft was verified: of its `num_tokens`, the first `num_accepted` were right."""
-        tried = min(num_tokens, num_accepted + 1)
+    def observe(self, step: DraftedStep) -> None:
+        for outcome in step.outcomes:
+            history = self._histories.get(outcome.request_id)
+            if outcome.max_draft_tokens and history is not None:
+                self._observe_answer(history, outcome.num_proposed_tokens)
+            if outcome.num_draft_tokens:
+                self._observe_draft(history, outcome)
+        self._observe_step(step)
+
+    def forget(self, request_id: str) -> None:
+        self._histories.pop(request_id, None)
+
+    def _observe_draft(self, history: DraftHistory | None, outcome: DraftOutcome) -> None:
+        """A draft was verified."""
+        num_accepted = outcome.num_accepted_tokens
+        tried = min(outcome.num_draft_tokens, num_accepted + 1)
         self._accepted = ENGINE_MEMORY * self._accepted + num_accepted
         self._tried = ENGINE_MEMORY * self._tried + tried
-        history = request.draft_history
         if history is None:
             return
         if history.is_probe and self._prices is not None:
@@ -220,11 +230,8 @@ class DraftLengths:
         history.probe_at = NEVER if is_last else self._step + history.probe_interval
         self._chosen = None
 
-    def observe_answer(self, request: Request, num_tokens: int) -> None:
+    def _observe_answer(self, history: DraftHistory, num_tokens: int) -> None:
         """It was asked for drafts, and got so many."""
-        history = request.draft_history
-        if history is None:
-            return
         self._num_asked += 1
         if self._is_model:
             return  # it may only have had no room to catch up
@@ -236,44 +243,34 @@ class DraftLengths:
         if took_turns != (history.misses >= MISSES_TO_BACK_OFF):
             self._chosen = None
 
-    def observe_step(
-        self, plan: StepPlan, result: StepResult, seconds: float, *, was_held_back: bool = False
-    ) -> None:
-        """A step was committed that took `seconds`, proposing included, and the time until it was
-        there where it `was_held_back` by drafts."""
-        if not self._is_adaptive:
-            return
+    def _observe_step(self, step: DraftedStep) -> None:
+        """What the step took, once its outcomes are known."""
         num_asked, self._num_asked = self._num_asked, 0
-        num_requests, num_tokens = len(plan.grants), plan.num_tokens
-        num_drafting = 0
-        are_decodes = True
-        if num_tokens > num_requests:  # else there is nothing to look for, in most steps of all
-            for grant in plan.grants:
-                num_drafting += grant.num_draft_tokens > 0
-                are_decodes &= grant.samples and grant.num_tokens == 1 + grant.num_draft_tokens
+        num_requests, num_tokens = step.num_requests, step.num_tokens
+        num_drafting = sum(outcome.num_draft_tokens > 0 for outcome in step.outcomes)
         if num_drafting:
             before = self._num_drafting or num_drafting
             self._num_drafting = before + (num_drafting - before) / 8
-        if are_decodes:
-            seconds_of_step = seconds - result.proposal_seconds
-            is_plain = not (num_asked or result.proposal_seconds or was_held_back)
+        if step.is_decode:
+            seconds_of_step = step.seconds - step.proposal_seconds
+            is_plain = not (num_asked or step.proposal_seconds or step.was_held_back)
             excess = self._costs.add_step(
                 num_requests, num_tokens, seconds_of_step, is_plain=is_plain
             )
             if self._are_probes:
                 self._probe_debt += excess
-        self._patience.add_step(1.0 if self._is_model else seconds)
+        self._patience.add_step(1.0 if self._is_model else step.seconds)
         if num_asked:
-            self._observe_call(plan, result, num_asked)
+            self._observe_call(step, num_asked)
             if self._are_probes:
-                self._probe_debt += self._costs.in_steps(num_requests, result.proposal_seconds)
+                self._probe_debt += self._costs.in_steps(num_requests, step.proposal_seconds)
 
-    def _observe_call(self, plan: StepPlan, result: StepResult, num_asked: int) -> None:
+    def _observe_call(self, step: DraftedStep, num_asked: int) -> None:
         """Somebody was asked for drafts; it counts also when nothing came of it."""
-        num_passes = max(result.num_proposed_tokens or (), default=0)
-        self._costs.add_proposing(num_asked, num_passes, result.proposal_seconds)
-        if self._is_model and not num_passes and not plan.draft_token_budget:
+        num_passes = max((outcome.num_proposed_tokens for outcome in step.outcomes), default=0)
+        self._costs.add_proposing(num_asked, num_passes, step.proposal_seconds)
+        if self._is_model and not num_passes and not step.draft_token_budget:
             return  # it had no room to catch up
         # A draft model is asked at the price of planning ahead, whatever it answers.
-        cost = 1.0 if self._is_model else result.proposal_seconds
+        cost = 1.0 if self._is_model else step.proposal_seconds
         self._patience.add_call(cost, found=num_passes > 0)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tokenmill.core.step_costs import QUIET_STEPS, StepCosts
+from tokenmill.plugins.draft_lengths.adaptive.step_costs import QUIET_STEPS, StepCosts
 
 
 def learned(drafting: dict[int, float], base: float = 0.010, num_requests: int = 8) -> StepCosts:

@@ -10,17 +10,23 @@ from typing import NamedTuple
 
 import pytest
 
+from tokenmill.core.contract.draft_length import DraftedStep, DraftOutcome
 from tokenmill.core.contract.speculation import SpeculationLimits
-from tokenmill.core.draft_length import LAST_PROBE, MISSES_TO_BACK_OFF, TURN_STEPS, DraftLengths
-from tokenmill.core.draft_prices import draft_gains
 from tokenmill.core.engine.request import Request
-from tokenmill.core.plan import Grant, StepPlan, StepResult
 from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.plugins.draft_lengths.adaptive import AdaptiveDraftLength
+from tokenmill.plugins.draft_lengths.adaptive.lengths import (
+    LAST_PROBE,
+    MISSES_TO_BACK_OFF,
+    TURN_STEPS,
+)
+from tokenmill.plugins.draft_lengths.adaptive.prices import draft_gains
 
 Cost = Callable[[int], float]
 LONGEST = 8
 JUMPS = (1.0, 2.0, 0.7, 1.5)
 """A machine that is at times three times slower than a step before."""
+REQUEST_NUMBERS = itertools.count()
 
 
 def memory_bound(num_tokens: int) -> float:
@@ -47,11 +53,9 @@ class Device:
 
     cost: Cost
     acceptances: Sequence[float]
-    lengths: DraftLengths = field(
-        default_factory=lambda: DraftLengths(SpeculationLimits(num_speculative_tokens=LONGEST))
-    )
+    lengths: AdaptiveDraftLength = field(default_factory=AdaptiveDraftLength)
     needs_lookahead: bool = False
-    """As in the limits of `lengths`."""
+    """Whether drafts come from a draft model."""
     find_rate: float = 1.0
     """How often a proposal is found when it is asked for."""
     num_finders: int = 10**6
@@ -76,7 +80,7 @@ class Device:
     rng: random.Random = field(default_factory=lambda: random.Random(5))
 
     def __post_init__(self) -> None:
-        self.requests = [_request(i) for i in range(len(self.acceptances))]
+        self.requests = [_request() for _ in self.acceptances]
         self.found = [0] * len(self.requests)
         """By the last step."""
         self.was_awaited = False
@@ -112,28 +116,31 @@ class Device:
         outputs = [self._verify(i, drafts[i]) for i in range(len(drafts))]
         proposing = self.pass_seconds * max(found, default=0) + self._catch_up(outputs, asked)
         proposing += self.ask_seconds * any(asked)
-        for request, length, count in zip(self.requests, asked, found, strict=True):
-            if length:
-                lengths.observe_answer(request, count)
         self.num_steps += 1
         pace = self.paces[self.num_steps // 100 % len(self.paces)]
-        plan = StepPlan(
-            step_id=self.num_steps,
-            grants=tuple(map(_grant, self.requests, drafts, asked)),
-            draft_token_budget=self.token_budget,
-        )
-        result = StepResult(
-            step_id=self.num_steps,
-            token_ids=tuple((0,) * n for n in outputs),
-            num_proposed_tokens=tuple(found) if any(found) else None,
+        step = DraftedStep(
+            num_requests=len(drafts),
+            num_tokens=len(drafts) + sum(drafts),
+            is_decode=True,
+            seconds=spike * pace * (seconds + proposing) + extra_seconds,
             proposal_seconds=spike * pace * self.told * proposing,
-        )
-        lengths.observe_step(
-            plan,
-            result,
-            spike * pace * (seconds + proposing) + extra_seconds,
             was_held_back=planned.was_held_back,
+            draft_token_budget=self.token_budget,
+            outcomes=[
+                DraftOutcome(
+                    request_id=request.request_id,
+                    num_draft_tokens=num_drafts,
+                    num_accepted_tokens=num_outputs - 1,
+                    max_draft_tokens=length,
+                    num_proposed_tokens=count,
+                )
+                for request, num_drafts, num_outputs, length, count in zip(
+                    self.requests, drafts, outputs, asked, found, strict=True
+                )
+                if num_drafts or length
+            ],
         )
+        lengths.observe(step)
         self.seconds += seconds + proposing
         self.num_tokens += sum(outputs)
         self.num_draft_tokens += sum(drafts)
@@ -142,7 +149,10 @@ class Device:
         self.asked.append(asked)
 
     def _plan(self, drafts: Sequence[int]) -> _Planned:
-        return _Planned(drafts, self.lengths.choose(self.requests), self.was_awaited)
+        limits = SpeculationLimits(
+            num_speculative_tokens=LONGEST, needs_lookahead=self.needs_lookahead
+        )
+        return _Planned(drafts, self.lengths.choose(self.requests, limits), self.was_awaited)
 
     def _catch_up(self, outputs: Sequence[int], asked: Sequence[int]) -> float:
         """Seconds for what those that are asked for missed."""
@@ -155,8 +165,6 @@ class Device:
         accepted = 0
         while accepted < num_draft_tokens and self.rng.random() < self.acceptances[row]:
             accepted += 1
-        if num_draft_tokens:
-            self.lengths.observe_draft(self.requests[row], num_draft_tokens, accepted)
         return accepted + 1
 
     @property
@@ -173,26 +181,14 @@ class Device:
         )
 
 
-def _request(number: int) -> Request:
+def _request() -> Request:
     return Request(
-        request_id=str(number),
+        request_id=str(next(REQUEST_NUMBERS)),
         prompt_token_ids=(1,),
         sampling_params=SamplingParams(),
         max_tokens=10**6,
         arrival_time=0.0,
         seed=0,
-    )
-
-
-def _grant(request: Request, num_draft_tokens: int, max_draft_tokens: int) -> Grant:
-    return Grant(
-        request_id=request.request_id,
-        start=0,
-        num_tokens=1 + num_draft_tokens,
-        new_block_ids=(),
-        samples=True,
-        num_draft_tokens=num_draft_tokens,
-        max_draft_tokens=max_draft_tokens,
     )
 
 
@@ -228,7 +224,7 @@ def test_each_request_gets_its_own_length() -> None:
 
 
 def test_a_larger_batch_gets_shorter_drafts_down_to_none() -> None:
-    lengths = DraftLengths(SpeculationLimits(num_speculative_tokens=LONGEST))
+    lengths = AdaptiveDraftLength()
     means = []
     for num_requests in (1, 4, 64):
         device = Device(mixed, [0.7] * num_requests, lengths)
@@ -260,8 +256,7 @@ def test_slow_calls_that_hardly_ever_find_anything_cost_little(find_rate: float)
 
 
 def test_a_draft_model_that_never_answers_is_hardly_asked_until_it_does() -> None:
-    limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
-    device = Device(memory_bound, [0.9], DraftLengths(limits), needs_lookahead=True, find_rate=0.0)
+    device = Device(memory_bound, [0.9], AdaptiveDraftLength(), needs_lookahead=True, find_rate=0.0)
     device.run(2000)
     assert 10 < sum(map(any, device.asked[-1000:])) < 50
     device.find_rate = 1.0
@@ -270,11 +265,10 @@ def test_a_draft_model_that_never_answers_is_hardly_asked_until_it_does() -> Non
 
 
 def test_a_draft_model_without_room_to_catch_up_is_waited_for() -> None:
-    limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
     device = Device(
         memory_bound,
         [0.9],
-        DraftLengths(limits),
+        AdaptiveDraftLength(),
         needs_lookahead=True,
         find_rate=0.0,
         token_budget=0,
@@ -284,8 +278,7 @@ def test_a_draft_model_without_room_to_catch_up_is_waited_for() -> None:
 
 
 def test_a_draft_model_that_does_not_pay_is_not_probed_at_the_price_of_catching_up() -> None:
-    limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
-    lengths = DraftLengths(limits)
+    lengths = AdaptiveDraftLength()
     first = Device(
         mixed, [0.2], lengths, needs_lookahead=True, pass_seconds=0.002, catch_up_seconds=0.001
     )
@@ -302,8 +295,7 @@ def test_a_draft_model_that_does_not_pay_is_not_probed_at_the_price_of_catching_
 
 
 def test_drafts_that_do_not_bring_in_a_long_prompt_s_cost_are_given_up() -> None:
-    limits = SpeculationLimits(num_speculative_tokens=LONGEST, needs_lookahead=True)
-    lengths = DraftLengths(limits)
+    lengths = AdaptiveDraftLength()
     rates = []
     for _ in range(60):
         device = Device(
@@ -436,7 +428,7 @@ def test_one_request_that_finds_drafts_among_many_that_do_not_slows_nobody(
 
 
 def test_requests_that_run_by_turns_are_all_asked() -> None:
-    lengths = DraftLengths(SpeculationLimits(num_speculative_tokens=LONGEST))
+    lengths = AdaptiveDraftLength()
     devices = [Device(memory_bound, [0.9] * 2, lengths, find_rate=0.0) for _ in range(2)]
     for _ in range(400):
         for device in devices:
@@ -455,7 +447,7 @@ def test_a_probe_that_is_answered_is_asked_for_in_one_turn() -> None:
 
 
 def test_a_new_request_begins_with_what_others_had() -> None:
-    lengths = DraftLengths(SpeculationLimits(num_speculative_tokens=LONGEST))
+    lengths = AdaptiveDraftLength()
     Device(mixed, [0.95], lengths).run(300)
     fresh = Device(mixed, [0.95], lengths)
     fresh.step()
@@ -476,10 +468,3 @@ def test_a_slow_first_step_and_a_clock_that_jumps_back_do_no_harm() -> None:
     device.step(extra_seconds=-50.0)
     device.run(150)
     assert device.run(300) > 0.9 * device.best()
-
-
-def test_without_adaptation_the_length_is_always_the_same() -> None:
-    lengths = DraftLengths(SpeculationLimits(num_speculative_tokens=5, is_adaptive=False))
-    device = Device(compute_bound, [0.0] * 3, lengths)
-    device.run(50)
-    assert all(row == [5, 5, 5] for row in device.asked)

@@ -1,4 +1,4 @@
-"""What is remembered of one request's drafts; draft_length.py writes and reads it."""
+"""What is remembered of one request's drafts; lengths.py writes and reads it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,27 @@
+"""The same draft length for every request in every step: --num-speculative-tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...plugin import DraftedStep, Registry, RequestView, SpeculationLimits, hookimpl
+
+TOKENMILL_API = (1, 1)
+
+
+class FixedDraftLength:
+    """Always asks for as many tokens as it may."""
+
+    def choose(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
+        return [limits.num_speculative_tokens] * len(requests)
+
+    def observe(self, step: DraftedStep) -> None:
+        pass
+
+    def forget(self, request_id: str) -> None:
+        pass
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.draft_length("fixed", FixedDraftLength)

@@ -1,0 +1,148 @@
+"""The suite for draft lengths: how many tokens to draft for each request."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from ...core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
+from ...core.contract.speculation import SpeculationLimits
+from ...core.engine.request import Request
+from ...core.sampling_params import SamplingParams
+from .engine import speculating as engine
+from .engine.workload import EngineShape
+from .hosting import fresh
+from .kept_memory import reachable_bytes
+from .reporting import report_time
+
+_KIND = "draft_length"
+_MOST_KEPT = 4096
+"""Bytes that 200 ended requests may leave behind, all together."""
+_LIMITS = tuple(
+    SpeculationLimits(num_speculative_tokens=number, needs_lookahead=needs_lookahead)
+    for number in (1, 8)
+    for needs_lookahead in (False, True)
+)
+_every_shape = pytest.mark.parametrize("shape", engine.SHAPES, ids=str)
+
+
+class DraftLengthConformance:
+    """Subclass it as Test..., with a fixture `draft_length` that returns one or a function making
+    one."""
+
+    @_every_shape
+    def test_an_engine_takes_its_answers(self, draft_length: object, shape: EngineShape) -> None:
+        """One length within the limits for each request, and no exception."""
+        failures = engine.serve(draft_length, shape, kind=_KIND).failures.describe(_KIND)
+        assert not failures, f"nothing was drafted instead:\n{failures}"
+
+    @pytest.mark.parametrize("limits", _LIMITS, ids=str)
+    def test_odd_steps_do_no_harm(self, draft_length: object, limits: SpeculationLimits) -> None:
+        """A clock that is set back, a process that was stopped, requests that were never heard of."""
+        policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
+        for number in range(300):
+            requests = [_request(f"request-{number // 10}-{i}") for i in range(rng.randint(0, 4))]
+            lengths = policy.choose(requests, limits)
+            assert len(lengths) == len(requests), (
+                f"{len(requests)} requests were given, the answer is {lengths!r}"
+            )
+            assert all(0 <= length <= limits.num_speculative_tokens for length in lengths), (
+                f"lengths are from 0 to {limits.num_speculative_tokens}, got {lengths!r}"
+            )
+            policy.observe(_step(requests, lengths, rng, odd=True))
+            policy.forget(f"request-{number // 10 - 1}-{rng.randint(0, 4)}")
+
+    def test_nothing_is_kept_of_ended_requests(self, draft_length: object) -> None:
+        """A server runs for months: whatever is kept for a request goes when it ends."""
+        policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
+
+        def live(name: str, number: int) -> int:
+            for i in range(number):
+                for _ in range(10):
+                    _one_step(policy, [_request(f"{name}-{i}")], rng)
+                policy.forget(f"{name}-{i}")
+            return reachable_bytes(policy)
+
+        before = live("early", 50)
+        kept = live("request", 200) - before
+        assert kept <= _MOST_KEPT, f"200 requests have ended, and {kept} bytes of them are kept"
+
+    @_every_shape
+    def test_it_is_deterministic(self, draft_length: object, shape: EngineShape) -> None:
+        """The same requests and times, the same plans. One that chooses by chance has
+        `is_deterministic = False`."""
+        if not getattr(fresh(draft_length), "is_deterministic", True):
+            pytest.skip("it chooses by chance, and says so")
+        first, second = (engine.serve(draft_length, shape, kind=_KIND).plans for _ in range(2))
+        for one, other in zip(first, second, strict=False):
+            assert one == other, (
+                f"step {one.step_id} was {one} and then, for the same requests, {other}"
+            )
+
+    def test_time_per_step_is_reported(
+        self, draft_length: object, request: pytest.FixtureRequest
+    ) -> None:
+        """How long a step with 32 requests takes to choose and to observe; reported, not judged."""
+        policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
+        requests = [_request(f"request-{i}") for i in range(32)]
+        seconds = [_one_step(policy, requests, rng) for _ in range(200)]
+        report_time(request, "choose() and observe()", statistics.median(seconds))
+
+
+def _one_step(policy: DraftLengthPolicy, requests: Sequence[Request], rng: random.Random) -> float:
+    """Choose and observe once; the seconds that this took."""
+    started = time.perf_counter()
+    lengths = policy.choose(requests, _LIMITS[-2])
+    chosen = time.perf_counter()
+    step = _step(requests, lengths, rng)
+    resumed = time.perf_counter()
+    policy.observe(step)
+    return chosen - started + time.perf_counter() - resumed
+
+
+def _step(
+    requests: Sequence[Request], lengths: Sequence[int], rng: random.Random, *, odd: bool = False
+) -> DraftedStep:
+    """A step that verifies drafts of these lengths, and asks for others of the same lengths."""
+    asked = [(r.request_id, n) for r, n in zip(requests, lengths, strict=True) if n]
+    outcomes = [_outcome(request_id, length, rng) for request_id, length in asked]
+    num_drafts = sum(outcome.num_draft_tokens for outcome in outcomes)
+    if odd:
+        outcomes.append(_outcome("a stranger", 1, rng))
+    return DraftedStep(
+        num_requests=max(1, len(requests)),
+        num_tokens=max(1, len(requests)) + num_drafts,
+        is_decode=len(requests) > 0,
+        seconds=rng.choice([0.01, 0.012, 0.0, -5.0, 1000.0]) if odd else rng.uniform(0.01, 0.012),
+        proposal_seconds=0.0001 * len(asked),
+        was_held_back=num_drafts > 0,
+        draft_token_budget=rng.choice([0, 16]),
+        outcomes=outcomes,
+    )
+
+
+def _outcome(request_id: str, length: int, rng: random.Random) -> DraftOutcome:
+    num_draft_tokens = rng.randint(0, length)
+    return DraftOutcome(
+        request_id=request_id,
+        num_draft_tokens=num_draft_tokens,
+        num_accepted_tokens=rng.randint(0, num_draft_tokens),
+        max_draft_tokens=length,
+        num_proposed_tokens=rng.randint(0, length),
+    )
+
+
+def _request(request_id: str) -> Request:
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=(1, 2, 3),
+        sampling_params=SamplingParams(),
+        max_tokens=100,
+        arrival_time=0.0,
+        seed=0,
+    )
