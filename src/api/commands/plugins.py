@@ -28,16 +28,16 @@ def add_parser(subparsers: Any) -> None:
     listing = verbs.add_parser(
         "list", help="list all installed plugins, their states, and the chosen providers"
     )
-    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_list)
     show = verbs.add_parser(
         "show", help="describe one plugin: providers, options with defaults, hooks"
     )
-    show.add_argument("name")
-    show.add_argument("--json", action="store_true", help="as JSON")
+    show.add_argument("name", help="name of the plugin or of one of its providers")
+    show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
     check = verbs.add_parser("check", help="run the conformance suites on an installed plugin")
-    check.add_argument("name")
+    check.add_argument("name", help="name of the plugin")
     check.set_defaults(run=_check)
     for verb in (listing, show, check):
         verb.add_argument("--plugins-file", metavar="FILE", help="plugins.toml to use")
