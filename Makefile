@@ -17,7 +17,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 # Stamps carry this in their names, so that a change of what is installed, or how, installs again.
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install serve test lint format bench bench-cpu bench-cpu-peers profile gpu-bundle \
+.PHONY: help install serve test lint format docs bench bench-cpu bench-cpu-peers profile gpu-bundle \
 	gpu-check soak wheel clean
 .DEFAULT_GOAL := help
 
@@ -41,6 +41,11 @@ lint: $(VENV)/installed-dev-$(KEY) ## style, types, and who may import whom
 format: $(VENV)/installed-dev-$(KEY) ## fix what can be fixed by machine, and format everything
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/installed-dev-$(KEY) ## generate the reference pages and build docs/ into build/site
+	$(BIN)/python scripts/docs/write_configuration.py
+	$(BIN)/python scripts/docs/draw_rooms.py
+	$(BIN)/zensical build --strict
 
 bench: $(VENV)/installed-dev-$(KEY) ## tokenmill and transformers on one workload (flags: ARGS="--help")
 	$(BIN)/python benchmarks/throughput.py $(ARGS)
@@ -85,5 +90,5 @@ $(VENV)/installed-$(KEY): | $(VENV)/made
 
 $(VENV)/installed-dev-$(KEY): $(VENV)/installed-$(KEY)
 	@echo "installing what tests and benchmarks need"
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install --editable '.[dev,docs]'
 	@touch $@

@@ -1,4 +1,4 @@
-"""Packs what a GPU machine without a network lacks, for `make gpu-check`: see docs/gpu.md.
+"""Packs what a GPU machine without a network lacks, for `make gpu-check`: see docs/gpu-check.md.
 
 gpu_bundle.py --help
 

@@ -58,3 +58,10 @@ def test_its_plugins_toml_is_accepted(tmp_path: Path) -> None:
         "shortest-first",
         "swap",
     }
+
+
+def test_it_gives_the_size_of_the_engine_room() -> None:
+    [claimed] = re.findall(r"`src/core/engine`\s+plans every step in about ([\d,]+) lines", README)
+    files = (Path(__file__).parent.parent / "src/core/engine").glob("*.py")
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    assert abs(lines - int(claimed.replace(",", ""))) < 0.1 * lines

@@ -1,6 +1,6 @@
 """The command line: `tokenmill serve | generate | chat | plugins | simulate | model | draft`.
 
-Importing this file loads no torch, so that `--help` answers at once.
+Importing this file does not import torch, so `--help` is fast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMMANDS = (serve, generate, chat, plugins, simulate, model, draft)
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse that refuses abbreviations and says which flag was probably meant."""
+    """An argument parser that refuses abbreviations and suggests known flags for unknown ones."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _all_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Of the parser and of all its commands' and verbs' parsers."""
+    """All actions of the parser, and of the parsers of its commands and verbs."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _warnings_shown() -> Iterator[None]:
-    """Warnings with all they say on stderr; by itself logging would print their names only."""
+    """Print warnings on stderr with their fields; logging alone would print event names only."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(EventFormatter("warning: %(message)s"))
@@ -108,7 +108,7 @@ def _warnings_shown() -> Iterator[None]:
 
 
 def _leave_at_once() -> NoReturn:
-    """All is closed by now but perhaps a thread that loads a model: exiting would wait for it."""
+    """Exit without waiting: a thread may still load a model, and exiting would wait."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

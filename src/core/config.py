@@ -1,4 +1,4 @@
-"""Every knob of the engine, in one place; names are vLLM's wherever the thing is the same."""
+"""All settings of the engine. A setting that vLLM also has carries vLLM's name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _knob(default: Any, help: str, **extra: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How an engine is built. None: decided at start, from model, machine or plugins.toml.
+    """Settings of one engine. None: the model, the machine or plugins.toml decides at start.
 
     Raises ConfigError when a value cannot work.
     """
@@ -32,98 +32,106 @@ class EngineConfig:
         "SmolLM2-135M-Instruct",
     )
     tokenizer: str | None = _knob(
-        None, "directory or .gguf file to take the tokenizer from, if not the model's own"
+        None, "directory or .gguf file to read the tokenizer from; default: the model's own"
     )
     served_model_name: str | None = _knob(
-        None, "name under which the API serves the model; default: the model's own"
+        None, "name of the model in the API; default: the model's own name"
     )
     dtype: str = _knob(
         "auto",
-        "precision of the weights and of what is computed: auto (quantized weights stay so on CPUs with AVX2), "
-        "float32, bfloat16 or float16",
+        "precision of weights and computation: auto, float32, bfloat16 or float16; auto keeps "
+        "quantized weights quantized on CPUs with AVX2",
     )
-    device: str = _knob("auto", "auto, cpu or cuda")
-    seed: int = _knob(0, "seed of the noise of requests that bring none")
+    device: str = _knob("auto", "device to compute on: auto, cpu or cuda")
+    seed: int = _knob(0, "sampling seed for requests that have none")
     max_model_len: int | None = _knob(
-        None, "longest sequence, prompt and output; default: what the model and the KV cache allow"
+        None, "maximum length of prompt and output; default: what the model and the KV cache allow"
     )
     generation_config: str = _knob(
         "auto",
-        "auto: take sampling defaults from the model's generation_config; vllm: neutral ones",
+        "source of sampling defaults; auto: the model's generation_config; vllm: neutral values",
     )
-    max_logprobs: int = _knob(20, "most logprobs that a request may ask for")
+    max_logprobs: int = _knob(20, "maximum number of logprobs per token that a request may ask for")
 
-    block_size: int = _knob(16, "tokens per KV block: 8, 16, 32, ...")
+    block_size: int = _knob(16, "tokens per KV block: 8, 16, 32, 64, 128 or 256")
     gpu_memory_utilization: float = _knob(
-        0.92, "part of the GPU's memory that weights, activations and KV cache may take"
+        0.92, "fraction of the GPU's memory that weights, activations and KV cache may use"
     )
     kv_cache_memory: int | None = _knob(
         None,
-        "bytes for the KV cache (K, M, G suffixes allowed); default on CPU: the smaller of 1 GiB "
-        "and a quarter of what is free",
+        "size of the KV cache in bytes; suffixes K, M and G are allowed; default on CPU: 1 GiB, or "
+        "a quarter of the free memory if that is less",
     )
     kv_cache_dtype: str = _knob(
         "auto",
-        "what the KV cache holds: auto (numbers of the precision that is computed in), or 8-bit "
-        "floating point at a scale of 1, for twice the tokens or more: fp8_e4m3 (also fp8) or "
-        "fp8_e5m2; for the attention backends cuda-paged and torch",
+        "type of the numbers in the KV cache: auto (the precision of the computation), fp8_e4m3 "
+        "(same as fp8) or fp8_e5m2; 8-bit types have a scale of 1, hold twice the tokens of "
+        "bfloat16, and need the attention backend cuda-paged or torch",
     )
     num_gpu_blocks_override: int | None = _knob(
-        None, "number of KV blocks, whatever memory there is"
+        None, "number of KV blocks; default: computed from the size of the KV cache"
     )
     swap_space: float | None = _knob(
         None,
         "GiB of host memory for the KV blocks of swapped requests; default: 4, or a quarter of "
-        "what is free if that is less",
+        "the free memory if that is less",
     )
-    enable_prefix_caching: bool = _knob(True, "reuse the KV blocks of prompts that begin alike")
+    enable_prefix_caching: bool = _knob(True, "reuse KV blocks for prompts with a common beginning")
 
-    max_num_seqs: int = _knob(256, "most requests in one step")
+    max_num_seqs: int = _knob(256, "maximum number of requests in one step")
     max_num_batched_tokens: int | None = _knob(
         None,
-        "most tokens in one step; default: 256 on CPU (or max_num_seqs if that is more), "
-        "8192 on GPU",
+        "maximum number of tokens in one step; default: 256 on CPU (or max_num_seqs if that is "
+        "more), 8192 on GPU",
     )
     long_prefill_token_threshold: int = _knob(
-        0, "most prompt tokens of one request in a step that others share; 0: no limit"
+        0, "maximum prompt tokens of one request in a step with other requests; 0: no limit"
     )
     async_scheduling: bool = _knob(
-        True, "plan a decode step while the device still computes the one before"
+        True, "plan a decode step while the device still computes the previous one"
     )
     enable_chunked_prefill: bool | None = _knob(
-        None, "True selects the chunked scheduler, False prefill-first"
+        None, "on: use the scheduler chunked; off: use prefill-first"
     )
-    max_num_queued_reqs: int = _knob(1024, "most waiting requests; more are refused with 503")
-    watermark: float = _knob(0.01, "part of the KV blocks that a new request must leave free")
+    max_num_queued_reqs: int = _knob(
+        1024, "maximum number of waiting requests; further ones are refused with status 503"
+    )
+    watermark: float = _knob(0.01, "fraction of the KV blocks that a new request must leave free")
 
     plugins_file: str | None = _knob(
-        None, "the plugins.toml to use; default: ./plugins.toml, then the packaged one"
+        None, "plugins.toml to use; default: ./plugins.toml, then the packaged one"
     )
-    scheduler: str | None = _knob(None, "who runs next: prefill-first, chunked, or a plugin's name")
+    scheduler: str | None = _knob(
+        None,
+        "policy that divides a step among requests: chunked, prefill-first, or a plugin's name",
+    )
     scheduling_policy: str | None = _knob(
         None, "order of the waiting requests: fcfs, priority, or a plugin's name"
     )
     preemption_mode: str | None = _knob(
-        None, "what happens when KV blocks run out: recompute, swap, or a plugin's name"
+        None,
+        "what happens when no KV block is free: recompute, swap, lowest-priority, or a plugin's "
+        "name",
     )
     attention_backend: str | None = _knob(
         None,
-        "how attention is computed: auto, cpu, torch, flash-attn, xformers, cuda-paged, triton, or "
-        "a plugin's name; two names joined by a comma: one for prompts, one for decodes",
+        "code that computes attention: auto, cpu, torch, flash-attn, xformers, cuda-paged, triton, "
+        "or a plugin's name; with two names and a comma, the first computes prompts and the second "
+        "decodes",
     )
 
     speculative_method: str | None = _knob(
         None,
-        "who guesses the next tokens, which the model then verifies in one step: none, ngram, "
+        "method that drafts the next tokens, for the model to verify in one step: none, ngram, "
         "draft-model, or a plugin's name",
     )
     speculative_model: str | None = _knob(
         None,
-        "draft head, or smaller model with the same vocabulary, that guesses: directory or .gguf "
-        "file; implies the method draft-model",
+        "directory or .gguf file of a draft head, or of a smaller model with the same vocabulary; "
+        "implies the method draft-model",
     )
     num_speculative_tokens: int | None = _knob(
-        None, "most tokens to guess for a request in a step, 1 to 16; default: 5"
+        None, "maximum number of draft tokens of a request in a step, 1 to 16; default: 5"
     )
     draft_length: str | None = _knob(
         None,
@@ -135,16 +143,17 @@ class EngineConfig:
     )
     speculative_config: str | Mapping[str, object] | None = _knob(
         None,
-        "method, model and num_speculative_tokens as JSON, with options of the method: "
+        "method, model, num_speculative_tokens and options of the method as JSON: "
         """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'""",
     )
 
     request_timeout: float | None = _knob(
-        None, "seconds after which a request is ended, with what it has; default: never"
+        None,
+        "maximum seconds of a request; then it ends with the tokens that it has; default: no limit",
     )
-    disable_log_stats: bool = _knob(False, "no stats line every 10 seconds")
+    disable_log_stats: bool = _knob(False, "do not log a line of statistics every 10 seconds")
     metrics_prefix: str = _knob(
-        "tokenmill:", "prefix of Prometheus metric names; 'vllm:' suits existing dashboards"
+        "tokenmill:", "prefix of Prometheus metric names; 'vllm:' fits existing dashboards"
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The conformance kit, and the one thing that it cannot know: that short jobs go first."""
+"""The conformance kit, and a test that short jobs go first, which the kit cannot know."""
 
 import pytest
 from tokenmill_shortest_job_first.scheduler import ShortestJobFirst, ShortestJobFirstOptions

@@ -15,7 +15,7 @@ class ShortestJobFirstOptions:
     ageing: Annotated[float, Meta(ge=0)] = field(
         default=100.0,
         metadata={
-            "help": "tokens of work that a second of waiting outweighs; 0: long ones may starve"
+            "help": "tokens of work that equal one second of waiting; 0: long jobs may starve"
         },
     )
 
@@ -28,15 +28,15 @@ class ShortestJobFirst:
 
     @hookimpl
     def schedule(self, step: StepView) -> None:
-        """Those that run share the step first, then others start in what is left of it."""
+        """Grant tokens to the running requests first, then start waiting ones with the rest."""
         for request in sorted(step.running, key=lambda r: self._work(r, step.now)):
             step.schedule(request)
         for request in sorted(step.waiting, key=lambda r: self._turn(r, step.now)):
             if not step.schedule(request):
-                break  # no room for this one: nobody overtakes it
+                break  # no room for this request: later ones must not overtake it
 
     def _turn(self, request: RequestView, now: float) -> tuple[bool, float]:
-        """Who was preempted comes back before anybody new starts; the engine insists on that."""
+        """Preempted requests come back before new ones start: the engine requires this."""
         return request.num_preemptions == 0, self._work(request, now)
 
     def _work(self, request: RequestView, now: float) -> float:

@@ -1,4 +1,4 @@
-"""`tokenmill draft make`: derive a draft model for speculative decoding from a model that one has."""
+"""`tokenmill draft make`: derive a draft model for speculative decoding from the served model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENGINE_FLAGS = (
 )
 
 _FEW_MEASURED = 500
-"""Drafts; fewer tell nothing."""
+"""Drafts; a rate over fewer is noise."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -31,38 +31,43 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "draft",
         help="derive a draft model for speculative decoding",
-        description="Draft models guess what the served model will say; see --speculative-model.",
+        description="A draft model drafts the served model's next tokens: see --speculative-model.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     make = verbs.add_parser(
         "make",
-        help="train a small head, or a few layers, to guess what a model will say",
-        description="Lets the model answer prompts, and trains a head on its hidden states, with "
-        "logits for its commonest tokens, to expect what the model expects next. With --layers it "
-        "trains so many of the model's layers instead.",
+        help="train a small head, or a few layers, to predict a model's next tokens",
+        description="Generate answers with the model, then train a head on its hidden states to "
+        "predict the next tokens. The head has logits for the most common tokens only. With "
+        "--layers, train N layers of the model instead of a head.",
         epilog="example: tokenmill draft make smollm2-draft, "
         "then: tokenmill serve --speculative-model smollm2-draft",
     )
-    make.add_argument("output", type=Path, help="directory to write; must be new or empty")
+    make.add_argument("output", type=Path, help="directory to write to; must be new or empty")
     make.add_argument(
         "--layers",
         type=int,
         metavar="N",
-        help="layers of the model to keep (default: 0: none, but a head on its hidden states)",
+        help="layers of the model to keep; 0: none, train a head (default: 0)",
     )
     make.add_argument(
         "--draft-vocab-size",
         type=int,
         metavar="N",
-        help="tokens that can be guessed, the commonest ones (default: 8192; 0: all)",
+        help="draft only the N most common tokens; 0: all (default: 8192)",
     )
     make.add_argument(
-        "--tokens", type=int, metavar="N", help="tokens of text to learn from (default: 120000)"
+        "--tokens", type=int, metavar="N", help="tokens of text to train on (default: 120000)"
     )
     make.add_argument("--steps", type=int, metavar="N", help="training steps (default: 800)")
-    make.add_argument("--seed", type=int, metavar="N", help="of everything random (default: 0)")
     make.add_argument(
-        "--prompts", type=Path, metavar="FILE", help="prompts, one a line (default: built-in ones)"
+        "--seed", type=int, metavar="N", help="seed of all random numbers (default: 0)"
+    )
+    make.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="file with one prompt per line (default: built-in prompts)",
     )
     others = [f.name for f in dataclasses.fields(EngineConfig) if f.name not in _ENGINE_FLAGS]
     add_engine_flags(make, leave_out=others)
@@ -92,10 +97,10 @@ def _make(args: argparse.Namespace) -> int:
     kind = f"layers {', '.join(map(str, made.layers))}" if made.layers else "a draft head"
     print(f"{args.output}: {kind}, {made.num_parameters / 1e6:.1f} million parameters")
     print(
-        f"single drafts accepted on {made.after.num_measured} tokens that were kept aside: "
-        f"{made.after.greedy:.1%} of greedy ones ({made.before.greedy:.1%} before training), "
+        f"accepted single drafts on {made.after.num_measured} tokens that were not trained on: "
+        f"{made.after.greedy:.1%} greedy ({made.before.greedy:.1%} before training), "
         f"{made.after.sampled:.1%} at temperature {made.temperature:g} ({made.before.sampled:.1%})"
     )
     if made.after.num_measured < _FEW_MEASURED:
-        print("that is too little text to learn from, or to measure with: give it more --tokens")
+        print("this is too little text to train on or to measure with: increase --tokens")
     return 0

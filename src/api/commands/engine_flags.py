@@ -1,4 +1,4 @@
-"""Command-line flags of the engine, made from EngineConfig's fields: one list, one help text."""
+"""Command-line flags of the engine, generated from the fields of EngineConfig."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SPECULATION = (
     "speculative_adaptive",
     "speculative_config",
 )
-"""Fields for commands to leave out that guess nothing."""
+"""Fields that commands without speculation leave out."""
 _ALIASES = {"kv_cache_memory": ("--kv-cache-memory-bytes",)}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, leave_out: Sequence[str] = ()) -> None:
-    """One flag for each field of EngineConfig, but for those that mean nothing to the command."""
-    group = parser.add_argument_group("engine", "names are vLLM's wherever the thing is the same")
+    """Add one flag for each field of EngineConfig, except the fields in `leave_out`."""
+    group = parser.add_argument_group("engine", "settings that vLLM also has carry vLLM's names")
     hints = typing.get_type_hints(EngineConfig)
     for field in dataclasses.fields(EngineConfig):
         if field.name not in leave_out:
@@ -34,7 +34,7 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, leave_out: Sequence[str
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """The configuration that the flags ask for. Raises ConfigError."""
+    """The configuration that the given flags set. Raises ConfigError."""
     given = {
         field.name: getattr(args, field.name)
         for field in dataclasses.fields(EngineConfig)

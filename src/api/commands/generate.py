@@ -17,10 +17,10 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "generate",
         help="continue a prompt, without a server",
-        description="Continue a prompt; the text streams to standard output.",
+        description="Continue a prompt and stream the text to standard output.",
         epilog='example: tokenmill generate "Once upon a time" --max-tokens 50 --temperature 0',
     )
-    parser.add_argument("prompt", help="the text to continue, or - for standard input")
+    parser.add_argument("prompt", help="text to continue, or - to read it from standard input")
     add_sampling_flags(parser)
     add_engine_flags(parser, leave_out=("seed", "served_model_name", "metrics_prefix"))
     parser.set_defaults(run=run)

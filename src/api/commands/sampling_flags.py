@@ -6,18 +6,22 @@ import argparse
 from typing import Any
 
 _FLAGS: tuple[tuple[str, type, str], ...] = (
-    ("max_tokens", int, "most tokens to generate; default: all the room that is left"),
-    ("temperature", float, "0 is greedy; higher is more varied (default: 1)"),
-    ("top_p", float, "sample from the most likely tokens that make up this much (default: 1)"),
-    ("top_k", int, "sample from this many of the most likely tokens; 0: all (default)"),
-    ("min_p", float, "leave out tokens less likely than this part of the most likely one"),
-    ("repetition_penalty", float, "above 1: fewer repetitions (default: 1)"),
-    ("seed", int, "the same seed gives the same text"),
+    ("max_tokens", int, "maximum number of tokens to generate; default: as many as fit"),
+    ("temperature", float, "0: greedy; higher: more varied (default: 1)"),
+    ("top_p", float, "sample from the most likely tokens with this total probability (default: 1)"),
+    ("top_k", int, "sample from the K most likely tokens; 0: from all (default)"),
+    (
+        "min_p",
+        float,
+        "leave out tokens below this fraction of the highest probability (default: 0)",
+    ),
+    ("repetition_penalty", float, "values above 1 reduce repetitions (default: 1)"),
+    ("seed", int, "sampling seed; the same seed gives the same text"),
 )
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags, and --stop, which may be repeated."""
+    """Add the sampling flags, and --stop, which may be repeated."""
     group = parser.add_argument_group("sampling")
     for name, kind, text in _FLAGS:
         group.add_argument(
@@ -28,11 +32,11 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
             help=text,
         )
     group.add_argument(
-        "--stop", action="append", metavar="TEXT", help="end before this text; may be repeated"
+        "--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated"
     )
 
 
 def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What was given, by the names of SamplingParams' fields; None means not given."""
+    """Values of the flags, by the names of SamplingParams' fields; None means not given."""
     given = {name: getattr(args, f"sampling_{name}") for name, _, _ in _FLAGS}
     return given | {"stop": args.stop}

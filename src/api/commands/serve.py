@@ -23,10 +23,10 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
         help="serve a model through an OpenAI-compatible HTTP API",
-        description="Serve a model through an OpenAI-compatible HTTP API. Without MODEL it is the "
+        description="Serve a model through an OpenAI-compatible HTTP API. The default MODEL is the "
         "embedded SmolLM2-135M-Instruct.",
-        epilog="The first SIGTERM or Ctrl-C lets accepted requests finish, "
-        "the second ends at once.",
+        epilog="After the first SIGTERM or Ctrl-C, accepted requests may finish. "
+        "The second one ends the server at once.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
@@ -35,47 +35,47 @@ def add_parser(subparsers: Any) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     group.add_argument(
-        "--port", type=_port, default=8000, help="port; 0 takes a free one (default: %(default)s)"
+        "--port", type=_port, default=8000, help="port; 0: any free port (default: %(default)s)"
     )
     group.add_argument(
         "--api-key",
         action="append",
         metavar="KEY",
-        help=f"a key that clients must send; may be repeated (default: {KEY_VARIABLE}, or no key)",
+        help=f"key that clients must send; may be repeated (default: ${KEY_VARIABLE}, or no key)",
     )
     group.add_argument(
         "--allowed-origins",
         action="append",
         metavar="ORIGIN",
-        help="origin that browsers may call from; may be repeated",
+        help="origin (CORS) from which browsers may call; may be repeated",
     )
     group.add_argument(
         "--max-body-bytes",
         type=parse_size,
         default=4 << 20,
         metavar="SIZE",
-        help="largest request body (default: 4M)",
+        help="maximum size of a request body (default: 4M)",
     )
     group.add_argument(
         "--shutdown-timeout",
         type=_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="time for accepted requests to finish (default: %(default)s)",
+        help="maximum time for accepted requests to finish after a signal (default: %(default)s)",
     )
     group.add_argument(
         "--sse-keep-alive-interval",
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="send a comment when a stream is silent for so long; 0: never (default)",
+        help="send a comment after this much silence in a stream; 0: never (default)",
     )
     group.add_argument("--access-log", action="store_true", help="log every HTTP request")
     group.add_argument(
         "--log-level",
         default="info",
         choices=["debug", "info", "warning", "error"],
-        help="least severe log line that is shown (default: %(default)s)",
+        help="lowest level of log lines that are shown (default: %(default)s)",
     )
     add_engine_flags(parser)
     parser.set_defaults(run=run)
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
         if not options.settings.api_keys and not _is_loopback(args.host):
             print(
-                f"warning: whoever can reach {args.host} may use this server: "
+                f"warning: everyone who can reach {args.host} can use this server: "
                 "there is no --api-key",
                 file=sys.stderr,
             )

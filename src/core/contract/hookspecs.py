@@ -47,28 +47,28 @@ class HookSpecs:
 
         When: once per enabled plugin, before anything is built. Given: the registry.
         May answer: nothing; it calls the registry's methods. Default: no providers.
-        On error: the start is refused and the plugin named. Cost: none at run time.
+        On error: the engine does not start, and the error names the plugin. Cost: none at run time.
         """
 
     @hookspec
     def lifespan(self, engine: EngineClient) -> AbstractAsyncContextManager[None] | None:
-        """Do what must wait: open connections, start tasks, and end them.
+        """Run code that may wait: open connections, start tasks, and end them.
 
         When: entered after the engine is ready, left when it closes. Given: the engine.
-        May answer: an async context manager. Default: none. On error: the start is refused.
+        May answer: an async context manager. Default: none. On error: the engine does not start.
         Cost: none at run time.
         """
 
     @hookspec
     def on_started(self, event: Started) -> None:
-        """Observe: the engine is ready. Once. On error: contained; cut off after three."""
+        """Observe: the engine is ready. Called once. On error: contained; cut off after three."""
 
     @hookspec(firstresult=True)
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
         """Refuse a request before it queues.
 
         When: on arrival, after the engine's own limits. Given: the request's sizes and the load.
-        May answer: None to let it in, or a Refusal with reason and retry_after. All enabled
+        May answer: None to admit it, or a Refusal with reason and retry_after. All enabled
         implementations run until the first refusal. Default: admitted.
         On error: that request fails. Cost: about 1.5 µs per request.
         """
@@ -79,25 +79,26 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def schedule(self, step: StepView) -> None:
-        """Decide who computes how many tokens in this step.
+        """Decide how many tokens each request computes in this step.
 
         When: once per step. Given: the step, with `running` and `waiting` and the token budget;
-        call `step.schedule(request, max_tokens=None)` in the order of your choice, it answers
-        how many tokens were granted. May answer: nothing. Default: the scheduler that is chosen
-        in plugins.toml. On error: the step is dropped, as if nothing had been granted, and
-        decided by the built-in order; after repeated errors that takes over. Cost: per step.
+        call `step.schedule(request, max_tokens=None)` in the order of your choice, it returns
+        how many tokens were granted. May answer: nothing. Default: the scheduler that plugins.toml
+        chooses. On error: the engine discards what was granted, and the built-in order decides
+        this step; after repeated errors it decides all further steps. Cost: per step.
         """
 
     @hookspec(firstresult=True)
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
     ) -> Victim | None:
-        """Choose who gives up its KV blocks.
+        """Choose the request that gives up its KV blocks.
 
-        When: inside `step.schedule`, when blocks run out. Given: who needs them, and who may go
-        (junior to the needy and not granted in this step; or the needy itself), most senior first.
-        May answer: a Victim, one candidate and a mode; None lets the needy request wait.
-        Default: the preemption mode chosen in plugins.toml. On error: the last candidate is
+        When: inside `step.schedule`, when no KV block is free. Given: `needy`, the request that
+        needs blocks, and the requests that may give up theirs, most senior first: junior to `needy`
+        and not granted tokens in this step, or `needy` itself.
+        May answer: a Victim, which is one candidate and a mode; None lets `needy` wait.
+        Default: the preemption mode that plugins.toml chooses. On error: the last candidate is
         recomputed. Cost: per preemption.
         """
 
@@ -107,19 +108,20 @@ class HookSpecs:
 
     @hookspec
     def on_planned(self, event: Planned) -> None:
-        """Observe: a plan goes to the device. On error: contained; cut off after three."""
+        """Observe: a plan was sent to the device. On error: contained; cut off after three."""
 
     @hookspec(firstresult=True)
     def propose(self, batch: ProposalBatch) -> Sequence[Draft] | None:
-        """Guess the tokens that come next; the model verifies them, so a wrong guess costs time only.
+        """Propose draft tokens for the model to verify. A wrong draft costs time but never changes the
+        output.
 
         When: after sampling, on the device thread, if a request may speculate. Given: the requests
-        with their known tokens, hidden states for a method that needs them, and how many to guess at
-        most; who started and ended since.
-        May answer: one Draft per request, in order; an empty one guesses nothing. Default: the
-        speculative method chosen in plugins.toml, which is none. On error: no drafts in this step,
-        also for an answer that is too long, too short or not of the vocabulary; after repeated
-        errors no drafts any more. Cost: per step; the device waits for it.
+        with their known tokens, their maximum draft lengths, and hidden states for a method that
+        needs them; the ids of requests that started and ended since the last call.
+        May answer: one Draft per request, in order; an empty one proposes nothing. Default: the
+        speculative method that plugins.toml chooses, which is none. On error: no drafts in this
+        step; the same for an answer that is too long or too short, or has tokens outside the
+        vocabulary; after repeated errors no more drafts. Cost: per step; the device waits for it.
         """
 
     @hookspec
@@ -132,16 +134,16 @@ class HookSpecs:
 
     @hookspec
     def on_plugin_failed(self, event: PluginFailed) -> None:
-        """Observe: a plugin raised. On error: contained; cut off after three."""
+        """Observe: a plugin raised an exception. On error: contained; cut off after three."""
 
     @hookspec
     def render_metrics(self) -> bytes | None:
-        """Offer metrics.
+        """Return metrics of this plugin.
 
-        When: GET /metrics. May answer: text in Prometheus's exposition format; the answers of
+        When: on GET /metrics. May answer: text in Prometheus's exposition format; the answers of
         all observers are joined. On error: contained; cut off after three. Cost: per scrape.
         """
 
     @hookspec
     def on_stopping(self, event: Stopping) -> None:
-        """Observe: the engine is closing. Once. On error: contained."""
+        """Observe: the engine is closing. Called once. On error: contained."""

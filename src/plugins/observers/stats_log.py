@@ -22,7 +22,7 @@ class StatsLogOptions:
     """Options of [observer.stats-log]."""
 
     interval: Annotated[float, Meta(gt=0)] = field(
-        default=10.0, metadata={"help": "seconds between two lines"}
+        default=10.0, metadata={"help": "seconds between two log lines"}
     )
 
 

@@ -29,9 +29,7 @@ class DraftModelOptions:
 
     model: str | None = field(
         default=None,
-        metadata={
-            "help": "Hugging Face directory, .gguf file or draft head, made for the target's vocabulary"
-        },
+        metadata={"help": "directory or .gguf file of a draft head or model for the served model"},
     )
 
 

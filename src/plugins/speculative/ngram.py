@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last tokens where they stood before is guessed to follow again.
+"""Prompt lookup: find an earlier occurrence of the last tokens, and draft what followed it.
 
 Saxena 2023, "Prompt Lookup Decoding"; the options are those of vLLM's ngram method. Answers that
 edit, quote, summarize or extract copy long runs of their prompt, and code repeats itself.
@@ -26,11 +26,12 @@ class NgramOptions:
     """Options of [speculative_method] use = "ngram"."""
 
     prompt_lookup_max: Length | None = field(
-        default=None, metadata={"help": "most last tokens to look up; None: 4, or the min if more"}
+        default=None,
+        metadata={"help": "maximum number of tokens to look up; None: 4, or the minimum if more"},
     )
     prompt_lookup_min: Length | None = field(
         default=None,
-        metadata={"help": "fewest last tokens to look up; None: 2, or the max if less"},
+        metadata={"help": "minimum number of tokens to look up; None: 2, or the maximum if less"},
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`tokenmill simulate`: what an engine would do, without hardware."""
+"""`tokenmill simulate`: run the engine without hardware, in virtual time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def add_parser(subparsers: Any) -> None:
     """Register the command and its verbs."""
     parser = subparsers.add_parser(
         "simulate",
-        help="compare policies in virtual time, and test the engine under faults",
-        description="The shipped engine on a simulated clock: what a workload would see of it.",
+        help="compare policies in virtual time, or test the engine with random faults",
+        description="Run the real engine and plugins on a simulated clock, without a model.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     add_compare_parser(verbs)

@@ -29,18 +29,30 @@ LEFT_OUT = (
     "max_logprobs", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
     "disable_log_stats", "metrics_prefix", *SPECULATION,
 )  # fmt: skip
-"""Settings of the engine that change nothing here: the step times were measured with theirs, and
-made-up tokens cannot be guessed."""
+"""Settings that have no effect here: the step times were measured with a certain value of each, and
+random tokens cannot be drafted."""
 _RANDOM = {
-    "num_prompts": (int, "requests (default: 100)"),
-    "random_input_len": (int, "prompt tokens of a request, on average (default: 512)"),
-    "random_output_len": (int, "tokens that each generates, on average (default: 64)"),
-    "random_range_ratio": (float, "lengths vary by this part of it, in [0, 1) (default: 0.0)"),
-    "random_prefix_len": (int, "tokens that come first in all prompts, on top (default: 0)"),
+    "num_prompts": (int, "number of requests (default: 100)"),
+    "random_input_len": (int, "average number of prompt tokens of a request (default: 512)"),
+    "random_output_len": (int, "average number of tokens that a request generates (default: 64)"),
+    "random_range_ratio": (
+        float,
+        "lengths vary by this fraction of the average, in [0, 1) (default: 0.0)",
+    ),
+    "random_prefix_len": (
+        int,
+        "additional tokens at the beginning of all prompts, the same in each (default: 0)",
+    ),
 }
 _ARRIVALS = {
-    "request_rate": (float, "requests per second, inf: all at once (default: 0.3; recorded: inf)"),
-    "burstiness": (float, "1: a Poisson process; less: in bursts; more: evenly (default: 1.0)"),
+    "request_rate": (
+        float,
+        "requests per second; inf: all at once (default: 0.3; with --workload: inf)",
+    ),
+    "burstiness": (
+        float,
+        "1: a Poisson process; less: bursts; more: even intervals (default: 1.0)",
+    ),
 }
 
 
@@ -48,19 +60,19 @@ def add_compare_parser(verbs: Any) -> None:
     """Register the verb."""
     parser = verbs.add_parser(
         "compare",
-        help="what a workload would see of each scheduler and setting",
-        description="Run a workload through the shipped engine and plugins on a virtual clock. "
-        "Steps take as long as a measured model says; nothing is computed.",
+        help="compare schedulers and settings under a workload",
+        description="Run a workload through the real engine and plugins on a virtual clock. "
+        "A measured model gives the duration of each step; nothing is computed.",
         epilog="example: tokenmill simulate compare --step-time step-time.json --request-rate 0.5 "
         "--vary scheduler=chunked,prefill-first --vary max_num_batched_tokens=128,256,512",
     )
     parser.add_argument("--step-time", type=Path, metavar="FILE",
-                        help="from `tokenmill simulate measure`; default: one of the embedded "
-                        "model, measured on another machine")  # fmt: skip
+                        help="file from `tokenmill simulate measure` (default: step times of the "
+                        "embedded model, measured on another machine)")  # fmt: skip
     parser.add_argument("--vary", action="append", metavar="KEY=A,B,C",
-                        help="an engine setting to try with each value; several make all "
-                        f"combinations (default: {DEFAULT_VARY})")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="as JSON")
+                        help="engine setting and its values to compare; may be repeated, "
+                        f"then all combinations are run (default: {DEFAULT_VARY})")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON")
     _add_workload_flags(parser)
     add_engine_flags(parser, leave_out=LEFT_OUT)
     parser.set_defaults(run=_run)
@@ -68,17 +80,19 @@ def add_compare_parser(verbs: Any) -> None:
 
 def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "workload", "a recorded one, or a random one as `vllm bench` has"
+        "workload", "recorded requests, or random ones as in `vllm bench`"
     )
     group.add_argument("--workload", type=Path, metavar="FILE",
-                       help="recorded requests: a JSON document or JSON lines, "
+                       help="file of recorded requests: a JSON document or JSON lines, "
                        "see docs/simulate.md")  # fmt: skip
     for name, (kind, text) in {**_RANDOM, **_ARRIVALS}.items():
         group.add_argument(
             f"--{name.replace('_', '-')}", type=kind, metavar=name.split("_")[-1].upper(),
             help=text,
         )  # fmt: skip
-    group.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+    group.add_argument(
+        "--seed", type=int, default=0, help="seed of all random numbers (default: 0)"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -108,7 +122,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _combinations(args: argparse.Namespace) -> list[Settings]:
-    """All settings to be tried; a scheduler that a flag names stands alone."""
+    """All settings to compare. If a flag names a scheduler, only that one is run by default."""
     given = {
         field.name: getattr(args, field.name)
         for field in dataclasses.fields(EngineConfig)
@@ -122,7 +136,7 @@ def _combinations(args: argparse.Namespace) -> list[Settings]:
 def _prepare(
     requests: Sequence[PlannedRequest], base: EngineConfig, settings: Settings, times: StepTimes
 ) -> VirtualRun:
-    """Everything that cannot work is told before the first run. Raises ConfigError."""
+    """Build the run, so that impossible settings fail before the first run. Raises ConfigError."""
     from ....testing.planning.virtual_run import VirtualRun
 
     config = dataclasses.replace(base, disable_log_stats=True, **settings)
@@ -142,7 +156,7 @@ def _read_workload(args: argparse.Namespace) -> tuple[PlannedRequest, ...]:
         return SyntheticWorkload(**given, seed=args.seed).draw()
     for name in _RANDOM:
         if name in given:
-            raise ConfigError(f"--{name.replace('_', '-')} has no effect beside --workload")
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect with --workload")
     recorded = read_workload(args.workload, args.seed)
     if recorded.ignored_fields:
         ignored = ", ".join(recorded.ignored_fields)

@@ -1,4 +1,4 @@
-"""`tokenmill simulate measure`: how long this machine's steps take, written to a file."""
+"""`tokenmill simulate measure`: measure this machine's step times and write them to a file."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def add_measure_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "measure",
         help="measure this machine's step times",
-        description="Load a model, run made-up steps on it and write a model of their durations, "
+        description="Load a model, run test steps on it and write a model of their durations, "
         "for `tokenmill simulate compare --step-time FILE`. On a CPU, OMP_NUM_THREADS sets the "
-        "threads.",
+        "number of threads.",
     )
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("step-time.json"), metavar="FILE",
-        help="where to write it (default: step-time.json)",
+        help="file to write (default: step-time.json)",
     )  # fmt: skip
     parser.add_argument(
         "--seconds", type=float, default=30.0, metavar="SECONDS",
-        help="how long to measure; three rounds are run at least (default: 30)",
+        help="duration of the measurement, at least three rounds (default: 30)",
     )  # fmt: skip
     parser.add_argument(
         "--cpu-time", action="store_true",
-        help="count the time that this process computes instead of what passes: what one thread "
-        "would take on a CPU that it need not share",
+        help="measure the CPU time of this process instead of wall time: an estimate for one "
+        "thread on a CPU without other work",
     )  # fmt: skip
     left_out = ("seed", "served_model_name", "metrics_prefix", "disable_log_stats", *SPECULATION)
     add_engine_flags(parser, leave_out=left_out)
@@ -48,7 +48,7 @@ def _run(args: argparse.Namespace) -> int:
     if not args.seconds > 0:
         raise ConfigError(f"--seconds must be positive, got {args.seconds}")
     if not args.output.absolute().parent.is_dir():
-        raise ConfigError(f"--output {args.output}: there is no such folder")
+        raise ConfigError(f"--output {args.output}: the folder does not exist")
     config = engine_config(args)
     # A host pool costs nothing until it is written to, and lets swapping be measured.
     config = dataclasses.replace(
@@ -61,14 +61,14 @@ def _run(args: argparse.Namespace) -> int:
     num_threads = num_compute_threads()
     if args.cpu_time and num_threads > 1:
         raise ConfigError(
-            f"--cpu-time adds up all threads, of which there are {num_threads}: "
+            f"--cpu-time needs one thread, and this process has {num_threads}: "
             "set OMP_NUM_THREADS=1"
         )
     with ProgressDisplay() as progress:
         parts = build_parts(config, progress)
         try:
             if args.cpu_time and parts.executor.info.device != "cpu":
-                raise ConfigError("--cpu-time says nothing about a GPU; leave it out")
+                raise ConfigError("--cpu-time cannot measure a GPU; leave it out")
             found = measure_step_times(
                 parts,
                 config,

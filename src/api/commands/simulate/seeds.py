@@ -1,4 +1,4 @@
-"""`tokenmill simulate seeds`: random lives of the engine, faults included, every token checked."""
+"""`tokenmill simulate seeds`: run the engine with random workloads and faults, and check it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ def add_seeds_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "seeds",
         help="check the engine itself under random workloads and faults",
-        description="Each seed is one life of the engine: arrivals, aborts, failing steps, plugins "
-        "that raise, pools that are too small. All books are checked after every step, and every "
-        "token at the end.",
+        description="Each seed is one run of the engine, with random arrivals, aborts, failing "
+        "steps, plugins that raise, and pools that are too small. All invariants are checked "
+        "after every step, and every token at the end.",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (0)")
-    parser.add_argument("--count", type=int, metavar="N", help="how many (200; 1 with --trace)")
-    parser.add_argument("--trace", action="store_true", help="print everything that happens")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="first seed (default: 0)")
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="number of seeds (default: 200; with --trace: 1)"
+    )
+    parser.add_argument("--trace", action="store_true", help="print every event")
     parser.set_defaults(run=_run)
 
 
@@ -43,6 +45,6 @@ def _run(args: argparse.Namespace) -> int:
         f"{tally.num_seeds} seeds clean in {seconds:.1f} s: {tally.num_requests} requests, "
         f"{tally.num_tokens} tokens, {tally.num_preemptions} preemptions "
         f"({tally.num_swaps} swaps), {tally.num_hit_tokens} tokens from the prefix cache, "
-        f"{tally.num_plugin_failures} failures of plugins"
+        f"{tally.num_plugin_failures} plugin failures"
     )
     return 0
