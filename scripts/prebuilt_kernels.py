@@ -14,16 +14,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class PrebuiltKernels(BuildHookInterface[Any]):
-    """Adds the library and names the platform that it was built for."""
+    """Adds the libraries of all instruction sets and names the platform that they are for."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if os.environ.get("TOKENMILL_PREBUILT") != "1" or version == "editable":
             return
-        from tokenmill.backends.cpu.build import PREBUILT, build_library
+        from tokenmill.backends.cpu.build import PREBUILT, build_all
 
-        library = build_library(lambda stage, part: None)
-        place = f"tokenmill/backends/cpu/{PREBUILT.name}"
-        build_data["force_include"][str(library)] = place
+        for name, path in build_all(lambda stage, part: None).items():
+            place = f"tokenmill/backends/cpu/{PREBUILT.name}/{name}"
+            build_data["force_include"][str(path)] = place
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"

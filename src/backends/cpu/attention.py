@@ -1,7 +1,7 @@
 """Attention by the native CPU library: fused paged kernels, chosen for the CPU that it runs on.
 
 Keys and values are read from the cache where they lie, once for all query heads that share them.
-Slots that hold no token of a sequence may contain anything. See ../cpu/csrc/attention.h for the
+Slots that hold no token of a sequence may contain anything. See ../cpu/csrc/attention/attention.h for the
 layout of the cache and the division of work.
 
 Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size, n KV blocks, s slots
@@ -19,16 +19,15 @@ import torch
 
 from ...core.interfaces import Progress
 from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
-from .attention_ops import (
+from .attention_ops import AttentionOps, AttentionPlan
+from .build import BuildError
+from .library import Element, load_library
+from .structures import (
     AttentionBatchStruct,
     AttentionCallStruct,
-    AttentionOps,
-    AttentionPlan,
     AttentionSpecStruct,
     RotateAndWriteCallStruct,
 )
-from .build import BuildError
-from .library import Element, load_library
 
 _ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
 _MAX_HEAD_SIZE = 1024

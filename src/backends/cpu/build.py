@@ -1,66 +1,143 @@
-"""Builds the native CPU library with the user's compiler, once per version of its sources.
+"""Builds the native CPU libraries with the user's compiler, once per version of their sources.
 
-The library chooses its instruction set when it is loaded, so each file is compiled for the one that
-its name ends in (`kernels_avx2.cpp`), never for "this machine": the result runs anywhere of the
-same architecture, and its place in the cache does not depend on the CPU.
+There is a library per instruction set, made from the same sources, so that code which another CPU
+needs is never mapped. Only the one that fits is compiled on a user's machine; a wheel may carry all.
+Nothing is compiled for "this machine": what is built runs anywhere that has the instruction set.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.interfaces import Progress
 from ..machine.compiling import BuildError, build_once, run_compiler, run_compilers
 
-__all__ = ["PREBUILT", "SOURCES", "BuildError", "build_library", "find_compiler"]
+__all__ = [
+    "INSTRUCTION_SETS",
+    "PREBUILT",
+    "SOURCES",
+    "BuildError",
+    "Product",
+    "Toolchain",
+    "build_all",
+    "build_library",
+    "build_probe",
+    "build_self_test",
+    "compile_product",
+    "find_compiler",
+    "is_x86",
+    "library_for",
+    "products",
+]
 
 SOURCES = Path(__file__).parent / "csrc"
-PREBUILT = Path(__file__).parent / "libtokenmill_cpu.so"
+PREBUILT = Path(__file__).parent / "prebuilt"
+"""Where a wheel carries what was compiled for it."""
 
-_STAGE = "building the CPU kernels"
 _NEEDED = "g++ 10 or clang++ 9"
-_FLAGS = [
+_FLAGS = (
     "-std=c++17",
     "-O2",
     "-fPIC",
+    "-pthread",
     "-fvisibility=hidden",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-ffp-contract=fast",
     "-w",  # g++ 12 takes its own AVX-512 intrinsics for uninitialized
-]
-_AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-_AVX512 = [
+)
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (
     *_AVX2,
     "-mavx512f",
     "-mavx512bw",
     "-mavx512dq",
     "-mavx512vl",
     "-mprefer-vector-width=512",
-]
-_X86_TARGETS = {
-    "avx2": _AVX2,
+)
+INSTRUCTION_SETS = {
+    "avx512bf16": (*_AVX512, "-mavx512bf16"),
     "avx512": _AVX512,
-    "avx512bf16": [*_AVX512, "-mavx512bf16"],
+    "avx2": _AVX2,
+    "portable": (),
 }
+"""Compiler flags of each, best first. Architectures other than x86-64 have "portable" alone."""
+
+_APART = ("features", "self_test")
+"""Folders of the sources that are no part of the libraries."""
 
 
-def build_library(progress: Progress) -> Path:
-    """The built library, from the package or the cache, or built now (seconds).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A file that is built."""
+
+    name: str
+    """Its file name in a wheel."""
+    folders: tuple[str, ...]
+    """Of the sources that it is made from; empty: all but those of other products."""
+    flags: tuple[str, ...] = ()
+    """For the compiler, beside those of every product."""
+    is_program: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """A compiler, and the architecture that it compiles for."""
+
+    compiler: str
+    machine: str
+
+
+_PROBE = Product(name="libtokenmill_cpu_probe.so", folders=("features",))
+_SELF_TEST = Product(
+    name="tokenmill_cpu_self_test", folders=("self_test", "features"), is_program=True
+)
+
+
+def build_library(instruction_set: str, progress: Progress) -> Path:
+    """The library for one of INSTRUCTION_SETS, from the package or the cache, or built now
+    (seconds).
 
     Builds of several processes wait for each other; the first one's result serves all. Raises
     BuildError without a compiler, when it fails, or when the cache cannot be written.
     """
-    if PREBUILT.exists():
-        return PREBUILT
-    compiler = find_compiler()
-    name = f"cpu-{_fingerprint(compiler)}.so"
-    return build_once(name, lambda folder: _build(compiler, folder, progress))
+    stage = f"compiling CPU kernels for {instruction_set}"
+    return _build(library_for(instruction_set), stage, progress)
+
+
+def build_probe() -> Path:
+    """The library that says which instruction sets an x86-64 CPU runs. Raises as `build_library`."""
+    return _build(_PROBE, "", _ignore)
+
+
+def build_self_test(progress: Progress) -> Path:
+    """The program that tests a library. Raises as `build_library`."""
+    return _build(_SELF_TEST, "compiling the self-test of the CPU kernels", progress)
+
+
+def build_all(progress: Progress) -> dict[str, Path]:
+    """What a wheel for this machine carries, by the names that it has there. Raises as
+    `build_library`."""
+    return {one.name: _build(one, f"compiling {one.name}", progress) for one in products()}
+
+
+def library_for(instruction_set: str) -> Product:
+    """The library that is compiled for one of INSTRUCTION_SETS."""
+    flags = (*INSTRUCTION_SETS[instruction_set], f'-DTM_INSTRUCTION_SET="{instruction_set}"')
+    return Product(name=f"libtokenmill_cpu_{instruction_set}.so", folders=(), flags=flags)
+
+
+def products(machine: str | None = None) -> tuple[Product, ...]:
+    """All that CPUs of an architecture, by default this one, may need."""
+    if not is_x86(machine):
+        return library_for("portable"), _SELF_TEST
+    return _PROBE, *map(library_for, INSTRUCTION_SETS), _SELF_TEST
 
 
 def find_compiler() -> str:
@@ -77,34 +154,99 @@ def find_compiler() -> str:
     raise BuildError("no C++ compiler was found: install g++ or clang++, or name one in CXX")
 
 
-def _fingerprint(compiler: str) -> str:
+def is_x86(machine: str | None = None) -> bool:
+    """Whether an architecture, by default this one, is x86-64."""
+    return (machine or platform.machine()) in ("x86_64", "AMD64")
+
+
+def compile_product(
+    product: Product, toolchain: Toolchain, folder: Path, stage: str, progress: Progress
+) -> Path:
+    """Compile and link into `folder`. Raises BuildError."""
+    progress(stage, 0.0)
+    sources = _sources_of(product)
+    objects = [folder / f"{source.parent.name}_{source.stem}.o" for source in sources]
+    commands = [
+        [
+            toolchain.compiler,
+            *_flags_for(product, toolchain, source),
+            "-c",
+            str(source),
+            "-o",
+            str(made),
+        ]
+        for source, made in zip(sources, objects, strict=True)
+    ]
+    run_compilers(commands, _NEEDED, lambda done: progress(stage, done / (len(commands) + 1)))
+    made = folder / product.name
+    run_compiler(
+        [toolchain.compiler, *_link_flags(product), "-o", str(made), *map(str, objects)], _NEEDED
+    )
+    progress(stage, 1.0)
+    return made
+
+
+def _build(product: Product, stage: str, progress: Progress) -> Path:
+    prebuilt = PREBUILT / product.name
+    if prebuilt.exists():
+        return prebuilt
+    toolchain = Toolchain(compiler=find_compiler(), machine=platform.machine())
+    stem, dot, ending = product.name.partition(".")
+    name = f"{stem}-{_fingerprint(product, toolchain)}{dot}{ending}"
+    return build_once(
+        name, lambda folder: compile_product(product, toolchain, folder, stage, progress)
+    )
+
+
+def _fingerprint(product: Product, toolchain: Toolchain) -> str:
     """Of everything that the result depends on."""
-    version = run_compiler([compiler, "--version"], _NEEDED)
-    parts = [compiler, version, platform.machine(), repr(_FLAGS), repr(_X86_TARGETS)]
+    parts = [repr(toolchain), _version_of(toolchain.compiler), repr(_FLAGS), repr(product)]
     digest = hashlib.sha256("\0".join(parts).encode())
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(f"\0{path.name}\0".encode())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        digest.update(f"\0{path.relative_to(SOURCES)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _build(compiler: str, folder: Path, progress: Progress) -> Path:
-    progress(_STAGE, 0.0)
-    sources = sorted(SOURCES.glob("*.cpp"))
-    objects = [folder / f"{source.stem}.o" for source in sources]
-    commands = [
-        [compiler, *_flags_of(source), "-c", str(source), "-o", str(made)]
-        for source, made in zip(sources, objects, strict=True)
+@functools.cache
+def _version_of(compiler: str) -> str:
+    return run_compiler([compiler, "--version"], _NEEDED)
+
+
+def _sources_of(product: Product) -> list[Path]:
+    """Kernels first, which take longest to compile."""
+    found = [
+        path
+        for path in SOURCES.glob("*/*.cpp")
+        if (
+            path.parent.name in product.folders
+            if product.folders
+            else path.parent.name not in _APART
+        )
     ]
-    run_compilers(commands, _NEEDED, lambda done: progress(_STAGE, done / (len(commands) + 1)))
-    library = folder / "library.so"
-    link = [compiler, "-shared", "-pthread", "-o", str(library), *map(str, objects)]
-    run_compiler(link, _NEEDED)
-    progress(_STAGE, 1.0)
-    return library
+    if product.is_program:  # the probe's interface is not for programs
+        found = [path for path in found if path.stem != "probe"]
+    return sorted(found, key=lambda path: (path.stem != "kernels", path))
 
 
-def _flags_of(source: Path) -> list[str]:
-    is_x86 = platform.machine() in ("x86_64", "AMD64")
-    suffix = source.stem.rpartition("_")[2]
-    return [*_FLAGS, "-pthread", *(_X86_TARGETS.get(suffix, []) if is_x86 else [])]
+def _flags_for(product: Product, toolchain: Toolchain, source: Path) -> list[str]:
+    # Some distributions' compilers assume a newer CPU than the oldest.
+    oldest = ["-march=x86-64"] if is_x86(toolchain.machine) else []
+    # Kernels are as precise either way. Elsewhere every rounding is meant: weights that are unpacked
+    # are exactly those of the file, and draws are those that Python would make.
+    contraction = "fast" if source.stem == "kernels" else "off"
+    flags = [*_FLAGS, *oldest, *product.flags, f"-ffp-contract={contraction}"]
+    return [*flags, f"-I{SOURCES}"]
+
+
+def _link_flags(product: Product) -> list[str]:
+    if product.is_program:
+        return ["-pthread", "-ldl"]
+    # Else templates of the standard library, compiled for one instruction set, could take the place
+    # of another library's.
+    exports = [f"-Wl,--version-script={SOURCES / 'exports.map'}"] if sys.platform == "linux" else []
+    return ["-shared", "-pthread", *exports]
+
+
+def _ignore(stage: str, part: float) -> None:
+    """Progress that nobody watches."""

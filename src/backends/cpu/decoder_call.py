@@ -6,7 +6,7 @@ Shape suffixes: t tokens, r sampled rows, e hidden size, i intermediate size, v 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate
 from typing import Any, Protocol
@@ -19,19 +19,23 @@ from ..linear.projections import Projection
 from ..models.decoder import Decoder, DecoderLayer
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
-from .attention_ops import AttentionSpecStruct
-from .library import PackedLinearStruct, load_library
+from .library import load_library
 from .projections import NativeLinear
 from .sampling import NativeSampling
+from .structures import (
+    AttentionSpecStruct,
+    DecoderLayerStruct,
+    DecoderModelStruct,
+    DecoderStepStruct,
+)
 
 _ALIGNMENT = 64
 """Elements; buffers of the scratch share no cache line."""
 _POINTER = ctypes.c_void_p
-_PACKED = ctypes.POINTER(PackedLinearStruct)
 
 
 class Phase(IntEnum):
-    """`Phase` of csrc/decoder.h: where the time of a call goes."""
+    """`Phase` of csrc/decoder/decoder.h: where the time of a call goes."""
 
     EMBED = 0
     NORM = 1
@@ -44,66 +48,6 @@ class Phase(IntEnum):
     LOGITS = 8
     WAIT = 9
     """Of the first thread, for the others."""
-
-
-class DecoderLayerStruct(ctypes.Structure):
-    """`DecoderLayer` of csrc/decoder.h."""
-
-    _fields_ = (
-        ("input_norm", _POINTER),
-        ("post_attention_norm", _POINTER),
-        ("q_norm", _POINTER),
-        ("k_norm", _POINTER),
-        ("qkv", _PACKED),
-        ("qkv_bias", _POINTER),
-        ("attention_output", _PACKED),
-        ("attention_output_bias", _POINTER),
-        ("gate_up", _PACKED),
-        ("gate_up_bias", _POINTER),
-        ("down", _PACKED),
-        ("down_bias", _POINTER),
-    )
-
-
-class DecoderModelStruct(ctypes.Structure):
-    """`DecoderModel` of csrc/decoder.h."""
-
-    _fields_ = (
-        ("spec", AttentionSpecStruct),
-        ("num_layers", ctypes.c_int64),
-        ("layers", ctypes.POINTER(DecoderLayerStruct)),
-        ("hidden_size", ctypes.c_int64),
-        ("intermediate_size", ctypes.c_int64),
-        ("embedding", _POINTER),
-        ("norm", _POINTER),
-        ("head", _PACKED),
-        ("cos", _POINTER),
-        ("sin", _POINTER),
-        ("eps", ctypes.c_float),
-    )
-
-
-class DecoderStepStruct(ctypes.Structure):
-    """`DecoderStep` of csrc/decoder.h."""
-
-    _fields_ = (
-        ("num_tokens", ctypes.c_int64),
-        ("token_ids", _POINTER),
-        ("positions", _POINTER),
-        ("slots", _POINTER),
-        ("plan", _POINTER),
-        ("kv_caches", ctypes.POINTER(_POINTER)),
-        ("hidden", _POINTER),
-        ("normed", _POINTER),
-        ("qkv", _POINTER),
-        ("attended", _POINTER),
-        ("inner", _POINTER),
-        ("num_sampled", ctypes.c_int64),
-        ("sampled_rows", _POINTER),
-        ("sampled", _POINTER),
-        ("logits", _POINTER),
-        ("nanoseconds", _POINTER),
-    )
 
 
 class NativeAttention(Protocol):
@@ -143,11 +87,8 @@ class DecoderCall:
         """Address and number of the rows that were sampled last."""
         library = load_library()
         self.sampling = NativeSampling(library)
-        self._run: Callable[..., None] = library.function(
-            "tm_run_decoder",
-            None,
-            ctypes.POINTER(DecoderModelStruct),
-            ctypes.POINTER(DecoderStepStruct),
+        self._run = library.computing(
+            "tm_run_decoder", "a decoder's step", DecoderModelStruct, DecoderStepStruct
         )
 
     def logits(self, batch: InputBatch) -> torch.Tensor:

@@ -6,48 +6,14 @@ Shape suffixes: r rows, e hidden size, i intermediate size, v vocabulary, d logi
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from ..models.draft_head import DraftHead
-from .library import PackedLinearStruct, load_library
+from .library import load_library
 from .projections import NativeLinear
-
-_POINTER = ctypes.c_void_p
-_PACKED = ctypes.POINTER(PackedLinearStruct)
-
-
-class DraftHeadModelStruct(ctypes.Structure):
-    """`DraftHeadModel` of csrc/draft_head.cpp."""
-
-    _fields_ = (
-        ("hidden_size", ctypes.c_int64),
-        ("intermediate_size", ctypes.c_int64),
-        ("embedding", _POINTER),
-        ("ones", _POINTER),
-        ("norm", _POINTER),
-        ("fc", _PACKED),
-        ("gate_up", _PACKED),
-        ("down", _PACKED),
-        ("head", _PACKED),
-        ("eps", ctypes.c_float),
-    )
-
-
-class DraftHeadStepStruct(ctypes.Structure):
-    """`DraftHeadStep` of csrc/draft_head.cpp."""
-
-    _fields_ = (
-        ("num_rows", ctypes.c_int64),
-        ("token_ids", _POINTER),
-        ("state", _POINTER),
-        ("both", _POINTER),
-        ("inner", _POINTER),
-        ("normed", _POINTER),
-        ("logits", _POINTER),
-    )
+from .structures import DraftHeadModelStruct, DraftHeadStepStruct
 
 
 def make_draft_head_call(head: DraftHead, embedding_ve: torch.Tensor) -> DraftHeadCall | None:
@@ -84,11 +50,8 @@ class DraftHeadCall:
             eps=head.norm.eps,
         )
         self._scratch = torch.empty(0, dtype=torch.bfloat16)
-        self._run: Callable[..., None] = load_library().function(
-            "tm_run_draft_head",
-            None,
-            ctypes.POINTER(DraftHeadModelStruct),
-            ctypes.POINTER(DraftHeadStepStruct),
+        self._run = load_library().computing(
+            "tm_run_draft_head", "a draft head", DraftHeadModelStruct, DraftHeadStepStruct
         )
 
     def step(

@@ -1,9 +1,8 @@
-"""The native CPU library as Python sees it: every signature and shared structure is here."""
+"""The native CPU library as Python sees it: loading it, and the signatures of its functions."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import threading
 from collections.abc import Callable
@@ -15,15 +14,21 @@ import torch
 
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
+from ...core.log import get_logger
+from . import instruction_sets
 from .build import BuildError, build_library
+from .handshake import check_structures
+from .self_test import failure_of
+from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 from .threads import place_threads
 
-_ABI_VERSION = 3
-_INSTRUCTION_SET_VARIABLE = "TOKENMILL_CPU_ISA"
+log = get_logger("model")
+
+_ABI_VERSION = 4
 
 
 class Format(IntEnum):
-    """How weights are kept: `Format` of csrc/kernels.h."""
+    """How weights are kept: `Format` of csrc/linear/linear.h."""
 
     F32 = 0
     BF16 = 1
@@ -33,14 +38,14 @@ class Format(IntEnum):
 
 
 class Element(IntEnum):
-    """What results are written in: `Element` of csrc/kernels.h."""
+    """What results are written in: `Element` of csrc/linear/linear.h."""
 
     F32 = 0
     BF16 = 1
 
 
 class Status(IntEnum):
-    """What functions return that may fail: `Status` of csrc/c_abi.h."""
+    """What functions return that may fail: `Status` of csrc/abi/c_abi.h."""
 
     DONE = 0
     OUT_OF_MEMORY = 1
@@ -55,47 +60,9 @@ class Status(IntEnum):
             raise ValueError(f"{what} failed")
 
 
-class PackedLinearStruct(ctypes.Structure):
-    """`PackedLinear` of csrc/kernels.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("n", ctypes.c_int64),
-        ("k", ctypes.c_int64),
-        ("format", ctypes.c_int32),
-        ("gate_up", ctypes.c_int32),
-    )
-
-
-class LinearCallStruct(ctypes.Structure):
-    """`LinearCall` of csrc/kernels.h."""
-
-    _fields_ = (
-        ("weights", ctypes.POINTER(PackedLinearStruct)),
-        ("x", ctypes.c_void_p),
-        ("x_stride", ctypes.c_int64),
-        ("rows", ctypes.c_int64),
-        ("bias", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("out_stride", ctypes.c_int64),
-        ("out_type", ctypes.c_int32),
-        ("add_to_out", ctypes.c_int32),
-    )
-
-
-class WeightRowsStruct(ctypes.Structure):
-    """`WeightRows` of csrc/packing.h."""
-
-    _fields_ = (
-        ("rows", ctypes.c_void_p),
-        ("up_rows", ctypes.c_void_p),
-        ("row_bytes", ctypes.c_int64),
-    )
-
-
 class Library:
-    """The loaded library. Calls that compute release the GIL, and run in turn if several threads
-    make them."""
+    """A loaded library. Calls that compute release the GIL, and run in turn if several threads make
+    them. Libraries beside each other have threads of their own."""
 
     def __init__(self, path: Path) -> None:
         """Load it. Raises BuildError when it cannot be loaded or is of another version."""
@@ -106,23 +73,20 @@ class Library:
         found = library.tm_abi_version()
         if found != _ABI_VERSION:
             raise BuildError(f"{path} has interface {found}, not {_ABI_VERSION}: build it anew")
+        check_structures(library)
         self._library = library
         self._brief_library = ctypes.PyDLL(str(path))
-        declare = functools.partial(_declare, library)
-        weights = ctypes.POINTER(PackedLinearStruct)
-        calls = ctypes.POINTER(LinearCallStruct)
-        rows = ctypes.POINTER(WeightRowsStruct)
+        weights, rows = ctypes.POINTER(PackedLinearStruct), ctypes.POINTER(WeightRowsStruct)
+        self._packed_bytes = self.function("tm_packed_bytes", ctypes.c_int64, weights)
+        self._pack = self.function("tm_pack", ctypes.c_int, weights, rows, ctypes.c_void_p)
+        self._unpack = self.function("tm_unpack", ctypes.c_int, weights, ctypes.c_void_p)
+        self._num_threads = self.function("tm_num_threads", ctypes.c_int)
         cpus = ctypes.POINTER(ctypes.c_int)
-        declare("tm_instruction_sets", ctypes.c_char_p)
-        declare("tm_instruction_set", ctypes.c_char_p)
-        declare("tm_use_instruction_set", ctypes.c_int, ctypes.c_char_p)
-        declare("tm_set_threads", ctypes.c_int, ctypes.c_int, cpus)
-        declare("tm_num_threads", ctypes.c_int)
-        declare("tm_packed_bytes", ctypes.c_int64, weights)
-        declare("tm_pack", None, weights, rows, ctypes.c_void_p)
-        declare("tm_unpack", None, weights, ctypes.c_void_p)
-        declare("tm_linear", None, calls)
-        self.linear: Callable[[object], None] = library.tm_linear
+        self._set_threads = self.function("tm_set_threads", ctypes.c_int, ctypes.c_int, cpus)
+        name: bytes = self.function("tm_instruction_set", ctypes.c_char_p)()
+        self.instruction_set = name.decode()
+        """The one that it is compiled for."""
+        self.linear = self.computing("tm_linear", "a product", LinearCallStruct)
         """Runs one product; takes `ctypes.byref` of a LinearCallStruct."""
 
     def function(
@@ -138,34 +102,37 @@ class Library:
         two steps is to let the event loop deliver a whole step before the next one begins."""
         return _declare(self._brief_library, name, result, *arguments)
 
-    @property
-    def instruction_sets(self) -> tuple[str, ...]:
-        """Those that this CPU runs, best first."""
-        names: bytes = self._library.tm_instruction_sets()
-        return tuple(names.decode().split(","))
+    def computing(self, name: str, what: str, *arguments: type[Any]) -> Callable[..., None]:
+        """A function that returns a status, of structures by reference and plain numbers.
 
-    @property
-    def instruction_set(self) -> str:
-        """The one in use."""
-        name: bytes = self._library.tm_instruction_set()
-        return name.decode()
+        The callable raises MemoryError, naming `what`, when there is no memory to work in.
+        """
+        function = self.function(
+            name,
+            ctypes.c_int,
+            *(
+                ctypes.POINTER(one) if issubclass(one, ctypes.Structure) else one
+                for one in arguments
+            ),
+        )
+
+        def compute(*values: object) -> None:
+            status = function(*values)
+            if status:
+                Status.check(status, what)
+
+        return compute
 
     @property
     def suits_this_cpu(self) -> bool:
         """False for the portable kernels, unless TOKENMILL_CPU_ISA asks for them by name."""
-        is_asked_for = os.environ.get(_INSTRUCTION_SET_VARIABLE) == "portable"
+        is_asked_for = os.environ.get(instruction_sets.VARIABLE) == "portable"
         return self.instruction_set != "portable" or is_asked_for
-
-    def use_instruction_set(self, name: str) -> None:
-        """Change it. Raises ConfigError for one that this CPU does not run."""
-        if not self._library.tm_use_instruction_set(name.encode()):
-            known = ", ".join(self.instruction_sets)
-            raise ConfigError(f"instruction set {name!r} is not available here: {known}")
 
     @property
     def num_threads(self) -> int:
         """Threads that compute, the caller's own included."""
-        return int(self._library.tm_num_threads())
+        return int(self._num_threads())
 
     def set_threads(self, num_threads: int | None = None) -> None:
         """Compute on that many threads; None: one per physical core (see threads.py).
@@ -177,7 +144,7 @@ class Library:
         placement = place_threads(num_threads)
         cpus = placement.cpus
         array = None if cpus is None else (ctypes.c_int * len(cpus))(*cpus)
-        status = self._library.tm_set_threads(placement.num_threads, array)
+        status = self._set_threads(placement.num_threads, array)
         Status.check(status, f"{placement.num_threads} threads")
         if self.num_threads < placement.num_threads:
             raise ConfigError(
@@ -187,46 +154,59 @@ class Library:
 
     def packed_bytes(self, weights: PackedLinearStruct) -> int:
         """Bytes that the packed form takes."""
-        return int(self._library.tm_packed_bytes(ctypes.byref(weights)))
+        return int(self._packed_bytes(ctypes.byref(weights)))
 
     def pack(self, weights: PackedLinearStruct, rows: WeightRowsStruct) -> None:
         """Write `rows` to `weights.data` in the packed layout."""
-        self._library.tm_pack(ctypes.byref(weights), ctypes.byref(rows), weights.data)
+        status = self._pack(ctypes.byref(weights), ctypes.byref(rows), weights.data)
+        Status.check(status, "packing weights")
 
     def unpack(self, weights: PackedLinearStruct, out: int) -> None:
         """Write float32 [n, k] to the address `out`."""
-        self._library.tm_unpack(ctypes.byref(weights), out)
+        Status.check(self._unpack(ctypes.byref(weights), out), "unpacking weights")
 
 
 _loading = threading.Lock()
-_loaded: Library | None = None
+_loaded: dict[str, Library] = {}
+"""By the instruction set that was chosen: one, unless TOKENMILL_CPU_ISA changes meanwhile."""
 _failed: BuildError | None = None
 """Why there is none: a compiler that failed once is not asked again."""
 
 
 def load_library(progress: Progress | None = None) -> Library:
-    """The library, built if need be; one per process. TOKENMILL_CPU_ISA names its instruction set.
+    """The library for this CPU, built if need be. TOKENMILL_CPU_ISA names another instruction set.
 
-    It computes with one thread per physical core, or fewer if torch was given fewer before.
+    It computes with one thread per physical core, or fewer if torch was given fewer before. A
+    library that is new on this CPU is tested first, in a process of its own (see self_test.py); one
+    that fails gives way to the next lower instruction set.
 
     Raises BuildError where there is none to be had, ConfigError for a wrong instruction set.
     """
-    global _loaded, _failed
+    global _failed
     with _loading:
         if _failed is not None:
             raise _failed
-        if _loaded is None:
-            try:
-                library = Library(build_library(progress or _ignore))
-            except BuildError as error:
-                _failed = error
-                raise
-            name = os.environ.get(_INSTRUCTION_SET_VARIABLE)
-            if name:
-                library.use_instruction_set(name)
+        try:
+            sets = instruction_sets.choose_sets()
+            if sets[0] not in _loaded:
+                _loaded[sets[0]] = _load_first(sets, progress or _ignore)
+        except BuildError as error:
+            _failed = error
+            raise
+        return _loaded[sets[0]]
+
+
+def _load_first(sets: tuple[str, ...], progress: Progress) -> Library:
+    """The first library that passes its self-test."""
+    for name, lower in zip(sets, (*sets[1:], None), strict=True):
+        path = build_library(name, progress)
+        failure = failure_of(path, progress)
+        if failure is None:
+            library = Library(path)
             library.set_threads(min(place_threads().num_threads, torch.get_num_threads()))
-            _loaded = library
-        return _loaded
+            return library
+        log.warning("cpu_kernels_are_wrong", instruction_set=name, found=failure, instead=lower)
+    raise BuildError(f"the CPU kernels fail their self-test here: {failure}")
 
 
 def _declare(

@@ -6,31 +6,20 @@ Shape suffixes: r rows, v vocabulary.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 
 import torch
 
 from ..sampling.drawing import LogitsReading
 from .library import Library
-
-
-class LogitsCallStruct(ctypes.Structure):
-    """`LogitsCall` of csrc/logits.h."""
-
-    _fields_ = (
-        ("logits", ctypes.c_void_p),
-        ("size", ctypes.c_int64),
-        ("best", ctypes.c_void_p),
-        ("is_finite", ctypes.c_void_p),
-    )
+from .structures import LogitsCallStruct
 
 
 class LogitsReader:
     """`read_logits` of drawing.py in one pass and one call."""
 
     def __init__(self, library: Library) -> None:
-        self._run: Callable[..., None] = library.function(
-            "tm_read_logits", None, ctypes.POINTER(LogitsCallStruct), ctypes.c_int64
+        self._run = library.computing(
+            "tm_read_logits", "reading logits", LogitsCallStruct, ctypes.c_int64
         )
 
     def __call__(self, logits_rv: torch.Tensor) -> LogitsReading:

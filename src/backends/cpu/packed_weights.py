@@ -15,14 +15,8 @@ from torch import Tensor
 
 from ...core.errors import ConfigError
 from ..machine.host_memory import HostMemory
-from .library import (
-    Element,
-    Format,
-    LinearCallStruct,
-    PackedLinearStruct,
-    WeightRowsStruct,
-    load_library,
-)
+from .library import Element, Format, load_library
+from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 _ALIGNMENT = 4096
 _CHUNK_BYTES = 256 << 20

@@ -7,7 +7,7 @@ of a sequence, v vocabulary, d logits of a draft model.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from weakref import WeakKeyDictionary
 
@@ -20,59 +20,7 @@ from ..sampling.noise import Purpose
 from ..state.request_state import RequestState
 from .library import Library
 from .logits import LogitsReader
-
-_POINTER = ctypes.c_void_p
-
-_ROW = np.dtype(
-    [
-        ("row", np.int64),
-        ("seed", np.int64),
-        ("top_p", np.float64),
-        ("top_k", np.int64),
-        ("temperature", np.float32),
-        ("min_p", np.float32),
-    ],
-    align=True,
-)
-"""`DrawnRow` of csrc/sampling.h."""
-
-
-class LogitsRowsStruct(ctypes.Structure):
-    """`LogitsRows` of csrc/sampling.h."""
-
-    _fields_ = (
-        ("logits", _POINTER),
-        ("size", ctypes.c_int64),
-        ("best", _POINTER),
-        ("positions", _POINTER),
-        ("drawn", _POINTER),
-        ("token_ids", _POINTER),
-    )
-
-
-class DrawCallStruct(ctypes.Structure):
-    """`DrawCall` of csrc/sampling.h."""
-
-    _fields_ = (
-        ("rows", LogitsRowsStruct),
-        ("count", ctypes.c_int64),
-        ("probs", _POINTER),
-        ("probs_size", ctypes.c_int64),
-        ("places", _POINTER),
-    )
-
-
-class TrialCallStruct(ctypes.Structure):
-    """`TrialCall` of csrc/sampling.h."""
-
-    _fields_ = (
-        ("rows", LogitsRowsStruct),
-        ("num_sequences", ctypes.c_int64),
-        ("ends", _POINTER),
-        ("drafts", _POINTER),
-        ("q", _POINTER),
-        ("accept_purpose", ctypes.c_int64),
-    )
+from .structures import DRAWN_ROW, DrawCallStruct, LogitsRowsStruct, TrialCallStruct
 
 
 class _Described:
@@ -96,12 +44,8 @@ class NativeSampling:
 
     def __init__(self, library: Library) -> None:
         self.read_logits = LogitsReader(library)
-        self._draw: Callable[..., None] = library.function(
-            "tm_draw", None, ctypes.POINTER(DrawCallStruct)
-        )
-        self._try: Callable[..., None] = library.function(
-            "tm_try_drafts", None, ctypes.POINTER(TrialCallStruct)
-        )
+        self._draw = library.computing("tm_draw", "drawing tokens", DrawCallStruct)
+        self._try = library.computing("tm_try_drafts", "trying drafts", TrialCallStruct)
         self._described: WeakKeyDictionary[SamplingBatch, _Described] = WeakKeyDictionary()
 
     def draw(
@@ -188,7 +132,7 @@ def _as_array(
         row = batch.rows[i]
         params, top_k = row.params, row.top_k(num_logits)
         rows.append((i, batch.seed_of(row), params.top_p, top_k, params.temperature, params.min_p))
-    return np.array(rows, dtype=_ROW)
+    return np.array(rows, dtype=DRAWN_ROW)
 
 
 def _rows(

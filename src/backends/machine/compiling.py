@@ -17,13 +17,19 @@ class BuildError(TokenmillError):
     """The library could not be built; the message says why and what would help."""
 
 
+def cache_folder() -> Path:
+    """Where this user's compiled kernels are kept; it may not be there yet."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "tokenmill"
+
+
 def build_once(name: str, make: Callable[[Path], Path]) -> Path:
     """The file of that name in the user's cache; `make` makes it in the folder that it is given.
 
     Builds of several processes wait for each other; the first one's result serves all. Raises
     BuildError when the cache cannot be written.
     """
-    target = _cache_folder() / name
+    target = cache_folder() / name
     if target.exists():
         return target
     try:
@@ -62,11 +68,6 @@ def run_compilers(
         for done, job in enumerate(as_completed(jobs), start=1):
             job.result()
             done_one(done)
-
-
-def _cache_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "tokenmill"
 
 
 @contextlib.contextmanager

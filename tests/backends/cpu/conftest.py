@@ -7,12 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tokenmill.backends.cpu.build import BuildError
+from tokenmill.backends.cpu import instruction_sets
+from tokenmill.backends.cpu.build import INSTRUCTION_SETS, BuildError
 from tokenmill.backends.cpu.library import Library, load_library
 
 
-@pytest.fixture(scope="session")
-def library() -> Library:
+@pytest.fixture
+def library(request: pytest.FixtureRequest) -> Library:
+    """The one that is in use: of the test's instruction set, if it has one."""
+    if "instruction_set" in request.fixturenames:
+        request.getfixturevalue("instruction_set")
     try:
         return load_library()
     except BuildError as error:
@@ -21,16 +25,25 @@ def library() -> Library:
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=["avx512bf16", "avx512", "avx2", "portable"])
-def instruction_set(request: pytest.FixtureRequest, library: Library) -> Iterator[str]:
-    """Computes with it; skips those that this CPU does not run."""
+@pytest.fixture(params=list(INSTRUCTION_SETS))
+def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As on a CPU that runs none better; skips those that this CPU does not run."""
     name: str = request.param
-    if name not in library.instruction_sets:
+    pretend_best(name, monkeypatch)
+    return name
+
+
+def pretend_best(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this CPU run no better instruction set than that one, which is then loaded."""
+    try:
+        supported = instruction_sets.supported_sets()
+    except BuildError as error:
+        pytest.skip(str(error))
+    if name not in supported:
         pytest.skip(f"this CPU does not run {name}")
-    before = library.instruction_set
-    library.use_instruction_set(name)
-    yield name
-    library.use_instruction_set(before)
+    rest = supported[supported.index(name) :]
+    monkeypatch.setattr(instruction_sets, "supported_sets", lambda: rest)
+    monkeypatch.delenv(instruction_sets.VARIABLE, raising=False)
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tokenmill.backends.cpu import build
-from tokenmill.backends.cpu.build import BuildError, build_library, find_compiler
+from tokenmill.backends.cpu.build import BuildError, Progress, find_compiler
 
-SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer() {{ return {}; }}\n'
+SOURCE = 'extern "C" __attribute__((visibility("default"))) int tm_answer() {{ return {}; }}\n'
+STAGE = "compiling CPU kernels for portable"
 
 
 @pytest.fixture
@@ -22,11 +23,16 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip("there is no C++ compiler")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = tmp_path / "csrc"
-    folder.mkdir()
+    folder = tmp_path / "csrc" / "answers"
+    folder.mkdir(parents=True)
     (folder / "answer.cpp").write_text(SOURCE.format(42))
-    monkeypatch.setattr(build, "SOURCES", folder)
+    (folder.parent / "exports.map").write_text("{ global: tm_*; local: *; };")
+    monkeypatch.setattr(build, "SOURCES", folder.parent)
     return folder
+
+
+def build_library(progress: Progress) -> Path:
+    return build.build_library("portable", progress)
 
 
 class Watcher:
@@ -46,21 +52,21 @@ class Watcher:
 def test_a_library_is_built_once_and_again_when_a_source_changes(sources: Path) -> None:
     watcher = Watcher()
     first = build_library(watcher)
-    assert ctypes.CDLL(str(first)).answer() == 42
-    assert watcher.calls[0] == ("building the CPU kernels", 0.0)
-    assert watcher.calls[-1] == ("building the CPU kernels", 1.0)
+    assert ctypes.CDLL(str(first)).tm_answer() == 42
+    assert watcher.calls[0] == (STAGE, 0.0)
+    assert watcher.calls[-1] == (STAGE, 1.0)
     assert build_library(watcher) == first
     assert watcher.num_builds == 1
     (sources / "answer.cpp").write_text(SOURCE.format(43))
     second = build_library(watcher)
-    assert ctypes.CDLL(str(second)).answer() == 43
+    assert ctypes.CDLL(str(second)).tm_answer() == 43
     assert watcher.num_builds == 2
     assert first.exists()
 
 
 def test_flags_are_part_of_the_cache_s_key(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = build_library(Watcher())
-    monkeypatch.setattr(build, "_FLAGS", [*build._FLAGS, "-O1"])
+    monkeypatch.setattr(build, "_FLAGS", (*build._FLAGS, "-O1"))
     assert build_library(Watcher()) != first
 
 
@@ -120,8 +126,8 @@ def test_a_cache_that_cannot_be_written_is_named(
 
 
 def test_a_prebuilt_library_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    prebuilt = tmp_path / "libtokenmill_cpu.so"
+    prebuilt = tmp_path / "libtokenmill_cpu_portable.so"
     prebuilt.write_bytes(b"")
-    monkeypatch.setattr(build, "PREBUILT", prebuilt)
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
     monkeypatch.setenv("PATH", "")
     assert build_library(Watcher()) == prebuilt

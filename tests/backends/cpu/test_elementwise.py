@@ -8,16 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from tokenmill.backends.cpu.attention_ops import (
-    AttentionBatchStruct,
-    AttentionCallStruct,
-    AttentionOps,
-    AttentionSpecStruct,
-    RotateAndWriteCallStruct,
-)
-from tokenmill.backends.cpu.decoder_call import DecoderModelStruct, DecoderStepStruct
+from tokenmill.backends.cpu.attention_ops import AttentionOps
 from tokenmill.backends.cpu.library import Element, Library
 from tokenmill.backends.cpu.packed_weights import pack_linear
+from tokenmill.backends.cpu.structures import (
+    AttentionBatchStruct,
+    AttentionCallStruct,
+    AttentionSpecStruct,
+    DecoderModelStruct,
+    DecoderStepStruct,
+    RotateAndWriteCallStruct,
+)
 from tokenmill.backends.models.decoder import RMSNorm
 from tokenmill.backends.models.rope import rotate
 
@@ -64,8 +65,7 @@ def _embed_and_norm(
         sampled=normed.data_ptr(),
         logits=logits.data_ptr(),
     )
-    structs = (ctypes.POINTER(DecoderModelStruct), ctypes.POINTER(DecoderStepStruct))
-    run = library.function("tm_run_decoder", None, *structs)
+    run = library.computing("tm_run_decoder", "it", DecoderModelStruct, DecoderStepStruct)
     run(ctypes.byref(model), ctypes.byref(step))
     assert hidden[-1].isnan().all() and normed[-1].isnan().all()
     return hidden[:-1], normed[:-1]

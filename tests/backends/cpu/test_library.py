@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -12,10 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from tokenmill.backends.cpu import instruction_sets
+from tokenmill.backends.cpu import library as module
 from tokenmill.backends.cpu.build import BuildError
-from tokenmill.backends.cpu.library import Library, load_library
+from tokenmill.backends.cpu.library import Format, Library, load_library
 from tokenmill.backends.cpu.packed_weights import linear, pack_linear
+from tokenmill.backends.cpu.structures import LinearCallStruct, PackedLinearStruct
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import Progress
 
 pytestmark = pytest.mark.usefixtures("library")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -41,6 +46,7 @@ import re, resource, torch
 from tokenmill.backends.cpu.library import load_library
 from tokenmill.backends.cpu.packed_weights import linear, pack_linear
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import Progress
 library, packed = load_library(), pack_linear(torch.ones(64, 64))
 used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28), used + (1 << 28)))
@@ -54,18 +60,49 @@ print(bool((linear(torch.ones(2, 64, dtype=torch.bfloat16), packed) == 64).all()
 """
 
 
-def test_the_best_instruction_set_comes_first_and_portable_is_always_there(
-    library: Library,
-) -> None:
-    assert library.instruction_sets[-1] == "portable"
+def test_one_library_serves_a_process(library: Library) -> None:
     assert load_library() is library
 
 
-def test_an_unknown_instruction_set_is_refused(library: Library) -> None:
-    with pytest.raises(
-        ConfigError, match=r"instruction set 'mmx' is not available here: .*portabl"
-    ):
-        library.use_instruction_set("mmx")
+def test_a_library_is_of_the_set_that_it_was_loaded_for(
+    library: Library, instruction_set: str
+) -> None:
+    assert library.instruction_set == instruction_set
+
+
+def test_a_library_that_fails_its_test_gives_way_to_the_next_lower_set(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failure_of(path: Path, progress: Progress) -> str | None:
+        return "the self-test died of SIGILL" if "_avx2-" in path.name else None
+
+    monkeypatch.setattr(module, "_loaded", {})
+    monkeypatch.setattr(module, "failure_of", failure_of)
+    monkeypatch.setattr(instruction_sets, "choose_sets", lambda: ("avx2", "portable"))
+    assert load_library().instruction_set == "portable"
+    (warning,) = [vars(r) for r in caplog.records if r.getMessage() == "cpu_kernels_are_wrong"]
+    assert warning["instruction_set"] == "avx2" and warning["instead"] == "portable"
+    assert warning["found"] == "the self-test died of SIGILL"
+
+
+def test_where_every_library_fails_its_test_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_loaded", {})
+    monkeypatch.setattr(module, "_failed", None)
+    monkeypatch.setattr(module, "failure_of", lambda path, progress: "attention: wrong")
+    monkeypatch.setattr(instruction_sets, "choose_sets", lambda: ("portable",))
+    with pytest.raises(BuildError, match="self-test here: attention: wrong"):
+        load_library()
+
+
+def test_a_product_for_which_there_is_no_memory_fails_and_the_next_one_is_right(
+    library: Library, instruction_set: str
+) -> None:
+    packed, x = pack_linear(torch.ones(64, 64)), torch.ones(3, 64, dtype=torch.bfloat16)
+    huge = PackedLinearStruct(n=64, k=1 << 52, format=Format.Q4_1)
+    call = LinearCallStruct(weights=ctypes.pointer(huge), x_stride=huge.k, rows=3)
+    with pytest.raises(MemoryError, match="no memory for a product"):
+        library.linear(ctypes.byref(call))
+    assert (linear(x, packed) == 64).all()
 
 
 def test_the_environment_names_an_instruction_set() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from tokenmill.core.config import EngineConfig
 
 from ..models.dense import ignore_progress
 from ..weights.gguf_writing import write_gguf
+from .conftest import pretend_best
 from .test_decoder_call import PLAIN
 
 CPU = torch.device("cpu")
@@ -45,11 +45,8 @@ def with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def portable(library: Library) -> Iterator[Library]:
-    before = library.instruction_set
-    library.use_instruction_set("portable")
-    yield library
-    library.use_instruction_set(before)
+def portable(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_best("portable", monkeypatch)
 
 
 def make() -> NativeProjections | None:
@@ -83,9 +80,9 @@ def test_without_a_compiler_quantized_weights_become_float32(
     assert choose_dtype("auto", Kind.Q4_1, CPU) is torch.float32
 
 
-@pytest.mark.usefixtures("without_bfloat16")
+@pytest.mark.usefixtures("without_bfloat16", "portable")
 def test_portable_kernels_that_are_asked_for_by_name_keep_quantized_weights(
-    portable: Library, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert choose_dtype("auto", Kind.Q4_1, CPU) is torch.float32
     monkeypatch.setenv("TOKENMILL_CPU_ISA", "portable")

@@ -1,0 +1,102 @@
+// What Python calls, by ctypes: the signatures are in library.py and the files beside it. No
+// exception leaves. Functions that compute are a parallel region each; after one that failed, what
+// it was to write means nothing.
+#include <cstdint>
+
+#include "abi/c_abi.h"
+#include "abi/structures.h"
+#include "attention/attention.h"
+#include "decoder/decoder.h"
+#include "decoder/draft_head.h"
+#include "elementwise/elementwise.h"
+#include "linear/packing.h"
+#include "sampling/logits.h"
+#include "sampling/sampling.h"
+#include "threads/thread_pool.h"
+
+using namespace tokenmill;
+
+namespace {
+
+// Shares `count` items out. A single one is done before a second thread has woken.
+template <class Function>
+void share_out(int64_t count, Function&& run) {
+  if (count == 1) return run(0, 1);
+  parallel([&](int worker, int workers) {
+    const Share mine = share_of(count, worker, workers);
+    run(mine.begin, mine.end);
+  });
+}
+
+}  // namespace
+
+// Changes with every signature; library.py must say the same. Structures have a check of their own.
+TM_API int tm_abi_version() noexcept { return 4; }
+// Ends with an entry whose structure is null.
+TM_API const FieldLayout* tm_structures() noexcept { return structures(); }
+// The one that this library is compiled for.
+TM_API const char* tm_instruction_set() noexcept { return TM_INSTRUCTION_SET; }
+
+TM_API Status tm_set_threads(int threads, const int* cpus) noexcept {
+  return guarded([&] { set_threads(threads, cpus); });
+}
+TM_API int tm_num_threads() noexcept { return num_threads(); }
+
+TM_API int64_t tm_packed_bytes(const PackedLinear* weights) noexcept {
+  return packed_bytes(*weights);
+}
+TM_API Status tm_pack(const PackedLinear* weights, const WeightRows* source,
+                      uint8_t* data) noexcept {
+  return guarded([&] { pack(*weights, *source, data); });
+}
+TM_API Status tm_unpack(const PackedLinear* weights, float* out) noexcept {
+  return guarded([&] { unpack(*weights, out); });
+}
+TM_API Status tm_linear(const LinearCall* call) noexcept {
+  return guarded([&] { linear(*call); });
+}
+
+// Null when there is no memory for it.
+TM_API AttentionPlan* tm_attention_plan_new() noexcept { return new (std::nothrow) AttentionPlan; }
+TM_API void tm_attention_plan_free(AttentionPlan* plan) noexcept { delete plan; }
+// One part per thread. After a failure the plan must not be used.
+TM_API Status tm_attention_plan(AttentionPlan* plan, const AttentionSpec* spec,
+                                const AttentionBatch* batch) noexcept {
+  return guarded([&] { plan_attention(*spec, *batch, num_threads(), plan); });
+}
+// Writes the keys and values of `tokens` tokens, then attends: one layer.
+TM_API Status tm_write_and_attend(const RotateAndWriteCall* write, int64_t tokens,
+                                  const AttentionCall* call) noexcept {
+  return guarded([&] {
+    parallel([&](int worker, int workers) {
+      const Share mine = share_of(tokens * write->spec.num_kv_heads, worker, workers);
+      rotate_and_write(*write, mine.begin, mine.end);
+      barrier();
+      attention_part(*call, worker, workers);
+    });
+  });
+}
+
+TM_API Status tm_run_decoder(const DecoderModel* model, const DecoderStep* step) noexcept {
+  return guarded([&] { run_decoder(*model, *step); });
+}
+TM_API Status tm_run_draft_head(const DraftHeadModel* model, const DraftHeadStep* step) noexcept {
+  return guarded([&] { run_draft_head(*model, *step); });
+}
+
+TM_API Status tm_read_logits(const LogitsCall* call, int64_t rows) noexcept {
+  return guarded([&] {
+    share_out(rows, [&](int64_t begin, int64_t end) { read_logits(*call, begin, end); });
+  });
+}
+TM_API Status tm_draw(const DrawCall* call) noexcept {
+  return guarded([&] {
+    share_out(call->count, [&](int64_t begin, int64_t end) { draw_rows(*call, begin, end); });
+  });
+}
+TM_API Status tm_try_drafts(const TrialCall* call) noexcept {
+  return guarded([&] {
+    share_out(call->num_sequences,
+              [&](int64_t begin, int64_t end) { try_drafts(*call, begin, end); });
+  });
+}

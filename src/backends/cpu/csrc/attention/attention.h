@@ -1,0 +1,100 @@
+// Causal attention over a paged KV cache, for a flat batch of sequences.
+//
+// The cache of one layer is [block][kv_head]{keys, values}; a block is contiguous. Its slots are
+// kept in groups of 16, or of 8 where the block size is no multiple of 16. In bfloat16, keys of a
+// group are [head_size / 2][slot][2] and values are [slot / 2][head_size][2]: the two factors of
+// a product lie side by side, as dot products of bfloat16 pairs want them, so that one register
+// holds 16 keys (scores need no sum across lanes) or 16 numbers of two values. In float, keys are
+// [head_size][slot] and values [slot][head_size].
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "linear/linear.h"
+
+namespace tokenmill {
+
+// Layout shared with structures.py, as are AttentionBatch and AttentionCall.
+struct AttentionSpec {
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_size;   // a multiple of 16
+  int32_t block_size;  // a multiple of 8
+  Element element;     // of queries, cache and output
+  int32_t sliding_window;  // keys that a query sees, itself included; 0: all before it
+  float scale;             // above 0
+  float logits_soft_cap;   // 0: none
+};
+
+// One step. A sequence's last query is its last token; a sequence may have no query.
+struct AttentionBatch {
+  int64_t num_seqs;
+  const int32_t* query_start_loc;  // [num_seqs + 1]
+  const int32_t* seq_lens;         // [num_seqs]
+  const int32_t* block_tables;     // [num_seqs, block_tables_stride]
+  int64_t block_tables_stride;
+};
+
+// A tile: some queries of one sequence, all heads of one KV head. Its keys are visited in chunks,
+// each with a softmax of its own; the chunks of a tile are merged in order. So whichever threads
+// compute them, alone or beside others, the result is the same to the last bit.
+struct AttentionTile {
+  int32_t seq;
+  int32_t kv_head;
+  int64_t first_row;       // of the flat batch
+  int64_t first_position;  // of the first query in its sequence
+  int64_t key_begin;       // a multiple of the group size
+  int64_t key_end;
+  int64_t chunk_keys;
+  int64_t partial;  // where its chunks' results lie, if several threads compute them; else -1
+  int32_t queries;
+  int32_t chunks;
+};
+
+// Who computes what in one step: the same for every layer.
+struct AttentionPlan {
+  struct Cut {
+    int64_t tile;
+    int32_t chunk;
+  };
+  AttentionSpec spec;
+  AttentionBatch batch;
+  std::vector<AttentionTile> tiles;
+  std::vector<Cut> cuts;              // part i is [cuts[i], cuts[i + 1])
+  std::vector<int64_t> shared_tiles;  // those with a `partial`
+  std::vector<float> partials;
+};
+
+// Splits the work into `parts` of about the same duration. Keeps pointers into the batch.
+void plan_attention(const AttentionSpec& spec, const AttentionBatch& batch, int parts,
+                    AttentionPlan* plan);
+
+struct AttentionCall {
+  AttentionPlan* plan;
+  const void* q;
+  int64_t q_stride;  // between tokens, in elements; heads of a token are contiguous
+  const void* kv_cache;
+  void* out;
+  int64_t out_stride;
+};
+
+// One worker's part, within a parallel region. All workers must take part; `out` may be read after
+// the next barrier.
+void attention_part(const AttentionCall& call, int worker, int workers);
+
+// Where things lie in a cache, in bytes.
+struct CacheLayout {
+  int64_t group;        // slots
+  int64_t token_bytes;  // keys or values of one token and head
+  int64_t value_offset;  // from a head's keys to its values
+  int64_t head_bytes;
+  int64_t block_bytes;
+};
+inline CacheLayout cache_layout(const AttentionSpec& spec) {
+  const int64_t token = int64_t{spec.head_size} * (spec.element == Element::kBF16 ? 2 : 4);
+  const int64_t keys = token * spec.block_size;
+  return {spec.block_size % 16 == 0 ? 16 : 8, token, keys, 2 * keys, 2 * keys * spec.num_kv_heads};
+}
+
+}  // namespace tokenmill

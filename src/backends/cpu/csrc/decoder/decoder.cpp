@@ -1,0 +1,179 @@
+// The order of a decoder's work. Between two barriers the workers write disjoint parts of one
+// buffer; whoever reads that buffer comes after the barrier.
+#include "decoder/decoder.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "threads/thread_pool.h"
+
+namespace tokenmill {
+namespace {
+
+// Adds the time between two laps to a phase; does nothing where nobody counts.
+class Stopwatch {
+ public:
+  explicit Stopwatch(int64_t* nanoseconds) : nanoseconds_(nanoseconds) {
+    if (nanoseconds_ != nullptr) last_ = Clock::now();
+  }
+  void lap(Phase phase) {
+    if (nanoseconds_ == nullptr) return;
+    const Clock::time_point now = Clock::now();
+    nanoseconds_[static_cast<int>(phase)] += std::chrono::nanoseconds(now - last_).count();
+    last_ = now;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int64_t* nanoseconds_;
+  Clock::time_point last_;
+};
+
+// One worker's view of a step.
+class Part {
+ public:
+  Part(const DecoderModel& model, const DecoderStep& step, int worker, int workers)
+      : model_(model),
+        step_(step),
+        worker_(worker),
+        workers_(workers),
+        stopwatch_(worker == 0 ? step.nanoseconds : nullptr) {}
+
+  void run() {
+    embed_tokens();
+    finish(Phase::kEmbed);
+    for (int64_t i = 0; i < model_.num_layers; i++) {
+      attend(model_.layers[i], step_.kv_caches[i]);
+      feed_forward(model_.layers[i]);
+    }
+    if (step_.num_sampled > 0) compute_logits();
+  }
+
+ private:
+  void embed_tokens() {
+    EmbedCall call = {};
+    call.table = model_.embedding;
+    call.token_ids = step_.token_ids;
+    call.out = step_.hidden;
+    call.out_stride = call.size = model_.hidden_size;
+    const Share mine = share_of(step_.num_tokens, worker_, workers_);
+    embed(call, mine.begin, mine.end);
+  }
+
+  void attend(const DecoderLayer& layer, void* kv_cache) {
+    const AttentionSpec& spec = model_.spec;
+    const int64_t q_size = int64_t{spec.num_heads} * spec.head_size;
+    const int64_t kv_size = int64_t{spec.num_kv_heads} * spec.head_size;
+    const int64_t stride = q_size + 2 * kv_size;
+    norm(step_.hidden, layer.input_norm, step_.normed, step_.num_tokens);
+    multiply(layer.qkv, layer.qkv_bias, step_.normed, model_.hidden_size, step_.qkv, stride, false);
+    finish(Phase::kQkv);
+
+    auto* q = static_cast<uint16_t*>(step_.qkv);
+    RotateAndWriteCall write = {};
+    write.spec = spec;
+    write.q = q;
+    write.k = q + q_size;
+    write.v = q + q_size + kv_size;
+    write.q_stride = write.k_stride = write.v_stride = stride;
+    write.q_norm = layer.q_norm;
+    write.k_norm = layer.k_norm;
+    write.eps = model_.eps;
+    write.cos = model_.cos;
+    write.sin = model_.sin;
+    write.positions = step_.positions;
+    write.slots = step_.slots;
+    write.kv_cache = kv_cache;
+    const Share mine = share_of(step_.num_tokens * spec.num_kv_heads, worker_, workers_);
+    rotate_and_write(write, mine.begin, mine.end);
+    finish(Phase::kRotateAndWrite);
+
+    AttentionCall call = {step_.plan, q, stride, kv_cache, step_.attended, q_size};
+    attention_part(call, worker_, workers_);
+    finish(Phase::kAttention);
+    multiply(layer.attention_output, layer.attention_output_bias, step_.attended, q_size,
+             step_.hidden, model_.hidden_size, true);
+    finish(Phase::kAttentionOutput);
+  }
+
+  void feed_forward(const DecoderLayer& layer) {
+    norm(step_.hidden, layer.post_attention_norm, step_.normed, step_.num_tokens);
+    multiply(layer.gate_up, layer.gate_up_bias, step_.normed, model_.hidden_size, step_.inner,
+             model_.intermediate_size, false);
+    finish(Phase::kGateUp);
+    multiply(layer.down, layer.down_bias, step_.inner, model_.intermediate_size, step_.hidden,
+             model_.hidden_size, true);
+    finish(Phase::kDown);
+  }
+
+  void compute_logits() {
+    const auto* hidden = static_cast<const uint16_t*>(step_.hidden);
+    auto* sampled = static_cast<uint16_t*>(step_.sampled);
+    const Share mine = share_of(step_.num_sampled, worker_, workers_);
+    for (int64_t i = mine.begin; i < mine.end; i++) {
+      const uint16_t* from = hidden + step_.sampled_rows[i] * model_.hidden_size;
+      std::copy(from, from + model_.hidden_size, sampled + i * model_.hidden_size);
+    }
+    finish(Phase::kLogits);
+    norm(sampled, model_.norm, sampled, step_.num_sampled);
+    LinearCall call = {};
+    call.weights = model_.head;
+    call.x = sampled;
+    call.x_stride = model_.hidden_size;
+    call.rows = step_.num_sampled;
+    call.out = step_.logits;
+    call.out_stride = model_.head->n;
+    call.out_type = Element::kF32;
+    linear_part(call, worker_, workers_);
+    stopwatch_.lap(Phase::kLogits);
+  }
+
+  // The next phase may read what any worker wrote in this one.
+  void finish(Phase phase) {
+    stopwatch_.lap(phase);
+    barrier();
+    stopwatch_.lap(Phase::kWait);
+  }
+
+  void norm(void* x, const float* weight, void* out, int64_t rows) {
+    RmsNormCall call = {};
+    call.x = x;
+    call.x_stride = call.out_stride = call.size = model_.hidden_size;
+    call.weight = weight;
+    call.out = out;
+    call.eps = model_.eps;
+    const Share mine = share_of(rows, worker_, workers_);
+    rms_norm(call, mine.begin, mine.end);
+    finish(Phase::kNorm);
+  }
+
+  // With `add` the result is added to the residual that `out` holds.
+  void multiply(const PackedLinear* weights, const float* bias, const void* x, int64_t x_stride,
+                void* out, int64_t out_stride, bool add) {
+    LinearCall call = {};
+    call.weights = weights;
+    call.x = x;
+    call.x_stride = x_stride;
+    call.rows = step_.num_tokens;
+    call.bias = bias;
+    call.out = out;
+    call.out_stride = out_stride;
+    call.out_type = Element::kBF16;
+    call.add_to_out = add;
+    linear_part(call, worker_, workers_);
+  }
+
+  const DecoderModel& model_;
+  const DecoderStep& step_;
+  const int worker_;
+  const int workers_;
+  Stopwatch stopwatch_;
+};
+
+}  // namespace
+
+void run_decoder(const DecoderModel& model, const DecoderStep& step) {
+  parallel([&](int worker, int workers) { Part(model, step, worker, workers).run(); });
+}
+
+}  // namespace tokenmill

@@ -1,0 +1,36 @@
+// Norms, for any instruction set.
+#pragma once
+
+#include <cmath>
+
+#include "elementwise/elementwise.h"
+#include "vectors/elements.h"
+
+namespace tokenmill {
+namespace {
+
+TM_INLINE float sum_of_parts(Floats value) {
+  Lanes lanes = splat(0.0f);
+  lanes.part[0] = value;
+  return sum_of(lanes);
+}
+
+void rms_norm_rows(const RmsNormCall& call, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; row++) {
+    const uint16_t* x = static_cast<const uint16_t*>(call.x) + row * call.x_stride;
+    uint16_t* out = static_cast<uint16_t*>(call.out) + row * call.out_stride;
+    Floats squares = {};
+    for_registers(call.size, [&](auto load, auto) {
+      const Floats value = load(x);
+      squares += value * value;
+    });
+    const float factor =
+        1.0f / std::sqrt(sum_of_parts(squares) / static_cast<float>(call.size) + call.eps);
+    for_registers(call.size, [&](auto load, auto store) {
+      store(out, rounded(load(x) * factor) * load(call.weight));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tokenmill

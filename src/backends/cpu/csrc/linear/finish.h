@@ -1,0 +1,81 @@
+// What happens to a product's sums before they are written; the same code for all instruction sets.
+#pragma once
+
+#include "linear/kernels.h"
+#include "vectors/lanes.h"
+
+namespace tokenmill {
+namespace {
+
+TM_INLINE Floats load_as_floats(const float* at) { return load_vector<Floats>(at); }
+TM_INLINE Floats load_as_floats(const uint16_t* at) { return floats_from_bf16(at); }
+TM_INLINE void store_floats(float* at, Floats value) { store_vector(at, value); }
+TM_INLINE void store_floats(uint16_t* at, Floats value) { store_bf16(at, value); }
+
+template <bool kGateUp, class Out>
+TM_INLINE void finish_row(const FinishCall& call, const float* sums, Out* out) {
+  const auto value_at = [&](int column) __attribute__((always_inline)) {
+    const Floats sum = load_vector<Floats>(sums + column);
+    return call.bias == nullptr ? sum : sum + load_vector<Floats>(call.bias + column);
+  };
+  constexpr int kColumns = kGateUp ? kLaneRows : kPanelRows;
+  TM_UNROLL for (int column = 0; column < kColumns; column += TM_WIDTH) {
+    Floats value = value_at(column);
+    if (kGateUp) value = silu(value) * value_at(column + kLaneRows);
+    if (call.add_to_out) value += load_as_floats(out + column);
+    store_floats(out + column, value);
+  }
+}
+
+template <bool kGateUp, class Out>
+void finish_rows(const FinishCall& call) {
+  const bool whole = call.columns == (kGateUp ? kLaneRows : kPanelRows);
+  for (int64_t row = 0; row < call.rows; row++) {
+    Out* out = static_cast<Out*>(call.out) + row * call.out_stride;
+    const float* sums = call.sums + row * kPanelRows;
+    if (whole) {
+      finish_row<kGateUp>(call, sums, out);
+      continue;
+    }
+    // At the right edge a row is finished beside, so that nothing beyond it is touched.
+    alignas(64) Out beside[kPanelRows] = {};
+    std::memcpy(beside, out, call.columns * sizeof(Out));
+    finish_row<kGateUp>(call, sums, beside);
+    std::memcpy(out, beside, call.columns * sizeof(Out));
+  }
+}
+
+inline void finish(const FinishCall& call) {
+  if (call.out_type == Element::kF32) {
+    return call.gate_up ? finish_rows<true, float>(call) : finish_rows<false, float>(call);
+  }
+  return call.gate_up ? finish_rows<true, uint16_t>(call) : finish_rows<false, uint16_t>(call);
+}
+
+inline void widen(const uint16_t* bf16, int64_t count, float* out) {
+  int64_t i = 0;
+  for (; i + TM_WIDTH <= count; i += TM_WIDTH) store_vector(out + i, floats_from_bf16(bf16 + i));
+  for (; i < count; i++) {
+    const uint32_t bits = static_cast<uint32_t>(bf16[i]) << 16;
+    std::memcpy(out + i, &bits, sizeof(bits));
+  }
+}
+
+TM_INLINE float sum_of_lanes(Floats lanes) {
+  float sum = 0;
+  TM_UNROLL for (int i = 0; i < TM_WIDTH; i++) sum += lanes[i];
+  return sum;
+}
+
+inline void sum_float_blocks(const void* x, int64_t count, float* sums) {
+  const auto* values = static_cast<const float*>(x);
+  for (int64_t block = 0; block < count / kBlock; block++) {
+    Floats sum = {};
+    TM_UNROLL for (int i = 0; i < kBlock; i += TM_WIDTH)
+      sum += load_vector<Floats>(values + block * kBlock + i);
+    sums[block] = sum_of_lanes(sum);
+  }
+}
+
+}  // namespace
+}  // namespace tokenmill

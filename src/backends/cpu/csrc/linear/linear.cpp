@@ -1,0 +1,180 @@
+// A product as a whole: who computes what, in which order, and what is read ahead.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "linear/kernels.h"
+#include "threads/scratch.h"
+#include "threads/thread_pool.h"
+
+namespace tokenmill {
+namespace {
+
+// Rows whose sums for one panel are kept at once: [rows, 32] floats, 32 KB, stays in L1 and L2,
+// while a panel (37 KB at k = 576) is read from memory once for all of them.
+constexpr int64_t kRowsAtOnce = 264;
+// Longer panels are cut along k, so that the piece that all rows share stays in L2.
+constexpr int64_t kPieceBytes = 128 * 1024;
+// How far a product with one tile of rows reads ahead: the latency of memory times its rate.
+constexpr int64_t kAheadBytes = 4096;
+// Rows that are this many bytes apart compete for the same few lines of L1.
+constexpr int64_t kAliasBytes = 2048;
+
+thread_local Scratch sums_scratch, inputs_scratch, block_sums_scratch;
+
+struct Grid {
+  int columns;  // of workers, along n
+  int rows;     // of workers, along the rows of x
+};
+
+// Panels are shared out first; a product with fewer panels than workers, or an uneven number, also
+// splits its rows. Chooses the split whose largest part is smallest.
+Grid choose_grid(int64_t panels, int64_t tiles, int workers) {
+  Grid best = {workers, 1};
+  int64_t least = INT64_MAX;
+  for (int rows = 1; rows <= workers && rows <= tiles; rows++) {
+    if (workers % rows != 0) continue;
+    const int columns = workers / rows;
+    const int64_t part = ((panels + columns - 1) / columns) * ((tiles + rows - 1) / rows);
+    if (part < least) {
+      least = part;
+      best = {columns, rows};
+    }
+  }
+  return best;
+}
+
+// The inputs of some rows in the form that the tiles read.
+struct PreparedInputs {
+  const char* x;
+  int64_t stride;  // in elements
+  int64_t element_bytes;
+  const float* block_sums;
+  int64_t block_sums_stride;
+};
+
+PreparedInputs prepare_inputs(const LinearCall& call, int64_t first_row, int64_t rows) {
+  const LinearKernels& isa = linear_kernels();
+  const Format format = call.weights->format;
+  const int64_t k = call.weights->k;
+  const int64_t given_bytes = format == Format::kF32 ? 4 : 2;
+  const bool widen = format != Format::kF32 && isa.input[static_cast<int>(format)] == Element::kF32;
+  const int64_t bytes = widen ? 4 : given_bytes;
+  const char* given = static_cast<const char*>(call.x) + first_row * call.x_stride * given_bytes;
+  PreparedInputs made = {given, call.x_stride, bytes, nullptr, k / kBlock};
+  const bool aliases = rows > 4 && call.x_stride * bytes % kAliasBytes == 0;
+  if (widen || aliases) {
+    made.stride = (k + 15) / 16 * 16 + 16;
+    if (made.stride * bytes % kAliasBytes == 0) made.stride += 16;
+    auto* copy = static_cast<char*>(inputs_scratch.bytes(rows * made.stride * bytes));
+    for (int64_t row = 0; row < rows; row++) {
+      const char* from = given + row * call.x_stride * given_bytes;
+      char* to = copy + row * made.stride * bytes;
+      if (widen) {
+        isa.widen(reinterpret_cast<const uint16_t*>(from), k, reinterpret_cast<float*>(to));
+      } else {
+        std::memcpy(to, from, k * bytes);
+      }
+    }
+    made.x = copy;
+  }
+  if (format == Format::kQ4_1) {
+    float* sums = block_sums_scratch.floats(rows * made.block_sums_stride);
+    for (int64_t row = 0; row < rows; row++)
+      isa.sum_blocks(made.x + row * made.stride * bytes, k, sums + row * made.block_sums_stride);
+    made.block_sums = sums;
+  }
+  return made;
+}
+
+// Bias of a panel's columns, padded; null without.
+const float* bias_of_panel(const LinearCall& call, int64_t first, int64_t columns, float* padded) {
+  if (call.bias == nullptr) return nullptr;
+  std::memcpy(padded, call.bias + first, columns * sizeof(float));
+  const int64_t half = call.weights->n / 2;
+  if (call.weights->gate_up)
+    std::memcpy(padded + kLaneRows, call.bias + half + first, columns * sizeof(float));
+  return padded;
+}
+
+// Rows [first_row, first_row + rows) of x times one panel, into their columns of out.
+void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_t panel,
+                    int64_t first_row, int64_t rows) {
+  const LinearKernels& isa = linear_kernels();
+  const PackedLinear& weights = *call.weights;
+  const uint8_t* data = weights.data + panel * panel_bytes(weights);
+  const int64_t per_step = step_inputs(weights.format), step = step_bytes(weights.format);
+  const int64_t steps = weights.k / per_step;
+  const int64_t pieces = (steps * step + kPieceBytes - 1) / kPieceBytes;
+  const int64_t num_tiles = (rows + isa.max_tile_rows - 1) / isa.max_tile_rows;
+  const int64_t width = weights.gate_up ? kLaneRows : kPanelRows;
+  const int64_t out_bytes = call.out_type == Element::kF32 ? 4 : 2;
+  // Sums wait for their next piece; where there is one piece only, each tile is finished at once.
+  float* sums = sums_scratch.floats((pieces == 1 ? isa.max_tile_rows : rows) * kPanelRows);
+  alignas(64) float bias[kPanelRows] = {};
+
+  FinishCall finish = {};
+  finish.gate_up = weights.gate_up != 0;
+  finish.out_stride = call.out_stride;
+  finish.out_type = call.out_type;
+  finish.add_to_out = call.add_to_out != 0;
+  const int64_t all_columns = weights.gate_up ? weights.n / 2 : weights.n;
+  finish.columns = static_cast<int>(std::min(width, all_columns - panel * width));
+  finish.bias = bias_of_panel(call, panel * width, finish.columns, bias);
+
+  for (int64_t piece = 0; piece < pieces; piece++) {
+    const Share along = share_of(steps, piece, pieces);
+    TileCall tile = {};
+    tile.weights = data + along.begin * step;
+    tile.steps = along.end - along.begin;
+    tile.x_stride = inputs.stride;
+    tile.block_sums_stride = inputs.block_sums_stride;
+    tile.add_to_sums = piece > 0;
+    const int prefetch_tiles = static_cast<int>(std::min<int64_t>(num_tiles, kPrefetchTiles));
+    const int64_t piece_bytes = tile.steps * step;
+    for (int64_t i = 0; i < num_tiles; i++) {
+      const Share part = share_of(rows, i, num_tiles);
+      const int64_t first_input = part.begin * inputs.stride + along.begin * per_step;
+      tile.x = inputs.x + first_input * inputs.element_bytes;
+      tile.block_sums = inputs.block_sums + part.begin * inputs.block_sums_stride + along.begin;
+      tile.sums = pieces == 1 ? sums : sums + part.begin * kPanelRows;
+      // One tile reads ahead of itself; of several, the first share what follows the piece.
+      const int64_t ahead = piece_bytes + piece_bytes * i / prefetch_tiles;
+      tile.prefetch = tile.weights + (num_tiles == 1 ? kAheadBytes : ahead);
+      tile.prefetch_tiles = i < prefetch_tiles ? prefetch_tiles : 0;
+      isa.tile[static_cast<int>(weights.format)][part.end - part.begin](tile);
+      if (piece + 1 < pieces) continue;
+      finish.sums = tile.sums;
+      finish.rows = part.end - part.begin;
+      finish.out = static_cast<char*>(call.out) +
+                   ((first_row + part.begin) * call.out_stride + panel * width) * out_bytes;
+      isa.finish(finish);
+    }
+  }
+}
+
+}  // namespace
+
+void linear_part(const LinearCall& call, int worker, int workers) {
+  const PackedLinear& weights = *call.weights;
+  const int max_rows = linear_kernels().max_tile_rows;
+  const int64_t tiles = (call.rows + max_rows - 1) / max_rows;
+  const Grid grid = choose_grid(num_panels(weights), tiles, workers);
+  const Share panels = share_of(num_panels(weights), worker % grid.columns, grid.columns);
+  const Share my_rows = share_of(call.rows, worker / grid.columns, grid.rows);
+  const int64_t count = my_rows.end - my_rows.begin;
+  const int64_t passes = (count + kRowsAtOnce - 1) / kRowsAtOnce;
+  for (int64_t pass = 0; pass < passes; pass++) {
+    const Share part = share_of(count, pass, passes);
+    const int64_t first_row = my_rows.begin + part.begin, rows = part.end - part.begin;
+    const PreparedInputs inputs = prepare_inputs(call, first_row, rows);
+    for (int64_t panel = panels.begin; panel < panels.end; panel++)
+      multiply_panel(call, inputs, panel, first_row, rows);
+  }
+}
+
+void linear(const LinearCall& call) {
+  parallel([&](int worker, int workers) { linear_part(call, worker, workers); });
+}
+
+}  // namespace tokenmill

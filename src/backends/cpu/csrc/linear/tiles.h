@@ -1,0 +1,202 @@
+// The tiles of every format, for any instruction set: what differs is in `Isa`, which says how a
+// pair of weights of 16 rows is fetched and multiplied with a pair of inputs.
+//
+// A tile keeps rows x 2 accumulators of 16 lanes in registers, reads each weight register once
+// and broadcasts the inputs. With 12 rows that is 24 of AVX-512's 32 registers and 24 products for
+// 14 loads, so the multiplier is the limit; with one row it is the memory.
+#pragma once
+
+#include "linear/kernels.h"
+#include "vectors/lanes.h"
+
+namespace tokenmill {
+namespace {
+
+constexpr int64_t kLine = 64;
+
+// Reads ahead, evenly over a tile: all lines at once would wait for each other.
+class Prefetcher {
+ public:
+  TM_INLINE explicit Prefetcher(const TileCall& call)
+      : at_(call.prefetch), tiles_(call.prefetch_tiles) {}
+
+  // After kLines lines of weights.
+  template <int kLines>
+  TM_INLINE void advance() {
+    if (tiles_ == 1) {
+#pragma GCC unroll 20
+      for (int i = 0; i < kLines; i++) __builtin_prefetch(at_ + i * kLine, 0, 3);
+      at_ += kLines * kLine;
+    } else if (tiles_ > 1) {
+      const int lines = tiles_ == 2   ? (kLines + 1) / 2
+                        : tiles_ == 3 ? (kLines + 2) / 3
+                                      : (kLines + 3) / 4;
+      for (int i = 0; i < lines; i++) __builtin_prefetch(at_ + i * kLine, 0, 2);
+      at_ += lines * kLine;
+    }
+  }
+
+ private:
+  const uint8_t* at_;
+  int tiles_;
+};
+
+// Inputs of the tile's rows. Rows are addressed from every third one, since an x86 address takes
+// an index times 1 or 2: fewer pointers to keep in registers.
+template <class Element, int kRows>
+class Inputs {
+ public:
+  TM_INLINE explicit Inputs(const TileCall& call) : stride_(call.x_stride) {
+    const auto* x = static_cast<const Element*>(call.x);
+    TM_UNROLL for (int i = 0; i < kBases; i++) base_[i] = x + 3 * i * stride_;
+  }
+
+  TM_INLINE const Element* at(int row, int64_t column) const {
+    return base_[row / 3] + (row % 3) * stride_ + column;
+  }
+
+  TM_INLINE void advance(int64_t columns) {
+    TM_UNROLL for (int i = 0; i < kBases; i++) base_[i] += columns;
+  }
+
+ private:
+  static constexpr int kBases = (kRows + 2) / 3;
+  const Element* base_[kBases];
+  int64_t stride_;
+};
+
+template <class Isa, int kRows, int kHalves>
+struct Sums {
+  typename Isa::Sum value[kRows][kHalves];
+
+  TM_INLINE void clear() {
+    TM_UNROLL for (int r = 0; r < kRows; r++)
+      TM_UNROLL for (int h = 0; h < kHalves; h++) value[r][h] = Isa::zero();
+  }
+  TM_INLINE void load(const float* at) {
+    TM_UNROLL for (int r = 0; r < kRows; r++)
+      TM_UNROLL for (int h = 0; h < kHalves; h++)
+        value[r][h] = Isa::load(at + r * kPanelRows + h * kLaneRows);
+  }
+  TM_INLINE void store(float* at) const {
+    TM_UNROLL for (int r = 0; r < kRows; r++)
+      TM_UNROLL for (int h = 0; h < kHalves; h++)
+        Isa::store(at + r * kPanelRows + h * kLaneRows, value[r][h]);
+  }
+};
+
+// Both halves of a panel at once, if their sums fit into the registers.
+template <class Isa, int kRows>
+constexpr int kHalvesAtOnce = kRows <= Isa::kMostRowsOfWholePanels ? 2 : 1;
+
+// Formats whose products go straight into the sums: `Dense` reads one step of one half panel.
+template <class Isa, class Dense, int kRows>
+TM_INLINE void dense_halves(const TileCall& call, int first, Prefetcher prefetch) {
+  constexpr int kStepsAtOnce = 4;
+  constexpr int kHalves = kHalvesAtOnce<Isa, kRows>;
+  Inputs<typename Dense::Input, kRows> x(call);
+  Sums<Isa, kRows, kHalves> sums;
+  if (call.add_to_sums) {
+    sums.load(call.sums + first * kLaneRows);
+  } else {
+    sums.clear();
+  }
+  const uint8_t* weights = call.weights + first * Dense::kStepBytes / 2;
+  const auto step = [&](int64_t i) __attribute__((always_inline)) {
+    typename Dense::Weights half[kHalves];
+    TM_UNROLL for (int h = 0; h < kHalves; h++)
+      half[h] = Dense::load(weights + (2 * i + h) * Dense::kStepBytes / 2);
+    TM_UNROLL for (int r = 0; r < kRows; r++) {
+      const auto input = Dense::broadcast(x.at(r, i * Dense::kStepInputs));
+      TM_UNROLL for (int h = 0; h < kHalves; h++)
+        Dense::multiply_add(sums.value[r][h], half[h], input);
+    }
+  };
+  int64_t left_over = call.steps;
+  for (; left_over >= kStepsAtOnce; left_over -= kStepsAtOnce) {
+    prefetch.template advance<kStepsAtOnce * Dense::kStepBytes / kLine>();
+    TM_UNROLL for (int i = 0; i < kStepsAtOnce; i++) step(i);
+    weights += kStepsAtOnce * Dense::kStepBytes;
+    x.advance(kStepsAtOnce * Dense::kStepInputs);
+  }
+  for (; left_over > 0; left_over--) {
+    step(0);
+    weights += Dense::kStepBytes;
+    x.advance(Dense::kStepInputs);
+  }
+  sums.store(call.sums + first * kLaneRows);
+}
+
+template <class Isa, class Dense, int kRows>
+void dense_tile(const TileCall& call) {
+  dense_halves<Isa, Dense, kRows>(call, 0, Prefetcher(call));
+  if (kHalvesAtOnce<Isa, kRows> == 1)
+    dense_halves<Isa, Dense, kRows>(call, 1, Prefetcher(TileCall{}));
+}
+
+// Block formats: the integers are multiplied as they are, exact in bfloat16, and the block's scale
+// is applied once to the sum over its 32 inputs. `Block` unpacks the pairs of one half panel. The
+// totals stay in memory (L1): a block's 16 products per sum hide their one load and store.
+template <class Isa, class Block, int kRows>
+TM_INLINE void block_halves(const TileCall& call, const Inputs<typename Isa::Input, kRows>& x,
+                            const uint8_t* weights, int64_t block, int first) {
+  constexpr int kHalves = kHalvesAtOnce<Isa, kRows>;
+  Sums<Isa, kRows, kHalves> part;
+  part.clear();
+  typename Block::Unpacker unpackers[2] = {
+      typename Block::Unpacker(weights + first * Block::kHalfBytes),
+      typename Block::Unpacker(weights + Block::kHalfBytes)};
+  TM_UNROLL for (int pair = 0; pair < kBlock / 2; pair++) {
+    typename Isa::Pair half[kHalves];
+    TM_UNROLL for (int h = 0; h < kHalves; h++) half[h] = unpackers[h].get(pair);
+    TM_UNROLL for (int r = 0; r < kRows; r++) {
+      const auto input = Isa::broadcast(x.at(r, 2 * pair));
+      TM_UNROLL for (int h = 0; h < kHalves; h++)
+        Isa::multiply_add(part.value[r][h], half[h], input);
+    }
+  }
+  const auto* scales = reinterpret_cast<const uint16_t*>(weights + 2 * Block::kHalfBytes);
+  TM_UNROLL for (int h = 0; h < kHalves; h++) {
+    const int column = (first + h) * kLaneRows;
+    const auto scale = Isa::load_fp16(scales + column);
+    [[maybe_unused]] const auto minimum =
+        Isa::load_fp16(scales + (Block::kHasMinimum ? kPanelRows : 0) + column);
+    TM_UNROLL for (int r = 0; r < kRows; r++) {
+      float* at = call.sums + r * kPanelRows + column;
+      auto total = Isa::fused(Isa::load(at), part.value[r][h], scale);
+      if constexpr (Block::kHasMinimum) {
+        const float sum = call.block_sums[r * call.block_sums_stride + block];
+        total = Isa::fused(total, minimum, Isa::splat(sum));
+      }
+      Isa::store(at, total);
+    }
+  }
+}
+
+template <class Isa, class Block, int kRows>
+void block_tile(const TileCall& call) {
+  Inputs<typename Isa::Input, kRows> x(call);
+  Prefetcher prefetch(call);
+  if (!call.add_to_sums) std::memset(call.sums, 0, kRows * kPanelRows * sizeof(float));
+  const uint8_t* weights = call.weights;
+  for (int64_t block = 0; block < call.steps; block++) {
+    prefetch.template advance<Block::kStepBytes / kLine>();
+    block_halves<Isa, Block, kRows>(call, x, weights, block, 0);
+    if (kHalvesAtOnce<Isa, kRows> == 1)
+      block_halves<Isa, Block, kRows>(call, x, weights, block, 1);
+    weights += Block::kStepBytes;
+    x.advance(kBlock);
+  }
+}
+
+// Instantiates a tile for 1 to kMost rows.
+template <template <int> class TileOf, int kMost, int kRows = 1>
+void fill_tiles(Tile* tiles) {
+  if constexpr (kRows <= kMost) {
+    tiles[kRows] = TileOf<kRows>::run;
+    fill_tiles<TileOf, kMost, kRows + 1>(tiles);
+  }
+}
+
+}  // namespace
+}  // namespace tokenmill

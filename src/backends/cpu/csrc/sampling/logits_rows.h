@@ -1,0 +1,55 @@
+// One pass over logits, for any instruction set.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "vectors/elements.h"
+#include "sampling/logits.h"
+
+namespace tokenmill {
+namespace {
+
+// The pass keeps the best of each lane alone; only the block in which the row's best one was found
+// is looked at number by number.
+constexpr int64_t kLogitsBlock = 1024;
+
+TM_INLINE float largest_in(const float* at, int64_t count, Floats* zeros) {
+  Floats best = Floats{} - std::numeric_limits<float>::infinity();
+  int64_t i = 0;
+  for (; i + TM_WIDTH <= count; i += TM_WIDTH) {
+    const Floats value = load_vector<Floats>(at + i);
+    best = value > best ? value : best;
+    *zeros += value - value;  // 0, or NaN where it is not finite
+  }
+  float found = best[0];
+  for (int lane = 1; lane < TM_WIDTH; lane++) found = best[lane] > found ? best[lane] : found;
+  for (; i < count; i++) {
+    found = at[i] > found ? at[i] : found;
+    (*zeros)[0] += at[i] - at[i];
+  }
+  return found;
+}
+
+void read_logits_rows(const LogitsCall& call, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; row++) {
+    const float* logits = call.logits + row * call.size;
+    float best = -std::numeric_limits<float>::infinity();
+    int64_t at = 0;
+    Floats zeros = {};
+    for (int64_t block = 0; block < call.size; block += kLogitsBlock) {
+      const int64_t left = call.size - block;
+      const int64_t count = left < kLogitsBlock ? left : kLogitsBlock;
+      const float found = largest_in(logits + block, count, &zeros);
+      if (found > best) best = found, at = block;
+    }
+    while (at + 1 < call.size && !(logits[at] >= best)) at++;  // stays inside, whatever NaN does
+    call.best[row] = at;
+    bool is_finite = true;
+    for (int lane = 0; lane < TM_WIDTH; lane++) is_finite &= zeros[lane] == 0.0f;
+    call.is_finite[row] = is_finite;
+  }
+}
+
+}  // namespace
+}  // namespace tokenmill

@@ -1,0 +1,206 @@
+#include <algorithm>
+
+#include "self_test/checks.h"
+
+namespace tokenmill {
+namespace {
+
+struct Setting {
+  Element element;
+  int32_t block_size, head_size, window;
+  float soft_cap;
+  bool rotates;  // and norms
+};
+
+constexpr int32_t kHeads = 6, kKvHeads = 2, kBlocks = 64;
+constexpr int64_t kTokenHeads = kHeads + 2 * kKvHeads;
+constexpr float kEps = 1e-5f;
+
+// Some tokens of sequences whose earlier ones were written by steps before.
+class Attention {
+ public:
+  Attention(const Library& library, Report& report, const Setting& setting)
+      : library_(library),
+        report_(report),
+        setting_(setting),
+        random_(setting.block_size * 100 + setting.head_size),
+        size_(setting.head_size),
+        cache_(setting.element, kBlocks * kKvHeads * 2 * setting.block_size * setting.head_size) {
+    cache_.fill(random_);
+    spec_.num_heads = kHeads;
+    spec_.num_kv_heads = kKvHeads;
+    spec_.head_size = setting.head_size;
+    spec_.block_size = setting.block_size;
+    spec_.element = setting.element;
+    spec_.sliding_window = setting.window;
+    spec_.scale = 0.3f;
+    spec_.logits_soft_cap = setting.soft_cap;
+    for (int32_t block = 0; block < kBlocks; block++) tables_.push_back((block * 37 + 5) % kBlocks);
+    for (int64_t i = 0; i < kPositions * size_ / 2; i++) {
+      cos_.push_back(std::cos(static_cast<float>(i) * 0.7f));
+      sin_.push_back(std::sin(static_cast<float>(i) * 0.7f));
+    }
+    for (int64_t i = 0; i < 2 * size_; i++) norms_.push_back(1.0f + 0.3f * random_.number());
+  }
+
+  // Two sequences, each with the same number of queries.
+  void step(int64_t queries) {
+    const int64_t tokens = 2 * queries, row = kTokenHeads * size_;
+    Numbers qkv(setting_.element, tokens * row), out(setting_.element, tokens * kHeads * size_);
+    qkv.fill(random_);
+    const Numbers given = qkv;
+    std::vector<int64_t> positions, slots;
+    for (int64_t token = 0; token < tokens; token++) {
+      const int64_t seq = token / queries, position = length_ + token % queries;
+      positions.push_back(position);
+      slots.push_back(table(seq)[position / setting_.block_size] * setting_.block_size +
+                      position % setting_.block_size);
+    }
+    length_ += queries;
+    run(tokens, queries, positions, slots, qkv, out);
+    for (int64_t seq = 0; seq < 2; seq++) {
+      for (int64_t query = 0; query < queries; query++)
+        remember(given, seq, seq * queries + query, positions[query]);
+      for (int64_t query = 0; query < queries; query++)
+        compare(given, out, seq, seq * queries + query, positions[query]);
+    }
+  }
+
+ private:
+  static constexpr int64_t kPositions = 512;
+
+  const int32_t* table(int64_t seq) const { return tables_.data() + seq * kBlocks / 2; }
+
+  void run(int64_t tokens, int64_t queries, const std::vector<int64_t>& positions,
+           const std::vector<int64_t>& slots, Numbers& qkv, Numbers& out) {
+    const int64_t row = kTokenHeads * size_;
+    const int32_t starts[] = {0, static_cast<int32_t>(queries), static_cast<int32_t>(tokens)};
+    const int32_t lengths[] = {static_cast<int32_t>(length_), static_cast<int32_t>(length_)};
+    const AttentionBatch batch = {2, starts, lengths, tables_.data(), kBlocks / 2};
+    AttentionPlan* plan = library_.attention_plan_new();
+    report_.expect(library_.attention_plan(plan, &spec_, &batch) == Status::kDone, "no plan");
+    RotateAndWriteCall write = {};
+    write.spec = spec_;
+    write.q = qkv.at(0);
+    write.k = qkv.at(kHeads * size_);
+    write.v = qkv.at((kHeads + kKvHeads) * size_);
+    write.q_stride = write.k_stride = write.v_stride = row;
+    if (setting_.rotates) {
+      write.q_norm = norms_.data();
+      write.k_norm = norms_.data() + size_;
+      write.cos = cos_.data();
+      write.sin = sin_.data();
+    }
+    write.eps = kEps;
+    write.positions = positions.data();
+    write.slots = slots.data();
+    write.kv_cache = cache_.at(0);
+    const AttentionCall call = {plan, qkv.at(0), row, cache_.at(0), out.at(0), kHeads * size_};
+    report_.expect(library_.write_and_attend(&write, tokens, &call) == Status::kDone, "it failed");
+    library_.attention_plan_free(plan);
+  }
+
+  // One head of a token as attention sees it.
+  std::vector<double> head(const Numbers& qkv, int64_t token, int64_t index, const float* norm,
+                           int64_t position) const {
+    std::vector<double> x;
+    for (int64_t i = 0; i < size_; i++) x.push_back(qkv.get((token * kTokenHeads + index) * size_ + i));
+    if (!setting_.rotates || norm == nullptr) return x;
+    double squares = 0.0;
+    for (const double one : x) squares += one * one;
+    const double factor = 1.0 / std::sqrt(squares / static_cast<double>(size_) + kEps);
+    for (int64_t i = 0; i < size_; i++) x[i] = rounded(rounded(x[i] * factor) * norm[i]);
+    std::vector<double> turned(size_);
+    const int64_t half = size_ / 2;
+    for (int64_t i = 0; i < half; i++) {
+      const double c = cos_[position * half + i], s = sin_[position * half + i];
+      turned[i] = rounded(x[i] * c - x[half + i] * s);
+      turned[half + i] = rounded(x[half + i] * c + x[i] * s);
+    }
+    return turned;
+  }
+
+  double rounded(double x) const {
+    const auto value = static_cast<float>(x);
+    return setting_.element == Element::kBF16 ? from_bf16(to_bf16(value)) : value;
+  }
+
+  void remember(const Numbers& qkv, int64_t seq, int64_t token, int64_t position) {
+    for (int64_t kv = 0; kv < kKvHeads; kv++) {
+      keys_[seq][kv].push_back(head(qkv, token, kHeads + kv, norms_.data() + size_, position));
+      values_[seq][kv].push_back(head(qkv, token, kHeads + kKvHeads + kv, nullptr, position));
+    }
+  }
+
+  void compare(const Numbers& qkv, const Numbers& out, int64_t seq, int64_t token,
+               int64_t position) {
+    // Weights and results of bfloat16 are rounded to 8 bits, and so are queries and keys.
+    const double bound = setting_.element == Element::kBF16 ? 0.04 : 1e-4;
+    for (int64_t index = 0; index < kHeads; index++) {
+      const auto q = head(qkv, token, index, norms_.data(), position);
+      const int64_t kv = index / (kHeads / kKvHeads);
+      const auto wanted = attend(q, keys_[seq][kv], values_[seq][kv], position);
+      for (int64_t i = 0; i < size_; i++) {
+        const int64_t place = (token * kHeads + index) * size_ + i;
+        report_.expect_near(out.get(place), wanted[i], bound, place);
+      }
+    }
+  }
+
+  std::vector<double> attend(const std::vector<double>& q,
+                             const std::vector<std::vector<double>>& keys,
+                             const std::vector<std::vector<double>>& values,
+                             int64_t position) const {
+    const int64_t window = setting_.window;
+    const int64_t first = window > 0 ? std::max<int64_t>(0, position + 1 - window) : 0;
+    std::vector<double> out(size_);
+    double sum = 0.0;
+    for (int64_t key = first; key <= position; key++) {
+      double score = 0.0;
+      for (int64_t i = 0; i < size_; i++) score += q[i] * keys[key][i];
+      score *= spec_.scale;
+      if (setting_.soft_cap > 0) score = setting_.soft_cap * std::tanh(score / setting_.soft_cap);
+      const double weight = std::exp(score);
+      sum += weight;
+      for (int64_t i = 0; i < size_; i++) out[i] += weight * values[key][i];
+    }
+    for (double& one : out) one /= sum;
+    return out;
+  }
+
+  const Library& library_;
+  Report& report_;
+  const Setting setting_;
+  Random random_;
+  const int64_t size_;
+  AttentionSpec spec_ = {};
+  Numbers cache_;
+  std::vector<int32_t> tables_;
+  std::vector<float> cos_, sin_, norms_;
+  int64_t length_ = 0;
+  std::vector<std::vector<double>> keys_[2][kKvHeads], values_[2][kKvHeads];
+};
+
+}  // namespace
+
+void check_attention(const Library& library, Report& report) {
+  for (const Element element : {Element::kF32, Element::kBF16}) {
+    const std::string type = element == Element::kF32 ? "float32" : "bfloat16";
+    const Setting settings[] = {
+        {element, 16, 64, 0, 0.0f, false},
+        {element, 8, 48, 0, 0.0f, true},
+        {element, 16, 32, 20, 5.0f, true},
+    };
+    for (const Setting& setting : settings) {
+      report.begin("attention in " + type + " with heads of " + std::to_string(setting.head_size));
+      Attention attention(library, report, setting);
+      attention.step(45);
+      attention.step(1);
+      attention.step(5);
+      attention.step(130);  // more than one chunk of keys is shared by the threads
+      attention.step(1);
+    }
+  }
+}
+
+}  // namespace tokenmill

@@ -1,0 +1,66 @@
+#include "self_test/checks.h"
+
+namespace tokenmill {
+
+// A decoder without layers: embeddings, the last norm, and the head.
+void check_decoder(const Library& library, Report& report) {
+  report.begin("a decoder without layers");
+  constexpr int64_t kSize = 38, kVocabulary = 50, kTokens = 5;
+  Random random(7);
+  Numbers table(Element::kBF16, kVocabulary * kSize), rows(Element::kBF16, kVocabulary * kSize);
+  table.fill(random);
+  rows.fill(random);
+  std::vector<float> norm(kSize);
+  for (float& one : norm) one = 1.0f + 0.3f * random.number();
+  PackedLinear head = {};
+  head.format = Format::kBF16;
+  head.n = kVocabulary;
+  head.k = kSize;
+  std::vector<uint8_t> memory(library.packed_bytes(&head) + 64 + 8192);  // kernels read ahead
+  auto* data = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+  head.data = data;
+  const WeightRows source = {static_cast<uint8_t*>(rows.at(0)), nullptr, 2 * kSize};
+  report.expect(library.pack(&head, &source, data) == Status::kDone, "packing failed");
+
+  DecoderModel model = {};
+  model.hidden_size = kSize;
+  model.embedding = table.at(0);
+  model.norm = norm.data();
+  model.head = &head;
+  model.eps = 1e-5f;
+  const int64_t token_ids[kTokens] = {49, 0, 7, 7, 21}, sampled_rows[] = {4, 0, 2};
+  Numbers hidden(Element::kBF16, kTokens * kSize), sampled(Element::kBF16, 3 * kSize);
+  std::vector<float> logits(3 * kVocabulary);
+  DecoderStep step = {};
+  step.num_tokens = kTokens;
+  step.token_ids = token_ids;
+  step.hidden = hidden.at(0);
+  step.num_sampled = 3;
+  step.sampled_rows = sampled_rows;
+  step.sampled = sampled.at(0);
+  step.logits = logits.data();
+  report.expect(library.run_decoder(&model, &step) == Status::kDone, "it failed");
+
+  for (int64_t i = 0; i < 3; i++) {
+    const int64_t token = token_ids[sampled_rows[i]];
+    double squares = 0.0;
+    for (int64_t j = 0; j < kSize; j++) {
+      const double one = table.get(token * kSize + j);
+      report.expect_near(hidden.get(sampled_rows[i] * kSize + j), one, 0.0, j);
+      squares += one * one;
+    }
+    const double factor = 1.0 / std::sqrt(squares / kSize + 1e-5);
+    for (int64_t j = 0; j < kSize; j++) {
+      const double wanted = table.get(token * kSize + j) * factor * norm[j];
+      report.expect_near(sampled.get(i * kSize + j), wanted, std::fabs(wanted) * 0x1p-7, j);
+    }
+    for (int64_t j = 0; j < kVocabulary; j++) {
+      double wanted = 0.0;
+      for (int64_t k = 0; k < kSize; k++)
+        wanted += static_cast<double>(sampled.get(i * kSize + k)) * rows.get(j * kSize + k);
+      report.expect_near(logits[i * kVocabulary + j], wanted, 1e-4, j);
+    }
+  }
+}
+
+}  // namespace tokenmill

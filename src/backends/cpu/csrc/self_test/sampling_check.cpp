@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "sampling/noise.h"
+#include "self_test/checks.h"
+
+namespace tokenmill {
+namespace {
+
+constexpr int64_t kRows = 6, kSize = 1500;
+constexpr int64_t kAccept = 5;
+constexpr double kSlack = 1e-5;  // that sums of float32 may be wrong by
+
+struct Drawn {
+  std::vector<float> logits = std::vector<float>(kRows * kSize);
+  std::vector<int64_t> best = std::vector<int64_t>(kRows);
+  std::vector<int64_t> positions = std::vector<int64_t>(kRows);
+  std::vector<DrawnRow> rows;
+
+  Drawn() {
+    Random random(11);
+    for (float& one : logits) one = 8.0f * random.number();
+    for (int64_t row = 0; row < kRows; row++) {
+      best[row] = best_of(row);
+      positions[row] = row * 13;
+      rows.push_back({row, row * 1000 + 1, 1.0, kSize, 0.7f + 0.2f * static_cast<float>(row), 0.0f});
+    }
+    rows[1].top_k = 20;
+    rows[2].top_p = 0.8;
+    rows[3].min_p = 0.05f;
+    rows[4].top_k = 300, rows[4].top_p = 0.9, rows[4].min_p = 0.001f;
+  }
+
+  const float* row(int64_t index) const { return logits.data() + index * kSize; }
+  int64_t best_of(int64_t index) const {
+    return std::max_element(row(index), row(index) + kSize) - row(index);
+  }
+
+  LogitsRows call(int64_t* token_ids) const {
+    return {logits.data(), kSize, best.data(), positions.data(), rows.data(), token_ids};
+  }
+
+  // Probabilities after the filters, as the documentation of sampling parameters defines them.
+  std::vector<double> probabilities(int64_t index) const {
+    const DrawnRow& drawn = rows[index];
+    std::vector<double> weights(kSize);
+    for (int64_t i = 0; i < kSize; i++)
+      weights[i] = std::exp((row(index)[i] - row(index)[best[index]]) / static_cast<double>(drawn.temperature));
+    keep_from(weights, drawn.min_p);
+    std::vector<double> sorted = weights;
+    std::sort(sorted.rbegin(), sorted.rend());
+    keep_from(weights, sorted[std::min(drawn.top_k, kSize) - 1]);
+    keep_from(weights, nucleus_bound(weights, drawn.top_p));
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (double& one : weights) one /= total;
+    return weights;
+  }
+
+ private:
+  static void keep_from(std::vector<double>& weights, double bound) {
+    for (double& one : weights)
+      if (one < bound) one = 0.0;
+  }
+  static double nucleus_bound(const std::vector<double>& weights, double top_p) {
+    if (top_p >= 1.0) return 0.0;
+    std::vector<double> sorted = weights;
+    std::sort(sorted.rbegin(), sorted.rend());
+    double left = top_p * std::accumulate(sorted.begin(), sorted.end(), 0.0);
+    for (const double one : sorted) {
+      left -= one;
+      if (left <= 0.0) return one;
+    }
+    return 0.0;
+  }
+};
+
+// Whether the token is the one at which the probabilities, added up, pass the number.
+bool is_drawn(const std::vector<double>& probabilities, double number, int64_t token) {
+  if (token < 0 || token >= kSize || !(probabilities[token] > 0.0)) return false;
+  double before = 0.0;
+  for (int64_t i = 0; i < token; i++) before += probabilities[i];
+  return before - kSlack <= number && number <= before + probabilities[token] + kSlack;
+}
+
+void check_reading(const Library& library, Report& report, Drawn drawn) {
+  report.begin("reading logits");
+  drawn.logits[2 * kSize + 1499] = std::numeric_limits<float>::quiet_NaN();
+  drawn.logits[5 * kSize + 3] = -std::numeric_limits<float>::infinity();
+  std::vector<int64_t> best(kRows);
+  std::vector<uint8_t> is_finite(kRows);
+  const LogitsCall call = {drawn.logits.data(), kSize, best.data(), is_finite.data()};
+  report.expect(library.read_logits(&call, kRows) == Status::kDone, "it failed");
+  for (int64_t row = 0; row < kRows; row++) {
+    const bool is_good = row != 2 && row != 5;
+    report.expect((is_finite[row] != 0) == is_good, "a row is wrongly finite, or wrongly not");
+    if (is_good) report.expect(best[row] == drawn.best[row], "another number is larger");
+  }
+}
+
+void check_drawing(const Library& library, Report& report, const Drawn& drawn) {
+  report.begin("drawing tokens");
+  std::vector<int64_t> token_ids(kRows, -1);
+  std::vector<std::vector<float>> probs(kRows, std::vector<float>(kSize));
+  std::vector<float*> written;
+  for (auto& row : probs) written.push_back(row.data());
+  const DrawCall call = {drawn.call(token_ids.data()), kRows, written.data(), kSize, nullptr};
+  report.expect(library.draw(&call) == Status::kDone, "it failed");
+  for (int64_t row = 0; row < kRows; row++) {
+    const auto wanted = drawn.probabilities(row);
+    for (int64_t i = 0; i < kSize; i++)
+      report.expect_near(probs[row][i], wanted[i], wanted[i] * kSlack + 1e-9, row * kSize + i);
+    const double number = uniform(drawn.rows[row].seed, drawn.positions[row]);
+    report.expect(is_drawn(wanted, number, token_ids[row]), "a token is not the one of its number");
+  }
+}
+
+// Three sequences of two drafts each.
+void check_trials(const Library& library, Report& report, const Drawn& drawn) {
+  report.begin("trying drafts");
+  const std::vector<float> q(kSize, 1.0f / kSize);
+  const std::vector<const float*> from(kRows, q.data());
+  const int64_t ends[] = {2, 4, 6};
+  std::vector<int64_t> drafts, token_ids(kRows, -1);
+  for (int64_t row = 0; row < kRows; row++)
+    drafts.push_back(row % 4 == 1 ? (drawn.best[row] + 7) % kSize : drawn.best[row]);
+  const TrialCall call = {drawn.call(token_ids.data()), 3, ends, drafts.data(), from.data(), kAccept};
+  report.expect(library.try_drafts(&call) == Status::kDone, "it failed");
+  bool is_open = true;
+  for (int64_t row = 0; row < kRows; row++) {
+    if (row % 2 == 0) is_open = true;
+    if (!is_open) continue;
+    auto wanted = drawn.probabilities(row);
+    const int64_t seed = drawn.rows[row].seed, position = drawn.positions[row], draft = drafts[row];
+    const double chance = wanted[draft] / q[draft], number = uniform(seed ^ kAccept, position);
+    if (std::fabs(chance - number) < kSlack) return;  // either may be right
+    is_open = number < chance;
+    if (is_open) {
+      report.expect(token_ids[row] == draft, "a draft that fits was refused");
+      continue;
+    }
+    for (int64_t i = 0; i < kSize; i++) wanted[i] = i == draft ? 0.0 : std::max(wanted[i] - q[i], 0.0);
+    const double total = std::accumulate(wanted.begin(), wanted.end(), 0.0);
+    for (double& one : wanted) one /= total;
+    report.expect(is_drawn(wanted, uniform(seed, position), token_ids[row]),
+                  "the token in place of a draft is not the one of its number");
+  }
+}
+
+}  // namespace
+
+void check_sampling(const Library& library, Report& report) {
+  const Drawn drawn;
+  check_reading(library, report, drawn);
+  check_drawing(library, report, drawn);
+  check_trials(library, report, drawn);
+}
+
+}  // namespace tokenmill

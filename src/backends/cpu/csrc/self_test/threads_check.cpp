@@ -1,0 +1,21 @@
+#include "self_test/checks.h"
+
+namespace tokenmill {
+
+// Two threads, and a call for which there is no memory in the address space of any CPU.
+void check_threads(const Library& library, Report& report) {
+  report.begin("threads");
+  report.expect(library.set_threads(2, nullptr) == Status::kDone, "two cannot be had");
+  report.expect(library.num_threads() == 2, "there are not two");
+  PackedLinear weights = {};
+  weights.format = Format::kQ4_1;
+  weights.n = 64;
+  weights.k = int64_t{1} << 52;
+  LinearCall call = {};
+  call.weights = &weights;
+  call.x_stride = weights.k;
+  call.rows = 2;
+  report.expect(library.linear(&call) == Status::kOutOfMemory, "a lack of memory is not reported");
+}
+
+}  // namespace tokenmill

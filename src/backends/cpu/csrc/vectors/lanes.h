@@ -1,0 +1,100 @@
+// 16 float lanes on registers of any width, through the compilers' vector extensions.
+//
+// The width is that of the instruction set which the compiler's flags name.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define TM_WIDTH 16
+#elif defined(__AVX2__)
+#define TM_WIDTH 8
+#else
+#define TM_WIDTH 4
+#endif
+
+#define TM_INLINE inline __attribute__((always_inline))
+#define TM_UNROLL _Pragma("GCC unroll 16")
+
+namespace tokenmill {
+namespace {
+
+typedef float Floats __attribute__((vector_size(TM_WIDTH * 4)));
+typedef uint32_t Words __attribute__((vector_size(TM_WIDTH * 4)));
+typedef int32_t Ints __attribute__((vector_size(TM_WIDTH * 4)));
+typedef uint16_t Halves __attribute__((vector_size(TM_WIDTH * 2)));
+typedef int16_t ShortInts __attribute__((vector_size(TM_WIDTH * 2)));
+
+constexpr int kLaneParts = 16 / TM_WIDTH;
+
+struct Lanes {
+  Floats part[kLaneParts];
+};
+
+template <class Vector, class Source>
+TM_INLINE Vector load_vector(const Source* at) {
+  Vector value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+template <class Vector, class Target>
+TM_INLINE void store_vector(Target* at, Vector value) {
+  std::memcpy(at, &value, sizeof(value));
+}
+
+// Half precision to float: shift into place, then let a multiplication set the exponent's bias;
+// it also makes subnormals right.
+TM_INLINE Floats floats_from_fp16(const uint16_t* at) {
+  const Words bits = __builtin_convertvector(load_vector<Halves>(at), Words);
+  const Words sign = (bits & 0x8000u) << 16;
+  const Floats magnitude = (Floats)((bits & 0x7fffu) << 13) * 0x1p112f;
+  return (Floats)((Words)magnitude | sign);
+}
+
+TM_INLINE Floats floats_from_bf16(const uint16_t* at) {
+  return (Floats)(__builtin_convertvector(load_vector<Halves>(at), Words) << 16);
+}
+
+// Round to nearest, ties to even; NaN stays NaN.
+TM_INLINE void store_bf16(uint16_t* at, Floats value) {
+#if defined(__AVX512BF16__)
+  store_vector(at, _mm512_cvtneps_pbh((__m512)value));
+#else
+  const Words bits = (Words)value;
+  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words quiet = (bits >> 16) | 0x40u;
+  const Words is_nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
+  store_vector(at, __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves));
+#endif
+}
+
+// e^x to about 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2] (Cephes expf). Arguments are cut
+// to where the result is a normal number.
+TM_INLINE Floats exp_of(Floats x) {
+  const Floats lowest = Floats{} - 87.0f, highest = Floats{} + 88.0f;
+  x = x < lowest ? lowest : x;
+  x = x > highest ? highest : x;
+  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+  const Floats shifted = x * 1.44269504f + 0x1.8p23f;
+  const Floats n = shifted - 0x1.8p23f;
+  const Floats r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  Floats p = Floats{} + 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return (Floats)((Ints)p + ((Ints)shifted << 23));
+}
+
+TM_INLINE Floats silu(Floats x) { return x / (1.0f + exp_of(-x)); }
+
+}  // namespace
+}  // namespace tokenmill

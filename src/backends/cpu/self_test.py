@@ -1,0 +1,85 @@
+"""Tests a native library before it is used for the first time on a CPU.
+
+A child process runs the self-test, which compares the library's results with plain loops; code that
+this CPU does not run ends that process and not this one. What passed is remembered in the cache, by
+library and CPU. TOKENMILL_CPU_SELF_TEST=0 leaves the test out, and no process is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from ...core.interfaces import Progress
+from ...core.log import get_logger
+from ..machine.compiling import cache_folder
+from .build import BuildError, build_self_test
+from .instruction_sets import cpu_identity
+
+VARIABLE = "TOKENMILL_CPU_SELF_TEST"
+
+log = get_logger("model")
+
+_TIMEOUT_S = 120.0
+"""The test takes less than a second; a machine may be a hundred times slower, but not for ever."""
+
+
+def failure_of(library: Path, progress: Progress) -> str | None:
+    """What the self-test finds wrong with a library on this CPU; None when it passes, has passed
+    before, or is switched off.
+
+    A test that cannot be had says nothing about the library: that is logged, and None, too.
+    """
+    if os.environ.get(VARIABLE) == "0":
+        return None
+    try:
+        program = build_self_test(progress)
+        marker = cache_folder() / f"cpu-passed-{_key(library, program)}"
+        if marker.exists():
+            return None
+        progress("testing the CPU kernels", 0.0)
+        failure = _run(program, library)
+    except (BuildError, OSError) as error:
+        log.warning("cpu_self_test_not_run", reason=str(error))
+        return None
+    if failure is None:
+        _remember(marker)
+    progress("testing the CPU kernels", 1.0)
+    return failure
+
+
+def _key(library: Path, program: Path) -> str:
+    digest = hashlib.sha256(cpu_identity().encode())
+    for path in (library, program):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _run(program: Path, library: Path) -> str | None:
+    try:
+        done = subprocess.run(
+            [program, library],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the self-test did not end within {_TIMEOUT_S:.0f} seconds"
+    if done.returncode == 0:
+        return None
+    if done.returncode < 0:
+        return f"the self-test died of {signal.Signals(-done.returncode).name}"
+    lines = done.stdout.decode(errors="replace").splitlines()
+    return lines[0] if lines else f"the self-test ended with status {done.returncode}"
+
+
+def _remember(marker: Path) -> None:
+    """Where that is not possible, the test runs at each start."""
+    with contextlib.suppress(OSError):
+        marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        marker.touch()

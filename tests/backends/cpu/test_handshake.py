@@ -1,0 +1,48 @@
+"""The structures that Python and the native library share are the same in both."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from tokenmill.backends.cpu import handshake
+from tokenmill.backends.cpu.build import BuildError
+from tokenmill.backends.cpu.handshake import check_structures
+from tokenmill.backends.cpu.library import Library
+
+
+class LogitsCallStruct(ctypes.Structure):
+    """As it is in structures.py, but for two fields that changed places."""
+
+    _fields_ = (
+        ("size", ctypes.c_int64),
+        ("logits", ctypes.c_void_p),
+        ("best", ctypes.c_void_p),
+        ("is_finite", ctypes.c_void_p),
+    )
+
+
+def test_every_structure_of_the_library_is_known_here(library: Library) -> None:
+    theirs = handshake._layouts_of(library._library)
+    assert theirs == handshake._own_layouts()
+    assert len(theirs) == 17
+
+
+def test_a_field_in_another_place_is_named(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "STRUCTURES", (LogitsCallStruct,))
+    with pytest.raises(BuildError, match=r"LogitsCall.size lies at byte 8 with 8 .* byte 0 with 8"):
+        check_structures(library._library)
+
+
+def test_a_structure_that_the_library_lacks_is_named(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OtherStruct(LogitsCallStruct):
+        pass
+
+    monkeypatch.setattr(handshake, "STRUCTURES", (OtherStruct,))
+    with pytest.raises(BuildError, match="Other lies at no place there"):
+        check_structures(library._library)
