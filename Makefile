@@ -18,7 +18,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
 .PHONY: help install serve test lint format docs bench bench-cpu bench-cpu-peers profile gpu-bundle \
-	gpu-check soak wheel clean
+	gpu-check check soak wheel clean
 .DEFAULT_GOAL := help
 
 help: ## list what make can do
@@ -65,6 +65,9 @@ gpu-bundle: $(VENV)/installed-dev-$(KEY) ## pack what `make gpu-check` needs on 
 
 gpu-check: ## check and time attention on this GPU, 9 minutes, with the python3 that has torch
 	$(GPU_PYTHON) benchmarks/gpu/check.py $(ARGS)
+
+check: $(VENV)/installed-dev-$(KEY) ## tests on emulated CPUs and whatever else needs apt, which they use themselves
+	$(BIN)/python -m pytest -m check $(ARGS)
 
 soak: $(VENV)/installed-dev-$(KEY) ## the long tests that `make test` leaves out
 	$(BIN)/python -m pytest -m soak $(ARGS)

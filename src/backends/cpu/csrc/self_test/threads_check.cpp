@@ -2,11 +2,11 @@
 
 namespace tokenmill {
 
-// Two threads, and a call for which there is no memory in the address space of any CPU.
+// Three threads, and a call for which there is no memory in the address space of any CPU.
 void check_threads(const Library& library, Report& report) {
   report.begin("threads");
-  report.expect(library.set_threads(2, nullptr) == Status::kDone, "two cannot be had");
-  report.expect(library.num_threads() == 2, "there are not two");
+  report.expect(library.set_threads(3, nullptr) == Status::kDone, "three cannot be had");
+  report.expect(library.num_threads() == 3, "there are not three");
   PackedLinear weights = {};
   weights.format = Format::kQ4_1;
   weights.n = 64;

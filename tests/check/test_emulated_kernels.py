@@ -1,0 +1,80 @@
+"""The native libraries on CPUs without AVX-512, without AVX, and of another architecture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.backends.models.dense import ignore_progress
+from tokenmill.backends.machine.compiling import run_compiler
+from tokenmill.backends.cpu.build import (
+    Toolchain,
+    build_library,
+    build_self_test,
+    compile_product,
+    find_compiler,
+    products,
+)
+
+from .emulation import WITHOUT_AVX, WITHOUT_AVX512, aarch64, x86
+from .parts import need
+
+AVX512_PROGRAM = 'int main() { asm volatile("vpxorq %zmm0, %zmm0, %zmm0"); }\n'
+AVX_PROGRAM = 'int main() { asm volatile("vxorps %ymm0, %ymm0, %ymm0"); }\n'
+
+
+@pytest.mark.parametrize(
+    ("cpu", "sets"), [(WITHOUT_AVX512, "avx2,portable"), (WITHOUT_AVX, "portable")]
+)
+def test_an_emulated_cpu_says_what_it_lacks(cpu: str, sets: str) -> None:
+    done = x86(cpu).run(build_self_test(ignore_progress), "--sets")
+    assert (done.stdout.strip(), done.returncode) == (sets, 0)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "program"), [(WITHOUT_AVX512, AVX512_PROGRAM), (WITHOUT_AVX, AVX_PROGRAM)]
+)
+def test_an_emulated_cpu_runs_nothing_that_it_lacks(cpu: str, program: str, tmp_path: Path) -> None:
+    """Else the tests below would show nothing."""
+    emulator = x86(cpu)
+    (tmp_path / "program.cpp").write_text(program)
+    made = tmp_path / "program"
+    run_compiler([find_compiler(), "-o", str(made), str(tmp_path / "program.cpp")], "any")
+    assert "Illegal instruction" in emulator.run(made).stderr
+
+
+@pytest.mark.parametrize(
+    ("cpu", "instruction_set"),
+    [(WITHOUT_AVX512, "avx2"), (WITHOUT_AVX512, "portable"), (WITHOUT_AVX, "portable")],
+)
+def test_a_library_passes_its_self_test_on_an_older_x86(cpu: str, instruction_set: str) -> None:
+    emulator = x86(cpu)
+    library = build_library(instruction_set, ignore_progress)
+    done = emulator.run(build_self_test(ignore_progress), library)
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "instruction_set"), [(WITHOUT_AVX512, "avx512"), (WITHOUT_AVX, "avx2")]
+)
+def test_a_library_for_a_newer_cpu_is_refused_before_its_code_runs(
+    cpu: str, instruction_set: str
+) -> None:
+    emulator = x86(cpu)
+    library = build_library(instruction_set, ignore_progress)
+    done = emulator.run(build_self_test(ignore_progress), library)
+    assert f"this CPU does not run {instruction_set}" in done.stdout
+    assert done.returncode == 1
+
+
+def test_the_portable_library_passes_its_self_test_on_aarch64(tmp_path: Path) -> None:
+    emulator = aarch64()
+    compiler = need("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")
+    toolchain = Toolchain(compiler=compiler, machine="aarch64")
+    library, program = (
+        compile_product(product, toolchain, tmp_path, "", ignore_progress)
+        for product in products("aarch64")
+    )
+    done = emulator.run(program, library)
+    assert (done.stdout, done.returncode) == ("", 0)

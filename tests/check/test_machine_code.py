@@ -1,0 +1,55 @@
+"""Which instructions the native libraries hold, read from their machine code."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.backends.models.dense import ignore_progress
+from tokenmill.backends.cpu.build import build_library, build_probe, build_self_test
+
+from .parts import need
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 machine code")
+
+AVX_MNEMONIC = re.compile(r"\tv(?!err|erw)[a-z0-9]+ ")
+"""AVX and its successors start with v; `verr` and `verw` are from 1982."""
+
+
+def disassemble(path: Path) -> str:
+    command = [need("objdump", "binutils"), "-d", "--no-show-raw-insn", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def library(instruction_set: str) -> Path:
+    return build_library(instruction_set, ignore_progress)
+
+
+@pytest.mark.parametrize("name", ["library", "probe", "self-test"])
+def test_what_runs_on_any_x86_64_holds_no_avx_instruction(name: str) -> None:
+    path = {
+        "library": lambda: library("portable"),
+        "probe": build_probe,
+        "self-test": lambda: build_self_test(ignore_progress),
+    }[name]()
+    code = disassemble(path)
+    assert "%xmm" in code or name == "probe", "the code was read"
+    assert not re.findall("%[yz]mm", code)
+    assert not AVX_MNEMONIC.findall(code)
+
+
+def test_the_avx2_library_uses_registers_of_256_bits_and_none_of_512() -> None:
+    code = disassemble(library("avx2"))
+    assert "%ymm" in code and AVX_MNEMONIC.search(code)
+    assert "%zmm" not in code
+
+
+@pytest.mark.parametrize("instruction_set", ["avx512", "avx512bf16"])
+def test_bfloat16_products_are_only_where_they_belong(instruction_set: str) -> None:
+    code = disassemble(library(instruction_set))
+    assert "%zmm" in code
+    assert ("vdpbf16ps" in code) is (instruction_set == "avx512bf16")
