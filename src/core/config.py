@@ -135,11 +135,12 @@ class EngineConfig:
     )
     draft_length: str | None = _knob(
         None,
-        "how many tokens to draft for each request: adaptive (down to none where drafts do not "
-        "make answers faster), fixed (always num_speculative_tokens), or a plugin's name",
+        "policy that chooses the number of draft tokens of each request: adaptive (fewer, or none, "
+        "where more would not make answers faster), fixed (always num_speculative_tokens), or a "
+        "plugin's name",
     )
     speculative_adaptive: bool | None = _knob(
-        None, "True selects the draft length adaptive, False fixed"
+        None, "on: use the draft length adaptive; off: use fixed"
     )
     speculative_config: str | Mapping[str, object] | None = _knob(
         None,

@@ -127,7 +127,7 @@ def test_a_preemption_is_warned_about_with_what_to_change(
     [line] = lines(caplog, "request_preempted")
     assert line["levelname"] == "WARNING"
     assert (line["request_id"], line["mode"]) == ("r1", "recompute")
-    assert "not enough KV cache space" in line["reason"]
+    assert "the KV cache is too small" in line["reason"]
     assert line["advice"] == "raise --kv-cache-memory for more KV cache, or lower --max-num-seqs"
     assert (line["kv_cache_memory"], line["max_num_seqs"]) == (10240, 4)
     assert line["total_cumulative_preemption_cnt"] == 1

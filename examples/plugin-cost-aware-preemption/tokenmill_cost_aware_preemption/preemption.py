@@ -1,4 +1,4 @@
-"""The preemption mode and its options. All costs are in tokens that could be computed meanwhile."""
+"""The preemption mode and its options. Costs are in tokens that could be computed meanwhile."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -10,20 +10,20 @@ from tokenmill.plugin import PreemptionCandidate, RequestView, StepView, Victim,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostAwareOptions:
-    """Options of the table [preemption_mode]. Measure both on the machine at hand."""
+    """Options of the table [preemption_mode]. Both depend on the machine: measure them."""
 
     swap_overhead: Annotated[float, Meta(ge=0)] = field(
         default=256.0,
-        metadata={"help": "tokens that are computed in the time that starting a swap takes"},
+        metadata={"help": "fixed cost of a swap, in tokens that could be computed meanwhile"},
     )
     swap_speedup: Annotated[float, Meta(gt=0)] = field(
         default=8.0,
-        metadata={"help": "how many times faster a token is swapped out and in than computed"},
+        metadata={"help": "time to compute a token, divided by the time to swap it"},
     )
 
 
 class CostAware:
-    """Of the candidates, the one whose blocks are cheapest to get back, in the cheaper mode."""
+    """Preempts the request whose blocks are cheapest to restore, in the cheaper mode."""
 
     modes: tuple[str, ...] = ("recompute", "swap")
 
@@ -34,7 +34,7 @@ class CostAware:
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
     ) -> Victim:
-        # Candidates come most senior first: among equals the last one goes, as it always did.
+        # Candidates are ordered by seniority; among equals, the most junior one is preempted.
         cheapest = min(reversed(candidates), key=self._cost_per_block).request
         swaps = self._swap_cost(cheapest) < cheapest.num_computed_tokens
         return Victim(request=cheapest, mode="swap" if swaps else "recompute")

@@ -15,15 +15,15 @@ class SuffixOptions:
     """Options of the table [speculative_method]."""
 
     min_match: Annotated[int, Meta(ge=1)] = field(
-        default=3, metadata={"help": "shortest repeated ending of the text to guess from"}
+        default=3, metadata={"help": "minimum length of a repeated ending, in tokens"}
     )
     boldness: Annotated[float, Meta(gt=0)] = field(
-        default=1.0, metadata={"help": "tokens to guess for each token of that ending"}
+        default=1.0, metadata={"help": "drafted tokens per token of the repeated ending"}
     )
 
 
 class SuffixSpeculator:
-    """Guesses what followed the longest ending that occurred before."""
+    """Drafts the tokens that followed the longest ending that occurred before."""
 
     def __init__(self, options: SuffixOptions) -> None:
         self._options = options
@@ -33,15 +33,15 @@ class SuffixSpeculator:
     def propose(self, batch: ProposalBatch) -> list[Draft]:
         for request_id in (*batch.ended, *batch.started):
             self._automata.pop(request_id, None)
-        return [Draft(token_ids=self._guess(request)) for request in batch.requests]
+        return [Draft(token_ids=self._draft(request)) for request in batch.requests]
 
-    def _guess(self, request: ProposalRequest) -> list[int]:
+    def _draft(self, request: ProposalRequest) -> list[int]:
         automaton = self._automata.setdefault(request.request_id, SuffixAutomaton())
         automaton.extend(request.token_ids[automaton.num_tokens :])
         if automaton.match < self._options.min_match:
             return []
-        most = min(request.max_draft_tokens, int(automaton.match * self._options.boldness))
-        guessed = list(request.token_ids[automaton.place :][:most])
-        while guessed and len(guessed) < most:  # past the end of the text: a loop goes on
-            guessed.append(guessed[automaton.place - automaton.num_tokens])
-        return guessed
+        length = min(request.max_draft_tokens, int(automaton.match * self._options.boldness))
+        draft = list(request.token_ids[automaton.place :][:length])
+        while draft and len(draft) < length:  # past the end of the text: a loop goes on
+            draft.append(draft[automaton.place - automaton.num_tokens])
+        return draft

@@ -10,7 +10,7 @@ TOKENMILL_API = (1, 1)
 
 
 class FixedDraftLength:
-    """Always asks for as many tokens as it may."""
+    """Always asks for the maximum number of tokens."""
 
     def choose(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
         return [limits.num_speculative_tokens] * len(requests)

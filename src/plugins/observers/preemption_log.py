@@ -1,4 +1,4 @@
-"""The classic warning when a request loses its KV blocks, with what to change to avoid that."""
+"""A warning when a request is preempted, with the settings that would avoid it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _log = get_logger("preemption")
 
 
 class PreemptionLog:
-    """One warning at the 1st, 10th, 100th, ... preemption: each costs a prompt's computation."""
+    """Logs a warning at the 1st, 10th, 100th, ... preemption."""
 
     def __init__(self, context: PluginContext) -> None:
         self._config = context.config
@@ -36,7 +36,7 @@ class PreemptionLog:
             request_id=event.request_id,
             mode=event.mode,
             fell_back=event.fell_back,
-            reason="there is not enough KV cache space; this delays requests",
+            reason="the KV cache is too small for the load; this delays requests",
             lost_tokens=event.num_computed_tokens,
             freed_blocks=event.num_blocks,
             num_gpu_blocks=self._num_blocks,

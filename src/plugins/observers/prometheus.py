@@ -1,8 +1,8 @@
 """Prometheus metrics under vLLM's names, so that existing dashboards and autoscalers work.
 
-What is counted per request is counted per completion: a request with n = 2 ends twice. Counting is
-plain arithmetic, because it happens in the engine's loop: Prometheus's own classes come in only
-when somebody scrapes.
+Metrics of requests are counted per completion: a request with n = 2 ends twice. Counting is plain
+arithmetic, because it happens in the engine's loop. Prometheus's own classes are used only for a
+scrape.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from .histograms import make_histograms, measure
 TOKENMILL_API = (1, 1)
 
 _COUNTERS: Mapping[str, str] = {
-    "num_swap_fallbacks": "Preempted requests that host memory had no room for, so recomputed.",
-    "prompt_tokens": "Prompt tokens processed, those from the prefix cache included.",
+    "num_swap_fallbacks": "Preempted requests that were recomputed because host memory was full.",
+    "prompt_tokens": "Prompt tokens processed, including those from the prefix cache.",
     "prompt_tokens_cached": "Prompt tokens of finished requests that came from the prefix cache.",
-    "generation_tokens": "Tokens generated.",
+    "generation_tokens": "Generated tokens.",
     "prefix_cache_queries": "Tokens looked up in the prefix cache.",
     "prefix_cache_hits": "Tokens found in the prefix cache.",
-    "spec_decode_num_drafts": "Drafts of guessed tokens that were verified.",
-    "spec_decode_num_draft_tokens": "Guessed tokens that were verified.",
-    "spec_decode_num_accepted_tokens": "Guessed tokens that were right.",
+    "spec_decode_num_drafts": "Drafts that were verified.",
+    "spec_decode_num_draft_tokens": "Draft tokens that were verified.",
+    "spec_decode_num_accepted_tokens": "Draft tokens that were accepted.",
 }
 _GAUGES: Mapping[str, str] = {
     "num_requests_running": "Requests that hold KV blocks.",
     "num_requests_waiting": "Requests in the queue.",
-    "kv_cache_usage_perc": "Part of the KV blocks in use; 1 means all of them.",
-    "prefix_cache_hit_rate": "Hits by queries of the prefix cache since the start, in tokens.",
+    "kv_cache_usage_perc": "Fraction of the KV blocks in use; 1 means all of them.",
+    "prefix_cache_hit_rate": "Fraction of tokens found in the prefix cache since the start.",
 }
 
 
@@ -146,25 +146,25 @@ class PrometheusMetrics:
             yield counter
         yield self._labelled_counter(
             "request_success",
-            "Finished requests, by the reason for which they ended.",
+            "Finished requests by finish reason.",
             [*names, "finished_reason"],
             {(*values, reason): count for reason, count in self._reasons.items()},
         )
         yield self._labelled_counter(
             "num_preemptions",
-            "Requests that lost their KV blocks to another one, by what was done with them.",
+            "Preempted requests by mode.",
             [*names, "mode"],
             {(*values, mode): count for mode, count in self._preemptions.items()},
         )
         yield self._labelled_counter(
             "plugin_failures",
-            "Errors of plugins, and what was done instead.",
+            "Plugin failures by plugin, hook and the action of the engine.",
             [*names, "plugin", "hook", "action"],
             {(*values, *key): count for key, count in self._failures.items()},
         )
         yield self._labelled_counter(
             "spec_decode_num_accepted_tokens_per_pos",
-            "Drafts whose guess at this position, 0 being the first, was right.",
+            "Drafts whose token at this position was accepted; position 0 is the first.",
             [*names, "position"],
             {(*values, str(i)): count for i, count in enumerate(self._accepted_per_position)},
         )

@@ -1,4 +1,4 @@
-"""The classic line of an engine's log: throughput, queue, cache use, every ten seconds."""
+"""A log line with throughput, queue lengths and cache usage, every ten seconds."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class StatsLog:
 
 
 def make_stats_log(context: PluginContext, options: StatsLogOptions) -> StatsLog | None:
-    """The stats line, unless --disable-log-stats."""
+    """The log line, unless --disable-log-stats is given."""
     return None if context.config.disable_log_stats else StatsLog(options)
 
 

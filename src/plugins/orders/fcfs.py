@@ -1,4 +1,4 @@
-"""First come, first served: nobody can starve."""
+"""First come, first served: no request can starve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests with a lower `priority` go first; within one priority, the first come."""
+"""Requests with a lower `priority` go first; requests of equal priority go in order of arrival."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TOKENMILL_API = (1, 1)
 
 
 class Priority:
-    """Orders waiting requests by priority, then arrival. The least urgent may wait for ever."""
+    """Orders waiting requests by priority, then arrival. The least urgent ones can starve."""
 
     uses_priority = True
 

@@ -1,8 +1,8 @@
-"""Lowest priority: the least urgent request gives up its KV blocks, whoever came last.
+"""Lowest priority: the least urgent request gives up its KV blocks, whatever its time of arrival.
 
-With --scheduling-policy priority this is what `recompute` does, too, since rank begins with the
-priority; it differs in preferring, among equals, the one that frees the most blocks, so that fewer
-requests are disturbed.
+With --scheduling-policy priority, `recompute` also preempts by priority. The difference: among
+requests of equal priority this mode chooses the one that frees the most blocks, so fewer requests
+are preempted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TOKENMILL_API = (1, 1)
 
 
 class LowestPriority:
-    """The least urgent candidate; of equals the one that frees the most blocks, then the last."""
+    """Preempts the least urgent candidate; among equals the one that frees most, then the last."""
 
     modes: tuple[str, ...] = ("recompute",)
 

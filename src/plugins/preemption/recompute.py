@@ -1,7 +1,7 @@
-"""Recompute: the request that came last gives up its KV blocks and computes them again later.
+"""Recompute: the request that came last gives up its KV blocks and computes its tokens again later.
 
-It goes back to the front of the queue. Nothing is copied and no second memory is needed, and the
-one that loses its work is the one with the least claim to be served (as in vLLM).
+It goes back to the front of the queue. Nothing is copied, and no other memory is needed. vLLM
+preempts in the same order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKENMILL_API = (1, 1)
 
 
 class Recompute:
-    """The last candidate, which is the most junior one."""
+    """Preempts the last candidate, which is the most junior one."""
 
     modes: tuple[str, ...] = ("recompute",)
 

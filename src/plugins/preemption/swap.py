@@ -1,7 +1,7 @@
-"""Swap: the request that came last moves its KV blocks to host memory, and back in its turn.
+"""Swap: the request that came last moves its KV blocks to host memory, and back when it resumes.
 
-Nothing is computed twice, at the price of --swap-space and of the copies: best for long contexts on
-a GPU. Without room in host memory it falls back to recompute. (As in vLLM, Kwon et al., SOSP 2023.)
+Nothing is computed twice, but it needs --swap-space and copies. Best for long contexts on a GPU. If
+host memory is full, it falls back to recompute. Source: vLLM, Kwon et al., SOSP 2023.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TOKENMILL_API = (1, 1)
 
 
 class Swap:
-    """The last candidate, which is the most junior one."""
+    """Preempts the last candidate, which is the most junior one."""
 
     modes: tuple[str, ...] = ("swap", "recompute")
 

@@ -1,7 +1,7 @@
-"""Chunked prefill: decodes first, then prompts in chunks into what is left of the step's budget.
+"""Chunked prefill: decodes first; the rest of the step's budget goes to prompts, in chunks.
 
-No running answer ever waits for a prompt, so the time between tokens stays even; a prompt's first
-token may come a little later. (Sarathi-Serve, Agrawal et al., OSDI 2024.)
+Running answers never wait for a prompt, so tokens come at even intervals. The first token of a
+prompt may come a little later. Source: Sarathi-Serve, Agrawal et al., OSDI 2024.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Prefill first: prompts before decodes, the two never in one step.
+"""Prefill first: prompts before decodes, and never both in one step.
 
-The first token of a request comes as soon as it can, while running answers wait for the prompts of
-others. The order of the first continuous-batching engines (Orca, Yu et al., OSDI 2022; early vLLM).
+First tokens come as early as possible, but running answers wait for the prompts of other requests.
+The first engines with continuous batching did this (Orca, Yu et al., OSDI 2022; early vLLM).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TOKENMILL_API = (1, 1)
 
 
 class PrefillFirst:
-    """Whole prompts; one longer than the budget alone, in successive chunks of the full budget."""
+    """Whole prompts; a prompt longer than the budget runs alone, in chunks of the full budget."""
 
     @hookimpl
     def schedule(self, step: StepView) -> None:

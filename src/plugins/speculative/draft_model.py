@@ -1,7 +1,7 @@
-"""A smaller model guesses: one with the target's vocabulary, or a head on its hidden states.
+"""A smaller model drafts: one with the target's vocabulary, or a head on its hidden states.
 
-Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding"; heads: Ankner et
-al. 2024, "Hydra". Good where answers are new text; `tokenmill draft make` makes both.
+Sources: Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding"; for
+heads, Ankner et al. 2024, "Hydra". Good for new text; `tokenmill draft make` makes both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DraftModelOptions:
 
 
 class DraftModelSpeculator:
-    """Guesses with the model that the executor loads for it."""
+    """Drafts with the model that the executor loads for it."""
 
     def __init__(self, options: DraftModelOptions) -> None:
         self._path = options.model

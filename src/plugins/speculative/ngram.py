@@ -1,7 +1,7 @@
 """Prompt lookup: find an earlier occurrence of the last tokens, and draft what followed it.
 
-Saxena 2023, "Prompt Lookup Decoding"; the options are those of vLLM's ngram method. Answers that
-edit, quote, summarize or extract copy long runs of their prompt, and code repeats itself.
+Source: Saxena 2023, "Prompt Lookup Decoding". The options are those of vLLM's ngram method. Answers
+that edit, quote, summarize or extract copy long parts of their prompt, and code repeats itself.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class NgramIndex:
 
 
 class NgramSpeculator:
-    """Guesses by looking up; keeps one index per request for as long as that runs."""
+    """Drafts by lookup; keeps one index per request while the request runs."""
 
     def __init__(self, options: NgramOptions) -> None:
         self.lengths = options.lengths

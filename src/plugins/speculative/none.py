@@ -1,4 +1,4 @@
-"""No speculation: nobody guesses, and the engine does not even ask."""
+"""No speculation: there are no drafts, and the engine does not ask for any."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TOKENMILL_API = (1, 1)
 
 
 class NoSpeculation:
-    """Fills the slot when nothing is guessed."""
+    """Fills the slot when there is no speculation."""
 
     @hookimpl
     def propose(self, batch: ProposalBatch) -> list[Draft]:
