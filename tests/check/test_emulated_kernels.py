@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.backends.models.dense import ignore_progress
-from tokenmill.backends.machine.compiling import run_compiler
 from tokenmill.backends.cpu.build import (
     Toolchain,
     build_library,
@@ -16,6 +15,7 @@ from tokenmill.backends.cpu.build import (
     find_compiler,
     products,
 )
+from tokenmill.backends.machine.compiling import run_compiler
 
 from .emulation import WITHOUT_AVX, WITHOUT_AVX512, aarch64, x86
 from .parts import need
