@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
 from ..contract.registry import Provider, Registry
-from ..errors import PluginError
+from ..errors import CONTAINED, PluginError
 from ..suggest import did_you_mean
 from .discovery import (
     InstalledPlugin,
@@ -40,6 +40,8 @@ class PluginSet:
         self.registry = Registry()
         self.loaded: dict[str, LoadedPlugin] = {}
         self.failed: dict[str, tuple[Source, str]] = {}
+        self.sources: dict[str, Source] = {}
+        """By the name under which pluggy knows an object."""
         self._installed: Mapping[str, InstalledPlugin] = find_installed()
         check_own_installation(self._installed.values(), settings.builtin)
 
@@ -73,9 +75,22 @@ class PluginSet:
         plugin = normalize(name)
         if not self.registry.has(kind, name) and self._may_still_load(plugin):
             self.load(plugin)
-        self.registry.not_enabled = tuple(p for p in self._installed if p not in self._seen())
-        self.registry.failed = {name: message for name, (_, message) in self.failed.items()}
-        return self.registry.find(kind, name)
+        return self.registry.find(
+            kind,
+            name,
+            not_enabled=[p for p in self._installed if p not in self._seen()],
+            left_out=[message for _, message in self.failed.values()],
+        )
+
+    def register(self, provider: Provider, built: object, *, fills: str | None = None) -> None:
+        """Take in the hooks of what a provider's factory returned. Raises PluginError.
+
+        `fills` is the hook of the slot for which the provider was chosen.
+        """
+        name = f"{provider.source.plugin}/{provider}"
+        register_checked(self.manager, built, name, provider.source, fills=fills)
+        self.loaded[provider.source.plugin].objects.append(built)
+        self.sources[name] = provider.source
 
     def fail(self, name: str, message: str) -> None:
         """Leave out a plugin that was loaded, because something of it could not be built."""
@@ -105,20 +120,18 @@ class PluginSet:
 
     def _adopt(self, plugin: object, source: Source) -> None:
         register_checked(self.manager, plugin, source.plugin, source)
-        self.registry.source = source
         try:
-            self._call_register(plugin)
-        except Exception as error:
+            with self.registry.accepting(source):
+                self._call_register(plugin)
+        except CONTAINED as error:
             self.manager.unregister(plugin, source.plugin)
-            self.registry.withdraw(source)
             if isinstance(error, PluginError):
                 raise
             raise PluginError(
                 f"{source} failed in 'register': {type(error).__name__}: {error}"
             ) from error
-        finally:
-            self.registry.source = None
         self.loaded[source.plugin] = LoadedPlugin(source=source, objects=[plugin])
+        self.sources[source.plugin] = source
 
     def _call_register(self, plugin: object) -> None:
         others = [p for p in self.manager.get_plugins() if p is not plugin]

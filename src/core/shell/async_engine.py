@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
@@ -234,8 +234,8 @@ class AsyncEngine:
         """Every installed plugin, enabled or not, in order, with what it provides."""
         return self._started().plugins.plugins()
 
-    def hook_stats(self) -> Mapping[str, HookStats]:
-        """Calls, seconds and failures of every hook since the start."""
+    def hook_stats(self) -> tuple[HookStats, ...]:
+        """Calls, seconds and failures of every plugin in each of its hooks, since the start."""
         return self._started().plugins.hook_stats()
 
     def render_metrics(self) -> bytes:
