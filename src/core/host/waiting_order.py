@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..contract.plugin_info import Source
 from ..contract.policy import RequestView, SchedulingPolicy
@@ -13,7 +13,15 @@ from .guard import DECIDES, FAILED, Guard
 
 SLOT = "scheduling_policy"
 
-AnyRequest = TypeVar("AnyRequest", bound=RequestView)
+
+class HasView(Protocol):
+    """A request that policies see through a view."""
+
+    @property
+    def view(self) -> RequestView: ...
+
+
+AnyRequest = TypeVar("AnyRequest", bound=HasView)
 
 
 class WaitingOrder:
@@ -32,10 +40,10 @@ class WaitingOrder:
         given = list(requests)
         ordered: Any = FAILED if self.guard.is_out else self.guard(given, now)
         if ordered is FAILED:
-            return sorted(given, key=lambda request: request.arrival_time)
+            return sorted(given, key=lambda request: request.view.arrival_time)
         found: list[AnyRequest] = ordered
         return found
 
     def _sort(self, requests: list[AnyRequest], now: float) -> list[AnyRequest]:
         key = self._policy.key
-        return sorted(requests, key=lambda request: key(request, now))
+        return sorted(requests, key=lambda request: key(request.view, now))

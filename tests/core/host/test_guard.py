@@ -29,6 +29,10 @@ class Request:
     request_id = "a"
     arrival_time = 0.0
 
+    @property
+    def view(self) -> Request:
+        return self
+
 
 CANDIDATES = (
     PreemptionCandidate(request=cast(Any, Request()), num_freed_blocks=1, is_needy=False),
