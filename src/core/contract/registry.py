@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..config import EngineConfig
 from ..errors import CONTAINED, PluginError
-from ..suggest import did_you_mean
+from ..suggest import did_you_mean, listed, near_and_known
 from .plugin_info import ProviderInfo, Source, normalize
 from .policy import (
     PreemptionCandidate,
@@ -221,6 +221,12 @@ class Registry:
         """Offer a doorkeeper, built if its plugin is enabled; a factory may return None."""
         self._offer("admission", name, factory, options, ())
 
+    if not TYPE_CHECKING:  # a type checker finds the misspelling itself
+
+        def __getattr__(self, kind: str) -> Any:
+            """Name the kinds for a call like registry.schedular(...). Raises AttributeError."""
+            raise AttributeError(f"the registry has no kind {kind!r}{near_and_known(kind, KINDS)}")
+
     def providers(
         self, kind: str | None = None, *, plugin: str | None = None
     ) -> tuple[Provider, ...]:
@@ -319,10 +325,10 @@ class Registry:
         self, kind: str, name: str, not_enabled: Sequence[str], left_out: Sequence[str]
     ) -> str:
         known = sorted(n for k, n in self._providers if k == kind)
-        text = f"no {label(kind)} named {name!r}. Known: {', '.join(known) or 'none'}"
-        text += did_you_mean(normalize(name), [*known, *not_enabled]) or "."
+        near = did_you_mean(normalize(name), [*known, *not_enabled]) or "."
+        text = f"no {label(kind)} named {name!r}{near} Known: {listed(known) or 'none'}."
         if not_enabled:
-            text += f" Installed but not enabled: {', '.join(not_enabled)}."
+            text += f" Installed but not enabled: {listed(not_enabled)}."
             text += (
                 " What a plugin offers under another name than its own needs `[plugins] enable`."
             )

@@ -13,7 +13,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.plugin_info import OptionInfo, Source
 from tokenmill.core.contract.policy import StepView
-from tokenmill.core.contract.registry import PluginContext, Registry
+from tokenmill.core.contract.registry import KINDS, PluginContext, Registry
 from tokenmill.core.errors import ConfigError, PluginError
 
 ACME = Source(plugin="acme-sjf", distribution="acme-sjf", version="1.0")
@@ -110,7 +110,7 @@ def test_an_unknown_name_says_what_is_known_installed_and_left_out(registry: Reg
             left_out=["plugin 'acme-broken' (acme-broken 1.0) failed to load: no"],
         )
     assert str(caught.value) == (
-        "no scheduler named 'sjff'. Known: plain, short-first, sjf. Did you mean 'sjf'? "
+        "no scheduler named 'sjff'. Did you mean 'sjf'? Known: plain, short-first, sjf. "
         "Installed but not enabled: acme-dup. "
         "What a plugin offers under another name than its own needs `[plugins] enable`. "
         "Left out: plugin 'acme-broken' (acme-broken 1.0) failed to load: no."
@@ -118,6 +118,26 @@ def test_an_unknown_name_says_what_is_known_installed_and_left_out(registry: Reg
     assert "no attention backend named 'x'. Known: none." in error_of(
         registry, "attention_backend", "x"
     )
+
+
+def test_an_unknown_kind_says_which_there_are(registry: Registry) -> None:
+    misspelt: Any = registry
+    with pytest.raises(AttributeError) as caught:
+        misspelt.schedular("mine", Scheduler)
+    assert str(caught.value).startswith(
+        "the registry has no kind 'schedular'. Did you mean 'scheduler'? Known: scheduler, "
+    )
+    assert all(kind in str(caught.value) for kind in KINDS[:8])
+
+
+def test_a_message_lists_eight_names_at_most(registry: Registry) -> None:
+    for i in range(8):
+        registry.scheduler(f"number-{i}", Scheduler)
+    with pytest.raises(PluginError) as caught:
+        registry.find("scheduler", "x", not_enabled=[f"other-{i}" for i in range(9)])
+    message = str(caught.value)
+    assert "number-7 and 3 more. Installed" in message
+    assert "other-7 and 1 more." in message
 
 
 def test_a_name_offered_twice_is_refused_and_both_distributions_named(registry: Registry) -> None:
