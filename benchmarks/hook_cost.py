@@ -70,7 +70,7 @@ class DirectCalls:
         return True
 
     def sort_waiting(self, requests: Iterable[Request], now: float) -> list[Request]:
-        return sorted(requests, key=lambda request: self.order.key(request, now))
+        return sorted(requests, key=lambda request: self.order.key(request.view, now))
 
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]

@@ -147,7 +147,7 @@ class Watch:
 
     def _hook_seconds(self) -> float:
         assert self._engine is not None
-        return sum(stats.seconds for stats in self._engine.hook_stats().values())
+        return sum(stats.seconds for stats in self._engine.hook_stats())
 
 
 @asynccontextmanager

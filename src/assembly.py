@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,14 @@ if TYPE_CHECKING:
     from .backends.drafting.support import Speculation
 
 
-def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
+def build_parts(
+    config: EngineConfig, progress: Progress, *, plugins: Iterable[object] = ()
+) -> EngineParts:
     """Executor, tokenizer and plugins; what can fail cheaply is tried before the weights are read.
 
-    Raises ConfigError for a configuration, model or plugin that cannot work.
+    `plugins` are modules and objects of the embedding program. Raises ConfigError for a configuration, model or plugin that cannot work.
     """
-    plugins = PluginHost.load(config)
+    host = PluginHost.load(config, extra=plugins)
 
     from .backends.attention.choice import choose_attention_backend
     from .backends.execution.in_process import ModelExecutor
@@ -35,12 +39,12 @@ def build_parts(config: EngineConfig, progress: Progress) -> EngineParts:
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
-        choose_attention_backend(plugins, progress),
+        choose_attention_backend(host, progress),
         progress,
-        swaps=plugins.uses_swap,
-        speculation=plugins.speculator,
+        swaps=host.uses_swap,
+        speculation=host.speculator,
     )
-    return EngineParts(executor=executor, tokenizer=tokenizer, plugins=plugins)
+    return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host)
 
 
 def build_engine(config: EngineConfig, progress: Progress | None = None) -> CoreEngine:
@@ -51,14 +55,21 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Core
 class AsyncEngine(CoreEngine):
     """The engine for programs that embed it: `async with AsyncEngine(model, **options) as engine`.
 
+    `plugins` are policies and observers: objects, or modules with `register`, that need no package.
     `options` are the fields of EngineConfig, the same words as the command line's flags.
     Raises ConfigError for an option that does not exist or cannot work.
     """
 
     def __init__(
-        self, model: str | None = None, *, progress: Progress | None = None, **options: Any
+        self,
+        model: str | None = None,
+        *,
+        plugins: Iterable[object] = (),
+        progress: Progress | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(EngineConfig.from_options(model=model, **options), build_parts, progress)
+        build = partial(build_parts, plugins=tuple(plugins))
+        super().__init__(EngineConfig.from_options(model=model, **options), build, progress)
 
 
 def make_draft_model(

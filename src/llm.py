@@ -26,11 +26,13 @@ class LLM:
     """Generates for lists of prompts; the engine runs on an event loop in a thread of its own, so
     it works inside a running loop, too.
 
-    `options` are the fields of EngineConfig. Close it, or use it as a context manager.
+    `plugins` and `options` are those of AsyncEngine. Close it, or use it as a context manager.
     """
 
-    def __init__(self, model: str | None = None, **options: Any) -> None:
-        self._engine = AsyncEngine(model, **options)
+    def __init__(
+        self, model: str | None = None, *, plugins: Iterable[object] = (), **options: Any
+    ) -> None:
+        self._engine = AsyncEngine(model, plugins=plugins, **options)
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(
             target=_serve, args=(self._loop,), name="tokenmill-llm", daemon=True

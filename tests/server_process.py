@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -38,12 +39,18 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path, *flags: str) -> Iterator[RunningServer]:
-    """Start a server with the default model; ends it at the end."""
+def running_server(
+    folder: Path, *flags: str, packages: Path | None = None
+) -> Iterator[RunningServer]:
+    """Start a server with the default model; ends it at the end.
+
+    `packages` is a folder with more installed distributions.
+    """
     log = folder / "server.log"
     command = [sys.executable, "-m", "tokenmill", "serve", "--port", "0", *flags]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        environment = os.environ | ({"PYTHONPATH": str(packages)} if packages else {})
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
     try:
         yield RunningServer(process, _wait_for_url(process, log), log)
     finally:

@@ -6,12 +6,14 @@ import asyncio
 import json
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from .core.plugin_packages import Packages
 from .server_process import RunningServer, running_server
 
 
@@ -65,6 +67,67 @@ def test_sigterm_lets_a_stream_finish_and_refuses_new_requests(tmp_path: Path) -
         assert rest[-1] == "data: [DONE]"
         assert json.loads(rest[-2][6:])["choices"][0]["finish_reason"] == "length"
         assert server.process.wait(60) == 0
+
+
+HANGING = """
+import time
+
+class Scheduler:
+    @hookimpl
+    def schedule(self, step):
+        hang()
+
+class Method:
+    @hookimpl
+    def propose(self, batch):
+        hang()
+
+def hang():
+    while True:
+        time.sleep(0.1)
+
+@hookimpl
+def register(registry):
+    registry.scheduler("hanging", Scheduler)
+    registry.speculative_method("hanging", Method)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "flags"),
+    [
+        ("schedule", ("--scheduler", "hanging")),
+        ("propose", ("--speculative-method", "hanging", "--no-speculative-adaptive")),
+    ],
+)
+def test_a_second_sigterm_ends_a_server_in_which_a_plugin_hangs(
+    hook: str, flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    Packages(folder, monkeypatch).install("hanging", HANGING)
+    flags = ("--num-gpu-blocks-override", "300", "--hook-watchdog-seconds", "0.5", *flags)
+    with running_server(tmp_path, *flags, packages=folder) as server:
+        with pytest.raises(httpx.ReadTimeout):
+            body = {"prompt": "one two one two one two", "max_tokens": 20}
+            httpx.post(f"{server.url}/v1/completions", json=body, timeout=2)
+        _wait_for(server, "hook_hangs")
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(1)  # two signals at once are one
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 128 + signal.SIGTERM
+        [line] = [line for line in server.log.read_text().splitlines() if "hook_hangs" in line][:1]
+    assert f"hook='{hook}'" in line and "plugin='hanging'" in line
+    assert "hanging.py" in line and " hang" in line
+
+
+def _wait_for(server: RunningServer, event: str) -> None:
+    for _ in range(600):
+        if event in server.log.read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError(server.log.read_text())
 
 
 def _until_refused(url: str) -> httpx.Response:

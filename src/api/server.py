@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,17 +16,13 @@ from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError
 from ..core.interfaces import Progress
-from ..core.log import get_logger
 from .app import create_app
 from .http.connections import Connection
 from .openai.context import ServerSettings
-
-log = get_logger("api")
+from .stopping import Stopper
 
 MAX_HEADER_BYTES = 16 << 10
 BACKLOG = 1024
-LAST_WORDS = 1.0
-"""Seconds that answers get to leave after everything was aborted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +92,18 @@ async def serve(
     progress: Progress,
     on_ready: Callable[[EngineClient, str], None],
 ) -> None:
-    """Load the model and serve until SIGTERM or SIGINT; the second of them ends it at once.
+    """Load the model and serve until SIGTERM or SIGINT; the second of them ends the process.
 
     Raises ConfigError when configuration, model, plugins or the address cannot work.
     """
     sock = bind(options.host, options.port)
-    async with build_engine(config, progress) as engine:
-        server = make_server(engine, options)
-        stopper = _Stopper(engine, server, options.shutdown_timeout)
-        stopper.install()
-        announcing = asyncio.create_task(_announce(engine, server, sock, on_ready))
-        await server.serve(sockets=[sock])
-        announcing.cancel()
+    with Stopper(options.shutdown_timeout) as stopper:
+        async with build_engine(config, progress) as engine:
+            server = make_server(engine, options)
+            stopper.install(engine, server)
+            announcing = asyncio.create_task(_announce(engine, server, sock, on_ready))
+            await server.serve(sockets=[sock])
+            announcing.cancel()
 
 
 async def _announce(
@@ -121,34 +116,6 @@ async def _announce(
         await asyncio.sleep(0.01)
     host, port = sock.getsockname()[:2]
     on_ready(engine, f"http://{f'[{host}]' if ':' in host else host}:{port}")
-
-
-class _Stopper:
-    """First signal: refuse new requests, finish the accepted ones. Second: stop now."""
-
-    def __init__(self, engine: EngineClient, server: uvicorn.Server, timeout: float) -> None:
-        self._engine = engine
-        self._server = server
-        self._timeout = timeout
-        self._task: asyncio.Task[None] | None = None
-
-    def install(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
-
-    def _stop(self) -> None:
-        if self._task is None:
-            log.info("draining", timeout=self._timeout)
-            self._task = asyncio.create_task(self._drain())
-        else:
-            self._server.force_exit = self._server.should_exit = True
-
-    async def _drain(self) -> None:
-        await self._engine.drain(self._timeout)
-        self._server.should_exit = True
-        await asyncio.sleep(LAST_WORDS)  # streams send their last chunk and [DONE]
-        self._server.force_exit = True
 
 
 def configure_logging(level: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -148,6 +149,10 @@ class EngineConfig:
         """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'""",
     )
 
+    hook_watchdog_seconds: float = _knob(
+        5.0,
+        "seconds after which a plugin's hook that still runs is logged, with its stack; 0: never",
+    )
     request_timeout: float | None = _knob(
         None,
         "maximum seconds of a request; then it ends with the tokens that it has; default: no limit",
@@ -200,6 +205,11 @@ class EngineConfig:
             raise ConfigError(f"--watermark must be in [0, 1), got {self.watermark}")
         if self.request_timeout is not None and self.request_timeout <= 0:
             raise ConfigError(f"--request-timeout must be positive, got {self.request_timeout}")
+        if not 0 <= self.hook_watchdog_seconds < math.inf:
+            raise ConfigError(
+                "--hook-watchdog-seconds must be 0 or more seconds, "
+                f"got {self.hook_watchdog_seconds}"
+            )
         if self.generation_config not in ("auto", "vllm"):
             raise ConfigError(
                 f"--generation-config must be auto or vllm, got {self.generation_config!r}"

@@ -41,3 +41,8 @@ class EngineStoppedError(TokenmillError):
 
 class DeviceError(TokenmillError):
     """The device can compute no more (a sticky CUDA error, say): the engine ends and says so."""
+
+
+CONTAINED = (Exception, SystemExit)
+"""Exceptions of a plugin that count as its failure. KeyboardInterrupt and CancelledError pass through:
+they are meant for the program."""

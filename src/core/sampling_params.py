@@ -25,6 +25,19 @@ class OutputKind(StrEnum):
     FINAL = "final"
 
 
+class ReadOnlyDict(dict[int, float]):
+    """A dict that cannot be changed: proposers of draft tokens see the parameters of requests."""
+
+    def __reduce__(self) -> tuple[type, tuple[dict[int, float]]]:
+        return type(self), (dict(self),)
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError("sampling parameters cannot be changed; see SamplingParams.with_changes")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one request is sampled; names and meanings are vLLM's.
@@ -65,6 +78,8 @@ class SamplingParams:
         _check_ranges(self)
         _check_stops(self)
         _check_logit_bias(self)
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", ReadOnlyDict(self.logit_bias))
 
     @property
     def is_greedy(self) -> bool:

@@ -141,7 +141,11 @@ def test_plugins_are_listed_with_their_hooks(http: httpx.Client) -> None:
     found = http.get("/plugins").json()
     by_name = {plugin["name"]: plugin for plugin in found["plugins"]}
     assert {"prefill-first", "chunked", "prometheus"} <= by_name.keys()
-    assert found["hooks"]["schedule"]["calls"] > 0
+    [schedule] = [hook for hook in found["hooks"] if hook["hook"] == "schedule"]
+    assert schedule["plugin"] == next(
+        plugin["name"] for plugin in found["plugins"] if "scheduler:" in str(plugin["chosen"])
+    )
+    assert schedule["calls"] > 0 and schedule["seconds"] > 0 and schedule["failures"] == 0
     assert http.post("/plugins").status_code == 405
 
 

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import Load
 from tokenmill.core.contract.events import Finished, PluginFailed, Preempted
+from tokenmill.core.contract.plugin_info import HookStats
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason
@@ -200,7 +201,9 @@ def test_the_cache_is_described_in_labels(metrics: PrometheusMetrics) -> None:
     }
 
 
-def test_gauges_are_those_of_the_moment_while_the_engine_lives(metrics: PrometheusMetrics) -> None:
+def test_gauges_and_hooks_are_those_of_the_moment_while_the_engine_lives(
+    metrics: PrometheusMetrics,
+) -> None:
     class Engine:
         def load(self) -> Load:
             return Load(
@@ -212,11 +215,22 @@ def test_gauges_are_those_of_the_moment_while_the_engine_lives(metrics: Promethe
                 is_draining=False,
             )
 
+        def hook_stats(self) -> tuple[HookStats, ...]:
+            one = HookStats(plugin="acme", hook="schedule", calls=3, seconds=0.25, failures=1)
+            return one, HookStats(plugin="acme", hook="on_step")
+
     async def live(engine: Any) -> None:
         metrics.on_step(step_done())
         async with metrics.lifespan(engine):
             assert scrape(metrics).value("vllm:num_requests_waiting") == 7
             assert scrape(metrics).value("vllm:num_requests_running") == 0
+            schedule, on_step = (
+                {"plugin": "acme", "hook": hook} for hook in ("schedule", "on_step")
+            )
+            assert scrape(metrics).value("vllm:plugin_hook_calls_total", **schedule) == 3
+            assert scrape(metrics).value("vllm:plugin_hook_seconds_total", **schedule) == 0.25
+            assert scrape(metrics).value("vllm:plugin_hook_failures_total", **schedule) == 1
+            assert scrape(metrics).value("vllm:plugin_hook_calls_total", **on_step) == 0
 
     anyio.run(live, Engine())
 

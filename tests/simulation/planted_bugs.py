@@ -16,7 +16,7 @@ from tokenmill.core.engine.queues import RequestQueues
 from tokenmill.core.engine.request import PromptGroup, Request, RequestStatus
 from tokenmill.core.engine.step import PendingGrant, PendingPreemption, Step
 from tokenmill.core.errors import RequestFailedError
-from tokenmill.core.host.fan_out import FanOut
+from tokenmill.core.host.observers import Observers
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import Grant
 
@@ -350,10 +350,10 @@ def a_step_that_is_over_still_grants(patch: Patch) -> None:
 
 @bug
 def an_observer_s_exception_gets_out(patch: Patch) -> None:
-    def call(self: FanOut, *arguments: object) -> list[Any]:
-        return [listener.call(*arguments) for listener in self._listeners]
+    def call(self: Observers, *arguments: object) -> list[Any]:
+        return [guard.call(*arguments) for guard in self.guards]
 
-    patch.setattr(FanOut, "__call__", call)
+    patch.setattr(Observers, "__call__", call)
 
 
 @bug

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -101,8 +101,8 @@ class EngineClient(Protocol):
         """Every installed plugin, enabled or not, in order, with what it provides."""
         ...
 
-    def hook_stats(self) -> Mapping[str, HookStats]:
-        """Calls, seconds and failures of every hook since the start."""
+    def hook_stats(self) -> tuple[HookStats, ...]:
+        """Calls, seconds and failures of every plugin in each of its hooks, since the start."""
         ...
 
     def render_metrics(self) -> bytes:

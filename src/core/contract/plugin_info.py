@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal
 
 PluginState = Literal["enabled", "available", "failed", "disabled"]
@@ -83,13 +82,26 @@ class PluginDescription:
     providers: tuple[ProviderInfo, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HookStats:
-    """Totals of one hook since the start."""
+    """Totals of one hook of one plugin since the start."""
 
+    plugin: str
+    hook: str
+    """Or the slot, for a provider that is called directly: "scheduling_policy"."""
     calls: int = 0
     seconds: float = 0.0
-    """Spent in its implementations, and for `schedule` in what they call on the step."""
+    """Spent in the plugin, and for `schedule` also in the engine's methods that it calls."""
     failures: int = 0
-    slow: Counter[str] = field(default_factory=Counter)
-    """Calls of more than 50 ms, by plugin."""
+    slow: int = 0
+    """Calls of more than 50 ms."""
+
+    def __add__(self, other: HookStats) -> HookStats:
+        """The totals of two implementations of one hook in one plugin."""
+        return replace(
+            self,
+            calls=self.calls + other.calls,
+            seconds=self.seconds + other.seconds,
+            failures=self.failures + other.failures,
+            slow=self.slow + other.slow,
+        )

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from ..errors import PluginError
+from ..errors import CONTAINED, PluginError
 from ..suggest import did_you_mean
 from .plugin_info import OptionInfo
 
@@ -31,7 +31,7 @@ def build_options(cls: type[Any], table: Mapping[str, object], *, where: str, na
         raise PluginError(f"{where} {name!r} needs the option {', '.join(map(repr, missing))}")
     try:
         built: object = cls(**values)
-    except Exception as error:
+    except CONTAINED as error:
         raise PluginError(f"{where} {name!r}: {error}") from error
     return built
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..config import EngineConfig
-from ..errors import PluginError
-from ..suggest import did_you_mean
+from ..errors import CONTAINED, PluginError
+from ..suggest import did_you_mean, listed, near_and_known
 from .draft_length import DraftLengthPolicy
 from .plugin_info import ProviderInfo, Source, normalize
 from .policy import (
@@ -127,13 +128,23 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self.source: Source | None = None
-        """On whose behalf offers are made; None once the registry is closed."""
-        self.not_enabled: tuple[str, ...] = ()
-        """Plugins that are installed only, for messages about unknown names."""
-        self.failed: Mapping[str, str] = {}
-        """Plugins that could not be loaded, and why, for the same messages."""
+        self._source: Source | None = None
         self._providers: dict[tuple[str, str], Provider] = {}
+
+    @contextmanager
+    def accepting(self, source: Source) -> Iterator[Self]:
+        """Take offers, in the name of this plugin; outside of such a block they are refused.
+
+        When the block raises, everything that the plugin offered is forgotten.
+        """
+        self._source = source
+        try:
+            yield self
+        except BaseException:
+            self.withdraw(source)
+            raise
+        finally:
+            self._source = None
 
     def scheduler(
         self,
@@ -224,6 +235,12 @@ class Registry:
         """Offer a doorkeeper, built if its plugin is enabled; a factory may return None."""
         self._offer("admission", name, factory, options, ())
 
+    if not TYPE_CHECKING:  # a type checker finds the misspelling itself
+
+        def __getattr__(self, kind: str) -> Any:
+            """Name the kinds for a call like registry.schedular(...). Raises AttributeError."""
+            raise AttributeError(f"the registry has no kind {kind!r}{near_and_known(kind, KINDS)}")
+
     def providers(
         self, kind: str | None = None, *, plugin: str | None = None
     ) -> tuple[Provider, ...]:
@@ -233,11 +250,16 @@ class Registry:
             p for p in unique if kind in (None, p.kind) and plugin in (None, p.source.plugin)
         )
 
-    def find(self, kind: str, name: str) -> Provider:
-        """The provider of that name or alias. Raises PluginError that lists what is known."""
+    def find(
+        self, kind: str, name: str, *, not_enabled: Sequence[str] = (), left_out: Sequence[str] = ()
+    ) -> Provider:
+        """The provider of that name or alias. Raises PluginError that lists what is known.
+
+        The message also lists plugins that are `not_enabled`, and why others were `left_out`.
+        """
         provider = self._providers.get((kind, normalize(name)))
         if provider is None:
-            raise PluginError(self._unknown(kind, name))
+            raise PluginError(self._unknown(kind, name, not_enabled, left_out))
         return provider
 
     def has(self, kind: str, name: str) -> bool:
@@ -280,7 +302,7 @@ class Registry:
         options: type[Any] | None,
         aliases: Sequence[str],
     ) -> None:
-        if self.source is None:
+        if self._source is None:
             raise PluginError(
                 f"{label(kind)} {name!r} came too late: offer it in the hook 'register'"
             )
@@ -299,7 +321,7 @@ class Registry:
             aliases=tuple(names[1:]),
             factory=factory,
             options=options,
-            source=self.source,
+            source=self._source,
         )
         for n in names:
             self._refuse_duplicate(kind, n)
@@ -309,21 +331,23 @@ class Registry:
         other = self._providers.get((kind, name))
         if other is not None:
             raise PluginError(
-                f"{label(kind)} {name!r} is provided by both {other.source} and {self.source}; "
+                f"{label(kind)} {name!r} is provided by both {other.source} and {self._source}; "
                 "disable one in plugins.toml"
             )
 
-    def _unknown(self, kind: str, name: str) -> str:
+    def _unknown(
+        self, kind: str, name: str, not_enabled: Sequence[str], left_out: Sequence[str]
+    ) -> str:
         known = sorted(n for k, n in self._providers if k == kind)
-        text = f"no {label(kind)} named {name!r}. Known: {', '.join(known) or 'none'}"
-        text += did_you_mean(normalize(name), [*known, *self.not_enabled]) or "."
-        if self.not_enabled:
-            text += f" Installed but not enabled: {', '.join(self.not_enabled)}."
+        near = did_you_mean(normalize(name), [*known, *not_enabled]) or "."
+        text = f"no {label(kind)} named {name!r}{near} Known: {listed(known) or 'none'}."
+        if not_enabled:
+            text += f" Installed but not enabled: {listed(not_enabled)}."
             text += (
                 " What a plugin offers under another name than its own needs `[plugins] enable`."
             )
-        if self.failed:
-            text += f" Left out: {'; '.join(self.failed.values())}."
+        if left_out:
+            text += f" Left out: {'; '.join(left_out)}."
         return text
 
 
@@ -336,7 +360,7 @@ def _make(provider: Provider, arguments: Sequence[object]) -> object:
     what = f"{label(provider.kind)} {provider.name!r} of {provider.source}"
     try:
         built = provider.factory(*arguments)
-    except Exception as error:
+    except CONTAINED as error:
         raise PluginError(f"{what} could not be built: {type(error).__name__}: {error}") from error
     if built is None and provider.kind not in SLOTS:
         return None

@@ -37,7 +37,7 @@ class DraftPlanner:
         for pending in by_rank(p for p in grants if _num_ready(p)):
             step.add_drafts(pending, _num_ready(pending))
         self._forget_ended()
-        lengths = self._policy.choose([pending.request for pending in grants], self._limits)
+        lengths = self._policy.choose([pending.request.view for pending in grants], self._limits)
         if any(lengths):
             longest = dict(zip(grants, lengths, strict=True))
             for pending in by_rank(grants):

@@ -164,7 +164,7 @@ class EngineCore:
                 "(--max-num-queued-reqs); try again later"
             )
         for request in requests:
-            refusal = self._plugins.admit(request, self.load(now))
+            refusal = self._plugins.admit(request.view, self.load(now))
             if refusal is not None:
                 raise OverloadedError(refusal.reason, retry_after=refusal.retry_after)
         for request in requests:
@@ -260,8 +260,8 @@ class EngineCore:
         """A step that grants something, by the policy or, where it fails, by the built-in order."""
         step = self._begin_step(now, self._plugins.preempt)
         if step.starving is not None:
-            step.schedule(step.starving)
-        succeeded = self._plugins.schedule(step)
+            step.schedule(step.starving.view)
+        succeeded = self._plugins.schedule(step.view)
         if self._keep(step, succeeded):
             return step
         if succeeded and (step.must_drain or self._open):
@@ -270,7 +270,7 @@ class EngineCore:
             self.wake_at = step.wake_at
             return None
         step = self._begin_step(now, _preempt_last_come)
-        decode_first(step)
+        decode_first(step.view)
         if not self._keep(step, True):
             return None
         if succeeded:

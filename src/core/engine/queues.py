@@ -70,6 +70,9 @@ class RequestQueues:
         """A finished request is not needed any more; its id may be used again."""
         assert request.status is RequestStatus.FINISHED
         del self._requests[request.request_id]
+        del (
+            request.view
+        )  # they refer to each other: its memory would wait for the garbage collector
 
     def take_expired(self, now: float) -> list[Request]:
         """The live requests whose deadline has passed; each is answered once."""

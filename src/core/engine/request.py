@@ -10,6 +10,7 @@ from enum import Enum
 from ..outputs import FinishReason
 from ..sampling_params import SamplingParams
 from .blocks import hash_block
+from .read_only import ReadOnlyRequest
 
 
 class RequestStatus(Enum):
@@ -38,7 +39,7 @@ class PromptGroup:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
-    """A request's state; the engine alone writes it, policies read it as a RequestView."""
+    """A request's state, which the engine alone writes; policies get its `view`."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -88,9 +89,12 @@ class Request:
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
+    view: ReadOnlyRequest = field(init=False, repr=False)
+    """The request as policies see it; always the same object."""
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
+        self.view = ReadOnlyRequest(self)
 
     @property
     def rank(self) -> tuple[int, int]:

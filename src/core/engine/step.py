@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..plan import BlockCopies, CopyDirection
 from .blocks import BlockPool
+from .read_only import ReadOnlyStep
 from .request import Request, RequestStatus
 
 MAX_WAIT = 1.0
@@ -74,7 +75,7 @@ class PendingPreemption:
 
 
 class Step:
-    """The StepView that schedulers drive."""
+    """The step behind the view that schedulers drive."""
 
     def __init__(
         self,
@@ -89,8 +90,10 @@ class Step:
         starving: Request | None = None,
     ) -> None:
         self.now = now
-        self.running = tuple(running)
-        self.waiting = tuple(waiting)
+        self._running = running
+        self._members: dict[RequestView, Request] = {r.view: r for r in (*running, *waiting)}
+        views = tuple(self._members)
+        self.running, self.waiting = views[: len(running)], views[len(running) :]
         self.budget = limits.max_num_batched_tokens
         self.grants: dict[str, PendingGrant] = {}
         self.preempted: dict[str, PendingPreemption] = {}
@@ -104,10 +107,10 @@ class Step:
         self._preempt_hook = preempt
         self.starving = starving
         self._token_limits: dict[str, int] = {}
-        self._num_running = len(self.running)
-        self._members = {r.request_id: r for r in (*self.running, *self.waiting)}
-        self._claims = {r.rank for r in self.waiting if r.is_preempted}
+        self._num_running = len(running)
+        self._claims = {r.rank for r in waiting if r.is_preempted}
         self._is_open = True
+        self.view = ReadOnlyStep(self)
 
     @property
     def num_granted(self) -> int:
@@ -116,6 +119,7 @@ class Step:
     def close(self) -> None:
         """From now on every call grants 0: a policy may have kept the step."""
         self._is_open = False
+        del self.view  # they refer to each other, and there is a step every few milliseconds
 
     def limit(self, request: RequestView, max_tokens: int) -> None:
         known = self._token_limits.get(request.request_id, max_tokens)
@@ -125,8 +129,8 @@ class Step:
         self.wake_at = min(time, self.now + MAX_WAIT)
 
     def schedule(self, request: RequestView, max_tokens: int | None = None) -> int:
-        member = self._members.get(request.request_id)
-        if member is None or member is not request or not self._may_grant(member):
+        member = self._members.get(request)
+        if member is None or not self._may_grant(member):
             return 0
         if member.status is RequestStatus.RUNNING:
             return self._extend(member, max_tokens)
@@ -258,7 +262,7 @@ class Step:
             if victim is None:
                 return False
             self._preempt(victim)
-            if victim.request is needy:
+            if victim.request is needy.view:
                 return False
         return True
 
@@ -267,18 +271,18 @@ class Step:
         missing = num_blocks - self._pool.num_available
         if missing <= 0:
             return True
-        junior = [r for r in self.running if self._may_go(r, needy)]
+        junior = [r for r in self._running if self._may_go(r, needy)]
         return sum(self._candidate(r, needy).num_freed_blocks for r in junior) >= missing
 
     def _choose_victim(self, needy: Request) -> Victim | None:
-        junior = [r for r in self.running if self._may_go(r, needy)]
+        junior = [r for r in self._running if self._may_go(r, needy)]
         if any(r.num_open_plans for r in junior):
             self.must_drain = True
             return None
         if not junior or (len(junior) == 1 and junior[0] is needy and self._is_alone(needy)):
             return None
         candidates = tuple(self._candidate(r, needy) for r in junior)
-        victim = self._preempt_hook(self, needy, candidates)
+        victim = self._preempt_hook(self.view, needy.view, candidates)
         if victim is not None and not any(victim.request is c.request for c in candidates):
             return None
         return victim
@@ -298,11 +302,11 @@ class Step:
     def _candidate(self, request: Request, needy: Request) -> PreemptionCandidate:
         freed = sum(not self._pool.is_shared(b) for b in request.block_ids)
         return PreemptionCandidate(
-            request=request, num_freed_blocks=freed, is_needy=request is needy
+            request=request.view, num_freed_blocks=freed, is_needy=request is needy
         )
 
     def _preempt(self, victim: Victim) -> None:
-        request = self._members[victim.request.request_id]
+        request = self._members[victim.request]
         given_back = self.grants.pop(request.request_id, None)
         if given_back is not None:
             self.budget += given_back.num_tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -17,28 +17,26 @@ from ..contract.speculation import Speculator
 from ..errors import ConfigError, PluginError
 from ..speculation_settings import SpeculationSettings
 from .choice import choose
-from .hook_checks import SLOT_HOOKS, register_checked
+from .hook_checks import SLOT_HOOKS
 from .plugin_set import PluginSet
 from .plugins_file import NamedSetting, read_settings
 
-_HOOK_OF_SLOT = {kind: hook for hook, kind in SLOT_HOOKS.items()}
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltPlugins:
     """All that a PluginHost runs on."""
 
     plugins: PluginSet
     choices: Mapping[str, Choice]
     """The provider of each slot."""
-    order: SchedulingPolicy = field(init=False)
-    draft_length: DraftLengthPolicy = field(init=False)
-    speculator: Speculator = field(init=False)
-    """The speculative method itself; "none" is one, too."""
+    order: SchedulingPolicy
+    draft_length: DraftLengthPolicy
+    speculator: Speculator
+    """The speculative method; "none" is one, too."""
     speculation: SpeculationSettings
-    preemption_modes: tuple[str, ...] = ()
+    preemption_modes: tuple[str, ...]
     """The modes that the chosen preemption mode may answer."""
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, Source]
     """By the name under which pluggy knows an object."""
 
 
@@ -49,28 +47,34 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
     for plugin in extra:
         plugins.add(plugin)
     plugins.refuse_failures()
-    built = BuiltPlugins(
-        plugins=plugins, choices=choose(config, plugins), speculation=config.speculation()
-    )
+    choices = choose(config, plugins)
     plugins.refuse_failures()  # a choice may have made another plugin necessary
     _check_named(plugins)
-    built.order = fill_slot(built, "scheduling_policy")
-    built.draft_length = fill_slot(built, "draft_length")
-    fill_slot(built, "scheduler")
-    built.speculator = fill_slot(built, "speculative_method")
-    built.preemption_modes = tuple(fill_slot(built, "preemption_mode").modes)
-    _build_watchers(built, PluginContext(config=config))
-    built.sources.update((name, p.source) for name, p in plugins.loaded.items())
-    return built
+    order = build_choice(plugins, choices["scheduling_policy"])
+    draft_length = build_choice(plugins, choices["draft_length"])
+    filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
+    _build_watchers(plugins, choices, PluginContext(config=config))
+    return BuiltPlugins(
+        plugins=plugins,
+        choices=choices,
+        order=order,
+        draft_length=draft_length,
+        speculator=filled["speculative_method"],
+        speculation=config.speculation(),
+        preemption_modes=tuple(filled["preemption_mode"].modes),
+        sources=plugins.sources,
+    )
 
 
-def fill_slot(built: BuiltPlugins, slot: str) -> Any:
-    """What the factory of the slot's provider returns. Raises PluginError in one line."""
-    choice = built.choices[slot]
-    name = choice.provider.name
-    filled = built.plugins.registry.build(slot, name, choice.options, where=choice.origin)
-    if slot in _HOOK_OF_SLOT:
-        _register(built, choice.provider, filled, fills=_HOOK_OF_SLOT[slot])
+def build_choice(plugins: PluginSet, choice: Choice) -> Any:
+    """What the factory of the chosen provider returns. Raises PluginError in one line."""
+    provider = choice.provider
+    return plugins.registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
+
+
+def _fill(plugins: PluginSet, choice: Choice, hook: str) -> Any:
+    filled = build_choice(plugins, choice)
+    plugins.register(choice.provider, filled, fills=hook)
     return filled
 
 
@@ -85,40 +89,29 @@ def _check_named(plugins: PluginSet) -> None:
                 raise ConfigError(f"{setting.origin}: {error}") from error
 
 
-def _build_watchers(built: BuiltPlugins, context: PluginContext) -> None:
-    registry = built.plugins.registry
+def _build_watchers(
+    plugins: PluginSet, choices: Mapping[str, Choice], context: PluginContext
+) -> None:
+    registry = plugins.registry
     for provider in (*registry.providers("observer"), *registry.providers("admission")):
-        if provider.source.plugin not in built.plugins.loaded:
+        if provider.source.plugin not in plugins.loaded:
             continue  # left out, because an earlier provider of the same plugin failed
         try:
-            _build_watcher(built, provider, context)
+            _build_watcher(plugins, provider, context)
         except PluginError as error:
-            _leave_out(built, provider.source, error)
+            plugins.fail(provider.source.plugin, str(error))
+            plugins.refuse_failures()
+            if any(choice.provider.source == provider.source for choice in choices.values()):
+                raise  # it also fills a slot, so there is no leaving it out
 
 
-def _build_watcher(built: BuiltPlugins, provider: Provider, context: PluginContext) -> None:
-    setting = built.plugins.settings.named.get(
+def _build_watcher(plugins: PluginSet, provider: Provider, context: PluginContext) -> None:
+    setting = plugins.settings.named.get(
         (provider.kind, provider.name),
         NamedSetting(options=MappingProxyType({}), origin=f"[{provider.kind}.{provider.name}]"),
     )
-    watcher = built.plugins.registry.build(
+    watcher = plugins.registry.build(
         provider.kind, provider.name, setting.options, context=context, where=setting.origin
     )
     if watcher is not None:
-        _register(built, provider, watcher)
-
-
-def _leave_out(built: BuiltPlugins, source: Source, error: PluginError) -> None:
-    built.plugins.fail(source.plugin, str(error))
-    built.plugins.refuse_failures()
-    if any(choice.provider.source == source for choice in built.choices.values()):
-        raise error  # it also fills a slot, so there is no leaving it out
-
-
-def _register(
-    built: BuiltPlugins, provider: Provider, plugin: object, *, fills: str | None = None
-) -> None:
-    name = f"{provider.source.plugin}/{provider}"
-    register_checked(built.plugins.manager, plugin, name, provider.source, fills=fills)
-    built.plugins.loaded[provider.source.plugin].objects.append(plugin)
-    built.sources[name] = provider.source
+        plugins.register(provider, watcher)

@@ -130,7 +130,18 @@ def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
 
 
 def _flagged(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
-    """What a flag or the constructor says, flags that are on or off included."""
+    """What a flag or the constructor says, an object that was handed over included."""
+    named, own = _named(slot, config, plugins), plugins.handed_over.get(slot)
+    if named is not None and own is not None:
+        raise ConfigError(
+            f"{slot}={named!r} chooses a {label(slot)}, and plugin {own!r} was handed over as one: "
+            "give only one of them"
+        )
+    return own or named
+
+
+def _named(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
+    """What a flag says, flags that are on or off included."""
     if slot == SPECULATION:
         return config.speculation().method
     named: str | None = getattr(config, slot)

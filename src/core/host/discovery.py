@@ -30,6 +30,19 @@ class InstalledPlugin:
     rivals: tuple[Source, ...] = ()
     """Other distributions that claim the same name: then it cannot be enabled."""
 
+    @property
+    def conflict(self) -> str | None:
+        """What is wrong when several distributions claim the name."""
+        if not self.rivals:
+            return None
+        claimed_by = " and ".join(
+            f"{s.distribution} {s.version}" for s in (self.source, *self.rivals)
+        )
+        return (
+            f"the plugin name {self.source.plugin!r} is claimed by several distributions: "
+            f"{claimed_by}; uninstall all but one"
+        )
+
 
 def find_installed() -> dict[str, InstalledPlugin]:
     """Every installed plugin by name: tokenmill's own first, then by name."""
@@ -49,11 +62,8 @@ def import_plugin(plugin: InstalledPlugin) -> object:
     Raises PluginError with one line that says which plugin of which distribution failed, and why.
     """
     source = plugin.source
-    if plugin.rivals:
-        raise PluginError(
-            f"the plugin name {source.plugin!r} is claimed by several distributions: "
-            f"{_name_all([source, *plugin.rivals])}; uninstall all but one"
-        )
+    if plugin.conflict:
+        raise PluginError(plugin.conflict)
     try:
         loaded: object = plugin.entry_point.load()
     except (Exception, SystemExit) as error:
@@ -124,7 +134,3 @@ def _entry_points() -> Iterator[tuple[Source, EntryPoint]]:
 
 def _order(source: Source) -> tuple[bool, str, str]:
     return source.distribution != OWN_DISTRIBUTION, source.plugin, source.distribution
-
-
-def _name_all(sources: Iterable[Source]) -> str:
-    return " and ".join(f"{s.distribution} {s.version}" for s in sources)

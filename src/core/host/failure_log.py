@@ -1,4 +1,4 @@
-"""Nothing that a plugin does wrong is silent: it is counted, logged and told to the observers."""
+"""Reports of failing and slow plugins: counted, logged, and sent to the observers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections import Counter
 from collections.abc import Callable
 
 from ..contract.events import PluginFailed
-from ..contract.plugin_info import HookStats, Source
+from ..contract.plugin_info import Source
 from ..log import get_logger
-from .hook_timing import is_power_of_ten, warn_slow
 
 _log = get_logger("plugins")
 
 
 class FailureLog:
-    """Counts failures per plugin and hook. `emit` is set once observers exist."""
+    """Counts failures per plugin and hook, and logs the 1st, 10th, 100th, ... of each."""
 
-    def __init__(self) -> None:
-        self.emit: Callable[[PluginFailed], None] = lambda event: None
+    def __init__(self, emit: Callable[[PluginFailed], None]) -> None:
+        """`emit` sends the event to the observers."""
         self.taken_out: dict[str, str] = {}
-        """Plugins that lost a hook since the start, and what the last error was."""
+        """Plugins that lost a hook since the start, and why."""
+        self._emit = emit
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def record(self, source: Source, hook: str, error: BaseException | str, action: str) -> None:
@@ -27,7 +27,7 @@ class FailureLog:
         self._counts[source.plugin, hook] += 1
         count = self._counts[source.plugin, hook]
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        if is_power_of_ten(count):
+        if _is_power_of_ten(count):
             _log.warning(
                 "plugin_failed",
                 plugin=source.plugin,
@@ -40,14 +40,14 @@ class FailureLog:
                 exc_info=error if isinstance(error, BaseException) else None,
             )
         if hook != "on_plugin_failed":  # or an observer of failures that fails would call itself
-            self.emit(
+            self._emit(
                 PluginFailed(
                     plugin=source.plugin, hook=hook, error=text, action=action, count=count
                 )
             )
 
     def take_out(self, source: Source, hook: str, instead: str) -> None:
-        """Say loudly that a plugin is not called any more in this hook."""
+        """Log as an error that a plugin is not called any more in this hook."""
         self.taken_out[source.plugin] = f"taken out of {hook!r} after repeated failures"
         _log.error(
             "plugin_taken_out",
@@ -59,10 +59,24 @@ class FailureLog:
             instead=instead,
         )
 
-    def warn_slow(self, stats: HookStats, hook: str, source: Source, seconds: float) -> None:
-        """Count a slow call, and say so at 1, 10, 100, ..."""
-        warn_slow(stats, hook, source, seconds)
+    def warn_slow(self, source: Source, hook: str, seconds: float, count: int) -> None:
+        """Log a slow call; `count` is the number of slow calls of this plugin and hook so far."""
+        if _is_power_of_ten(count):
+            _log.warning(
+                "hook_slow",
+                hook=hook,
+                plugin=source.plugin,
+                distribution=source.distribution,
+                milliseconds=round(seconds * 1000, 1),
+                count=count,
+            )
 
     def of_plugin(self, plugin: str) -> int:
         """Failures of a plugin, in all hooks."""
         return sum(n for (p, _), n in self._counts.items() if p == plugin)
+
+
+def _is_power_of_ten(count: int) -> bool:
+    while count >= 10 and count % 10 == 0:
+        count //= 10
+    return count == 1

@@ -1,8 +1,10 @@
-"""The chosen draft length policy, contained: where it fails, nothing is drafted."""
+"""The draft length policy behind its guards: where it fails, nothing is drafted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from ..contract.draft_length import DraftedStep, DraftLengthPolicy
 from ..contract.plugin_info import Source
@@ -10,7 +12,7 @@ from ..contract.policy import RequestView
 from ..contract.speculation import SpeculationLimits
 from ..errors import PluginError
 from .failure_log import FailureLog
-from .provider_guard import ProviderGuard
+from .guard import DECIDES, FAILED, Guard
 
 SLOT = "draft_length"
 
@@ -18,22 +20,31 @@ SLOT = "draft_length"
 class GuardedDraftLength:
     """A DraftLengthPolicy that never raises, and whose answers keep the limits."""
 
-    def __init__(self, policy: DraftLengthPolicy, source: Source, failures: FailureLog) -> None:
+    def __init__(self, policy: DraftLengthPolicy, source: Source, log: FailureLog) -> None:
+        rule = replace(DECIDES, instead="nothing is drafted any more")
         self._policy = policy
-        self._guard = ProviderGuard(source, SLOT, failures, instead="nothing is drafted any more")
+        self._choose = Guard(self._checked, source, f"{SLOT}.choose", rule, log)
+        self._observe = Guard(policy.observe, source, f"{SLOT}.observe", rule, log)
+        self._forget = Guard(policy.forget, source, f"{SLOT}.forget", rule, log)
+        self.guards = (self._choose, self._observe, self._forget)
 
     def choose(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
         """The policy's lengths; 0 for every request if it failed."""
-        nothing = [0] * len(requests)
-        return self._guard.ask("choose", lambda: self._checked(requests, limits), nothing)
+        answer = self._ask(self._choose, requests, limits)
+        lengths: Sequence[int] = [0] * len(requests) if answer is FAILED else answer
+        return lengths
 
     def observe(self, step: DraftedStep) -> None:
         """Show the policy a committed step."""
-        self._guard.ask("observe", lambda: self._policy.observe(step), None)
+        self._ask(self._observe, step)
 
     def forget(self, request_id: str) -> None:
         """Tell the policy that a request has ended."""
-        self._guard.ask("forget", lambda: self._policy.forget(request_id), None)
+        self._ask(self._forget, request_id)
+
+    def _ask(self, guard: Guard, *arguments: object) -> Any:
+        """The answer, or FAILED: a policy that is out of one method is not asked at all."""
+        return FAILED if any(one.is_out for one in self.guards) else guard(*arguments)
 
     def _checked(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
         lengths = self._policy.choose(requests, limits)

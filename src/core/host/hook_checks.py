@@ -10,7 +10,7 @@ import pluggy
 from ..contract.hookspecs import PROJECT, HookSpecs
 from ..contract.plugin_info import Source
 from ..errors import PluginError
-from ..suggest import did_you_mean
+from ..suggest import near_and_known
 
 HOOKS = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
 """All hooks, in the order of the specs."""
@@ -81,7 +81,7 @@ def _check_known(
     found = [(c.name, i) for c in callers for i in c.get_hookimpls() if i.plugin is plugin]
     for hook, implementation in found:
         if hook not in HOOKS and not implementation.optionalhook:
-            near = did_you_mean(hook, HOOKS) or f". Known: {', '.join(HOOKS)}"
+            near = near_and_known(hook, HOOKS)
             raise PluginError(f"{source} implements the unknown hook {hook!r}{near}")
     if not found:
         raise PluginError(f"{source} implements no hook: is it marked with @hookimpl?")

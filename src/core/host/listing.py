@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..contract.plugin_info import PluginDescription, PluginInfo, normalize
 from ..contract.registry import SLOTS, Provider
 from ..errors import PluginError
-from ..suggest import did_you_mean
+from ..suggest import near_and_known
 from .choice import configured
 from .plugin_set import PluginSet
 from .plugins_file import read_settings
@@ -70,8 +70,7 @@ def _info(plugins: PluginSet, name: str) -> PluginInfo:
         offered = [p for p in plugins.registry.providers() if p.name == normalize(name)]
         if offered:
             return infos[offered[0].source.plugin]
-        near = did_you_mean(normalize(name), infos) or "."
-        raise PluginError(f"no plugin named {name!r}. Known: {', '.join(infos)}{near}")
+        raise PluginError(f"no plugin named {name!r}{near_and_known(normalize(name), infos)}")
     return infos[normalize(name)]
 
 

@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Self
 
+import pluggy
+
 from ..config import EngineConfig
 from ..contract.choice import Choice
 from ..contract.client import EngineClient, Load
@@ -34,16 +36,14 @@ from ..contract.policy import (
 )
 from ..contract.registry import Registry
 from ..contract.speculation import Draft, ProposalBatch, SpeculationLimits
-from ..errors import PluginError
-from .admission_hook import AdmissionHook
+from ..errors import CONTAINED, PluginError, RequestFailedError
 from .building import BuiltPlugins, build_plugins
 from .choice import NO_SPECULATION, SPECULATION, chosen_names
-from .decision_hook import FAILED, DecisionHook
+from .decision import Decision
 from .failure_log import FailureLog
-from .fan_out import FanOut
+from .guard import ADMITS, DECIDES, FAILED, OBSERVES, Rule, make_guards
 from .guarded_draft_length import GuardedDraftLength
-from .hook_checks import SLOT_HOOKS
-from .proposal_hook import NAME as PROPOSE
+from .observers import Observers
 from .proposal_hook import ProposalHook
 from .waiting_order import AnyRequest, WaitingOrder
 
@@ -69,41 +69,36 @@ class PluginHost:
     """
 
     def __init__(self, built: BuiltPlugins) -> None:
-        self._plugins = built.plugins
-        self._sources = built.sources
-        self._hook = built.plugins.manager.hook
-        self._failures = FailureLog()
+        self._built = built
+        self._log = FailureLog(self.emit)
         self.names: Mapping[str, str] = chosen_names(built.choices)
         """The chosen provider of every slot: {"scheduler": "chunked", ...}."""
-        self._built = built
         self.order: SchedulingPolicy = built.order
         """The chosen scheduling policy itself; `sort_waiting` is the safe way to use its key."""
-        self._waiting_order = WaitingOrder(
-            self.order, built.choices["scheduling_policy"].provider.source, self._failures
+        self._waiting_order = WaitingOrder(self.order, self._source("scheduling_policy"), self._log)
+        self._draft_length = GuardedDraftLength(
+            built.draft_length, self._source("draft_length"), self._log
         )
-        self.draft_length: DraftLengthPolicy = GuardedDraftLength(
-            built.draft_length, built.choices["draft_length"].provider.source, self._failures
+        self.draft_length: DraftLengthPolicy = self._draft_length
+        """The number of draft tokens of each request; it never raises."""
+        self._schedule = self._decision("schedule", DECIDES)
+        self._preempt = self._decision("preempt", DECIDES, check=_check_victim)
+        self._admit = self._decision("admit", ADMITS, wrapper_rule=ADMITS, check=_check_refusal)
+        self._events = {event: self._observers(hook) for event, hook in EVENTS.items()}
+        self._metrics = self._observers("render_metrics")
+        self.speculator: ProposalHook | None = self._make_speculator()
+        """Proposes draft tokens; its `propose` belongs to the device thread. None: no drafts."""
+        self.guards = (
+            *self._schedule.guards,
+            self._waiting_order.guard,
+            *self._draft_length.guards,
+            *self._preempt.guards,
+            *(self.speculator.guards if self.speculator else ()),
+            *self._admit.guards,
+            *(guard for observers in self._events.values() for guard in observers.guards),
+            *self._metrics.guards,
         )
-        """How many tokens to draft for each request; it never raises."""
-        self._decisions = {
-            hook: DecisionHook(
-                hook,
-                built.choices[slot].provider.source,
-                built.plugins.manager,
-                built.sources,
-                self._failures,
-            )
-            for hook, slot in SLOT_HOOKS.items()
-            if hook != PROPOSE
-        }
-        self._schedule, self._preempt = self._decisions["schedule"], self._decisions["preempt"]
-        self._events = {event: self._fan_out(hook) for event, hook in EVENTS.items()}
-        self._metrics = self._fan_out("render_metrics")
-        self.speculator: ProposalHook | None = self._make_speculator(built)
-        """What guesses the next tokens; its `propose` belongs to the device thread. None: nothing
-        does."""
-        self._admit = AdmissionHook(self._hook.admit, self._sources, self._failures)
-        self._failures.emit = self.emit
+        """Of every plugin and each of its hooks."""
 
     @classmethod
     def load(cls, config: EngineConfig, *, extra: Iterable[object] = ()) -> Self:
@@ -117,7 +112,7 @@ class PluginHost:
     @property
     def registry(self) -> Registry:
         """Builds providers of slots that compute; the executor's side asks, when it is ready."""
-        return self._plugins.registry
+        return self._built.plugins.registry
 
     def choice(self, slot: str) -> Choice:
         """What flags and plugins.toml say about a slot that computes."""
@@ -135,7 +130,7 @@ class PluginHost:
 
     def schedule(self, step: StepView) -> bool:
         """Let the scheduler decide. False: it failed, and the step must be dropped and redone."""
-        return self._schedule.ask(step=step) is not FAILED
+        return self._schedule.ask(step) is not FAILED
 
     def reject_schedule(self, complaint: str) -> None:
         """The last `schedule` was useless, for example granted nothing: it counts as a failure."""
@@ -152,14 +147,8 @@ class PluginHost:
         candidates: tuple[PreemptionCandidate, ...],
     ) -> Victim | None:
         """Who gives up its blocks, always one of the candidates; None lets the needy one wait."""
-        answer = self._preempt.ask(step=step, needy=needy, candidates=candidates)
-        if answer is FAILED:
-            return last_come(candidates)
-        complaint = _complaint(answer, candidates)
-        if complaint is not None:
-            self._preempt.reject(complaint)
-            return last_come(candidates)
-        victim: Victim | None = answer
+        answer = self._preempt.ask(step, needy, candidates)
+        victim: Victim | None = last_come(candidates) if answer is FAILED else answer
         return victim
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
@@ -169,32 +158,43 @@ class PluginHost:
         )
 
     def flush(self) -> None:
-        """Tell logs and observers what happened in `propose`; the engine calls it in each commit."""
+        """Report what happened in `propose` to logs and observers; the engine calls it in each commit."""
         if self.speculator is not None:
             self.speculator.flush()
 
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
-        """The first refusal, or None. Raises RequestFailedError if a doorkeeper failed."""
-        return self._admit.ask(request, load)
+        """The first refusal, or None. Raises RequestFailedError if an admission plugin failed.
+
+        One that fails is never taken out: from then on every request would be let in.
+        """
+        if not self._admit:
+            return None
+        answer = self._admit.ask(request, load)
+        if answer is FAILED:
+            raise RequestFailedError(
+                f"the request could not be checked: {self._admit.author.source} failed"
+            )
+        refusal: Refusal | None = answer
+        return refusal
 
     def observes(self, event: type) -> bool:
         """Whether anybody listens: an unobserved event need not be built."""
         return bool(self._events[event])
 
     def emit(self, event: object) -> None:
-        """Tell the observers of this event. Never raises."""
-        fan_out = self._events[type(event)]
-        if fan_out:
-            fan_out(event)
+        """Call the observers of this event. Never raises."""
+        observers = self._events[type(event)]
+        if observers:
+            observers(event)
 
     def render_metrics(self) -> bytes:
         """The metrics of all observers that offer some, joined."""
         parts = []
-        for listener, text in self._metrics():
+        for guard, text in self._metrics():
             if isinstance(text, bytes):
                 parts.append(text if not text or text.endswith(b"\n") else text + b"\n")
             else:
-                self._metrics.fail(listener, f"'render_metrics' answers bytes, got {text!r}")
+                self._metrics.reject(guard, f"'render_metrics' answers bytes, got {text!r}")
         return b"".join(parts)
 
     def lifespans(self, engine: EngineClient) -> list[AbstractAsyncContextManager[None]]:
@@ -203,12 +203,12 @@ class PluginHost:
         Raises PluginError, here or on entering, that names the plugin.
         """
         found: list[AbstractAsyncContextManager[None]] = []
-        for implementation in reversed(self._hook.lifespan.get_hookimpls()):
-            source = self._sources[implementation.plugin_name]
+        for implementation in reversed(self._caller("lifespan").get_hookimpls()):
+            source = self._built.sources[implementation.plugin_name]
             arguments = (engine,) if implementation.argnames else ()
             try:
                 manager: Any = implementation.function(*arguments)
-            except Exception as error:
+            except CONTAINED as error:
                 raise _lifespan_error(source, error) from error
             if manager is not None:
                 found.append(self._contained(source, manager))
@@ -216,30 +216,40 @@ class PluginHost:
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         """Every plugin, enabled or not, with what it provides and how often it failed."""
-        return tuple(map(self._with_failures, self._plugins.infos(chosen=self.names)))
+        return tuple(map(self._with_failures, self._built.plugins.infos(chosen=self.names)))
 
-    def hook_stats(self) -> dict[str, HookStats]:
-        """Calls, time and failures of every hook that the engine reached, since the start."""
-        hooks: list[DecisionHook | AdmissionHook | FanOut] = [*self._decisions.values()]
-        if self.speculator is not None:
-            hooks.append(self.speculator.hook)
-        hooks += [self._admit, *self._events.values(), self._metrics]
-        return {hook.name: replace(hook.stats, slow=hook.stats.slow.copy()) for hook in hooks}
+    def hook_stats(self) -> tuple[HookStats, ...]:
+        """Calls, seconds and failures of every plugin in each of its hooks, since the start."""
+        found: dict[tuple[str, str], HookStats] = {}
+        for stats in (guard.stats for guard in self.guards):
+            key = stats.plugin, stats.hook
+            found[key] = found[key] + stats if key in found else stats
+        return tuple(found.values())
 
-    def _make_speculator(self, built: BuiltPlugins) -> ProposalHook | None:
+    def _source(self, slot: str) -> Source:
+        return self._built.choices[slot].provider.source
+
+    def _decision(self, hook: str, rule: Rule, **more: Any) -> Decision:
+        return Decision(self._caller(hook), rule, self._built.sources, self._log, **more)
+
+    def _observers(self, hook: str) -> Observers:
+        return Observers(make_guards(self._caller(hook), OBSERVES, self._built.sources, self._log))
+
+    def _caller(self, hook: str) -> pluggy.HookCaller:
+        caller: pluggy.HookCaller = getattr(self._built.plugins.manager.hook, hook)
+        return caller
+
+    def _make_speculator(self) -> ProposalHook | None:
         if self.names[SPECULATION] == NO_SPECULATION:
             return None
         return ProposalHook(
-            built.speculator,
-            built.choices[SPECULATION].provider.source,
-            built.speculation,
-            built.plugins.manager,
-            built.sources,
-            self._failures,
+            self._built.speculator,
+            self._source(SPECULATION),
+            self._built.speculation,
+            self._built.plugins.manager,
+            self._built.sources,
+            self._log,
         )
-
-    def _fan_out(self, hook: str) -> FanOut:
-        return FanOut(getattr(self._hook, hook), self._sources, self._failures)
 
     @asynccontextmanager
     async def _contained(
@@ -247,23 +257,35 @@ class PluginHost:
     ) -> AsyncIterator[None]:
         try:
             await manager.__aenter__()
-        except Exception as error:
+        except CONTAINED as error:
             raise _lifespan_error(source, error) from error
         try:
             yield
         finally:
             try:
                 await manager.__aexit__(*sys.exc_info())
-            except Exception as error:
-                self._failures.record(source, "lifespan", error, "contained")
+            except CONTAINED as error:
+                self._log.record(source, "lifespan", error, "contained")
 
     def _with_failures(self, info: PluginInfo) -> PluginInfo:
-        info = replace(info, failures=self._failures.of_plugin(info.name))
-        taken_out = self._failures.taken_out.get(info.name)
+        info = replace(info, failures=self._log.of_plugin(info.name))
+        taken_out = self._log.taken_out.get(info.name)
         return replace(info, state="failed", error=taken_out) if taken_out else info
 
 
-def _complaint(answer: object, candidates: tuple[PreemptionCandidate, ...]) -> str | None:
+def _check_refusal(answer: object, *_: object) -> str | None:
+    """What is wrong with an answer of `admit`."""
+    if answer is None or isinstance(answer, Refusal):
+        return None
+    return f"answers None or a Refusal, got {answer!r}"
+
+
+def _check_victim(
+    answer: object,
+    step: StepView,
+    needy: RequestView,
+    candidates: tuple[PreemptionCandidate, ...],
+) -> str | None:
     """What is wrong with an answer of `preempt`."""
     if answer is None:
         return None
@@ -276,5 +298,5 @@ def _complaint(answer: object, candidates: tuple[PreemptionCandidate, ...]) -> s
     return None
 
 
-def _lifespan_error(source: Source, error: Exception) -> PluginError:
+def _lifespan_error(source: Source, error: BaseException) -> PluginError:
     return PluginError(f"{source} failed in 'lifespan': {type(error).__name__}: {error}")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
-from ..contract.registry import Provider, Registry
-from ..errors import PluginError
-from ..suggest import did_you_mean
+from ..contract.registry import Provider, Registry, label
+from ..errors import CONTAINED, PluginError
+from ..suggest import did_you_mean, listed
 from .discovery import (
     InstalledPlugin,
     check_api,
@@ -16,6 +16,7 @@ from .discovery import (
     find_installed,
     import_plugin,
 )
+from .handed_over import HandedOver, slot_of
 from .hook_checks import HOOKS, implemented_hooks, new_manager, register_checked
 from .plugins_file import PluginSettings
 
@@ -40,6 +41,10 @@ class PluginSet:
         self.registry = Registry()
         self.loaded: dict[str, LoadedPlugin] = {}
         self.failed: dict[str, tuple[Source, str]] = {}
+        self.handed_over: dict[str, str] = {}
+        """By slot, the name of the object that the program handed over to fill it."""
+        self.sources: dict[str, Source] = {}
+        """By the name under which pluggy knows an object."""
         self._installed: Mapping[str, InstalledPlugin] = find_installed()
         check_own_installation(self._installed.values(), settings.builtin)
 
@@ -54,18 +59,35 @@ class PluginSet:
         source = installed.source if installed else Source(plugin=name)
         try:
             if installed is None:
-                near = did_you_mean(name, self._installed)
                 raise PluginError(
-                    f"plugin {name!r} is enabled in {self.settings.origin}, but not installed{near}"
+                    f"plugin {name!r} is enabled in {self.settings.origin}, but not installed"
+                    f"{self._in_package(name) or did_you_mean(name, self._installed)}"
                 )
             self._adopt(import_plugin(installed), source)
         except PluginError as error:
             self.failed[name] = source, str(error)
 
     def add(self, plugin: object) -> None:
-        """Take a module or object that the embedding program hands over. Raises PluginError."""
+        """Take a module or object that the embedding program hands over. Raises PluginError.
+
+        An object that is a policy itself fills its slot; it needs no name and no `register`.
+        """
         source = Source(plugin=self._free_name(plugin))
         check_api(plugin, source, required=False)
+        if hasattr(plugin, "reasons_against"):
+            raise PluginError(
+                f"{source} computes, and is chosen by a name: hand over an object whose 'register' "
+                'calls registry.attention_backend("NAME", ...), and say attention_backend="NAME"'
+            )
+        slot = slot_of(self.manager, plugin)
+        if slot in self.handed_over:
+            raise PluginError(
+                f"{source} and plugin {self.handed_over[slot]!r} are both handed over as "
+                f"{label(slot)}: give only one of them"
+            )
+        if slot is not None:
+            plugin = HandedOver(plugin, slot, source.plugin)
+            self.handed_over[slot] = source.plugin
         self._adopt(plugin, source)
 
     def find(self, kind: str, name: str) -> Provider:
@@ -73,9 +95,24 @@ class PluginSet:
         plugin = normalize(name)
         if not self.registry.has(kind, name) and self._may_still_load(plugin):
             self.load(plugin)
-        self.registry.not_enabled = tuple(p for p in self._installed if p not in self._seen())
-        self.registry.failed = {name: message for name, (_, message) in self.failed.items()}
-        return self.registry.find(kind, name)
+        if not self.registry.has(kind, name) and plugin in self.failed:
+            raise PluginError(self.failed[plugin][1])
+        return self.registry.find(
+            kind,
+            name,
+            not_enabled=[p for p in self._installed if p not in self._seen()],
+            left_out=[message for _, message in self.failed.values()],
+        )
+
+    def register(self, provider: Provider, built: object, *, fills: str | None = None) -> None:
+        """Take in the hooks of what a provider's factory returned. Raises PluginError.
+
+        `fills` is the hook of the slot for which the provider was chosen.
+        """
+        name = f"{provider.source.plugin}/{provider}"
+        register_checked(self.manager, built, name, provider.source, fills=fills)
+        self.loaded[provider.source.plugin].objects.append(built)
+        self.sources[name] = provider.source
 
     def fail(self, name: str, message: str) -> None:
         """Leave out a plugin that was loaded, because something of it could not be built."""
@@ -96,29 +133,30 @@ class PluginSet:
 
         `chosen` is the provider of every slot.
         """
-        rest = [p.source for name, p in self._installed.items() if name not in self._seen()]
+        rest = [p for name, p in self._installed.items() if name not in self._seen()]
         return (
             *(self._info(p.source, "enabled", chosen, p.objects) for p in self.loaded.values()),
             *(self._info(s, "failed", chosen, error=error) for s, error in self.failed.values()),
-            *(self._info(source, self._idle_state(source), chosen) for source in rest),
+            *(
+                self._info(p.source, self._idle_state(p.source), chosen, error=p.conflict)
+                for p in rest
+            ),
         )
 
     def _adopt(self, plugin: object, source: Source) -> None:
         register_checked(self.manager, plugin, source.plugin, source)
-        self.registry.source = source
         try:
-            self._call_register(plugin)
-        except Exception as error:
+            with self.registry.accepting(source):
+                self._call_register(plugin)
+        except CONTAINED as error:
             self.manager.unregister(plugin, source.plugin)
-            self.registry.withdraw(source)
             if isinstance(error, PluginError):
                 raise
             raise PluginError(
                 f"{source} failed in 'register': {type(error).__name__}: {error}"
             ) from error
-        finally:
-            self.registry.source = None
         self.loaded[source.plugin] = LoadedPlugin(source=source, objects=[plugin])
+        self.sources[source.plugin] = source
 
     def _call_register(self, plugin: object) -> None:
         others = [p for p in self.manager.get_plugins() if p is not plugin]
@@ -130,6 +168,12 @@ class PluginSet:
             and name not in self._seen()
             and name not in self.settings.disable
         )
+
+    def _in_package(self, name: str) -> str:
+        """For the name of a package in place of its plugin's."""
+        sources = [plugin.source for plugin in self._installed.values()]
+        offered = [s.plugin for s in sources if normalize(s.distribution.lower()) == name.lower()]
+        return f"; the package of that name has the plugin {listed(offered)}" if offered else ""
 
     def _seen(self) -> set[str]:
         return {*self.loaded, *self.failed}

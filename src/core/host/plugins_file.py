@@ -16,7 +16,7 @@ from ..contract.hookspecs import HOOK_API
 from ..contract.plugin_info import normalize
 from ..contract.registry import SLOTS
 from ..errors import ConfigError
-from ..suggest import did_you_mean
+from ..suggest import near_and_known
 
 FILE_NAME = "plugins.toml"
 _NAMED = ("observer", "admission")
@@ -102,7 +102,7 @@ def _parse(content: dict[str, Any], origin: str) -> PluginSettings:
         raise ConfigError(f"{origin}: api = {api!r}, but this engine reads api = {HOOK_API}")
     for name, table in content.items():
         if normalize(name) not in map(normalize, _TABLES):
-            raise ConfigError(f"{origin}: unknown table [{name}]{_near(name, _TABLES)}")
+            raise ConfigError(f"{origin}: unknown table [{name}]{near_and_known(name, _TABLES)}")
         if not isinstance(table, dict):
             raise ConfigError(f"{origin}: {name} must be a table, got {table!r}")
     tables = {name.replace("-", "_"): table for name, table in content.items()}
@@ -125,7 +125,9 @@ def _parse(content: dict[str, Any], origin: str) -> PluginSettings:
 def _check_plugins(table: Table, origin: str) -> None:
     for key, value in table.items():
         if key not in _PLUGINS_KEYS:
-            raise ConfigError(f"{origin} [plugins]: unknown key {key!r}{_near(key, _PLUGINS_KEYS)}")
+            raise ConfigError(
+                f"{origin} [plugins]: unknown key {key!r}{near_and_known(key, _PLUGINS_KEYS)}"
+            )
         if key == "strict":
             if not isinstance(value, bool):
                 raise ConfigError(f"{origin} [plugins] strict must be true or false, got {value!r}")
@@ -186,7 +188,3 @@ def _merge_slot(base: SlotSetting | None, user: SlotSetting) -> SlotSetting:
 def _merge_named(base: NamedSetting | None, user: NamedSetting) -> NamedSetting:
     options = {**(base.options if base else {}), **user.options}
     return NamedSetting(options=options, origin=user.origin)
-
-
-def _near(name: str, known: tuple[str, ...]) -> str:
-    return did_you_mean(name, known) or f". Known: {', '.join(known)}"

@@ -1,19 +1,20 @@
 """The hook `propose`: called on the device thread, checked, and reported from the engine's thread.
 
-Observers and logs belong to the engine's thread. What goes wrong on the device thread is therefore
-noted there and told at the next `flush`, which the engine calls in each commit.
+Observers belong to the engine's thread. Reports of the device thread therefore wait for the next
+`flush`, which the engine calls in each commit.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pluggy
 
-from ..contract.plugin_info import HookStats, Source
+from ..contract.plugin_info import Source
 from ..contract.speculation import (
     Draft,
     DraftModel,
@@ -23,13 +24,11 @@ from ..contract.speculation import (
     SpeculationSupport,
     Speculator,
 )
-from ..errors import ConfigError, PluginError
+from ..errors import CONTAINED, ConfigError, PluginError
 from ..speculation_settings import SpeculationSettings
-from .decision_hook import FAILED, DecisionHook
+from .decision import Decision
 from .failure_log import FailureLog
-from .hook_timing import warn_slow
-
-NAME = "propose"
+from .guard import DECIDES, FAILED
 
 
 class ProposalHook:
@@ -42,15 +41,21 @@ class ProposalHook:
         settings: SpeculationSettings,
         manager: pluggy.PluginManager,
         sources: Mapping[str, Source],
-        failures: FailureLog,
+        log: FailureLog,
     ) -> None:
         self.provider = provider
         self._source = source
         self._settings = settings
-        self._reports = DeferredReports(failures)
-        self.hook = DecisionHook(
-            NAME, source, manager, sources, self._reports, instead="nothing is guessed any more"
+        self._reports: deque[Callable[[], None]] = deque()  # a few per step; each commit empties it
+        self._decision = Decision(
+            manager.hook.propose,
+            replace(DECIDES, instead="no drafts are proposed any more"),
+            sources,
+            log,
+            check=self._complaint,
+            later=self._reports.append,
         )
+        self.guards = self._decision.guards
         self._needs_lookahead = False
         self._needs_hidden_states = False
         self._vocab_size: int | None = None
@@ -82,7 +87,7 @@ class ProposalHook:
             needs_hidden_states = bool(getattr(self.provider, "needs_hidden_states", False))
         except (ConfigError, PluginError):
             raise
-        except Exception as error:
+        except CONTAINED as error:
             raise PluginError(
                 f"{self._source} failed in 'prepare': {type(error).__name__}: {error}"
             ) from error
@@ -90,28 +95,22 @@ class ProposalHook:
         if noted.model is not None:
             self._needs_lookahead = noted.model.has_kv_cache
             self._needs_hidden_states |= noted.model.needs_hidden_states
-            self._reports.warns_slow = False
+            for guard in self.guards:
+                guard.warns_slow = False  # it computes, which takes its time
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         """One draft per request, within its bounds; empty ones if the speculator failed."""
-        try:
-            answer = self.hook.ask(batch=batch)
-        except SystemExit as error:  # through the device thread it would end the whole program
-            self.hook.reject(f"raised {error!r}")
-            answer = FAILED
-        if answer is not FAILED:
-            complaint = self._complaint(answer, batch.requests)
-            if complaint is None:
-                drafts: Sequence[Draft] = answer
-                return drafts
-            self.hook.reject(complaint)
-        return [Draft()] * len(batch.requests)
+        answer = self._decision.ask(batch)
+        drafts: Sequence[Draft] = [Draft()] * len(batch.requests) if answer is FAILED else answer
+        return drafts
 
     def flush(self) -> None:
-        """Tell logs and observers what happened on the device thread."""
-        self._reports.flush()
+        """Make the reports of the device thread to logs and observers. On the engine's thread."""
+        while self._reports:
+            self._reports.popleft()()
 
-    def _complaint(self, answer: object, requests: Sequence[ProposalRequest]) -> str | None:
+    def _complaint(self, answer: object, batch: ProposalBatch) -> str | None:
+        requests = batch.requests
         if not isinstance(answer, Sequence) or len(answer) != len(requests):
             return f"answers one Draft per request, {len(requests)} here, got {_short(answer)}"
         for draft, request in zip(answer, requests, strict=True):
@@ -137,31 +136,6 @@ class ProposalHook:
         return None
 
 
-class DeferredReports:
-    """Stands in for the FailureLog on another thread: notes what to tell it, in order."""
-
-    def __init__(self, failures: FailureLog) -> None:
-        self._failures = failures
-        self._notes: deque[Callable[[], None]] = deque()  # a few per step; each commit empties it
-        self.warns_slow = True
-        """False for a draft model, which computes here: its time is accounted for elsewhere."""
-
-    def record(self, source: Source, hook: str, error: BaseException | str, action: str) -> None:
-        self._notes.append(partial(self._failures.record, source, hook, error, action))
-
-    def take_out(self, source: Source, hook: str, instead: str) -> None:
-        self._notes.append(partial(self._failures.take_out, source, hook, instead))
-
-    def warn_slow(self, stats: HookStats, hook: str, source: Source, seconds: float) -> None:
-        if self.warns_slow:
-            self._notes.append(partial(warn_slow, stats, hook, source, seconds))
-
-    def flush(self) -> None:
-        """Tell everything. On the thread of the FailureLog."""
-        while self._notes:
-            self._notes.popleft()()
-
-
 class _NotedSupport:
     """The executor's support, and the draft model that was asked of it."""
 
@@ -169,17 +143,8 @@ class _NotedSupport:
         self._support = support
         self.model: DraftModel | None = None
 
-    @property
-    def vocab_size(self) -> int:
-        return self._support.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        return self._support.hidden_size
-
-    @property
-    def num_speculative_tokens(self) -> int:
-        return self._support.num_speculative_tokens
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._support, name)
 
     def load_draft_model(self, path: Path) -> DraftModel:
         self.model = self._support.load_draft_model(path)

@@ -1,38 +1,49 @@
-"""The chosen scheduling policy, contained: where its keys fail, requests go in order of arrival."""
+"""Sorts waiting requests by the chosen scheduling policy; by arrival when the policy fails."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 from ..contract.plugin_info import Source
 from ..contract.policy import RequestView, SchedulingPolicy
 from .failure_log import FailureLog
-from .provider_guard import ProviderGuard
+from .guard import DECIDES, FAILED, Guard
 
 SLOT = "scheduling_policy"
 
-AnyRequest = TypeVar("AnyRequest", bound=RequestView)
+
+class HasView(Protocol):
+    """A request that policies see through a view."""
+
+    @property
+    def view(self) -> RequestView: ...
+
+
+AnyRequest = TypeVar("AnyRequest", bound=HasView)
 
 
 class WaitingOrder:
-    """Sorts requests by a policy's key; three failures in a row and the policy is not asked again.
+    """The scheduling policy behind its guard.
 
-    This is no pluggy hook, because a key is needed for every waiting request.
+    It is no pluggy hook, because a key is needed for every waiting request.
     """
 
-    def __init__(self, policy: SchedulingPolicy, source: Source, failures: FailureLog) -> None:
+    def __init__(self, policy: SchedulingPolicy, source: Source, log: FailureLog) -> None:
         self._policy = policy
-        self._guard = ProviderGuard(
-            source, SLOT, failures, instead="requests go in order of arrival"
-        )
+        rule = replace(DECIDES, instead="requests go in order of arrival")
+        self.guard = Guard(self._sort, source, SLOT, rule, log)
 
     def sort(self, requests: Iterable[AnyRequest], now: float) -> list[AnyRequest]:
         """The requests, smallest key first; equal ones stay in the order that they came in."""
         given = list(requests)
-        ordered = self._guard.ask(
-            "key", lambda: sorted(given, key=lambda r: self._policy.key(r, now)), None
-        )
-        if ordered is None:
-            return sorted(given, key=lambda request: request.arrival_time)
-        return ordered
+        ordered: Any = FAILED if self.guard.is_out else self.guard(given, now)
+        if ordered is FAILED:
+            return sorted(given, key=lambda request: request.view.arrival_time)
+        found: list[AnyRequest] = ordered
+        return found
+
+    def _sort(self, requests: list[AnyRequest], now: float) -> list[AnyRequest]:
+        key = self._policy.key
+        return sorted(requests, key=lambda request: key(request.view, now))

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from ..engine.request import Request
 from ..engine.step import StepLimits
 from ..errors import ConfigError, EngineStoppedError
 from ..host.plugin_host import PluginHost
+from ..host.watchdog import Watchdog
 from ..interfaces import Executor, ModelInfo, Progress, Tokenizer
 from ..outputs import RequestOutput
 from ..sampling_params import SamplingParams
@@ -65,6 +66,7 @@ class AsyncEngine:
         self._random = random.Random(config.seed)
         self._device = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-device")
         self._lifespans = AsyncExitStack()
+        self._watchdog: Watchdog | None = None
         self._parts: EngineParts | None = None
         self._loop: StepLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -92,6 +94,9 @@ class AsyncEngine:
             self._max_model_len = fit_max_model_len(self._config, self._parts.executor.info)
             core = make_core(self._config, self._parts, self._max_model_len)
             self._loop = StepLoop(core, self._parts.executor, self._device)
+            guards, seconds = self._parts.plugins.guards, self._config.hook_watchdog_seconds
+            self._watchdog = Watchdog(guards, seconds)
+            self._watchdog.start()
             for lifespan in self._parts.plugins.lifespans(self):
                 await self._lifespans.enter_async_context(lifespan)
         except BaseException:
@@ -127,6 +132,8 @@ class AsyncEngine:
             with suppress(RuntimeError):  # the program ends, and its worker threads have already
                 await self._on_device(self._parts.executor.close)
         self._device.shutdown(wait=False)
+        if self._watchdog is not None:
+            self._watchdog.stop()
 
     # What callers see
 
@@ -234,8 +241,8 @@ class AsyncEngine:
         """Every installed plugin, enabled or not, in order, with what it provides."""
         return self._started().plugins.plugins()
 
-    def hook_stats(self) -> Mapping[str, HookStats]:
-        """Calls, seconds and failures of every hook since the start."""
+    def hook_stats(self) -> tuple[HookStats, ...]:
+        """Calls, seconds and failures of every plugin in each of its hooks, since the start."""
         return self._started().plugins.hook_stats()
 
     def render_metrics(self) -> bytes:

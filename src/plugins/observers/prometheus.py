@@ -48,6 +48,11 @@ _COUNTERS: Mapping[str, str] = {
     "spec_decode_num_draft_tokens": "Draft tokens that were verified.",
     "spec_decode_num_accepted_tokens": "Draft tokens that were accepted.",
 }
+_HOOK_COUNTERS: Mapping[str, str] = {
+    "calls": "Calls of a plugin's hook.",
+    "seconds": "Seconds spent in a plugin's hook.",
+    "failures": "Calls of a plugin's hook that failed, or gave a wrong answer.",
+}
 _GAUGES: Mapping[str, str] = {
     "num_requests_running": "Requests that hold KV blocks.",
     "num_requests_waiting": "Requests in the queue.",
@@ -162,6 +167,7 @@ class PrometheusMetrics:
             [*names, "plugin", "hook", "action"],
             {(*values, *key): count for key, count in self._failures.items()},
         )
+        yield from self._hook_counters(names, values)
         yield self._labelled_counter(
             "spec_decode_num_accepted_tokens_per_pos",
             "Drafts whose token at this position was accepted; position 0 is the first.",
@@ -173,6 +179,16 @@ class PrometheusMetrics:
             buckets, total = histogram.sample()
             family.add_metric(values, buckets, total)
             yield family
+
+    def _hook_counters(self, names: list[str], values: list[str]) -> Iterator[Metric]:
+        found = () if self._engine is None else self._engine.hook_stats()
+        for field, help in _HOOK_COUNTERS.items():
+            yield self._labelled_counter(
+                f"plugin_hook_{field}",
+                help,
+                [*names, "plugin", "hook"],
+                {(*values, stats.plugin, stats.hook): getattr(stats, field) for stats in found},
+            )
 
     def _count_drafts(self, event: StepDone) -> None:
         self._counters["spec_decode_num_drafts"] += event.num_drafts
@@ -189,7 +205,7 @@ class PrometheusMetrics:
         self._gauges["kv_cache_usage_perc"] = kv_cache_usage
 
     def _labelled_counter(
-        self, name: str, help: str, labels: list[str], counts: Mapping[tuple[str, ...], int]
+        self, name: str, help: str, labels: list[str], counts: Mapping[tuple[str, ...], float]
     ) -> CounterMetricFamily:
         family = CounterMetricFamily(self._prefix + name, help, labels=labels)
         for values, count in counts.items():

@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from ...core.contract.client import Load
-from ...core.contract.policy import Refusal
+from ...core.contract.policy import Refusal, RequestView
 from ...core.engine.request import Request
 from ...core.errors import RequestFailedError
 from ...core.sampling_params import SamplingParams
@@ -59,7 +59,7 @@ def _ask(given: object) -> list[Answer]:
     return listener.answers
 
 
-def _requests() -> list[Request]:
+def _requests() -> list[RequestView]:
     sizes = product((1, 100, 50_000), (1, 100_000), (-5, 0, 5))
     return [
         Request(
@@ -70,7 +70,7 @@ def _requests() -> list[Request]:
             arrival_time=float(i),
             seed=i,
             priority=priority,
-        )
+        ).view
         for i, (num_prompt_tokens, max_tokens, priority) in enumerate(sizes)
     ]
 
@@ -101,6 +101,5 @@ def _check_refusal(refusal: Refusal) -> None:
     )
 
 
-def _describe(request: object) -> str:
-    assert isinstance(request, Request)
+def _describe(request: RequestView) -> str:
     return f"{request.num_prompt_tokens} prompt tokens, max_tokens {request.max_tokens}"

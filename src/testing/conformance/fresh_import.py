@@ -22,13 +22,13 @@ from tokenmill.core.contract.registry import Registry
 
 name, value = sys.argv[1:]
 manager, registry = new_manager(), Registry()
-registry.source = Source(plugin=name)
 before = set(sys.modules)
 started = time.process_time()
 plugin = EntryPoint(name=name, value=value, group="tokenmill.plugins").load()
 with suppress(Exception):  # that it registers is another question
     manager.register(plugin)
-    manager.hook.register(registry=registry)
+    with registry.accepting(Source(plugin=name)):
+        manager.hook.register(registry=registry)
 seconds = time.process_time() - started
 print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
 """

@@ -15,7 +15,7 @@ from ...core.host.discovery import InstalledPlugin, find_installed
 from ...core.host.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
 from ...core.host.plugin_set import PluginSet
 from ...core.host.plugins_file import PluginSettings, Table, read_settings
-from ...core.suggest import did_you_mean
+from ...core.suggest import near_and_known
 from .hosting import SETTINGS
 
 _DECISIONS = {**SLOT_HOOKS, "admit": "admission"}
@@ -35,8 +35,8 @@ def find_plugin(name: str) -> InstalledPlugin:
     installed = find_installed()
     plugin = installed.get(normalize(name))
     if plugin is None:
-        near = did_you_mean(normalize(name), installed) or "."
-        raise PluginError(f"no plugin named {name!r}. Known: {', '.join(installed)}{near}")
+        near = near_and_known(normalize(name), installed)
+        raise PluginError(f"no plugin named {name!r}{near}")
     return plugin
 
 

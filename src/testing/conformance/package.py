@@ -124,9 +124,9 @@ def _check_hooks(plugin: InstalledPlugin) -> None:
 def _register(plugin: InstalledPlugin) -> Registry:
     """What the plugin offers."""
     manager, registry = new_manager(), Registry()
-    registry.source = plugin.source
     manager.register(plugin.entry_point.load())
-    manager.hook.register(registry=registry)
+    with registry.accepting(plugin.source):
+        manager.hook.register(registry=registry)
     return registry
 
 

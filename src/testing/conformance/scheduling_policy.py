@@ -48,7 +48,7 @@ class SchedulingPolicyConformance:
         if policy.uses_priority:
             job = random_job(random.Random(1), 5, 5)
             urgent, other = bench.add(job, priority=-1), bench.add(job, priority=1)
-            keys = policy.key(urgent, bench.now), policy.key(other, bench.now)
+            keys = policy.key(urgent.view, bench.now), policy.key(other.view, bench.now)
             assert keys[0] < keys[1], (
                 f"uses_priority is True, but priority -1 has the key {keys[0]} and 1 has {keys[1]}"
             )
@@ -91,7 +91,7 @@ def _asked_twice(given: object) -> Iterator[tuple[RequestView, object, object]]:
     bench = EngineBench(_KIND, given, AMPLE)
     policy = cast(SchedulingPolicy, bench.provider)
     for job in random_jobs(num_jobs=24):
-        request = bench.add(job)
+        request = bench.add(job).view
         for now in (bench.now, bench.now + 0.5, bench.now + 600):
             try:
                 keys = policy.key(request, now), policy.key(request, now)

@@ -10,6 +10,6 @@ from tokenmill.core.contract.registry import Registry
 
 def test_offers_the_backend_s_class_under_the_name_torch() -> None:
     registry = Registry()
-    registry.source = Source(plugin="torch-attention")
-    torch_plugin.register(registry)
+    with registry.accepting(Source(plugin="torch-attention")):
+        torch_plugin.register(registry)
     assert registry.build("attention_backend", "torch") is TorchAttention

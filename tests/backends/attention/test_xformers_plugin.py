@@ -10,6 +10,6 @@ from tokenmill.core.contract.registry import Registry
 
 def test_offers_the_backend_s_class_under_its_name() -> None:
     registry = Registry()
-    registry.source = Source(plugin="xformers")
-    xformers_plugin.register(registry)
+    with registry.accepting(Source(plugin="xformers")):
+        xformers_plugin.register(registry)
     assert registry.build("attention_backend", "xformers") is XformersAttention

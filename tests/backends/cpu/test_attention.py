@@ -251,7 +251,7 @@ def test_says_why_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_is_offered_under_the_name_cpu() -> None:
     registry = Registry()
-    registry.source = Source(plugin="cpu-attention")
-    cpu_plugin.register(registry)
+    with registry.accepting(Source(plugin="cpu-attention")):
+        cpu_plugin.register(registry)
     offered: type[AttentionBackend] = registry.build("attention_backend", "cpu")
     assert offered is CPUAttention

@@ -109,7 +109,7 @@ def test_copies_blocks_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_is_offered_under_the_name_cuda_paged() -> None:
     registry = Registry()
-    registry.source = Source(plugin="cuda-paged")
-    cuda_paged_plugin.register(registry)
+    with registry.accepting(Source(plugin="cuda-paged")):
+        cuda_paged_plugin.register(registry)
     offered = registry.build("attention_backend", "cuda-paged")
     assert offered is CudaPagedAttention

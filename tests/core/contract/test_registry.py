@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.plugin_info import OptionInfo, Source
 from tokenmill.core.contract.policy import StepView
-from tokenmill.core.contract.registry import PluginContext, Registry
+from tokenmill.core.contract.registry import KINDS, PluginContext, Registry
 from tokenmill.core.errors import ConfigError, PluginError
 
 ACME = Source(plugin="acme-sjf", distribution="acme-sjf", version="1.0")
@@ -44,12 +45,12 @@ class Needy:
 
 
 @pytest.fixture
-def registry() -> Registry:
+def registry() -> Iterator[Registry]:
     registry = Registry()
-    registry.source = ACME
-    registry.scheduler("sjf", Scheduler, options=Options, aliases=["short_first"])
-    registry.scheduler("plain", Scheduler)
-    return registry
+    with registry.accepting(ACME):
+        registry.scheduler("sjf", Scheduler, options=Options, aliases=["short_first"])
+        registry.scheduler("plain", Scheduler)
+        yield registry
 
 
 def error_of(registry: Registry, *arguments: Any, **named: Any) -> str:
@@ -101,10 +102,15 @@ def test_a_missing_option_is_named(registry: Registry) -> None:
 
 
 def test_an_unknown_name_says_what_is_known_installed_and_left_out(registry: Registry) -> None:
-    registry.not_enabled = ("acme-dup",)
-    registry.failed = {"acme-broken": "plugin 'acme-broken' (acme-broken 1.0) failed to load: no"}
-    assert error_of(registry, "scheduler", "sjff") == (
-        "no scheduler named 'sjff'. Known: plain, short-first, sjf. Did you mean 'sjf'? "
+    with pytest.raises(PluginError) as caught:
+        registry.find(
+            "scheduler",
+            "sjff",
+            not_enabled=["acme-dup"],
+            left_out=["plugin 'acme-broken' (acme-broken 1.0) failed to load: no"],
+        )
+    assert str(caught.value) == (
+        "no scheduler named 'sjff'. Did you mean 'sjf'? Known: plain, short-first, sjf. "
         "Installed but not enabled: acme-dup. "
         "What a plugin offers under another name than its own needs `[plugins] enable`. "
         "Left out: plugin 'acme-broken' (acme-broken 1.0) failed to load: no."
@@ -114,24 +120,51 @@ def test_an_unknown_name_says_what_is_known_installed_and_left_out(registry: Reg
     )
 
 
-def test_a_name_offered_twice_is_refused_and_both_distributions_named(registry: Registry) -> None:
-    registry.source = RIVAL
+def test_an_unknown_kind_says_which_there_are(registry: Registry) -> None:
+    misspelt: Any = registry
+    with pytest.raises(AttributeError) as caught:
+        misspelt.schedular("mine", Scheduler)
+    assert str(caught.value).startswith(
+        "the registry has no kind 'schedular'. Did you mean 'scheduler'? Known: scheduler, "
+    )
+    assert all(kind in str(caught.value) for kind in KINDS[:8])
+
+
+def test_a_message_lists_eight_names_at_most(registry: Registry) -> None:
+    for i in range(8):
+        registry.scheduler(f"number-{i}", Scheduler)
     with pytest.raises(PluginError) as caught:
-        registry.scheduler("short-first", Scheduler)
+        registry.find("scheduler", "x", not_enabled=[f"other-{i}" for i in range(9)])
+    message = str(caught.value)
+    assert "number-7 and 3 more. Installed" in message
+    assert "other-7 and 1 more." in message
+
+
+def test_a_name_offered_twice_is_refused_and_both_distributions_named(registry: Registry) -> None:
+    with registry.accepting(RIVAL):
+        registry.scheduling_policy("sjf", lambda: Scheduler())  # type: ignore[arg-type, return-value]
+        with pytest.raises(PluginError) as caught:
+            registry.scheduler("short-first", Scheduler)
     assert str(caught.value) == (
         "scheduler 'short-first' is provided by both plugin 'acme-sjf' (acme-sjf 1.0) and "
         "plugin 'rival' (rival-pack 2.1); disable one in plugins.toml"
     )
-    registry.scheduling_policy("sjf", lambda: Scheduler())  # type: ignore[arg-type, return-value]
 
 
 def test_what_a_failed_plugin_offered_is_forgotten(registry: Registry) -> None:
+    before = registry.providers()
+    with pytest.raises(SystemExit), registry.accepting(RIVAL):
+        registry.scheduler("rival", Scheduler)
+        raise SystemExit
+    assert registry.providers() == before
     registry.withdraw(ACME)
     assert registry.providers() == ()
 
 
-def test_an_offer_after_the_start_is_refused(registry: Registry) -> None:
-    registry.source = None
+def test_an_offer_after_the_start_is_refused() -> None:
+    registry = Registry()
+    with registry.accepting(ACME):
+        pass
     with pytest.raises(PluginError, match="came too late"):
         registry.scheduler("late", Scheduler)
 

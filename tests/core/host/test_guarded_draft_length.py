@@ -105,7 +105,7 @@ def test_a_policy_that_fails_three_times_in_a_row_is_out_and_nothing_is_drafted(
     bench.run()
     bench.check_tokens()
     assert num_drafted(bench) == 0
-    assert [(f.hook, f.action) for f in failures] == [("draft_length", "fallback")] * 3
+    assert [(f.hook, f.action) for f in failures] == [("draft_length.choose", "fallback")] * 3
     assert error in failures[0].error
     taken_out = {info.name: info for info in bench.plugins.plugins()}["Offering"]
     assert taken_out.state == "failed"

@@ -142,8 +142,10 @@ def test_an_unknown_name_lists_what_is_known_and_what_is_only_installed(
 ) -> None:
     packages.install("acme-sjf", SJF)
     message = refusal(scheduler="chunky")
-    assert message.startswith("no scheduler named 'chunky'. Known: chunked, default, prefill-first")
-    assert "Did you mean 'chunked'? Installed but not enabled: acme-sjf." in message
+    assert message.startswith(
+        "no scheduler named 'chunky'. Did you mean 'chunked'? Known: chunked, default, "
+        "prefill-first. Installed but not enabled: acme-sjf."
+    )
     packages.write_settings("[preemption_mode]\nuse = 'swop'")
     assert refusal().startswith("plugins.toml [preemption_mode]: no preemption mode named 'swop'")
 
@@ -170,7 +172,8 @@ def test_a_broken_plugin_is_left_out_and_shown_when_not_strict(packages: Package
         info = next(info for info in infos if info.name == "acme-broken")
         assert info.state == "failed"
         assert info.error is not None and "division by zero" in info.error
-    assert "Left out: plugin 'acme-broken'" in refusal(scheduler="acme-broken")
+    assert refusal(scheduler="acme-broken").startswith("plugin 'acme-broken' (acme-broken 1.0)")
+    assert "Left out: plugin 'acme-broken'" in refusal(scheduler="acme")
 
 
 def test_an_enabled_plugin_that_is_not_installed_is_named(packages: Packages) -> None:
@@ -178,6 +181,23 @@ def test_an_enabled_plugin_that_is_not_installed_is_named(packages: Packages) ->
     assert refusal() == (
         "plugin 'chunkd' is enabled in plugins.toml, but not installed. Did you mean 'chunked'?"
     )
+    packages.install("tokenmill-acme", SJF, plugin="acme-sjf")
+    packages.write_settings("[plugins]\nenable = ['tokenmill-acme']")
+    assert refusal().endswith("but not installed; the package of that name has the plugin acme-sjf")
+
+
+def test_a_name_that_two_distributions_claim_is_reported_however_one_comes_to_it(
+    packages: Packages,
+) -> None:
+    packages.install("acme-one", SJF, plugin="acme-sjf")
+    packages.install("acme-two", SJF, plugin="acme-sjf", version="2.0")
+    conflict = (
+        "the plugin name 'acme-sjf' is claimed by several distributions: "
+        "acme-one 1.0 and acme-two 2.0; uninstall all but one"
+    )
+    assert refusal(scheduler="acme-sjf") == conflict
+    [listed] = [info for info in discover_plugins() if info.name == "acme-sjf"]
+    assert (listed.state, listed.error) == ("available", conflict)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +262,7 @@ def test_options_of_an_observer_nobody_offers_are_refused(packages: Packages) ->
     path = packages.write_settings("[observer.stats-logg]\ninterval = 1", "mine.toml")
     assert refusal(plugins_file=path) == (
         f"{path} [observer.stats-logg]: no observer named 'stats-logg'. "
-        "Known: preemption-log, prometheus, stats-log. Did you mean 'stats-log'?"
+        "Did you mean 'stats-log'? Known: preemption-log, prometheus, stats-log."
     )
     path = packages.write_settings(
         "[plugins]\ndisable = ['stats-log']\n[observer.stats-log]\ninterval = 1", "mine.toml"
@@ -275,6 +295,62 @@ def test_what_a_program_hands_over_must_be_an_instance_with_hooks(packages: Pack
     assert "is the class Watcher: name a module or an instance" in refusal(Watcher)
     assert "implements no hook" in refusal(object())
     assert "must be hashable" in refusal([])
+
+
+class Backwards:
+    """A policy, handed over as it is."""
+
+    uses_priority = False
+
+    def key(self, request: Any, now: float) -> tuple[float, ...]:
+        return (-request.view.arrival_time,)
+
+
+class Greedy:
+    """A scheduler, handed over as it is, that observes too."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @hookimpl
+    def schedule(self) -> None:
+        self.calls.append("schedule")
+
+    @hookimpl
+    def on_stopping(self) -> None:
+        self.calls.append("on_stopping")
+
+
+def test_policies_that_a_program_hands_over_need_no_package_and_no_name(
+    packages: Packages,
+) -> None:
+    scheduler = Greedy()
+    host = load(Backwards(), scheduler)
+    assert host.schedule(cast(Any, None))
+    host.emit(Stopping())
+    assert scheduler.calls == ["schedule", "on_stopping"]
+    assert host.names["scheduling_policy"] == "Backwards"
+    assert host.names["scheduler"] == "Greedy"
+    chosen = {info.name: info.chosen for info in host.plugins() if info.distribution == "-"}
+    assert chosen["Greedy"] == ("scheduler:Greedy",)
+
+
+def test_two_choices_for_one_slot_are_refused(packages: Packages) -> None:
+    assert "both handed over as scheduler: give only one" in refusal(Greedy(), Greedy())
+    with pytest.raises(ConfigError, match="scheduler='chunked' chooses a scheduler, and plugin"):
+        load(Greedy(), scheduler="chunked")
+
+
+def test_what_cannot_be_handed_over_as_it_is_says_what_to_do(packages: Packages) -> None:
+    class Both(Greedy, Backwards): ...
+
+    class Backend:
+        def reasons_against(self, spec: object) -> list[str]:
+            return []
+
+    assert "is scheduler and scheduling policy at once" in refusal(Both())
+    for plugin in (Backend, Backend()):
+        assert 'and say attention_backend="NAME"' in refusal(plugin)
 
 
 def test_a_handed_over_plugin_must_keep_to_its_api_range(packages: Packages) -> None:
@@ -403,5 +479,5 @@ def test_describing_a_broken_or_unknown_plugin_says_so(packages: Packages) -> No
     described = describe_plugin("acme-broken")
     assert described.info.state == "failed"
     assert "division by zero" in (described.info.error or "")
-    with pytest.raises(PluginError, match=r"no plugin named 'acme'\. Known: .*acme-broken"):
+    with pytest.raises(PluginError, match=r"no plugin named 'acme'\. Did you mean 'acme-broken'"):
         describe_plugin("acme")

@@ -10,6 +10,6 @@ from tokenmill.core.contract.registry import Registry
 
 def test_offers_the_backend_s_class_under_the_name_triton() -> None:
     registry = Registry()
-    registry.source = Source(plugin="triton-attention")
-    triton_plugin.register(registry)
+    with registry.accepting(Source(plugin="triton-attention")):
+        triton_plugin.register(registry)
     assert registry.build("attention_backend", "triton") is TritonAttention

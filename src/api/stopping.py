@@ -1,0 +1,99 @@
+"""What SIGTERM and Ctrl-C do to a server: the first drains it, the second ends it, whatever hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+import uvicorn
+
+from ..core.contract.client import EngineClient
+from ..core.log import get_logger
+
+LAST_WORDS = 1.0
+"""Seconds that answers get to leave after everything was aborted."""
+CLOSING_SECONDS = 5.0
+"""Seconds that the engine gets to close after the second signal; a step takes less than one."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+log = get_logger("api")
+
+
+class Stopper:
+    """First signal: refuse new requests, finish the accepted ones. Second: stop now.
+
+    Signals are read by a thread: the event loop may hang in a plugin's hook.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        """`timeout` is how many seconds accepted requests get to finish."""
+        self._timeout = timeout
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._restore: list[Callable[[], object]] = []
+        self._draining: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for restore in self._restore:
+            restore()
+        self._writer.close()
+
+    def install(self, engine: EngineClient, server: uvicorn.Server) -> None:
+        """Take over both signals, until the end of the `with` block. In the main thread."""
+        loop = asyncio.get_running_loop()
+        previous = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._restore.append(lambda: signal.set_wakeup_fd(previous))
+        for number in SIGNALS:
+            handler = signal.signal(number, _leave_to_thread)
+            self._restore.append(lambda n=number, h=handler: signal.signal(n, h))  # type: ignore[misc]
+
+        def drain() -> None:
+            self._draining = asyncio.create_task(self._drain(engine, server))
+
+        def stop() -> None:
+            server.force_exit = server.should_exit = True
+
+        threading.Thread(
+            target=self._listen, args=(loop, drain, stop), name="tokenmill-signals", daemon=True
+        ).start()
+
+    def _listen(
+        self, loop: asyncio.AbstractEventLoop, drain: Callable[[], None], stop: Callable[[], None]
+    ) -> None:
+        with self._reader, suppress(RuntimeError):  # the loop is closed: the server has ended
+            for react in (drain, stop):
+                if not self._next_signal():
+                    return
+                loop.call_soon_threadsafe(react)
+            self._reader.settimeout(CLOSING_SECONDS)
+            with suppress(TimeoutError):
+                if not self._next_signal():
+                    return
+            log.error("killed", reason="the engine did not close after the second signal")
+            os._exit(128 + signal.SIGTERM)
+
+    def _next_signal(self) -> bool:
+        """Wait for one of ours. False: there will be none, because the server has ended."""
+        while number := self._reader.recv(1):
+            if number[0] in SIGNALS:
+                return True
+        return False
+
+    async def _drain(self, engine: EngineClient, server: uvicorn.Server) -> None:
+        log.info("draining", timeout=self._timeout)
+        await engine.drain(self._timeout)
+        server.should_exit = True
+        await asyncio.sleep(LAST_WORDS)  # streams send their last chunk and [DONE]
+        server.force_exit = True
+
+
+def _leave_to_thread(number: int, frame: object) -> None:
+    """Python writes the signal's number to the wake-up socket before it calls this."""

@@ -1,0 +1,78 @@
+"""What policies get of requests and steps: objects that read the engine's state and cannot write it.
+
+They cost next to nothing in a step: what never changes is a slot, the rest is read by C functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+from ..contract.policy import RequestView, StepView
+
+_set: Callable[[object, str, object], None] = object.__setattr__
+
+
+def _refuse(view: object, name: str, value: object = None) -> None:
+    raise AttributeError(f"{name!r} cannot be changed: policies only read requests and steps")
+
+
+def _read(path: str) -> Any:
+    return property(attrgetter(path))
+
+
+class ReadOnlyRequest:
+    """One request. The engine makes one view per request, so views can be compared by `is`."""
+
+    __slots__ = (
+        "_request",
+        "arrival_time",
+        "max_tokens",
+        "num_prompt_tokens",
+        "priority",
+        "request_id",
+    )
+    request_id: str
+    priority: int
+    arrival_time: float
+    num_prompt_tokens: int
+    max_tokens: int
+
+    def __init__(self, request: RequestView) -> None:
+        _set(self, "_request", request)
+        for name in self.__slots__[1:]:  # these never change
+            _set(self, name, getattr(request, name))
+
+    num_tokens: int = _read("_request.num_tokens")
+    num_computed_tokens: int = _read("_request.num_computed_tokens")
+    num_uncomputed_tokens: int = _read("_request.num_uncomputed_tokens")
+    is_decoding: bool = _read("_request.is_decoding")
+    is_swapped: bool = _read("_request.is_swapped")
+    num_preemptions: int = _read("_request.num_preemptions")
+    num_blocks: int = _read("_request.num_blocks")
+    __setattr__ = __delattr__ = _refuse
+
+    def __repr__(self) -> str:
+        return f"<request {self.request_id!r}>"
+
+
+class ReadOnlyStep:
+    """One step. Its three methods are the step's own, so a call costs no detour."""
+
+    __slots__ = ("_step", "limit", "now", "running", "schedule", "wait_until", "waiting")
+    now: float
+    running: tuple[RequestView, ...]
+    waiting: tuple[RequestView, ...]
+    schedule: Callable[..., int]
+    limit: Callable[[RequestView, int], None]
+    wait_until: Callable[[float], None]
+
+    def __init__(self, step: StepView) -> None:
+        _set(self, "_step", step)
+        for name in self.__slots__[1:]:
+            _set(self, name, getattr(step, name))
+
+    budget: int = _read("_step.budget")
+    num_granted: int = _read("_step.num_granted")
+    __setattr__ = __delattr__ = _refuse

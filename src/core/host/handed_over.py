@@ -1,0 +1,50 @@
+"""Policies that an embedding program hands over as plain objects, without a package or a name."""
+
+from __future__ import annotations
+
+import pluggy
+
+from ..contract.hookspecs import hookimpl
+from ..contract.registry import Registry, label
+from ..errors import PluginError
+from .hook_checks import SLOT_HOOKS, implemented_hooks
+
+ORDER = "scheduling_policy"
+
+
+class HandedOver:
+    """Stands in for an object that decides: offers it, under the name of its class."""
+
+    def __init__(self, policy: object, slot: str, name: str) -> None:
+        self.slot = slot
+        self._policy = policy
+        self._name = name
+
+    @hookimpl
+    def register(self, registry: Registry) -> None:
+        getattr(registry, self.slot)(self._name, lambda: self._policy)
+
+
+def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
+    """The slot that an object fills by itself; None for one that observes, wraps or registers.
+
+    Raises PluginError for one that would fill several, and for one that computes.
+    """
+    if isinstance(plugin, type):
+        return None  # refused later, with the advice to make an instance
+    hooks = implemented_hooks(manager, plugin)
+    slots = [SLOT_HOOKS[hook] for hook in hooks if _decides(manager, plugin, hook)]
+    if hasattr(plugin, "key") and hasattr(plugin, "uses_priority"):
+        slots.append(ORDER)
+    if "register" in hooks:
+        return None
+    if len(slots) > 1:
+        raise PluginError(
+            f"{plugin!r} is {' and '.join(map(label, slots))} at once: hand over an object for each"
+        )
+    return slots[0] if slots else None
+
+
+def _decides(manager: pluggy.PluginManager, plugin: object, hook: str) -> bool:
+    options = manager.parse_hookimpl_opts(plugin, hook)
+    return hook in SLOT_HOOKS and options is not None and not options["wrapper"]
