@@ -40,7 +40,8 @@ def executor() -> SteeredExecutor:
 def llm(monkeypatch: pytest.MonkeyPatch, executor: SteeredExecutor) -> Iterator[LLM]:
     """An LLM without a model: a character is a token."""
     monkeypatch.setattr(
-        "tokenmill.llm.AsyncEngine", lambda model, *, plugins=(), **options: toy_engine(executor, **options)
+        "tokenmill.llm.AsyncEngine",
+        lambda model, *, plugins=(), **options: toy_engine(executor, **options),
     )
     with LLM(max_num_queued_reqs=8) as llm:
         yield llm
