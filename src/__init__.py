@@ -24,6 +24,7 @@ from .core.errors import (
     TokenmillError,
 )
 from .core.outputs import CompletionOutput, FinishReason, RequestOutput
+from .core.request_options import RequestOptions
 from .core.sampling_params import OutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ __all__ = [
     "OverloadedError",
     "PluginError",
     "RequestFailedError",
+    "RequestOptions",
     "RequestOutput",
     "SamplingParams",
     "TokenmillError",

@@ -21,6 +21,7 @@ from tokenmill.core.engine.request import Request
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Executor, ModelInfo
 from tokenmill.core.plan import CopyDirection
+from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell.admission import make_requests
 from tokenmill.core.shell.async_engine import EngineParts, fit_max_model_len, make_core
@@ -162,8 +163,7 @@ def _make_request(
         prompt_token_ids=case.prompt_token_ids,
         params=sampling.with_changes(max_tokens=len(case.token_ids), ignore_eos=True),
         seed=sampling.seed or 0,
-        priority=0,
-        cache_salt=None,
+        options=RequestOptions(),
         arrival_time=0.0,
         max_model_len=info.max_model_len,
         info=info,

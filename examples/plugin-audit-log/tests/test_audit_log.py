@@ -36,10 +36,18 @@ class TestPackage(PackageConformance):
 def test_every_line_is_json_and_all_are_there_once_the_engine_has_stopped(
     audit_log: AuditLog, tmp_path: Path
 ) -> None:
-    audit_log.on_admitted(
-        Admitted(request_ids=("a", "b"), num_prompt_tokens=(3, 4), max_tokens=(5, 6))
-    )
+    for request_id, num_prompt_tokens in (("a", 3), ("b", 4)):
+        audit_log.on_admitted(
+            Admitted(
+                request_id=request_id,
+                num_prompt_tokens=num_prompt_tokens,
+                max_tokens=5,
+                metadata={"tenant": "t"},
+                cache_salt="secret",
+            )
+        )
     audit_log.on_stopping(Stopping())
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["admitted", "admitted", "stopping"]
     assert lines[1]["request_id"] == "b" and lines[1]["num_prompt_tokens"] == 4
+    assert lines[1]["metadata"] == {"tenant": "t"} and "cache_salt" not in lines[1]

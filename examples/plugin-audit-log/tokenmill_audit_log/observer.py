@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenmill.plugin import (
     Admitted,
     Finished,
+    FinishedRequest,
     PluginContext,
     PluginFailed,
     Preempted,
@@ -40,14 +41,7 @@ class AuditLog:
 
     @hookimpl
     def on_admitted(self, event: Admitted) -> None:
-        sizes = zip(event.request_ids, event.num_prompt_tokens, event.max_tokens, strict=True)
-        for request_id, num_prompt_tokens, max_tokens in sizes:
-            self._write(
-                "admitted",
-                request_id=request_id,
-                num_prompt_tokens=num_prompt_tokens,
-                max_tokens=max_tokens,
-            )
+        self._write("admitted", **_without_salt(event))
 
     @hookimpl
     def on_preempted(self, event: Preempted) -> None:
@@ -56,7 +50,7 @@ class AuditLog:
     @hookimpl
     def on_finished(self, event: Finished) -> None:
         for request in event.requests:
-            self._write("finished", **asdict(request))
+            self._write("finished", **_without_salt(request))
 
     @hookimpl
     def on_plugin_failed(self, event: PluginFailed) -> None:
@@ -72,3 +66,8 @@ class AuditLog:
             return  # another plugin failed while the engine was closing
         line = {"time": datetime.now(UTC).isoformat(), "event": what, **fields}
         self._file.write(json.dumps(line) + "\n")
+
+
+def _without_salt(event: Admitted | FinishedRequest) -> dict[str, object]:
+    """All fields but the cache salt, which may be a secret."""
+    return {name: value for name, value in asdict(event).items() if name != "cache_salt"}

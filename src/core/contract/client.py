@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..config import EngineConfig
 from ..interfaces import ModelInfo, Tokenizer
 from ..outputs import RequestOutput
+from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from .plugin_info import HookStats, PluginInfo
 
@@ -32,6 +33,7 @@ class RequestStream(Protocol):
     """The outputs of one accepted request; to close it early is to abort the request."""
 
     request_id: str
+    """The id that was asked for; with a suffix if a live request had it."""
     prompt_token_ids: tuple[int, ...]
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
@@ -66,13 +68,12 @@ class EngineClient(Protocol):
         self,
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions | None = None,
+        **fields: Any,
     ) -> RequestStream:
         """Validate, tokenize and queue a request; returns once it is accepted.
 
+        `fields` are those of RequestOptions, on top of `options`: `submit(prompt, priority=1)`.
         Raises InvalidRequestError, OverloadedError or EngineStoppedError; nothing is held then.
         """
         ...
@@ -81,10 +82,8 @@ class EngineClient(Protocol):
         self,
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions | None = None,
+        **fields: Any,
     ) -> AsyncIterator[RequestOutput]:
         """`submit`, then the stream. Breaking off the iteration aborts the request.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..interfaces import ModelInfo
 from ..outputs import FinishReason
+from ..request_options import NO_METADATA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +21,22 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """Requests entered the waiting queue."""
+    """A request entered the waiting queue, with all of its `n` choices."""
 
-    request_ids: tuple[str, ...]
-    num_prompt_tokens: tuple[int, ...]
-    max_tokens: tuple[int, ...]
+    request_id: str
+    num_prompt_tokens: int
+    max_tokens: int
+    """Of each choice."""
+    n: int = 1
+    priority: int = 0
+    client_request_id: str | None = None
+    user: str | None = None
+    api_key_id: str | None = None
+    metadata: Mapping[str, str] = NO_METADATA
+    cache_salt: str | None = None
+    """It may be a secret: do not log it."""
+    deadline: float | None = None
+    """Seconds of the engine's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +94,8 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
-    """The whole life of a request; times in seconds, None for a stage that it never reached."""
+    """The whole life of one choice of a request; times in seconds, None for a stage that it never
+    reached."""
 
     request_id: str
     finish_reason: FinishReason
@@ -99,6 +113,15 @@ class FinishedRequest:
     """Tokens that were guessed for it and verified."""
     num_accepted_tokens: int = 0
     """Those of them that were right."""
+    priority: int = 0
+    client_request_id: str | None = None
+    user: str | None = None
+    api_key_id: str | None = None
+    metadata: Mapping[str, str] = NO_METADATA
+    cache_salt: str | None = None
+    """It may be a secret: do not log it."""
+    deadline: float | None = None
+    """Seconds of the engine's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,8 +13,40 @@ class RequestView(Protocol):
     @property
     def request_id(self) -> str: ...
     @property
+    def client_request_id(self) -> str | None:
+        """What the client itself calls the request: its X-Request-Id header."""
+        ...
+
+    @property
     def priority(self) -> int:
         """Lower goes first."""
+        ...
+
+    @property
+    def user(self) -> str | None:
+        """The end user, as the client names it in the body's `user`. Nobody has checked it."""
+        ...
+
+    @property
+    def api_key_id(self) -> str | None:
+        """Stands for the API key that the server let in: a keyed hash, never the key itself."""
+        ...
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """From the body's `metadata`, from headers that the operator allows, or from the embedding
+        program; at most 16 pairs."""
+        ...
+
+    @property
+    def cache_salt(self) -> str | None:
+        """Only requests with the same salt share KV blocks. It may be a secret: do not log it."""
+        ...
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds of the engine's clock at which the request is ended with what it has; None: it
+        may take as long as it likes."""
         ...
 
     @property

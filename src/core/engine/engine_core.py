@@ -22,7 +22,7 @@ from .blocks import BlockPool
 from .draft_planning import DraftPlanner
 from .queues import RequestQueues
 from .request import Request, RequestStatus
-from .statistics import StepTally, describe_finished
+from .statistics import StepTally, describe_admitted, describe_finished
 from .step import PendingGrant, PendingPreemption, PreemptHook, Step, StepLimits
 
 STARVATION_STEPS = 1000
@@ -170,7 +170,8 @@ class EngineCore:
         for request in requests:
             request.last_served_step = self._step_id
             self._queues.add(request)
-        self._emit_admitted(requests)
+        if self._plugins.observes(Admitted):
+            self._plugins.emit(describe_admitted(requests))
 
     def abort(self, request_id: str, now: float) -> None:
         """End a request early, wherever it stands; unknown ids are ignored."""
@@ -223,16 +224,6 @@ class EngineCore:
                 f"{needed} KV blocks and the cache has {self.pool.num_blocks}; shorten the prompt, lower "
                 "max_tokens or give the server more KV cache memory",
                 param="max_tokens",
-            )
-
-    def _emit_admitted(self, requests: Sequence[Request]) -> None:
-        if self._plugins.observes(Admitted):
-            self._plugins.emit(
-                Admitted(
-                    request_ids=tuple(r.request_id for r in requests),
-                    num_prompt_tokens=tuple(r.num_prompt_tokens for r in requests),
-                    max_tokens=tuple(r.max_tokens for r in requests),
-                )
             )
 
     # Planning

@@ -3,11 +3,12 @@ num_inflight_tokens); prefill, chunks, decode and resuming are all "compute the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from ..outputs import FinishReason
+from ..request_options import NO_METADATA
 from ..sampling_params import SamplingParams
 from .blocks import hash_block
 from .read_only import ReadOnlyRequest
@@ -50,8 +51,13 @@ class Request:
     seed: int
     eos_token_ids: tuple[int, ...] = ()
     priority: int = 0
+    user: str | None = None
+    api_key_id: str | None = None
+    client_request_id: str | None = None
+    metadata: Mapping[str, str] = NO_METADATA
     deadline: float | None = None
     """Time of the engine's clock at which it is ended, with what it has."""
+    cache_salt: str | None = None
     cache_root: bytes = b""
     """Start of its hash chain; only requests with the same root share blocks."""
     publishes: bool = True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..contract.events import FinishedRequest
+from ..contract.events import Admitted, FinishedRequest
 from .request import Request
 
 
@@ -51,6 +52,24 @@ class StepTally:
         request.last_token_time = now
 
 
+def describe_admitted(choices: Sequence[Request]) -> Admitted:
+    """What the choices of a request that was queued have in common."""
+    request = choices[0]
+    return Admitted(
+        request_id=request.request_id,
+        num_prompt_tokens=request.num_prompt_tokens,
+        max_tokens=request.max_tokens,
+        n=len(choices),
+        priority=request.priority,
+        client_request_id=request.client_request_id,
+        user=request.user,
+        api_key_id=request.api_key_id,
+        metadata=request.metadata,
+        cache_salt=request.cache_salt,
+        deadline=request.deadline,
+    )
+
+
 def describe_finished(request: Request, now: float) -> FinishedRequest:
     """The life of a request that just ended."""
     assert request.finish_reason is not None
@@ -69,6 +88,13 @@ def describe_finished(request: Request, now: float) -> FinishedRequest:
         decode_time=_between(request.first_token_time, request.last_token_time),
         num_draft_tokens=request.num_draft_tokens,
         num_accepted_tokens=request.num_accepted_tokens,
+        priority=request.priority,
+        client_request_id=request.client_request_id,
+        user=request.user,
+        api_key_id=request.api_key_id,
+        metadata=request.metadata,
+        cache_salt=request.cache_salt,
+        deadline=request.deadline,
     )
 
 

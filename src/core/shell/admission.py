@@ -10,6 +10,7 @@ from ..engine.blocks import hash_root
 from ..engine.request import PromptGroup, Request
 from ..errors import InvalidRequestError
 from ..interfaces import ModelInfo, Tokenizer
+from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 
 
@@ -86,9 +87,8 @@ def make_requests(
     request_id: str,
     prompt_token_ids: tuple[int, ...],
     params: SamplingParams,
+    options: RequestOptions,
     seed: int,
-    priority: int,
-    cache_salt: str | None,
     arrival_time: float,
     max_model_len: int,
     info: ModelInfo,
@@ -108,11 +108,16 @@ def make_requests(
             arrival_time=arrival_time,
             seed=seed if index == 0 else random.Random(f"{seed}/{index}").getrandbits(63),
             eos_token_ids=info.eos_token_ids,
-            priority=priority,
+            priority=options.priority,
+            user=options.user,
+            api_key_id=options.api_key_id,
+            client_request_id=options.client_request_id,
+            metadata=options.metadata,
             deadline=None
             if config.request_timeout is None
             else arrival_time + config.request_timeout,
-            cache_root=hash_root(info.name, cache_salt or "", scope),
+            cache_salt=options.cache_salt,
+            cache_root=hash_root(info.name, options.cache_salt or "", scope),
             publishes=config.enable_prefix_caching or group is not None,
             group=group,
         )

@@ -24,6 +24,7 @@ from ..host.plugin_host import PluginHost
 from ..host.watchdog import Watchdog
 from ..interfaces import Executor, ModelInfo, Progress, Tokenizer
 from ..outputs import RequestOutput
+from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from .admission import (
     check_prompt_ids,
@@ -170,34 +171,33 @@ class AsyncEngine:
         self,
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions | None = None,
+        **fields: Any,
     ) -> OutputStream:
         """Validate, tokenize and queue a request; returns once it is accepted.
 
+        `fields` are those of RequestOptions, on top of `options`: `submit(prompt, priority=1)`.
         Raises InvalidRequestError, OverloadedError or EngineStoppedError; nothing is held then.
         """
         self._check_accepting()
+        options = (options or RequestOptions()).with_changes(**fields)
         params = sampling_params or self.default_sampling_params()
         check_sampling_params(params, self.info, self._config.max_logprobs)
         arrival_time = time.monotonic()
         prompt_token_ids = await self._tokenize(prompt)
         loop = self._check_accepting()  # it may have closed meanwhile
         requests = make_requests(
-            request_id=request_id or f"request-{uuid.uuid4().hex}",
+            request_id=options.request_id or f"request-{uuid.uuid4().hex}",
             prompt_token_ids=prompt_token_ids,
             params=params,
+            options=options,
             seed=self._random.getrandbits(63) if params.seed is None else params.seed & (2**63 - 1),
-            priority=priority,
-            cache_salt=cache_salt,
             arrival_time=arrival_time,
             max_model_len=self._max_model_len,
             info=self.info,
             config=self._config,
         )
-        stream = self._make_stream(requests, prompt, request_id)
+        stream = self._make_stream(requests, prompt, options.request_id)
         loop.add(requests, stream)
         return stream
 
@@ -205,18 +205,14 @@ class AsyncEngine:
         self,
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions | None = None,
+        **fields: Any,
     ) -> AsyncIterator[RequestOutput]:
         """`submit`, then the stream. Breaking off the iteration aborts the request.
 
         Raises what `submit` raises, and RequestFailedError if the request could not be finished.
         """
-        stream = await self.submit(
-            prompt, sampling_params, request_id=request_id, priority=priority, cache_salt=cache_salt
-        )
+        stream = await self.submit(prompt, sampling_params, options, **fields)
         async with aclosing(stream):
             async for output in stream:
                 yield output

@@ -19,6 +19,7 @@ from ...core.errors import (
 )
 from ...core.host.plugin_host import PluginHost
 from ...core.outputs import FinishReason
+from ...core.request_options import RequestOptions
 from ...core.sampling_params import SamplingParams
 from ...core.shell.admission import make_requests
 from ...core.shell.async_engine import EngineParts, fit_max_model_len, make_core
@@ -173,13 +174,13 @@ class VirtualRun:
 
     def _make_request(self, planned: PlannedRequest, request_id: str) -> list[Request]:
         """A priority that the order does not know is left out: the policies are to be compared."""
+        priority = planned.priority if self._plugins.order.uses_priority else 0
         return make_requests(
             request_id=request_id,
             prompt_token_ids=planned.prompt_token_ids,
             params=SamplingParams(max_tokens=planned.max_tokens, temperature=0.0, ignore_eos=True),
+            options=RequestOptions(priority=priority, cache_salt=planned.cache_salt),
             seed=0,
-            priority=planned.priority if self._plugins.order.uses_priority else 0,
-            cache_salt=planned.cache_salt,
             arrival_time=planned.at,
             max_model_len=self._max_model_len,
             info=self._executor.info,

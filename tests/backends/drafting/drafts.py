@@ -21,6 +21,7 @@ from tokenmill.core.engine.request import Request
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.host.proposal_hook import ProposalHook
 from tokenmill.core.plan import CopyDirection, StepPlan, StepResult
+from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell.admission import make_requests
 from tokenmill.core.shell.async_engine import EngineParts, fit_max_model_len, make_core
@@ -125,8 +126,7 @@ def serve(
             prompt_token_ids=tuple(prompt),
             params=own,
             seed=number,
-            priority=0,
-            cache_salt=None,
+            options=RequestOptions(),
             arrival_time=0.0,
             max_model_len=executor.info.max_model_len,
             info=executor.info,

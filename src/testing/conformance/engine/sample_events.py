@@ -17,6 +17,7 @@ from ....core.contract.events import (
 )
 from ....core.interfaces import ModelInfo
 from ....core.outputs import FinishReason
+from ....core.request_options import Metadata
 
 _INFO = ModelInfo(
     name="simulated",
@@ -38,9 +39,20 @@ _INFO = ModelInfo(
 _STARTED = (Started(info=_INFO, model_name="chat-model", max_model_len=2048),)
 
 _ADMITTED = (
-    Admitted(request_ids=("a",), num_prompt_tokens=(1,), max_tokens=(1,)),
-    Admitted(request_ids=("b/0", "b/1"), num_prompt_tokens=(900, 900), max_tokens=(256, 256)),
-    Admitted(request_ids=('"quoted" \\ name\n☃',), num_prompt_tokens=(5,), max_tokens=(16,)),
+    Admitted(request_id="a", num_prompt_tokens=1, max_tokens=1),
+    Admitted(
+        request_id="b",
+        num_prompt_tokens=900,
+        max_tokens=256,
+        n=2,
+        client_request_id="b",
+        user="u",
+        api_key_id="0123456789abcdef",
+        metadata=Metadata({"tenant": "t"}),
+        cache_salt="s",
+        deadline=600.0,
+    ),
+    Admitted(request_id='"quoted" \\ name\n☃', num_prompt_tokens=5, max_tokens=16),
 )
 
 _PLANNED = (
@@ -123,6 +135,13 @@ _LONG_LIFE = FinishedRequest(
     decode_time=6.0,
     num_draft_tokens=80,
     num_accepted_tokens=30,
+    priority=-1,
+    client_request_id="a",
+    user="u",
+    api_key_id="0123456789abcdef",
+    metadata=Metadata({"tenant": "t"}),
+    cache_salt="s",
+    deadline=600.0,
 )
 
 
