@@ -51,7 +51,9 @@ def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> 
             )
         )
     if settings.api_keys:
-        middleware.append(Middleware(RequireKey, keys=settings.api_keys))
+        middleware.append(
+            Middleware(RequireKey, keys=settings.api_keys, secret=settings.api_key_secret)
+        )
     app = Starlette(
         routes=list(ROUTES),
         middleware=middleware,

@@ -4,6 +4,8 @@ A plan is incremental: a request's tokens and parameters are sent once, when it 
 whole, when it resumes after a preemption); later steps say only how many more of its tokens to
 compute. The executor appends what it samples to its own copy of the tokens, so the next plan may
 grant a token that is not known to the core yet.
+
+Each `request_id` here is the engine's own id of one choice (`Request.engine_id`).
 """
 
 from __future__ import annotations

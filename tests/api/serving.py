@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 import httpx
@@ -42,14 +42,17 @@ class SteeredExecutor(SimulatedExecutor):
         return super().run(plan)
 
 
-def toy_engine(executor: SimulatedExecutor | None = None, **options: Any) -> AsyncEngine:
-    """An engine without a model: a character is a token, and 256 blocks of 4 tokens."""
+def toy_engine(
+    executor: SimulatedExecutor | None = None, extra: Iterable[object] = (), **options: Any
+) -> AsyncEngine:
+    """An engine without a model: a character is a token, and 256 blocks of 4 tokens. `extra` are
+    plugins."""
 
     def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineParts:
         return EngineParts(
             executor=executor or SteeredExecutor(),
             tokenizer=ToyTokenizer(),
-            plugins=PluginHost.load(config),
+            plugins=PluginHost.load(config, extra=extra),
         )
 
     return AsyncEngine(EngineConfig(disable_log_stats=True, **options), build)

@@ -32,6 +32,7 @@ def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
 def preempted(count: int) -> Preempted:
     return Preempted(
         request_id=f"r{count}",
+        choice_index=2,
         mode="recompute",
         fell_back=False,
         num_computed_tokens=9,
@@ -126,7 +127,8 @@ def test_a_preemption_is_warned_about_with_what_to_change(
     log.on_preempted(preempted(1))
     [line] = lines(caplog, "request_preempted")
     assert line["levelname"] == "WARNING"
-    assert (line["request_id"], line["mode"]) == ("r1", "recompute")
+    assert (line["request_id"], line["prompt_index"], line["choice_index"]) == ("r1", 0, 2)
+    assert line["mode"] == "recompute"
     assert "the KV cache is too small" in line["reason"]
     assert line["advice"] == "raise --kv-cache-memory for more KV cache, or lower --max-num-seqs"
     assert (line["kv_cache_memory"], line["max_num_seqs"]) == (10240, 4)

@@ -8,6 +8,7 @@ import ipaddress
 import json
 import math
 import os
+import re
 import sys
 from typing import Any
 
@@ -16,6 +17,9 @@ from .engine_flags import add_engine_flags, engine_config, parse_size
 from .progress import ProgressDisplay
 
 KEY_VARIABLE = "TOKENMILL_API_KEY"
+SECRET_VARIABLE = "TOKENMILL_API_KEY_SECRET"
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -41,7 +45,16 @@ def add_parser(subparsers: Any) -> None:
         "--api-key",
         action="append",
         metavar="KEY",
-        help=f"key that clients must send; may be repeated (default: ${KEY_VARIABLE}, or no key)",
+        help=f"key that clients must send; may be repeated (default: ${KEY_VARIABLE}, or no key). "
+        f"Plugins see an id instead, the same after a restart if ${SECRET_VARIABLE} is set",
+    )
+    group.add_argument(
+        "--metadata-header",
+        action="append",
+        type=_header_name,
+        metavar="NAME",
+        help="header that plugins see in a request's metadata, under its name in lower case; may "
+        "be repeated. Let your proxy set it, and remove what clients send",
     )
     group.add_argument(
         "--allowed-origins",
@@ -101,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
         access_log=args.access_log,
         settings=ServerSettings(
             api_keys=_keys(args),
+            api_key_secret=os.environ.get(SECRET_VARIABLE, "").encode() or None,
+            metadata_headers=tuple(args.metadata_header or ()),
             max_body_bytes=args.max_body_bytes,
             allowed_origins=tuple(args.allowed_origins or ()),
             sse_keep_alive_interval=args.sse_keep_alive_interval,
@@ -133,6 +148,16 @@ def _keys(args: argparse.Namespace) -> tuple[str, ...]:
             f"the API key is empty; give --api-key or {KEY_VARIABLE} a value, or neither"
         )
     return tuple(key.strip() for key in given)
+
+
+def _header_name(text: str) -> str:
+    if not _HEADER_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a header's name of at most 64 characters"
+        )
+    if text.lower() in _SECRET_HEADERS:
+        raise argparse.ArgumentTypeError(f"{text} is a secret, which plugins must not see")
+    return text
 
 
 def _is_loopback(host: str) -> bool:

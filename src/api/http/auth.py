@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import APIError, error_response
 
+KEY_ID_DIGITS = 16
+"""Hexadecimal digits of a key's id: enough that no two keys of a server share one."""
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping"})
 
 
@@ -17,15 +20,21 @@ class RequireKey:
     """ASGI middleware that lets a request through if its bearer token is one of the keys.
 
     It decides on the path that the router will match, never on a URL made from the Host header
-    (CVE-2026-48746), and compares digests in constant time, always with all keys.
+    (CVE-2026-48746), and compares digests in constant time, always with all keys. It notes the id of
+    the key for `api_key_id`: HMAC-SHA256 of the key with `secret`, so that who reads a log cannot
+    try keys against it. Without a secret one is drawn, and ids change with every start.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], secret: bytes | None = None) -> None:
         self._app = app
-        self._digests = [_digest(key.encode()) for key in keys]
+        secret = secret or secrets.token_bytes(32)
+        self._ids = {_digest(key.encode()): _key_id(key, secret) for key in keys}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS or self._is_known(scope):
+        key_id = self._find(scope) if scope["type"] == "http" else None
+        if key_id is not None:
+            scope.setdefault("state", {})["api_key_id"] = key_id
+        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS or key_id is not None:
             await self._app(scope, receive, send)
             return
         error = APIError(
@@ -35,12 +44,24 @@ class RequireKey:
         )
         await error_response(error)(scope, receive, send)
 
-    def _is_known(self, scope: Scope) -> bool:
+    def _find(self, scope: Scope) -> str | None:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
         digest = _digest(key.strip())
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
+        found = [
+            key_id for known, key_id in self._ids.items() if hmac.compare_digest(digest, known)
+        ]
+        return found[0] if found and scheme.lower() == b"bearer" else None
+
+
+def api_key_id(scope: Scope) -> str | None:
+    """The id of the key that let a request in; None where no key is needed."""
+    found: str | None = scope.get("state", {}).get("api_key_id")
+    return found
+
+
+def _key_id(key: str, secret: bytes) -> str:
+    return hmac.digest(secret, key.encode(), "sha256").hex()[:KEY_ID_DIGITS]
 
 
 def _digest(key: bytes) -> bytes:

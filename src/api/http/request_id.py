@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ...core.request_options import MAX_CLIENT_ID
+
 HEADER = "x-request-id"
-LONGEST_ID = 256
 
 
 class EchoRequestId:
@@ -23,7 +24,7 @@ class EchoRequestId:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (name, given[:LONGEST_ID])]
+                message["headers"] = [*message["headers"], (name, given[:MAX_CLIENT_ID])]
             await send(message)
 
         await self._app(scope, receive, send_with_id)

@@ -11,16 +11,31 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from ...core.request_options import (
+    MAX_CACHE_SALT,
+    MAX_CLIENT_ID,
+    MAX_METADATA_KEY,
+    MAX_METADATA_PAIRS,
+    MAX_METADATA_VALUE,
+    MAX_USER,
+)
 from ...core.sampling_params import MAX_N, MAX_STOP_STRINGS
 
 Text = Annotated[str, Meta(max_length=4096)]
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_CLIENT_ID)]
 ModelName = Annotated[str, Meta(max_length=256)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=1, le=2**31)]
 StopStrings = str | Annotated[list[str], Meta(max_length=MAX_STOP_STRINGS)]
 PromptItem = str | int | list[int]
+Metadata = Annotated[
+    dict[
+        Annotated[str, Meta(min_length=1, max_length=MAX_METADATA_KEY)],
+        Annotated[str, Meta(max_length=MAX_METADATA_VALUE)],
+    ],
+    Meta(max_length=MAX_METADATA_PAIRS),
+]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -50,7 +65,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     max_tokens: Count | None = None
-    user: str | None = None
+    user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
     # vLLM's additions
     top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
     min_p: Probability | None = None
@@ -62,13 +77,13 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     skip_special_tokens: bool | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
     request_id: Name | None = None
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    metadata: Metadata | None = None
     return_token_ids: bool | None = None
     # accepted for the sake of clients that always send them; only the value that changes nothing
     best_of: int | None = None
     response_format: ResponseFormat | None = None
     service_tier: str | None = None
-    metadata: dict[str, Any] | None = None
     store: bool | None = None
 
 

@@ -17,6 +17,7 @@ from ..http.errors import APIError
 from .bodies import ChatBody, ChatMessageBody
 from .context import AnswerHead, check_fan_out, context_of, make_head, make_usage
 from .logprobs import chat_logprobs
+from .request_options import request_options
 from .request_reading import read_body, refuse_unsupported
 from .responses import (
     ChatChoice,
@@ -43,17 +44,16 @@ async def create_chat_completion(request: Request) -> Response:
     context.check_model(body.model)
     check_fan_out(1, body.n or 1)
     engine = context.engine
-    head = make_head(request, body, "chatcmpl", engine.model_name)
+    options = request_options(request, body, "chatcmpl", context.settings.metadata_headers)
     params = chat_params(body, engine)
     requests = await submit_all(
         engine,
         [await _encode(body, engine)],
         params,
-        request_id=head.engine_id,
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt,
+        options,
         is_streamed=bool(body.stream),
     )
+    head = make_head(requests.request_id, engine.model_name)
     answer = _Answer(body, head, engine, requests)
     if body.stream:
         return EventStream(

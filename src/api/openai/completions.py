@@ -17,6 +17,7 @@ from ..http.errors import APIError
 from .bodies import CompletionBody
 from .context import AnswerHead, check_fan_out, context_of, make_head, make_usage
 from .logprobs import completion_logprobs
+from .request_options import request_options
 from .request_reading import read_body, refuse_unsupported
 from .responses import CompletionChoice, CompletionResponse, Usage
 from .sampling import completion_params
@@ -35,18 +36,17 @@ async def create_completion(request: Request) -> Response:
     prompts = _prompts(body)
     check_fan_out(len(prompts), body.n or 1)
     engine = context.engine
-    head = make_head(request, body, "cmpl", engine.model_name)
+    options = request_options(request, body, "cmpl", context.settings.metadata_headers)
     requests = await submit_all(
         engine,
         await _without_special_tokens(prompts, engine)
         if body.add_special_tokens is False
         else prompts,
         completion_params(body, engine),
-        request_id=head.engine_id,
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt,
+        options,
         is_streamed=bool(body.stream),
     )
+    head = make_head(requests.request_id, engine.model_name)
     answer = _Answer(body, head, engine, prompts, requests)
     if body.stream:
         return EventStream(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,8 +13,6 @@ from ...core.contract.client import EngineClient
 from ...core.outputs import RequestOutput
 from ...core.sampling_params import MAX_N
 from ..http.errors import APIError
-from ..http.request_id import HEADER, LONGEST_ID
-from .bodies import SamplingFields
 from .responses import CompletionTokensDetails, PromptTokensDetails, Usage
 
 
@@ -24,6 +21,10 @@ class ServerSettings:
     """How the HTTP side behaves."""
 
     api_keys: Sequence[str] = ()
+    api_key_secret: bytes | None = None
+    """Makes the ids of API keys the same after a restart; None: drawn at every start."""
+    metadata_headers: Sequence[str] = ()
+    """Headers that go into a request's metadata."""
     max_body_bytes: int = 4 << 20
     allowed_origins: Sequence[str] = ()
     sse_keep_alive_interval: float = 0.0
@@ -57,8 +58,6 @@ class AnswerHead:
     """What all chunks of one answer repeat."""
 
     id: str
-    engine_id: str
-    """The request's id inside the engine: always a new one, since clients send theirs twice."""
     created: int
     model: str
 
@@ -69,16 +68,9 @@ def context_of(request: Request) -> AppContext:
     return context
 
 
-def make_head(request: Request, body: SamplingFields, prefix: str, model: str) -> AnswerHead:
-    """Id of the answer: from the body, the X-Request-Id header, or a new one."""
-    given = body.request_id or request.headers.get(HEADER, "")[:LONGEST_ID]
-    unique = uuid.uuid4().hex
-    return AnswerHead(
-        id=f"{prefix}-{given or unique}",
-        engine_id=f"{prefix}-{unique}",
-        created=int(time.time()),
-        model=model,
-    )
+def make_head(request_id: str, model: str) -> AnswerHead:
+    """The head of the answer to an accepted request, from now."""
+    return AnswerHead(id=request_id, created=int(time.time()), model=model)
 
 
 def check_fan_out(num_prompts: int, n: int) -> None:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from ...core.contract.client import EngineClient, RequestStream
 from ...core.outputs import RequestOutput
+from ...core.request_options import RequestOptions
 from ...core.sampling_params import OutputKind, SamplingParams
 from ..http.errors import APIError
 
@@ -20,6 +21,11 @@ class RequestSet:
 
     def __init__(self, streams: Sequence[RequestStream]) -> None:
         self.streams = tuple(streams)
+
+    @property
+    def request_id(self) -> str:
+        """The id that answer, logs and plugins show; further prompts have that of the first."""
+        return self.streams[0].request_id
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -61,10 +67,8 @@ async def submit_all(
     engine: EngineClient,
     prompts: Sequence[str | Sequence[int]],
     params: SamplingParams,
+    options: RequestOptions,
     *,
-    request_id: str,
-    priority: int,
-    cache_salt: str | None,
     is_streamed: bool,
 ) -> RequestSet:
     """Queue all prompts, or none: raises what EngineClient.submit raises."""
@@ -73,15 +77,9 @@ async def submit_all(
     streams: list[RequestStream] = []
     try:
         for index, prompt in enumerate(prompts):
-            streams.append(
-                await engine.submit(
-                    prompt,
-                    params,
-                    request_id=request_id if len(prompts) == 1 else f"{request_id}-{index}",
-                    priority=priority,
-                    cache_salt=cache_salt,
-                )
-            )
+            shared = streams[0].request_id if streams else options.request_id
+            own = options.with_changes(request_id=shared, prompt_index=index)
+            streams.append(await engine.submit(prompt, params, own))
     except BaseException:
         await RequestSet(streams).aclose()
         raise

@@ -92,7 +92,8 @@ class EngineClient(Protocol):
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End a request early, with finish_reason "abort". Unknown ids are ignored."""
+        """End a request early, by its stream's id, with finish_reason "abort". Unknown ids are
+        ignored."""
         ...
 
     def load(self) -> Load: ...

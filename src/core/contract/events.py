@@ -24,9 +24,12 @@ class Admitted:
     """A request entered the waiting queue, with all of its `n` choices."""
 
     request_id: str
+    """The id that answer and logs show."""
     num_prompt_tokens: int
     max_tokens: int
     """Of each choice."""
+    prompt_index: int = 0
+    """Place of the prompt in a call with several, which share their `request_id`."""
     n: int = 1
     priority: int = 0
     client_request_id: str | None = None
@@ -60,6 +63,8 @@ class Preempted:
     num_computed_tokens: int
     num_blocks: int
     total_cumulative_preemption_cnt: int
+    prompt_index: int = 0
+    choice_index: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,11 @@ class FinishedRequest:
     """Tokens that were guessed for it and verified."""
     num_accepted_tokens: int = 0
     """Those of them that were right."""
+    prompt_index: int = 0
+    choice_index: int = 0
+    """Which of the `n` choices of its prompt this is, from 0; they share their `request_id`."""
+    engine_id: str = ""
+    """The engine's own id of this choice, as RequestView has it."""
     priority: int = 0
     client_request_id: str | None = None
     user: str | None = None

@@ -11,7 +11,26 @@ class RequestView(Protocol):
     """A request, as policies may see it. All of it is read-only."""
 
     @property
-    def request_id(self) -> str: ...
+    def request_id(self) -> str:
+        """The id that answer and logs show. All prompts and choices of a call share it."""
+        ...
+
+    @property
+    def prompt_index(self) -> int:
+        """Place of the prompt in a call with several, from 0."""
+        ...
+
+    @property
+    def choice_index(self) -> int:
+        """Which of the `n` choices of its prompt this is, from 0."""
+        ...
+
+    @property
+    def engine_id(self) -> str:
+        """The engine's own id of this choice, unique among live requests: the key for what a
+        policy remembers of it. ProposalRequest has the same one."""
+        ...
+
     @property
     def client_request_id(self) -> str | None:
         """What the client itself calls the request: its X-Request-Id header."""

@@ -39,7 +39,8 @@ class _Change:
 
 def hash_root(*identity: str) -> bytes:
     """Where a hash chain begins: requests share blocks only if their roots are equal."""
-    return hashlib.sha256("\0".join(identity).encode()).digest()
+    # repr marks where each part ends, whatever characters a client puts into a salt.
+    return hashlib.sha256(repr(identity).encode()).digest()
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:

@@ -34,6 +34,7 @@ class RequestUpdate:
     """What a commit changed for one request."""
 
     request_id: str
+    """The `engine_id` of the request."""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
@@ -173,8 +174,12 @@ class EngineCore:
         if self._plugins.observes(Admitted):
             self._plugins.emit(describe_admitted(requests))
 
+    def has(self, request_id: str) -> bool:
+        """Whether a request with this `engine_id` is live, or ended and not forgotten yet."""
+        return request_id in self._queues
+
     def abort(self, request_id: str, now: float) -> None:
-        """End a request early, wherever it stands; unknown ids are ignored."""
+        """End a request early, wherever it stands, by its `engine_id`; unknown ids are ignored."""
         self.finish(request_id, FinishReason.ABORT, now)
 
     def finish(
@@ -206,9 +211,9 @@ class EngineCore:
         return updates
 
     def _check_fits(self, request: Request) -> None:
-        if request.request_id in self._queues:
+        if request.engine_id in self._queues:
             raise InvalidRequestError(
-                f"request id {request.request_id!r} is in use", param="request_id"
+                f"request id {request.engine_id!r} is in use", param="request_id"
             )
         if request.priority and not self._plugins.order.uses_priority:
             raise InvalidRequestError(
@@ -245,7 +250,7 @@ class EngineCore:
 
     def _expire(self, now: float) -> None:
         for request in self._queues.take_expired(now):
-            self.finish(request.request_id, FinishReason.ABORT, now, stop_reason="request_timeout")
+            self.finish(request.engine_id, FinishReason.ABORT, now, stop_reason="request_timeout")
 
     def _decide(self, now: float) -> Step | None:
         """A step that grants something, by the policy or, where it fails, by the built-in order."""
@@ -356,6 +361,8 @@ class EngineCore:
         self._plugins.emit(
             Preempted(
                 request_id=request.request_id,
+                prompt_index=request.prompt_index,
+                choice_index=request.choice_index,
                 mode=preemption.mode,
                 fell_back=preemption.fell_back,
                 num_computed_tokens=request.num_computed_tokens,
@@ -364,7 +371,7 @@ class EngineCore:
             )
         )
         self._queues.requeue(request)
-        self._forget.append(request.request_id)
+        self._forget.append(request.engine_id)
         request.block_ids.clear()
         request.num_proposed_tokens = 0
         request.num_preemptions += 1
@@ -385,7 +392,7 @@ class EngineCore:
             request.first_scheduled_time = now
             request.num_cached_tokens = pending.num_hit_tokens
         return RequestStart(
-            request_id=request.request_id,
+            request_id=request.engine_id,
             token_ids=tuple(request.token_ids),
             num_prompt_tokens=request.num_prompt_tokens,
             sampling_params=request.sampling_params,
@@ -404,7 +411,7 @@ class EngineCore:
         request.num_open_plans += 1
         request.last_served_step = self._step_id
         return Grant(
-            request_id=request.request_id,
+            request_id=request.engine_id,
             start=start,
             num_tokens=num_tokens,
             new_block_ids=tuple(pending.new_block_ids),
@@ -429,8 +436,8 @@ class EngineCore:
             self._settle(request, grant)
             if request.status is RequestStatus.FINISHED:
                 continue  # its row is dropped
-            if request.request_id in failures:
-                updates.append(self._fail(request, failures[request.request_id], now))
+            if request.engine_id in failures:
+                updates.append(self._fail(request, failures[request.engine_id], now))
                 continue
             update = self._take_in(request, grant, result, i, now, tally)
             if update is not None:
@@ -471,7 +478,7 @@ class EngineCore:
             return None
         logprobs = () if result.logprobs is None else result.logprobs[row][: len(run.token_ids)]
         return RequestUpdate(
-            request_id=request.request_id,
+            request_id=request.engine_id,
             token_ids=run.token_ids,
             logprobs=logprobs,
             finish_reason=run.finish_reason,
@@ -518,7 +525,7 @@ class EngineCore:
     def _fail(self, request: Request, message: str, now: float) -> RequestUpdate:
         self._end(request, FinishReason.ERROR, now)
         return RequestUpdate(
-            request_id=request.request_id, finish_reason=FinishReason.ERROR, error=message
+            request_id=request.engine_id, finish_reason=FinishReason.ERROR, error=message
         )
 
     # Endings
@@ -528,7 +535,7 @@ class EngineCore:
         request.finish_reason = reason
         request.num_proposed_tokens = 0
         if request.first_scheduled_time is not None:
-            self._forget.append(request.request_id)
+            self._forget.append(request.engine_id)
             if self._drafts is not None:
                 self._drafts.end(request)
         if self._plugins.observes(Finished):

@@ -10,7 +10,7 @@ from .request import Request, RequestStatus
 
 
 class RequestQueues:
-    """The engine's requests by id, by arrival and by rank, and their deadlines.
+    """The engine's requests by `engine_id`, by arrival and by rank, and their deadlines.
 
     A finished request stays known until it is forgotten: an open plan may still touch its blocks.
     """
@@ -39,8 +39,8 @@ class RequestQueues:
         """A new request waits; it gets its place in the order of arrival."""
         self._last_sequence += 1
         request.sequence = self._last_sequence
-        self._requests[request.request_id] = request
-        self.waiting[request.request_id] = request
+        self._requests[request.engine_id] = request
+        self.waiting[request.engine_id] = request
         if request.group is not None:
             request.group.members.append(request)
         if request.deadline is not None:
@@ -48,14 +48,14 @@ class RequestQueues:
 
     def start(self, request: Request) -> None:
         """A waiting request runs."""
-        del self.waiting[request.request_id]
+        del self.waiting[request.engine_id]
         insort(self.running, request, key=lambda r: r.rank)
         request.status = RequestStatus.RUNNING
 
     def requeue(self, request: Request) -> None:
         """A running request waits again."""
         self.running.remove(request)
-        self.waiting[request.request_id] = request
+        self.waiting[request.engine_id] = request
         request.status = RequestStatus.WAITING
 
     def end(self, request: Request) -> None:
@@ -63,13 +63,13 @@ class RequestQueues:
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         else:
-            del self.waiting[request.request_id]
+            del self.waiting[request.engine_id]
         request.status = RequestStatus.FINISHED
 
     def forget(self, request: Request) -> None:
         """A finished request is not needed any more; its id may be used again."""
         assert request.status is RequestStatus.FINISHED
-        del self._requests[request.request_id]
+        del self._requests[request.engine_id]
         del (
             request.view
         )  # they refer to each other: its memory would wait for the garbage collector
@@ -94,17 +94,17 @@ class RequestQueues:
 
     def check(self) -> None:
         """Raise AssertionError unless every live request stands in exactly one queue, its own."""
-        running = {request.request_id: request for request in self.running}
+        running = {request.engine_id: request for request in self.running}
         assert len(running) == len(self.running), (
-            f"a request runs twice: {[request.request_id for request in self.running]}"
+            f"a request runs twice: {[request.engine_id for request in self.running]}"
         )
         for request in self:
-            waits = self.waiting.get(request.request_id) is request
-            runs = running.get(request.request_id) is request
+            waits = self.waiting.get(request.engine_id) is request
+            runs = running.get(request.engine_id) is request
             assert waits is (request.status is RequestStatus.WAITING), _wrong(request, "waiting")
             assert runs is (request.status is RequestStatus.RUNNING), _wrong(request, "running")
             if request.status is RequestStatus.FINISHED:
-                assert request.num_open_plans, f"{request.request_id!r} ended and is still known"
+                assert request.num_open_plans, f"{request.engine_id!r} ended and is still known"
         assert len(self.running) + len(self.waiting) <= len(self._requests), (
             f"unknown requests stand among {[*running, *self.waiting]}"
         )
@@ -114,4 +114,4 @@ class RequestQueues:
 
 
 def _wrong(request: Request, queue: str) -> str:
-    return f"{request.request_id!r} is {request.status.value}: the list of those {queue} is wrong"
+    return f"{request.engine_id!r} is {request.status.value}: the list of those {queue} is wrong"

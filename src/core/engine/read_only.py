@@ -5,7 +5,7 @@ They cost next to nothing in a step: what never changes is a slot, the rest is r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -27,13 +27,31 @@ class ReadOnlyRequest:
 
     __slots__ = (
         "_request",
+        "api_key_id",
         "arrival_time",
+        "cache_salt",
+        "choice_index",
+        "client_request_id",
+        "deadline",
+        "engine_id",
         "max_tokens",
+        "metadata",
         "num_prompt_tokens",
         "priority",
+        "prompt_index",
         "request_id",
+        "user",
     )
     request_id: str
+    engine_id: str
+    prompt_index: int
+    choice_index: int
+    client_request_id: str | None
+    user: str | None
+    api_key_id: str | None
+    metadata: Mapping[str, str]
+    cache_salt: str | None
+    deadline: float | None
     priority: int
     arrival_time: float
     num_prompt_tokens: int

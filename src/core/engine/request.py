@@ -43,6 +43,9 @@ class Request:
     """A request's state, which the engine alone writes; policies get its `view`."""
 
     request_id: str
+    """The id that answer, logs and plugins show; the prompts and choices of a call share it."""
+    engine_id: str = ""
+    """Names this request alone, in plans and towards the executor; "": `request_id` does."""
     prompt_token_ids: tuple[int, ...]
     sampling_params: SamplingParams
     max_tokens: int
@@ -50,6 +53,8 @@ class Request:
     arrival_time: float
     seed: int
     eos_token_ids: tuple[int, ...] = ()
+    prompt_index: int = 0
+    choice_index: int = 0
     priority: int = 0
     user: str | None = None
     api_key_id: str | None = None
@@ -99,6 +104,7 @@ class Request:
     """The request as policies see it; always the same object."""
 
     def __post_init__(self) -> None:
+        self.engine_id = self.engine_id or self.request_id
         self.token_ids = list(self.prompt_token_ids)
         self.view = ReadOnlyRequest(self)
 

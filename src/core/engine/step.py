@@ -122,8 +122,8 @@ class Step:
         del self.view  # they refer to each other, and there is a step every few milliseconds
 
     def limit(self, request: RequestView, max_tokens: int) -> None:
-        known = self._token_limits.get(request.request_id, max_tokens)
-        self._token_limits[request.request_id] = min(known, max_tokens)
+        known = self._token_limits.get(request.engine_id, max_tokens)
+        self._token_limits[request.engine_id] = min(known, max_tokens)
 
     def wait_until(self, time: float) -> None:
         self.wake_at = min(time, self.now + MAX_WAIT)
@@ -138,7 +138,7 @@ class Step:
 
     def add_drafts(self, pending: PendingGrant, num_tokens: int) -> None:
         """Let a grant verify up to so many drafts. They take what is left, and preempt nobody."""
-        limit = self._token_limits.get(pending.request.request_id, self.budget + pending.num_tokens)
+        limit = self._token_limits.get(pending.request.engine_id, self.budget + pending.num_tokens)
         room = min(self.budget, limit - pending.num_tokens, self._num_free_slots(pending))
         num_tokens = max(0, min(num_tokens, room))
         self._take_slots(pending, num_tokens)
@@ -169,13 +169,13 @@ class Step:
             self._is_open
             and not self.must_drain
             and self.budget > 0
-            and request.request_id not in self.grants
-            and request.request_id not in self.preempted
+            and request.engine_id not in self.grants
+            and request.engine_id not in self.preempted
             and request.status is not RequestStatus.FINISHED
         )
 
     def _bound(self, request: Request, uncomputed: int, max_tokens: int | None) -> int:
-        bounds = [uncomputed, self.budget, self._token_limits.get(request.request_id, uncomputed)]
+        bounds = [uncomputed, self.budget, self._token_limits.get(request.engine_id, uncomputed)]
         if max_tokens is not None:
             bounds.append(max_tokens)
         if self._limits.long_prefill_token_threshold and len(self._members) > 1:
@@ -290,11 +290,11 @@ class Step:
     def _may_go(self, request: Request, needy: Request) -> bool:
         """A running request gives way to its seniors, also by standing back itself; to a waiting
         one only if that is more urgent, and then even if it was granted tokens in this step."""
-        if not request.block_ids or request.request_id in self.preempted:
+        if not request.block_ids or request.engine_id in self.preempted:
             return False
         if needy.status is RequestStatus.WAITING:
             return request.priority > needy.priority
-        return request.rank >= needy.rank and request.request_id not in self.grants
+        return request.rank >= needy.rank and request.engine_id not in self.grants
 
     def _is_alone(self, needy: Request) -> bool:
         return self._num_running == 1 and not self.preempted
@@ -307,11 +307,11 @@ class Step:
 
     def _preempt(self, victim: Victim) -> None:
         request = self._members[victim.request]
-        given_back = self.grants.pop(request.request_id, None)
+        given_back = self.grants.pop(request.engine_id, None)
         if given_back is not None:
             self.budget += given_back.num_tokens
             self._pool.drop(reversed(given_back.new_block_ids))
-        self.preempted[request.request_id] = self._take_out(request, victim.mode)
+        self.preempted[request.engine_id] = self._take_out(request, victim.mode)
         self._pool.drop(reversed(request.block_ids))
         self._num_running -= 1
 
@@ -328,6 +328,6 @@ class Step:
         return PendingPreemption(request, "swap", host_block_ids=host_blocks)
 
     def _grant(self, grant: PendingGrant) -> int:
-        self.grants[grant.request.request_id] = grant
+        self.grants[grant.request.engine_id] = grant
         self.budget -= grant.num_tokens
         return grant.num_tokens

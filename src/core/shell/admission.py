@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Sequence
 
 from ..config import EngineConfig
@@ -82,6 +83,13 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
     return params.max_tokens
 
 
+def engine_ids(request_id: str, prompt_index: int, n: int) -> list[str]:
+    """What the engine calls the choices of a request: by its id, if there is only one."""
+    if n == 1 and prompt_index == 0:
+        return [request_id]
+    return [f"{request_id}/{prompt_index}/{index}" for index in range(n)]
+
+
 def make_requests(
     *,
     request_id: str,
@@ -94,14 +102,21 @@ def make_requests(
     info: ModelInfo,
     config: EngineConfig,
 ) -> list[Request]:
-    """The engine's requests of one caller's request: `n` that share the prompt's blocks."""
+    """The engine's requests of one caller's request: `n` that share the prompt's blocks.
+
+    `request_id` is the one that is shown, whatever `options` asked for.
+    """
     max_tokens = room_for_output(len(prompt_token_ids), params, max_model_len)
     group = PromptGroup() if params.n > 1 else None
-    # Without prefix caching the members of a group still share their prompt, but with nobody else.
-    scope = "" if config.enable_prefix_caching else request_id
+    # Without prefix caching the members of a group still share their prompt, but with nobody else:
+    # a client may use its id again, so it would not keep later requests out.
+    scope = "" if config.enable_prefix_caching else uuid.uuid4().hex
     return [
         Request(
-            request_id=request_id if group is None else f"{request_id}/{index}",
+            request_id=request_id,
+            engine_id=engine_id,
+            prompt_index=options.prompt_index,
+            choice_index=index,
             prompt_token_ids=prompt_token_ids,
             sampling_params=params,
             max_tokens=max_tokens,
@@ -121,7 +136,7 @@ def make_requests(
             publishes=config.enable_prefix_caching or group is not None,
             group=group,
         )
-        for index in range(params.n)
+        for index, engine_id in enumerate(engine_ids(request_id, options.prompt_index, params.n))
     ]
 
 

@@ -187,7 +187,9 @@ class AsyncEngine:
         prompt_token_ids = await self._tokenize(prompt)
         loop = self._check_accepting()  # it may have closed meanwhile
         requests = make_requests(
-            request_id=options.request_id or f"request-{uuid.uuid4().hex}",
+            request_id=loop.free_id(
+                options.request_id or f"request-{uuid.uuid4().hex}", options.prompt_index, params.n
+            ),
             prompt_token_ids=prompt_token_ids,
             params=params,
             options=options,
@@ -197,7 +199,7 @@ class AsyncEngine:
             info=self.info,
             config=self._config,
         )
-        stream = self._make_stream(requests, prompt, options.request_id)
+        stream = self._make_stream(requests, prompt)
         loop.add(requests, stream)
         return stream
 
@@ -218,7 +220,8 @@ class AsyncEngine:
                 yield output
 
     async def abort(self, request_id: str) -> None:
-        """End a request early; its stream ends with finish_reason "abort". Unknown ids are ignored."""
+        """End a request early, by its stream's id; the stream ends with finish_reason "abort".
+        Unknown ids are ignored."""
         self._running_loop().abort(request_id)
 
     def load(self) -> Load:
@@ -278,13 +281,10 @@ class AsyncEngine:
             return check_prompt_ids(self.tokenizer.encode(prompt), self.info)
         return check_prompt_ids(await asyncio.to_thread(self.tokenizer.encode, prompt), self.info)
 
-    def _make_stream(
-        self, requests: list[Request], prompt: str | Sequence[int], request_id: str | None
-    ) -> OutputStream:
+    def _make_stream(self, requests: list[Request], prompt: str | Sequence[int]) -> OutputStream:
         params = requests[0].sampling_params
         make_detokenizer = self.tokenizer.detokenizer
         return OutputStream(
-            request_id=request_id or requests[0].request_id.partition("/")[0],
             prompt=prompt if isinstance(prompt, str) else None,
             requests=requests,
             completions=[
@@ -293,7 +293,7 @@ class AsyncEngine:
                 )
                 for i in range(params.n)
             ],
-            abort=self._running_loop().abort,
+            abort=self._running_loop().abort_stream,
         )
 
 

@@ -110,13 +110,13 @@ class OutputStream:
     def __init__(
         self,
         *,
-        request_id: str,
         prompt: str | None,
         requests: Sequence[Request],
         completions: Sequence[Completion],
-        abort: Callable[[str], None],
+        abort: Callable[[OutputStream], None],
     ) -> None:
-        self.request_id = request_id
+        self.request_id = requests[0].request_id
+        self.prompt_index = requests[0].prompt_index
         self.prompt = prompt
         self.prompt_token_ids = requests[0].prompt_token_ids
         self.requests = tuple(requests)
@@ -161,7 +161,7 @@ class OutputStream:
         self._is_exhausted = True
         self._news.set()
         if not self.is_finished:
-            self._abort(self.request_id)
+            self._abort(self)
 
     def _take(self) -> RequestOutput:
         keep = self._output_kind is not OutputKind.DELTA

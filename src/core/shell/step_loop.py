@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from ..interfaces import Executor
 from ..log import get_logger
 from ..outputs import FinishReason
 from ..plan import StepPlan, StepResult
+from .admission import engine_ids
 from .output_stream import Completion, OutputStream
 
 log = get_logger("engine")
@@ -33,7 +35,8 @@ class StepLoop:
         self._executor = executor
         self._device = device
         self._open: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
-        self._streams: dict[str, OutputStream] = {}
+        self._streams: dict[str, dict[int, OutputStream]] = {}
+        """Of live requests, by the id that is shown and the index of the prompt."""
         self._members: dict[str, tuple[OutputStream, Completion]] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -43,30 +46,48 @@ class StepLoop:
 
     # For the shell
 
+    def free_id(self, wanted: str, prompt_index: int, n: int) -> str:
+        """`wanted`, or with a suffix if a live request has that id. Further prompts of a call share
+        the id of the first."""
+        found = wanted
+        while self._is_taken(found, prompt_index, n):
+            found = f"{wanted}-{uuid.uuid4().hex[:8]}"
+        return found
+
+    def _is_taken(self, request_id: str, prompt_index: int, n: int) -> bool:
+        if prompt_index == 0 and request_id in self._streams:
+            return True
+        return any(map(self.core.has, engine_ids(request_id, prompt_index, n)))
+
     def add(self, requests: Sequence[Request], stream: OutputStream) -> None:
         """Queue a request; raises what EngineCore.add raises, and then holds nothing."""
         if not self.core.has_work:
             self._last_progress = time.monotonic()
         self.core.add(requests, time.monotonic())
-        self._streams[stream.request_id] = stream
+        self._streams.setdefault(stream.request_id, {})[stream.prompt_index] = stream
         for request, completion in zip(requests, stream.completions, strict=True):
-            self._members[request.request_id] = stream, completion
+            self._members[request.engine_id] = stream, completion
         self._idle.clear()
         self._wake.set()
 
     def abort(self, request_id: str) -> None:
-        """End a request early; its stream ends at once, its blocks are freed when the step ends."""
-        stream = self._streams.get(request_id)
-        if stream is None:
-            return
+        """End a request early, all prompts of its call; unknown ids are ignored."""
+        for stream in list(self._streams.get(request_id, {}).values()):
+            self.abort_stream(stream)
+
+    def abort_stream(self, stream: OutputStream) -> None:
+        """End one prompt early; its stream ends at once, its blocks are freed when the step ends."""
         for request in stream.requests:
-            self.core.abort(request.request_id, time.monotonic())
+            self.core.abort(request.engine_id, time.monotonic())
         self._deliver(self.core.take_updates())
 
     def abort_all(self) -> None:
         """End every request."""
-        for request_id in list(self._streams):
-            self.abort(request_id)
+        for stream in self._live_streams():
+            self.abort_stream(stream)
+
+    def _live_streams(self) -> list[OutputStream]:
+        return [stream for streams in self._streams.values() for stream in streams.values()]
 
     async def wait_idle(self) -> None:
         """Return once no request is left."""
@@ -163,9 +184,9 @@ class StepLoop:
             return  # an open step failed after another one
         log.error("engine_stopped", reason=reason)
         self.death = reason
-        for request_id, stream in list(self._streams.items()):
+        for stream in self._live_streams():
             stream.fail("the engine stopped")
-            self.abort(request_id)
+            self.abort_stream(stream)
         self._streams.clear()
         self._members.clear()
         self._idle.set()
@@ -174,16 +195,23 @@ class StepLoop:
 
     def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
         """Turn accepted tokens into text, and wake each reader once."""
-        touched: dict[str, OutputStream] = {}
+        touched: dict[OutputStream, None] = {}
         for update in updates:
             member = self._members.get(update.request_id)
             if member is not None:
                 self._apply(update, *member)
-                touched[member[0].request_id] = member[0]
-        for stream in touched.values():
+                touched[member[0]] = None
+        for stream in touched:
             stream.wake()
             if stream.is_finished:
-                self._streams.pop(stream.request_id, None)
+                self._forget(stream)
+
+    def _forget(self, stream: OutputStream) -> None:
+        prompts = self._streams.get(stream.request_id, {})
+        if prompts.get(stream.prompt_index) is stream:
+            del prompts[stream.prompt_index]
+            if not prompts:
+                del self._streams[stream.request_id]
 
     def _apply(self, update: RequestUpdate, stream: OutputStream, completion: Completion) -> None:
         if update.error is not None:
@@ -192,7 +220,7 @@ class StepLoop:
         try:
             found = completion.apply(update)
         except Exception:
-            log.exception("detokenize_failed", request_id=update.request_id)
+            log.exception("detokenize_failed", request_id=stream.request_id)
             self._fail(stream, "the text of this request could not be decoded")
             return
         if found is not None:
@@ -210,5 +238,5 @@ class StepLoop:
         """End one caller's request with an error, its siblings included."""
         stream.fail(message)
         for request in stream.requests:
-            self._members.pop(request.request_id, None)
-            self.core.abort(request.request_id, time.monotonic())
+            self._members.pop(request.engine_id, None)
+            self.core.abort(request.engine_id, time.monotonic())

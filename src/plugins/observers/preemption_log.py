@@ -34,6 +34,8 @@ class PreemptionLog:
         _log.warning(
             "request_preempted",
             request_id=event.request_id,
+            prompt_index=event.prompt_index,
+            choice_index=event.choice_index,
             mode=event.mode,
             fell_back=event.fell_back,
             reason="the KV cache is too small for the load; this delays requests",

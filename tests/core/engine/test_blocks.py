@@ -21,6 +21,11 @@ def test_a_hash_depends_on_the_parent_the_tokens_and_the_root() -> None:
 
 def test_roots_do_not_confuse_where_one_part_ends() -> None:
     assert hash_root("ab", "c") != hash_root("a", "bc")
+    assert hash_root("a\0b", "c") != hash_root("a", "b\0c")
+
+
+def test_a_root_can_be_made_of_any_text() -> None:
+    assert hash_root("\ud800") != hash_root("\udfff")
 
 
 def test_a_block_with_the_same_hash_but_other_tokens_is_not_found() -> None:

@@ -288,16 +288,6 @@ def test_a_full_queue_refuses_with_overloaded() -> None:
     run(test())
 
 
-def test_a_request_id_in_use_is_refused() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            await engine.submit([1], SamplingParams(max_tokens=100), request_id="a")
-            with pytest.raises(InvalidRequestError, match="'a'"):
-                await engine.submit([1], SamplingParams(max_tokens=100), request_id="a")
-
-    run(test())
-
-
 def test_a_request_ends_after_the_timeout_with_what_it_has() -> None:
     class Slow(SimulatedExecutor):
         def run(self, plan: StepPlan) -> StepResult:

@@ -44,6 +44,7 @@ _ADMITTED = (
         request_id="b",
         num_prompt_tokens=900,
         max_tokens=256,
+        prompt_index=3,
         n=2,
         client_request_id="b",
         user="u",
@@ -70,20 +71,23 @@ _PREEMPTED = (
         total_cumulative_preemption_cnt=1,
     ),
     Preempted(
-        request_id="b/0",
+        request_id="b",
         mode="swap",
         fell_back=False,
         num_computed_tokens=900,
         num_blocks=57,
         total_cumulative_preemption_cnt=10,
+        prompt_index=3,
     ),
     Preempted(
-        request_id="b/1",
+        request_id="b",
         mode="recompute",
         fell_back=True,
         num_computed_tokens=0,
         num_blocks=1,
         total_cumulative_preemption_cnt=100,
+        prompt_index=3,
+        choice_index=1,
     ),
 )
 
@@ -135,6 +139,9 @@ _LONG_LIFE = FinishedRequest(
     decode_time=6.0,
     num_draft_tokens=80,
     num_accepted_tokens=30,
+    prompt_index=3,
+    choice_index=1,
+    engine_id="a/3/1",
     priority=-1,
     client_request_id="a",
     user="u",
@@ -148,7 +155,8 @@ _LONG_LIFE = FinishedRequest(
 def _short_life(reason: FinishReason, prefill_time: float | None) -> FinishedRequest:
     """A request that ended before its first token, or before it ran at all."""
     return FinishedRequest(
-        request_id="b/0",
+        request_id="b",
+        engine_id="b",
         finish_reason=reason,
         num_prompt_tokens=1,
         num_generation_tokens=0,

@@ -1,0 +1,50 @@
+"""From a request's headers and fields to RequestOptions: who asks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from starlette.requests import Request
+
+from ...core.request_options import MAX_CLIENT_ID, RequestOptions
+from ..http.auth import api_key_id
+from ..http.errors import APIError
+from ..http.request_id import HEADER
+from .bodies import SamplingFields
+
+
+def request_options(
+    request: Request, body: SamplingFields, prefix: str, metadata_headers: Sequence[str]
+) -> RequestOptions:
+    """The id is the client's behind `prefix`, or a new one. Raises APIError or InvalidRequestError
+    with the field's name."""
+    client_request_id = body.request_id or request.headers.get(HEADER, "")[:MAX_CLIENT_ID] or None
+    return RequestOptions(
+        request_id=f"{prefix}-{client_request_id or uuid.uuid4().hex}",
+        client_request_id=client_request_id,
+        priority=body.priority or 0,
+        user=body.user,
+        api_key_id=api_key_id(request.scope),
+        cache_salt=body.cache_salt,
+        metadata=_metadata(request, body, metadata_headers),
+    )
+
+
+def _metadata(request: Request, body: SamplingFields, names: Sequence[str]) -> dict[str, str]:
+    """The body's pairs and the allowed headers, by their names in lower case. What an operator's
+    proxy sends must not be forged: a body cannot set it, and a header comes at most once."""
+    metadata = dict(body.metadata or {})
+    lowered = {name.lower() for name in names}
+    for key in metadata:
+        if key.lower() in lowered:
+            raise APIError(
+                400, f"metadata key {key!r} is taken from a header here", param="metadata"
+            )
+    for name in sorted(lowered):
+        values = request.headers.getlist(name)
+        if len(values) > 1:
+            raise APIError(400, f"the header {name} is given {len(values)} times", param=name)
+        if values:
+            metadata[name] = values[0]
+    return metadata
