@@ -20,6 +20,7 @@ from .core.errors import (
     InvalidRequestError,
     OverloadedError,
     PluginError,
+    RateLimitedError,
     RequestFailedError,
     TokenmillError,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "OutputKind",
     "OverloadedError",
     "PluginError",
+    "RateLimitedError",
     "RequestFailedError",
     "RequestOptions",
     "RequestOutput",

@@ -31,6 +31,10 @@ class OverloadedError(TokenmillError):
         self.retry_after = retry_after
 
 
+class RateLimitedError(OverloadedError):
+    """A request is refused because its sender asks too often; others may come in."""
+
+
 class RequestFailedError(TokenmillError):
     """An accepted request could not be finished, through no fault of its sender."""
 

@@ -8,9 +8,13 @@ import pytest
 
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.registry import PluginContext
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
+from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import (
+    AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
     ObserverConformance,
@@ -92,9 +96,24 @@ class TestOwnObservers(ObserverConformance):
         return request.param.make()
 
 
+class TestOwnAdmissions(AdmissionConformance):
+    @pytest.fixture(params=of_kind("admission"), ids=lambda subject: subject.name)
+    def admission(self, request: pytest.FixtureRequest) -> object:
+        return request.param.make
+
+
+class TestTightTokenBucket(AdmissionConformance):
+    """With limits that the suite's requests meet."""
+
+    @pytest.fixture
+    def admission(self) -> object:
+        options = TokenBucketOptions(requests_per_minute=6, tokens_per_minute=600, burst=10)
+        return TokenBucket(PluginContext(config=EngineConfig()), options)
+
+
 def test_each_of_them_is_put_to_a_suite() -> None:
     names = {subject.name for subject in SUBJECTS}
     assert {"chunked", "prefill-first", "fcfs", "priority", "recompute", "swap"} <= names
     assert {"cpu", "torch", "triton", "cuda-paged", "flash-attn", "xformers"} <= names
     assert {"none", "ngram", "draft-model", "adaptive", "fixed"} <= names
-    assert {"prometheus", "stats-log", "preemption-log"} <= names
+    assert {"prometheus", "stats-log", "preemption-log", "token-bucket"} <= names

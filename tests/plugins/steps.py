@@ -16,6 +16,8 @@ class FakeRequest:
     num_tokens: int = 8
     num_computed_tokens: int = 0
     priority: int = 0
+    api_key_id: str | None = None
+    choice_index: int = 0
     arrival_time: float = 0.0
     max_tokens: int = 16
     num_preemptions: int = 0

@@ -14,6 +14,7 @@ from ...core.errors import (
     EngineStoppedError,
     InvalidRequestError,
     OverloadedError,
+    RateLimitedError,
     RequestFailedError,
 )
 from ...core.log import get_logger
@@ -64,6 +65,10 @@ def as_api_error(error: Exception) -> APIError:
             return error
         case InvalidRequestError():
             return APIError(400, str(error), param=error.param)
+        case RateLimitedError():
+            return APIError(
+                429, str(error), code="rate_limit_exceeded", retry_after=error.retry_after
+            )
         case OverloadedError():
             return APIError(503, str(error), code="overloaded", retry_after=error.retry_after)
         case EngineStoppedError():

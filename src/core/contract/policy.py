@@ -184,6 +184,9 @@ class Refusal:
     reason: str
     retry_after: float = 1.0
     """Seconds after which the sender may try again."""
+    is_rate_limit: bool = False
+    """True: this sender asks too often, while others may come in (HTTP 429). False: the engine has
+    too much to do (HTTP 503)."""
 
 
 class SchedulingPolicy(Protocol):

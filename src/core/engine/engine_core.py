@@ -13,7 +13,7 @@ from ..contract.events import Admitted, Finished, Planned, Preempted, StepDone
 from ..contract.fallback import decode_first, last_come
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..contract.speculation import SpeculationLimits
-from ..errors import InvalidRequestError, OverloadedError
+from ..errors import InvalidRequestError, OverloadedError, RateLimitedError
 from ..host.plugin_host import PluginHost
 from ..outputs import FinishReason
 from ..plan import Grant, RequestStart, StepPlan, StepResult, TokenLogprobs
@@ -167,7 +167,8 @@ class EngineCore:
         for request in requests:
             refusal = self._plugins.admit(request.view, self.load(now))
             if refusal is not None:
-                raise OverloadedError(refusal.reason, retry_after=refusal.retry_after)
+                error = RateLimitedError if refusal.is_rate_limit else OverloadedError
+                raise error(refusal.reason, retry_after=refusal.retry_after)
         for request in requests:
             request.last_served_step = self._step_id
             self._queues.add(request)

@@ -15,6 +15,7 @@ from ...core.errors import (
     InvalidRequestError,
     OverloadedError,
     PluginError,
+    RateLimitedError,
     RequestFailedError,
 )
 from ...core.host.plugin_host import PluginHost
@@ -36,6 +37,7 @@ MAX_IDLE_TURNS = 10_000
 _REASONS = {
     InvalidRequestError: "never fits",
     OverloadedError: "overloaded",
+    RateLimitedError: "rate limited",
     RequestFailedError: "admission failed",
 }
 

@@ -1,0 +1,135 @@
+"""A token bucket per API key: how many requests and tokens a key may spend in a minute.
+
+The algorithm is that of RFC 2697 with a single bucket: it fills at a steady rate up
+to its capacity, and a request comes in if it holds the price. A request that costs more than the
+capacity comes in when the bucket is full, and leaves a debt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+from ...plugin import (
+    Admitted,
+    Finished,
+    Load,
+    PluginContext,
+    Refusal,
+    Registry,
+    RequestView,
+    hookimpl,
+)
+
+TOKENMILL_API = (1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBucketOptions:
+    """Options of [admission.token-bucket]."""
+
+    requests_per_minute: Annotated[float, Meta(ge=0)] = field(
+        default=60.0, metadata={"help": "requests of one API key; 0: any number"}
+    )
+    tokens_per_minute: Annotated[float, Meta(ge=0)] = field(
+        default=0.0, metadata={"help": "tokens of one API key, prompts and answers; 0: any number"}
+    )
+    burst: Annotated[float, Meta(gt=0)] = field(
+        default=60.0,
+        metadata={
+            "help": "seconds: a key may save up the allowance of so long and spend it at once"
+        },
+    )
+
+
+class Bucket:
+    """An allowance that fills at a steady rate, in requests or in tokens."""
+
+    def __init__(self, per_minute: float, burst: float, now: float) -> None:
+        self._per_second = per_minute / 60
+        self._capacity = self._balance = self._per_second * burst
+        self._filled_at = now
+
+    def seconds_until(self, price: float, now: float) -> float:
+        """How long until the bucket holds `price`, or is full; 0: it does now."""
+        elapsed = max(0.0, now - self._filled_at)
+        self._filled_at += elapsed
+        self._balance = min(self._capacity, self._balance + elapsed * self._per_second)
+        missing = min(price, self._capacity) - self._balance
+        return max(0.0, missing / self._per_second)
+
+    def pay(self, price: float) -> None:
+        """Take `price` out, even if that leaves a debt; put it in if it is negative."""
+        self._balance -= price
+
+
+class TokenBucket:
+    """Refuses an API key that spent its allowance. Requests without a key share one bucket.
+
+    A request pays for its prompt and `max_tokens` when it comes in, and gets back what it did not
+    generate when it ends. There are as many buckets as the server has keys.
+    """
+
+    def __init__(self, context: PluginContext, options: TokenBucketOptions) -> None:
+        self._options = options
+        self._requests: dict[str | None, Bucket] = {}
+        self._tokens: dict[str | None, Bucket] = {}
+
+    @hookimpl
+    def admit(self, request: RequestView, load: Load) -> Refusal | None:
+        """Each choice is asked about, and the first one for the request and its prompt as well."""
+        is_first = request.choice_index == 0
+        price = request.max_tokens + (request.num_prompt_tokens if is_first else 0)
+        limits = (
+            (self._requests, self._options.requests_per_minute, float(is_first), "requests"),
+            (self._tokens, self._options.tokens_per_minute, float(price), "tokens"),
+        )
+        for buckets, per_minute, cost, unit in limits:
+            wait = self._seconds_until(buckets, per_minute, cost, request)
+            if wait > 0:
+                return Refusal(
+                    reason=f"this API key may spend {per_minute:g} {unit} a minute; "
+                    f"try again in {wait:.3g} seconds",
+                    retry_after=wait,
+                    is_rate_limit=True,
+                )
+        return None
+
+    @hookimpl
+    def on_admitted(self, event: Admitted) -> None:
+        self._pay(self._requests, event.api_key_id, 1)
+        self._pay(
+            self._tokens, event.api_key_id, event.num_prompt_tokens + event.n * event.max_tokens
+        )
+
+    @hookimpl
+    def on_finished(self, event: Finished) -> None:
+        for request in event.requests:
+            unused = request.max_tokens - request.num_generation_tokens
+            self._pay(self._tokens, request.api_key_id, -unused)
+
+    def _seconds_until(
+        self,
+        buckets: dict[str | None, Bucket],
+        per_minute: float,
+        price: float,
+        request: RequestView,
+    ) -> float:
+        if not per_minute:
+            return 0.0
+        key, now = request.api_key_id, request.arrival_time
+        if key not in buckets:
+            buckets[key] = Bucket(per_minute, self._options.burst, now)
+        return buckets[key].seconds_until(price, now)
+
+    @staticmethod
+    def _pay(buckets: dict[str | None, Bucket], key: str | None, price: float) -> None:
+        if key in buckets:
+            buckets[key].pay(price)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.admission("token-bucket", TokenBucket, options=TokenBucketOptions)
