@@ -23,6 +23,7 @@ FOLDERS = {
     "audit-log": EXAMPLES / "plugin-audit-log",
     "cost-aware": EXAMPLES / "plugin-cost-aware-preemption",
     "sdpa": EXAMPLES / "plugin-sdpa-attention",
+    "fair-queueing": EXAMPLES / "plugin-fair-queueing",
     "suffix-automaton": EXAMPLES / "plugin-suffix-automaton",
 }
 SETTINGS = """
@@ -32,6 +33,10 @@ enable = ["audit-log", "shortest-job-first"]
 [scheduler]
 use = "shortest-job-first"
 ageing = 50
+
+[scheduling_policy]
+use = "fair-queueing"
+weights = { acme = 3.0 }
 
 [preemption_mode]
 use = "cost-aware"
@@ -99,6 +104,7 @@ def test_they_are_chosen_and_configured_in_plugins_toml(tmp_path: Path) -> None:
     host = PluginHost.load(EngineConfig())
     host.emit(Stopping())
     assert host.names["scheduler"] == "shortest-job-first"
+    assert host.names["scheduling_policy"] == "fair-queueing"
     assert host.names["preemption_mode"] == "cost-aware"
     assert host.names["speculative_method"] == "suffix-automaton"
     assert host.uses_swap

@@ -190,7 +190,8 @@ class Refusal:
 
 
 class SchedulingPolicy(Protocol):
-    """Order of the waiting requests: one method. Registered as a `scheduling_policy`."""
+    """Order of the waiting requests: one method. Registered as a `scheduling_policy`. It may have
+    event hooks, too, to learn what became of the requests."""
 
     uses_priority: bool
     """False: requests with a priority other than 0 are refused, as it would have no effect."""

@@ -17,7 +17,7 @@ from ..contract.speculation import Speculator
 from ..errors import ConfigError, PluginError
 from ..speculation_settings import SpeculationSettings
 from .choice import choose
-from .hook_checks import SLOT_HOOKS
+from .hook_checks import SLOT_HOOKS, implemented_hooks
 from .plugin_set import PluginSet
 from .plugins_file import NamedSetting, read_settings
 
@@ -51,6 +51,8 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
     plugins.refuse_failures()  # a choice may have made another plugin necessary
     _check_named(plugins)
     order = build_choice(plugins, choices["scheduling_policy"])
+    if implemented_hooks(plugins.manager, order):
+        plugins.register(choices["scheduling_policy"].provider, order)
     draft_length = build_choice(plugins, choices["draft_length"])
     filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
     _build_watchers(plugins, choices, PluginContext(config=config))

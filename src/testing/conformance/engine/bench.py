@@ -73,6 +73,8 @@ class EngineBench:
             arrival_time=self.now,
             seed=_seed(request_id),
             priority=priority,
+            api_key_id=job.api_key_id,
+            metadata=job.metadata,
             cache_root=hash_root("conformance"),
         )
         self.core.add([request], self.now)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from ....core.request_options import NO_METADATA
 
 VOCAB_SIZE = 1000
 
@@ -44,6 +47,8 @@ class Job:
     at: int = 0
     prompt: tuple[int, ...]
     max_tokens: int
+    api_key_id: str | None = None
+    metadata: Mapping[str, str] = NO_METADATA
 
 
 def random_jobs(num_jobs: int) -> list[Job]:

@@ -1,0 +1,12 @@
+"""Weighted fair queueing: tenants that wait share the engine, however much one of them sends."""
+
+from tokenmill.plugin import Registry, hookimpl
+
+TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    from .policy import FairQueueing, FairQueueingOptions
+
+    registry.scheduling_policy("fair-queueing", FairQueueing, options=FairQueueingOptions)
