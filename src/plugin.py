@@ -39,6 +39,7 @@ from .core.contract.speculation import (
     Speculator,
 )
 from .core.errors import ConfigError, PluginError
+from .core.interfaces import Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
 
@@ -75,6 +76,7 @@ __all__ = [
     "StepDone",
     "StepView",
     "Stopping",
+    "Tokenizer",
     "Victim",
     "decode_first",
     "get_logger",

@@ -101,7 +101,7 @@ def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.Mo
     assert suite.device is not AttentionConformance.device
 
 
-@pytest.mark.parametrize("name", ["phrases", "similar"])
+@pytest.mark.parametrize("name", ["phrases", "similar", "stock-phrases"])
 def test_the_speculative_methods_pass_the_kit(name: str, packages: Packages) -> None:
     [code] = [code for code in MODULES if f'speculative_method("{name}"' in code]
     subject = subjects(packages, code)["speculative_method"]

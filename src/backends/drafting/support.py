@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from ...core.contract.speculation import (
     SpeculationSupport,
 )
 from ...core.errors import ConfigError
-from ...core.interfaces import Progress
+from ...core.interfaces import Progress, Tokenizer
 from ...core.log import get_logger
 from ..attention.base import AttentionBackend
 from ..linear.projections import TorchProjections
@@ -23,7 +24,6 @@ from ..models.draft_head import HIDDEN_ACT
 from ..models.draft_head_files import DraftHeadFiles, is_draft_head
 from ..running.model_parts import choose_projections, choose_spec, load_parts
 from ..text.load import load_tokenizer
-from ..text.tokenizer import HFTokenizer
 from ..weights.checkpoint import Checkpoint, open_checkpoint
 from .loaded import LoadedDraftHead, LoadedDraftModel, RunningTarget
 from .model_runner import DraftRunner
@@ -76,6 +76,12 @@ class DraftSupport:
     def num_speculative_tokens(self) -> int:
         """The most that is ever asked for."""
         return self._num_speculative_tokens
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The target's."""
+        chosen = self._config.tokenizer
+        return load_tokenizer(Path(chosen) if chosen else self._target.path)
 
     @property
     def bytes_per_block(self) -> int:
@@ -158,17 +164,14 @@ class DraftSupport:
                 f"{draft.path} has a vocabulary of {found} tokens and {self._target.name} one of "
                 f"{wanted}: a draft model must have the same"
             )
-        source = Path(self._config.tokenizer) if self._config.tokenizer else self._target.path
-        difference = first_difference(
-            load_tokenizer(source), load_tokenizer(draft.path), vocab_size=wanted
-        )
+        difference = first_difference(self.tokenizer, load_tokenizer(draft.path), vocab_size=wanted)
         if difference is not None:
             raise ConfigError(
                 f"the vocabulary of {draft.path} is not that of {self._target.name}: {difference}"
             )
 
 
-def first_difference(target: HFTokenizer, draft: HFTokenizer, *, vocab_size: int) -> str | None:
+def first_difference(target: Tokenizer, draft: Tokenizer, *, vocab_size: int) -> str | None:
     """In words, of two vocabularies; None when each id stands for the same in both."""
     for token_id in range(vocab_size):
         wanted, found = target.token_bytes(token_id), draft.token_bytes(token_id)

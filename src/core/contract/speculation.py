@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ..interfaces import Tokenizer
 from ..sampling_params import SamplingParams
 
 
@@ -90,6 +91,11 @@ class SpeculationSupport(Protocol):
     @property
     def num_speculative_tokens(self) -> int:
         """The most that is ever asked for."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The served model's tokenizer, for drafts that are made from text."""
         ...
 
     def load_draft_model(self, path: Path) -> DraftModel:

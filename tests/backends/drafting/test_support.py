@@ -15,6 +15,7 @@ import torch
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.state.kv_cache import bytes_per_block
+from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.speculation import (
@@ -79,6 +80,18 @@ def test_a_block_of_the_kv_cache_has_room_for_both_models(target: Path, draft: P
     assert executor.info.kv_bytes_per_block == both
     assert executor.info.num_blocks == 10
     assert executor.info.num_host_blocks == 5
+
+
+def test_a_speculator_gets_the_tokenizer_of_the_target(target: Path) -> None:
+    speculator = Wanting()
+    config = EngineConfig(model=str(target), device="cpu", dtype="float32")
+    ModelExecutor.from_checkpoint(
+        open_checkpoint(target), config, TorchAttention, ignore_progress, speculation=speculator
+    ).close()
+    assert speculator.support is not None
+    expected = load_tokenizer(target)
+    text = "".join(expected.decode([token_id]) for token_id in range(3, 40))
+    assert speculator.support.tokenizer.encode(text) == expected.encode(text) != []
 
 
 def test_a_speculator_without_a_model_costs_no_memory(target: Path) -> None:

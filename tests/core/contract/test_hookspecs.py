@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tokenmill.core.contract.events import FinishedRequest
 from tokenmill.core.contract.hookspecs import HOOK_API, HookSpecs
+from tokenmill.core.contract.policy import RequestView
 from tokenmill.core.host.hook_checks import HOOKS
 from tokenmill.core.host.plugin_host import EVENTS
 
@@ -52,3 +53,11 @@ def test_every_field_of_an_event_is_named() -> None:
         names = [f.name for f in fields(event)]
         names += [f.name for f in fields(FinishedRequest)] if hook == "on_finished" else []
         assert set(names) <= words_of_code(by_hook[hook]), hook
+
+
+def test_the_documents_list_every_field_of_a_request() -> None:
+    text = (DOCS / "hooks.md").read_text()
+    table = text[text.index("## What a request shows") :]
+    names = [name for name in vars(RequestView) if not name.startswith("_")]
+    assert len(names) > 15
+    assert [name for name in names if f"`{name}`" not in table] == []

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....core.contract.speculation import Draft, ProposalBatch
+from ....core.interfaces import Tokenizer
+from ...toy_tokenizer import ToyTokenizer
 from .simulated_hidden import HIDDEN_SIZE
 
 
@@ -17,6 +19,10 @@ class SimulatedSupport:
     vocab_size: int
     num_speculative_tokens: int
     hidden_size: int = HIDDEN_SIZE
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return ToyTokenizer(self.vocab_size)
 
     def load_draft_model(self, path: Path) -> SimulatedDraftModel:
         return SimulatedDraftModel()
