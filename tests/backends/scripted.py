@@ -36,7 +36,7 @@ class ScriptedProposer:
     def _draft(self, request: ProposalRequest) -> Draft:
         rng, most = self._rng, request.max_draft_tokens
         begin = len(request.token_ids)
-        right = self._truths[request.request_id][begin : begin + most]
+        right = self._truths[request.engine_id][begin : begin + most]
         told = [
             token_id if rng.random() < self._accuracy else (token_id + 1) % self._vocab_size
             for token_id in right

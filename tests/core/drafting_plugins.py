@@ -56,9 +56,9 @@ def batch(*texts: Sequence[int], most: int = 4) -> ProposalBatch:
     return ProposalBatch(requests=[request(str(i), text, most) for i, text in enumerate(texts)])
 
 
-def request(request_id: str, token_ids: Sequence[int], most: int = 4) -> ProposalRequest:
+def request(engine_id: str, token_ids: Sequence[int], most: int = 4) -> ProposalRequest:
     return ProposalRequest(
-        request_id=request_id,
+        engine_id=engine_id,
         token_ids=token_ids,
         num_prompt_tokens=1,
         sampling_params=SamplingParams(),

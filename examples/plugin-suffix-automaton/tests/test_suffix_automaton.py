@@ -56,7 +56,7 @@ def test_the_longer_the_ending_the_more_is_guessed(
     text: str, boldness: float, guessed: str
 ) -> None:
     request = ProposalRequest(
-        request_id="a",
+        engine_id="a",
         token_ids=list(map(ord, text)),
         num_prompt_tokens=1,
         sampling_params=SamplingParams(),

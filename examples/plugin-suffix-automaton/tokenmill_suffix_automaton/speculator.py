@@ -31,12 +31,12 @@ class SuffixSpeculator:
 
     @hookimpl
     def propose(self, batch: ProposalBatch) -> list[Draft]:
-        for request_id in (*batch.ended, *batch.started):
-            self._automata.pop(request_id, None)
+        for engine_id in (*batch.ended, *batch.started):
+            self._automata.pop(engine_id, None)
         return [Draft(token_ids=self._draft(request)) for request in batch.requests]
 
     def _draft(self, request: ProposalRequest) -> list[int]:
-        automaton = self._automata.setdefault(request.request_id, SuffixAutomaton())
+        automaton = self._automata.setdefault(request.engine_id, SuffixAutomaton())
         automaton.extend(request.token_ids[automaton.num_tokens :])
         if automaton.match < self._options.min_match:
             return []

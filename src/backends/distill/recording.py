@@ -29,7 +29,7 @@ class HiddenRecorder:
         for request in batch.requests:
             hidden_ne = request.hidden_states
             assert isinstance(hidden_ne, torch.Tensor), "the executor gives hidden states"
-            self._rows.setdefault(request.request_id, []).append(hidden_ne.cpu().clone())
+            self._rows.setdefault(request.engine_id, []).append(hidden_ne.cpu().clone())
         return [Draft()] * len(batch.requests)
 
     def take(self, request_id: str) -> torch.Tensor | None:

@@ -102,7 +102,5 @@ def _rows(batch: ProposalBatch, states: Mapping[str, RequestState]) -> list[_Row
     for place, request in enumerate(batch.requests):
         hidden_ne = request.hidden_states
         assert isinstance(hidden_ne, torch.Tensor), "a head is given hidden states"
-        rows.append(
-            _Row(place, states[request.request_id], request.max_draft_tokens, hidden_ne[-1])
-        )
+        rows.append(_Row(place, states[request.engine_id], request.max_draft_tokens, hidden_ne[-1]))
     return [rows[i] for i in longest_first(rows)]

@@ -99,8 +99,8 @@ class DraftRunner:
             progress.keep_slots(len(state.block_table) * self._parts.kv_cache.block_size)
 
     def _sequence(self, place: int, request: ProposalRequest) -> DraftSequence | None:
-        state = self._states[request.request_id]
-        progress = self._progress[request.request_id]
+        state = self._states[request.engine_id]
+        progress = self._progress[request.engine_id]
         num_known = len(state.token_ids)
         progress.catch_up_with(state.token_ids)
         if num_known - progress.num_computed > MOST_USUAL_TOKENS:

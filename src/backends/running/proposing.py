@@ -96,7 +96,7 @@ class Proposer:
         if not is_usable:
             log.warning(
                 "draft_dropped",
-                request_id=state.start.request_id,
+                engine_id=state.start.request_id,
                 reason=f"its probs must be DraftProbs of float32 {list(shape)}, see draft_probs.py",
             )
         return is_usable
@@ -112,7 +112,7 @@ def _describe(grant: Grant, outcome: Outcome, hidden_re: torch.Tensor | None) ->
     state, begin = outcome.state, outcome.first_row
     end = begin + len(outcome.token_ids)  # rows of rejected drafts are not told of
     return ProposalRequest(
-        request_id=grant.request_id,
+        engine_id=grant.request_id,
         token_ids=state.token_ids,
         num_prompt_tokens=state.start.num_prompt_tokens,
         sampling_params=state.start.sampling_params,

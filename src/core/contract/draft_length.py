@@ -19,7 +19,7 @@ from .speculation import SpeculationLimits
 class DraftOutcome:
     """What became of one request's drafts in a committed step."""
 
-    request_id: str
+    engine_id: str
     num_draft_tokens: int
     """Draft tokens that the step verified; 0: the request had no draft in it."""
     num_accepted_tokens: int
@@ -59,7 +59,7 @@ class DraftedStep:
 class DraftLengthPolicy(Protocol):
     """How many tokens to draft for each request. Registered as a `draft_length`.
 
-    Every engine has a policy of its own. It keeps its own records of requests, by `request_id`.
+    Every engine has a policy of its own. It keeps its own records of requests, by `engine_id`.
     """
 
     def choose(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
@@ -85,7 +85,7 @@ class DraftLengthPolicy(Protocol):
         """
         ...
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, engine_id: str) -> None:
         """Drop what is known of a request: it has ended, and its id may come again.
 
         - When: after the last outcome of the request was observed; also for requests for which

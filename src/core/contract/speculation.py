@@ -20,8 +20,8 @@ from ..sampling_params import SamplingParams
 class ProposalRequest:
     """A request that may speculate, as it stands after this step's sampling."""
 
-    request_id: str
-    """The `engine_id` of the request: its choices have ids of their own."""
+    engine_id: str
+    """As in RequestView: each choice of a request has its own."""
     token_ids: Sequence[int]
     """All known tokens, prompt and output, the one just sampled included. Not to be changed, and
     valid during the call only: a speculator copies what it wants to keep."""

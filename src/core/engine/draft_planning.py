@@ -61,7 +61,7 @@ class DraftPlanner:
             tally.count_draft(request, grant.num_draft_tokens, num_accepted)
         if grant.speculates:
             outcome = DraftOutcome(
-                request_id=request.request_id,
+                engine_id=request.engine_id,
                 num_draft_tokens=grant.num_draft_tokens,
                 num_accepted_tokens=num_accepted,
                 max_draft_tokens=grant.max_draft_tokens,
@@ -92,12 +92,12 @@ class DraftPlanner:
     def end(self, request: Request) -> None:
         """A request has ended. The policy forgets it after the commit in progress, if there is one:
         its last outcome may be part of that."""
-        self._ended.append(request.request_id)
+        self._ended.append(request.engine_id)
 
     def _forget_ended(self) -> None:
         ended, self._ended = self._ended, []
-        for request_id in ended:
-            self._policy.forget(request_id)
+        for engine_id in ended:
+            self._policy.forget(engine_id)
 
     def _room(self, pending: PendingGrant) -> int:
         """Drafts that could still become output if this step's are all accepted: after them comes

@@ -38,9 +38,9 @@ class GuardedDraftLength:
         """Show the policy a committed step."""
         self._ask(self._observe, step)
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, engine_id: str) -> None:
         """Tell the policy that a request has ended."""
-        self._ask(self._forget, request_id)
+        self._ask(self._forget, engine_id)
 
     def _ask(self, guard: Guard, *arguments: object) -> Any:
         """The answer, or FAILED: a policy that is out of one method is not asked at all."""

@@ -126,7 +126,7 @@ class ProposalHook:
             return f"token_ids of a Draft is a list or tuple, got {_short(draft.token_ids)}"
         if len(draft.token_ids) > request.max_draft_tokens:
             return (
-                f"guessed {len(draft.token_ids)} tokens for {request.request_id!r}, at most "
+                f"guessed {len(draft.token_ids)} tokens for {request.engine_id!r}, at most "
                 f"{request.max_draft_tokens} were asked for"
             )
         end = self._vocab_size

@@ -18,7 +18,7 @@ class FixedDraftLength:
     def observe(self, step: DraftedStep) -> None:
         pass
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, engine_id: str) -> None:
         pass
 
 

@@ -112,13 +112,13 @@ class NgramSpeculator:
 
     @hookimpl
     def propose(self, batch: ProposalBatch) -> list[Draft]:
-        for request_id in (*batch.ended, *batch.started):
-            self.indexes.pop(request_id, None)
+        for engine_id in (*batch.ended, *batch.started):
+            self.indexes.pop(engine_id, None)
         drafts = []
         for request in batch.requests:
-            index = self.indexes.get(request.request_id)
+            index = self.indexes.get(request.engine_id)
             if index is None:
-                index = self.indexes[request.request_id] = NgramIndex(self.lengths)
+                index = self.indexes[request.engine_id] = NgramIndex(self.lengths)
             found = index.continuation(request.token_ids, request.max_draft_tokens)
             drafts.append(Draft(token_ids=found))
         return drafts

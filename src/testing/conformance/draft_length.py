@@ -109,8 +109,8 @@ def _step(
     requests: Sequence[Request], lengths: Sequence[int], rng: random.Random, *, odd: bool = False
 ) -> DraftedStep:
     """A step that verifies drafts of these lengths, and asks for others of the same lengths."""
-    asked = [(r.request_id, n) for r, n in zip(requests, lengths, strict=True) if n]
-    outcomes = [_outcome(request_id, length, rng) for request_id, length in asked]
+    asked = [(r.engine_id, n) for r, n in zip(requests, lengths, strict=True) if n]
+    outcomes = [_outcome(engine_id, length, rng) for engine_id, length in asked]
     num_drafts = sum(outcome.num_draft_tokens for outcome in outcomes)
     if odd:
         outcomes.append(_outcome("a stranger", 1, rng))
@@ -126,10 +126,10 @@ def _step(
     )
 
 
-def _outcome(request_id: str, length: int, rng: random.Random) -> DraftOutcome:
+def _outcome(engine_id: str, length: int, rng: random.Random) -> DraftOutcome:
     num_draft_tokens = rng.randint(0, length)
     return DraftOutcome(
-        request_id=request_id,
+        engine_id=engine_id,
         num_draft_tokens=num_draft_tokens,
         num_accepted_tokens=rng.randint(0, num_draft_tokens),
         max_draft_tokens=length,

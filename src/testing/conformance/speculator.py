@@ -49,9 +49,9 @@ class SpeculatorConformance:
         """`max_draft_tokens` of each request holds."""
         for guess in _answered(speculative_method, random_calls()):
             for request in guess.batch.requests:
-                draft = guess.drafts().get(request.request_id, ())
+                draft = guess.drafts().get(request.engine_id, ())
                 assert len(draft) <= request.max_draft_tokens, (
-                    f"{len(draft)} tokens were guessed for {request.request_id}, at most "
+                    f"{len(draft)} tokens were guessed for {request.engine_id}, at most "
                     f"{request.max_draft_tokens} were asked for"
                 )
 
@@ -87,9 +87,9 @@ class SpeculatorConformance:
         together = _drafts(ask(speculative_method, calls))
         turned = [replace(call, requests=tuple(reversed(call.requests))) for call in calls]
         _compare(together, _drafts(ask(speculative_method, turned)), "in another order")
-        for request_id in sorted({request_id for _, request_id in together}):
-            alone = _drafts(ask(speculative_method, only(request_id, calls)))
-            expected = {key: draft for key, draft in together.items() if key[1] == request_id}
+        for engine_id in sorted({engine_id for _, engine_id in together}):
+            alone = _drafts(ask(speculative_method, only(engine_id, calls)))
+            expected = {key: draft for key, draft in together.items() if key[1] == engine_id}
             _compare(expected, alone, "without the others")
 
     def test_an_id_may_come_again(self, speculative_method: object) -> None:
@@ -152,9 +152,9 @@ def _answered(given: object, calls: Iterable[ProposalBatch]) -> list[Guess]:
 def _drafts(guesses: Sequence[Guess]) -> dict[tuple[int, str], tuple[int, ...]]:
     """By number of the call, and request."""
     return {
-        (i, request_id): draft
+        (i, engine_id): draft
         for i, guess in enumerate(guesses)
-        for request_id, draft in guess.drafts().items()
+        for engine_id, draft in guess.drafts().items()
     }
 
 

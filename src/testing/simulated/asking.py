@@ -46,11 +46,11 @@ class SimulatedAsking:
         )
         self._ended, self._started = [], []
         pairs_of = zip(requests, self._propose(batch), strict=True)
-        return {request.request_id: tuple(draft.token_ids) for request, draft in pairs_of}
+        return {request.engine_id: tuple(draft.token_ids) for request, draft in pairs_of}
 
     def _describe(self, grant: Grant, token_ids: Sequence[int]) -> ProposalRequest:
         return ProposalRequest(
-            request_id=grant.request_id,
+            engine_id=grant.request_id,
             token_ids=token_ids,
             num_prompt_tokens=self._num_prompt_tokens[grant.request_id],
             sampling_params=SamplingParams(),

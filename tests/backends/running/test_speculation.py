@@ -176,7 +176,7 @@ def test_only_requests_that_may_have_drafts_and_were_sampled_are_asked_for() -> 
     plan = driver.plan(amounts, max_draft_tokens={"6": 3, "1": 2, "3": 1})
     result = driver.run(replace(plan, draft_token_budget=17))
     (batch,) = proposer.batches
-    assert [(r.request_id, r.max_draft_tokens) for r in batch.requests] == [("1", 2), ("3", 1)]
+    assert [(r.engine_id, r.max_draft_tokens) for r in batch.requests] == [("1", 2), ("3", 1)]
     assert batch.token_budget == 17
     assert batch.requests[0].num_prompt_tokens == len(PROMPTS[1])
     assert batch.requests[0].sampling_params == GREEDY

@@ -23,7 +23,7 @@ class Longest:
     def observe(self, step: Any) -> None:
         pass
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, engine_id: str) -> None:
         pass
 
 
@@ -43,15 +43,15 @@ class KnowsItsRequests(Longest):
 
     def choose(self, requests: Sequence[Any], limits: Any) -> list[Any]:
         for request in requests:
-            self.known.setdefault(request.request_id, 0)
+            self.known.setdefault(request.engine_id, 0)
         return super().choose(requests, limits)
 
     def observe(self, step: Any) -> None:
         for outcome in step.outcomes:
-            self.known[outcome.request_id] += outcome.num_accepted_tokens
+            self.known[outcome.engine_id] += outcome.num_accepted_tokens
 
-    def forget(self, request_id: str) -> None:
-        self.known.pop(request_id, None)
+    def forget(self, engine_id: str) -> None:
+        self.known.pop(engine_id, None)
 
 
 class NeverForgets(Longest):
@@ -60,7 +60,7 @@ class NeverForgets(Longest):
 
     def observe(self, step: Any) -> None:
         for outcome in step.outcomes:
-            self.accepted[outcome.request_id] = outcome.num_accepted_tokens
+            self.accepted[outcome.engine_id] = outcome.num_accepted_tokens
 
 
 class DiffersFromEngineToEngine(Longest):

@@ -32,7 +32,7 @@ def last_token(request: ProposalRequest) -> Draft:
 
 
 def is_in_an_engine(batch: ProposalBatch) -> bool:
-    return any(request.request_id.startswith("request-") for request in batch.requests)
+    return any(request.engine_id.startswith("request-") for request in batch.requests)
 
 
 class TestProposeRaises(SpeculatorConformance):
@@ -124,13 +124,13 @@ class TestKeepsHiddenStates(SpeculatorConformance):
                 self.before: dict[str, Any] = {}
 
             def guess_all(self, batch: ProposalBatch) -> Sequence[Draft]:
-                for request_id in (*batch.ended, *batch.started):
-                    self.before.pop(request_id, None)
+                for engine_id in (*batch.ended, *batch.started):
+                    self.before.pop(engine_id, None)
                 return [self.guess(request) for request in batch.requests]
 
             def guess(self, request: ProposalRequest) -> Draft:
-                before = self.before.get(request.request_id)
-                self.before[request.request_id] = request.hidden_states
+                before = self.before.get(request.engine_id)
+                self.before[request.engine_id] = request.hidden_states
                 if before is None or not before[-1].isfinite().all():
                     return Draft()
                 return Draft(token_ids=(int(before[-1].argmax()),))
@@ -160,7 +160,7 @@ class TestLearnsFromOthers(SpeculatorConformance):
                 return Draft() if found is None else Draft(token_ids=(found,))
 
             def answer(batch: ProposalBatch) -> Sequence[Draft]:
-                if any(request.request_id == "again" for request in batch.requests):
+                if any(request.engine_id == "again" for request in batch.requests):
                     followers.clear()  # what an id had before is another check's business
                 return [guess(request) for request in batch.requests]
 
@@ -178,10 +178,10 @@ class TestRemembersAnId(SpeculatorConformance):
             first: dict[str, int] = {}
 
             def guess(request: ProposalRequest) -> Draft:
-                if not request.request_id.startswith("again"):
+                if not request.engine_id.startswith("again"):
                     return last_token(request)
                 return Draft(
-                    token_ids=(first.setdefault(request.request_id, request.token_ids[-1]),)
+                    token_ids=(first.setdefault(request.engine_id, request.token_ids[-1]),)
                 )
 
             return Guesser(lambda batch: [guess(request) for request in batch.requests])
@@ -223,7 +223,7 @@ class TestGuessesByChance(SpeculatorConformance):
 
             def answer(batch: ProposalBatch) -> Sequence[Draft]:
                 if not guesses and len(batch.requests) > 1 and not is_in_an_engine(batch):
-                    key = tuple(request.request_id for request in batch.requests)
+                    key = tuple(request.engine_id for request in batch.requests)
                     guesses.append(seen[key] % 2 == 0)
                     seen[key] += 1
                 return [last_token(r) if all(guesses) else Draft() for r in batch.requests]

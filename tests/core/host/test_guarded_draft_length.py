@@ -25,12 +25,12 @@ class Policy:
         self.forgotten: list[str] = []
 
     def choose(self, requests: Any, limits: SpeculationLimits) -> Any:
-        self.live.update(request.request_id for request in requests)
+        self.live.update(request.engine_id for request in requests)
         return [limits.num_speculative_tokens] * len(requests)
 
     def observe(self, step: DraftedStep) -> None:
         self.steps.append(step)
-        assert {outcome.request_id for outcome in step.outcomes} <= self.live
+        assert {outcome.engine_id for outcome in step.outcomes} <= self.live
 
     def forget(self, request_id: str) -> None:
         self.live.remove(request_id)

@@ -128,7 +128,7 @@ class Device:
             draft_token_budget=self.token_budget,
             outcomes=[
                 DraftOutcome(
-                    request_id=request.request_id,
+                    engine_id=request.engine_id,
                     num_draft_tokens=num_drafts,
                     num_accepted_tokens=num_outputs - 1,
                     max_draft_tokens=length,

@@ -60,7 +60,7 @@ FOUND_MEMORY, FIRST_FOUND_MEMORY = 16, 64
 class _Chosen(NamedTuple):
     """Lengths for these requests."""
 
-    request_ids: Sequence[str]
+    engine_ids: Sequence[str]
     lengths: Sequence[int]
     until_end: Sequence[int]
     """The same without those whose turn it was."""
@@ -111,8 +111,8 @@ class AdaptiveDraftLength:
     def choose(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
         self._longest = limits.num_speculative_tokens
         self._is_model = limits.needs_lookahead
-        request_ids = [request.request_id for request in requests]
-        num_requests = len(request_ids)
+        engine_ids = [request.engine_id for request in requests]
+        num_requests = len(engine_ids)
         self._step += 1
         if num_requests:
             self._price(num_requests)
@@ -124,16 +124,16 @@ class AdaptiveDraftLength:
         if not self._patience.is_left:
             return [0] * num_requests
         chosen = self._chosen
-        if chosen is None or self._step >= chosen.end or chosen.request_ids != request_ids:
-            chosen = self._chosen = self._choose_anew(request_ids, prices)
+        if chosen is None or self._step >= chosen.end or chosen.engine_ids != engine_ids:
+            chosen = self._chosen = self._choose_anew(engine_ids, prices)
             return chosen.lengths
         return chosen.until_end
 
-    def _choose_anew(self, request_ids: Sequence[str], prices: DraftPrices) -> _Chosen:
-        histories = [self._history(request_id) for request_id in request_ids]
+    def _choose_anew(self, engine_ids: Sequence[str], prices: DraftPrices) -> _Chosen:
+        histories = [self._history(engine_id) for engine_id in engine_ids]
         choices = [prices.choose(self._estimate(history)) for history in histories]
         if not prices.are_worth_it(choices, [history.found for history in histories]):
-            choices = [NOTHING] * len(request_ids)
+            choices = [NOTHING] * len(engine_ids)
         self._are_probes = all(choice is NOTHING for choice in choices)
         lengths, until_end, end = [], [], NEVER
         for history, choice in zip(histories, choices, strict=True):
@@ -148,7 +148,7 @@ class AdaptiveDraftLength:
                 end = min(end, due_at)
                 until_end.append(0)
             lengths.append(length)
-        return _Chosen(request_ids, lengths, until_end, end)
+        return _Chosen(engine_ids, lengths, until_end, end)
 
     def _take_turn(self, history: DraftHistory, length: int) -> tuple[int, int]:
         """What is asked for in this step of a request that is not asked in each, and the step of
@@ -173,12 +173,12 @@ class AdaptiveDraftLength:
         accepted = history.accepted + PRIOR_WEIGHT * self.acceptance
         return accepted / (history.tried + PRIOR_WEIGHT)
 
-    def _history(self, request_id: str) -> DraftHistory:
-        history = self._histories.get(request_id)
+    def _history(self, engine_id: str) -> DraftHistory:
+        history = self._histories.get(engine_id)
         if history is None:
             self._num_requests += 1
             is_probed = not self._is_model or self._num_requests % MODEL_PROBE_REQUESTS == 1
-            history = self._histories[request_id] = DraftHistory(
+            history = self._histories[engine_id] = DraftHistory(
                 probe_at=0 if is_probed else NEVER, found=self._found
             )
         return history
@@ -203,15 +203,15 @@ class AdaptiveDraftLength:
 
     def observe(self, step: DraftedStep) -> None:
         for outcome in step.outcomes:
-            history = self._histories.get(outcome.request_id)
+            history = self._histories.get(outcome.engine_id)
             if outcome.max_draft_tokens and history is not None:
                 self._observe_answer(history, outcome.num_proposed_tokens)
             if outcome.num_draft_tokens:
                 self._observe_draft(history, outcome)
         self._observe_step(step)
 
-    def forget(self, request_id: str) -> None:
-        self._histories.pop(request_id, None)
+    def forget(self, engine_id: str) -> None:
+        self._histories.pop(engine_id, None)
 
     def _observe_draft(self, history: DraftHistory | None, outcome: DraftOutcome) -> None:
         """A draft was verified."""

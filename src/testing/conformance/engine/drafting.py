@@ -36,7 +36,7 @@ class Guess:
         if not isinstance(self.answer, Sequence):
             return {}
         pairs = zip(self.batch.requests, self.answer, strict=False)
-        return {r.request_id: tuple(d.token_ids) for r, d in pairs if isinstance(d, Draft)}
+        return {r.engine_id: tuple(d.token_ids) for r, d in pairs if isinstance(d, Draft)}
 
 
 class ProposeListener:
@@ -65,7 +65,7 @@ class ProposeListener:
                     error=caught,
                     seconds=seconds,
                     changed=tuple(
-                        before.request_id
+                        before.engine_id
                         for before, after in zip(asked.requests, batch.requests, strict=True)
                         if list(before.token_ids) != list(after.token_ids)
                     ),

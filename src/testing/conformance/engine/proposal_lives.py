@@ -37,15 +37,15 @@ def random_calls(num_calls: int = 120, *, seed: int = 1) -> list[ProposalBatch]:
     calls = []
     for _ in range(num_calls):
         ended, started = _come_and_go(rng, lives)
-        here = [request_id for request_id, life in lives.items() if not life.is_away]
-        asked = [request_id for request_id in here if rng.random() < 0.8]
+        here = [engine_id for engine_id, life in lives.items() if not life.is_away]
+        asked = [engine_id for engine_id in here if rng.random() < 0.8]
         rng.shuffle(asked)
-        for request_id in here:
-            life = lives[request_id]
+        for engine_id in here:
+            life = lives[engine_id]
             life.num_known = min(life.num_known + rng.choice((1, 1, 2, 5)), len(life.text))
         calls.append(
             ProposalBatch(
-                requests=tuple(_ask(rng, request_id, lives[request_id]) for request_id in asked),
+                requests=tuple(_ask(rng, engine_id, lives[engine_id]) for engine_id in asked),
                 ended=tuple(ended),
                 started=tuple(started),
                 token_budget=rng.choice((0, 16, 256)),
@@ -54,31 +54,31 @@ def random_calls(num_calls: int = 120, *, seed: int = 1) -> list[ProposalBatch]:
     return calls
 
 
-def one_life(request_id: str, seed: int, *, num_calls: int = 12) -> list[ProposalBatch]:
+def one_life(engine_id: str, seed: int, *, num_calls: int = 12) -> list[ProposalBatch]:
     """A single request, from its start; its end is left to the caller."""
     rng = random.Random(seed)
     life = _new_life(rng)
     calls = []
     for i in range(num_calls):
         life.num_known = min(life.num_known + rng.randint(1, 4), len(life.text))
-        request = _ask(rng, request_id, life)
-        calls.append(ProposalBatch(requests=(request,), started=() if i else (request_id,)))
+        request = _ask(rng, engine_id, life)
+        calls.append(ProposalBatch(requests=(request,), started=() if i else (engine_id,)))
     return calls
 
 
-def end_of(*request_ids: str) -> ProposalBatch:
+def end_of(*engine_ids: str) -> ProposalBatch:
     """A call that asks for nothing, and says who ended."""
-    return ProposalBatch(requests=(), ended=request_ids)
+    return ProposalBatch(requests=(), ended=engine_ids)
 
 
-def only(request_id: str, calls: Sequence[ProposalBatch]) -> list[ProposalBatch]:
+def only(engine_id: str, calls: Sequence[ProposalBatch]) -> list[ProposalBatch]:
     """The same calls as if this request had been alone."""
     return [
         replace(
             call,
-            requests=tuple(r for r in call.requests if r.request_id == request_id),
-            ended=tuple(i for i in call.ended if i == request_id),
-            started=tuple(i for i in call.started if i == request_id),
+            requests=tuple(r for r in call.requests if r.engine_id == engine_id),
+            ended=tuple(i for i in call.ended if i == engine_id),
+            started=tuple(i for i in call.started if i == engine_id),
         )
         for call in calls
     ]
@@ -87,22 +87,22 @@ def only(request_id: str, calls: Sequence[ProposalBatch]) -> list[ProposalBatch]
 def _come_and_go(rng: random.Random, lives: dict[str, _Life]) -> tuple[list[str], list[str]]:
     """Who ended and who started; an id may be in both."""
     ended, started = [], []
-    for request_id, life in list(lives.items()):
+    for engine_id, life in list(lives.items()):
         if life.is_away:
             if rng.random() < 0.4:
                 life.is_away = False
-                started.append(request_id)
+                started.append(engine_id)
         elif life.num_known == len(life.text) or rng.random() < 0.03:
-            ended.append(request_id)
-            del lives[request_id]
+            ended.append(engine_id)
+            del lives[engine_id]
         elif rng.random() < 0.06:
-            ended.append(request_id)
+            ended.append(engine_id)
             life.is_away = rng.random() < 0.7
-            started += [] if life.is_away else [request_id]  # preempted, and back at once
+            started += [] if life.is_away else [engine_id]  # preempted, and back at once
     while len(lives) < 5 and rng.random() < 0.5:
-        request_id = next(name for i in range(6) if (name := f"life-{i}") not in lives)
-        lives[request_id] = _new_life(rng)
-        started.append(request_id)
+        engine_id = next(name for i in range(6) if (name := f"life-{i}") not in lives)
+        lives[engine_id] = _new_life(rng)
+        started.append(engine_id)
     return ended, started
 
 
@@ -119,9 +119,9 @@ def _phrase(rng: random.Random) -> list[int]:
     return [rng.choice(_TOKENS) for _ in range(rng.randint(1, 9))]
 
 
-def _ask(rng: random.Random, request_id: str, life: _Life) -> ProposalRequest:
+def _ask(rng: random.Random, engine_id: str, life: _Life) -> ProposalRequest:
     return ProposalRequest(
-        request_id=request_id,
+        engine_id=engine_id,
         token_ids=life.text[: life.num_known],
         num_prompt_tokens=life.num_prompt_tokens,
         sampling_params=SamplingParams(),

@@ -33,14 +33,14 @@ def hidden_states_given(
     num_known: dict[str, int] = {}
 
     def propose(batch: ProposalBatch) -> Sequence[Draft]:
-        for request_id in (*batch.ended, *batch.started):
-            num_known.pop(request_id, None)
+        for engine_id in (*batch.ended, *batch.started):
+            num_known.pop(engine_id, None)
         hidden = []
         for request in batch.requests:
             known = len(request.token_ids)
-            before = num_known.get(request.request_id, known - 1)
+            before = num_known.get(request.engine_id, known - 1)
             hidden.append(simulated_hidden_states(request.token_ids, known - before))
-            num_known[request.request_id] = known
+            num_known[request.engine_id] = known
         pairs = zip(batch.requests, hidden, strict=True)
         drafts = hook.propose(replace(batch, requests=[_with(r, h_ne) for r, h_ne in pairs]))
         for hidden_ne in hidden if overwritten else ():
