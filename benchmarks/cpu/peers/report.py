@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines import WORKLOADS
+from instruction_sets import InstructionSet, note
 
 NOISY = 0.05
 """Part of all cores taken by others, from which on a figure is marked."""
@@ -90,14 +91,17 @@ def ratio(
     return None if value is None else (value, best)
 
 
-def markdown(measurements: Sequence[Measurement]) -> str:
+def markdown(
+    measurements: Sequence[Measurement], instruction_set: InstructionSet | None = None
+) -> str:
     """The table for README, and what one must know to read it."""
     found = summarize_all(measurements)
     titles = [*_TITLES.values(), "first token, ms"]
     lines = [f"| tokens per second | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
     for precision in dict.fromkeys(m.precision for m in measurements):
         lines += _rows(found, precision)
-    return "\n".join([*lines, "", *_notes(found)])
+    sets = [] if instruction_set is None else [note(instruction_set)]
+    return "\n".join([*lines, "", *_notes(found), *sets])
 
 
 def _rows(found: dict[str, dict[str, Summary]], precision: str) -> list[str]:

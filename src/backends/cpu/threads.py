@@ -7,7 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP_V1 = ("cpu", "cpu,cpuacct")
+"""Where version 1 mounts its controller of CPU time, below _CGROUP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,18 @@ def _siblings(cpu: int) -> str:
 
 def _cpu_quota() -> float:
     """CPUs' worth of time that the container grants; infinite without a limit."""
+    limits = [_read_quota(_CGROUP / "cpu.max")]
+    for name in _CGROUP_V1:
+        folder = _CGROUP / name
+        limits.append(_read_quota(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"))
+    return min(limits)
+
+
+def _read_quota(*files: Path) -> float:
+    """Quota over period, of one file or two; infinite where there is none: "max" in version 2 of
+    cgroups, -1 in version 1, or no such files."""
     try:
-        quota, period = _CGROUP_LIMIT.read_text().split()
-        return int(quota) / int(period)
+        quota, period = (int(word) for file in files for word in file.read_text().split())
     except (OSError, ValueError):
         return math.inf
+    return quota / period if quota > 0 else math.inf

@@ -20,6 +20,7 @@ from ..drafting.model_runner import DraftRunner
 from ..drafting.support import DraftSupport, Speculation
 from ..machine.compiling import BuildError
 from ..machine.device import choose_device
+from ..machine.torch_threads import SingleTorchThread
 from ..models.decoder import Decoder
 from ..running.model_parts import ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
@@ -42,14 +43,14 @@ class ModelExecutor:
         self,
         info: ModelInfo,
         runner: ModelRunner,
-        torch_threads: int | None = None,
+        single_thread: SingleTorchThread | None = None,
         draft_runner: DraftRunner | None = None,
         drafts: DraftSupport | None = None,
     ) -> None:
-        """`torch_threads` is what torch gets back at `close`; None: it was left alone. The draft
-        model's runner follows each plan; `drafts` stop with the executor."""
+        """`single_thread` is released at `close`; None leaves torch its threads. The draft model's
+        runner follows each plan; `drafts` stop with the executor."""
         self.info = info
-        self._torch_threads = torch_threads
+        self._single_thread = single_thread
         self._runner: ModelRunner | None = runner
         self._draft_runner = draft_runner
         self._drafts = drafts
@@ -82,12 +83,6 @@ class ModelExecutor:
         info = _describe(checkpoint, parts, layout, num_blocks)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
         model = parts.step_model(cache)
-        torch_threads = None
-        if model is not None:
-            # Between steps torch's threads would spin on the native ones' cores. torch knows no
-            # smaller scope than the process for this.
-            torch_threads = torch.get_num_threads()
-            torch.set_num_threads(1)
         runner = ModelRunner(
             parts.decoder,
             parts.attention,
@@ -99,7 +94,8 @@ class ModelExecutor:
         draft_runner = None
         if drafts is not None:
             draft_runner = drafts.start(num_blocks, layout.num_host_blocks, runner)
-        return cls(info, runner, torch_threads, draft_runner, drafts)
+        single_thread = None if model is None else SingleTorchThread()
+        return cls(info, runner, single_thread, draft_runner, drafts)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step. Raises DeviceError when the device cannot go on."""
@@ -122,8 +118,8 @@ class ModelExecutor:
 
     def close(self) -> None:
         """Let go of weights and KV cache."""
-        if self._runner is not None and self._torch_threads is not None:
-            torch.set_num_threads(self._torch_threads)
+        if self._single_thread is not None:
+            self._single_thread.release()
         if self._drafts is not None:
             self._drafts.stop()
         self._runner = self._draft_runner = None

@@ -54,8 +54,9 @@ Builder = Callable[[EngineConfig, Progress], EngineParts]
 class AsyncEngine:
     """Serves many requests at once. Use as `async with`, or call `start` and `close`.
 
-    All methods belong to the event loop in which it was started. It installs no signal handler,
-    forks no process and configures no logging.
+    All methods belong to the event loop in which it was started. It installs no signal handler and
+    configures no logging. On a CPU, building an engine may start the compiler of the native kernels,
+    and their self-test once per library and CPU; TOKENMILL_CPU_SELF_TEST=0 switches the test off.
     """
 
     def __init__(

@@ -44,11 +44,28 @@ def test_fewer_threads_keep_to_the_first_cores_and_more_wander(machine: pytest.M
     assert place_threads(6).cpus is None
 
 
-def test_the_quota_is_read_from_the_cgroup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    limit = tmp_path / "cpu.max"
-    monkeypatch.setattr(threads, "_CGROUP_LIMIT", limit)
+@pytest.fixture
+def cgroup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(threads, "_CGROUP", tmp_path)
+    return tmp_path
+
+
+def test_without_cgroups_there_is_no_quota(cgroup: Path) -> None:
     assert threads._cpu_quota() == math.inf
-    limit.write_text("max 100000\n")
-    assert threads._cpu_quota() == math.inf
-    limit.write_text("150000 100000\n")
-    assert threads._cpu_quota() == 1.5
+
+
+@pytest.mark.parametrize(("limit", "quota"), [("max 100000\n", math.inf), ("150000 100000\n", 1.5)])
+def test_the_quota_is_read_from_version_2(cgroup: Path, limit: str, quota: float) -> None:
+    (cgroup / "cpu.max").write_text(limit)
+    assert threads._cpu_quota() == quota
+
+
+@pytest.mark.parametrize("folder", ["cpu", "cpu,cpuacct"])
+@pytest.mark.parametrize(("limit", "quota"), [("-1\n", math.inf), ("250000\n", 2.5)])
+def test_the_quota_is_read_from_version_1(
+    cgroup: Path, folder: str, limit: str, quota: float
+) -> None:
+    (cgroup / folder).mkdir()
+    (cgroup / folder / "cpu.cfs_quota_us").write_text(limit)
+    (cgroup / folder / "cpu.cfs_period_us").write_text("100000\n")
+    assert threads._cpu_quota() == quota

@@ -47,6 +47,7 @@ def args(tmp_path: Path) -> Namespace:
         rounds=1,
         attempts=3,
         max_foreign=float("inf"),
+        emulated=False,
         json=tmp_path / "results" / "peers.json",
         plot=None,
     )

@@ -1,0 +1,74 @@
+"""Which instruction set figures were measured with, and how it was run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+VARIABLE = "TOKENMILL_CPU_ISA"
+_BASE = ("SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C")
+_AVX512 = (*_BASE, "AVX512")
+LLAMA_CPP_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "avx512bf16": (*_AVX512, "AVX512_BF16"),
+    "avx512": _AVX512,
+    "avx2": _BASE,
+    "portable": (),
+}
+"""GGML_ options that give llama.cpp the instructions of each of tokenmill's sets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionSet:
+    """The set that tokenmill's kernels were compiled for."""
+
+    name: str
+    run: str
+    """"native": the best of this CPU; "TOKENMILL_CPU_ISA": another one, by that variable;
+    "emulated": on a CPU that a program emulates. A set without figures is "only compiled"."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {'under ' if self.run == VARIABLE else ''}{self.run}"
+
+
+def in_use(*, is_emulated: bool) -> InstructionSet:
+    """The set of this process. Nothing but the user knows whether the CPU is emulated."""
+    from tokenmill.backends.cpu.instruction_sets import choose_sets, supported_sets
+
+    name = choose_sets()[0]
+    if is_emulated:
+        return InstructionSet(name=name, run="emulated")
+    return InstructionSet(name=name, run="native" if name == supported_sets()[0] else VARIABLE)
+
+
+def note(measured: InstructionSet) -> str:
+    """What a reader of the figures must know about instruction sets."""
+    others = ", ".join(name for name in LLAMA_CPP_OPTIONS if name != measured.name)
+    text = (
+        f"Instruction set of tokenmill: {measured.label}. Other sets ({others}) were only compiled."
+    )
+    same = "" if measured.run == "native" else " llama.cpp is built for the same set."
+    return text + same
+
+
+def llama_cpp_folder(name: str | None) -> str:
+    """Where make_peers.py builds llama.cpp for a set; None: for this very CPU."""
+    return "llama.cpp" if name is None else f"llama.cpp-{name}"
+
+
+def llama_cpp_flags(name: str | None) -> list[str]:
+    """CMake settings for a set; None: for this very CPU."""
+    if name is None:
+        return ["GGML_NATIVE=ON"]
+    given = LLAMA_CPP_OPTIONS[name]
+    options = LLAMA_CPP_OPTIONS["avx512bf16"]
+    return [
+        "GGML_NATIVE=OFF",
+        *(f"GGML_{option}={'ON' if option in given else 'OFF'}" for option in options),
+    ]
+
+
+def named_set() -> str | None:
+    """The set that TOKENMILL_CPU_ISA names, for which peers must be built, too."""
+    return os.environ.get(VARIABLE) or None

@@ -1,0 +1,40 @@
+"""How many threads torch computes with: a number that all engines of a process share."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+_lock = threading.Lock()
+_holders = 0
+_before = 1
+
+
+class SingleTorchThread:
+    """Leaves torch one thread as long as any of these is held.
+
+    Native threads compute instead: between steps torch's would spin on their cores. torch knows no
+    smaller scope than the process for this. The last one to be released, in whatever order, gives
+    torch back the number that the first one found.
+    """
+
+    def __init__(self) -> None:
+        global _holders, _before
+        self._is_held = True
+        with _lock:
+            if _holders == 0:
+                _before = torch.get_num_threads()
+                torch.set_num_threads(1)
+            _holders += 1
+
+    def release(self) -> None:
+        """Let go; only the first call counts."""
+        global _holders
+        with _lock:
+            if not self._is_held:
+                return
+            self._is_held = False
+            _holders -= 1
+            if _holders == 0:
+                torch.set_num_threads(_before)
