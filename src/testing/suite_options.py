@@ -9,6 +9,7 @@ import pytest
 from ..core.errors import TokenmillError
 from ..core.host.plugins_file import read_settings
 from .conformance.installed import LoadedPlugin, Subject, find_plugin
+from .time_limit import DEFAULT_SECONDS, TimeLimit
 
 _NAME = pytest.StashKey[str]()
 _SUBJECTS = pytest.StashKey[Sequence[Subject]]()
@@ -23,10 +24,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="a plugins.toml with the options to check it with; default: those that it declares",
     )
+    group.addoption(
+        "--time-limit",
+        type=float,
+        default=DEFAULT_SECONDS,
+        metavar="SECONDS",
+        help="a test that takes longer fails (default: %(default)s)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Find and load the plugin. One that does not load is left to the suite for packages."""
+    config.pluginmanager.register(TimeLimit(config.getoption("--time-limit")))
     name: str | None = config.getoption("--plugin")
     if name is None:
         raise pytest.UsageError("say which plugin to check: --plugin NAME")

@@ -5,12 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tokenmill.api.commands.plugin_check import run_check
+from tokenmill.core.contract.events import Planned
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.speculation import Draft, ProposalBatch
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.host import guard
+from tokenmill.testing.conformance import hosting
+from tokenmill.testing.conformance.engine import checks
+from tokenmill.testing.conformance.engine.workload import AMPLE
+from tokenmill.testing.conformance.sandbox import sandboxed
 
 from .wrong.packages import install_wrong_packages
 
@@ -96,3 +108,138 @@ def test_loading_the_pytest_plugin_imports_neither_the_kit_nor_anything_heavy() 
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.stdout.strip() == "[]"
+
+
+AUDIT = """
+import time
+from dataclasses import dataclass, field
+from tokenmill.plugin import hookimpl
+
+TOKENMILL_API = (1, 1)
+
+@dataclass(frozen=True)
+class Options:
+    path: str = field(default="{path}", metadata={{"help": "file"}})
+
+class Audit:
+    def __init__(self, context, options):
+        self.file = open(options.path, "a")
+        self.seen = []
+
+    @hookimpl
+    def on_admitted(self, event):
+        self.seen.append(event)
+        self.file.write("admitted")
+        self.file.flush()
+
+    @hookimpl
+    def on_stopping(self):
+        self.file.close()
+
+    @hookimpl
+    def on_preempted(self, event):
+        while {hangs}:
+            time.sleep(0.1)
+
+@hookimpl
+def register(registry):
+    registry.observer("acme-audit", Audit, options=Options)
+"""
+
+
+def install_audit(folder: Path, path: Path, *, hangs: bool = False) -> None:
+    (folder / "acme_audit.py").write_text(AUDIT.format(path=path, hangs=hangs))
+    info = folder / "acme_audit-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-audit\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tokenmill.plugins]\nacme-audit = acme_audit\n")
+
+
+def test_an_observer_s_own_file_is_left_alone_and_its_growing_memory_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    real = tmp_path / "logs" / "audit.jsonl"
+    real.parent.mkdir()
+    real.write_text("of yesterday\n")
+    install_audit(tmp_path, real)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    assert run_check("acme-audit") == 0
+    printed = capfd.readouterr().out
+    assert "tokenmill: findings" in printed and "memory grows: " in printed
+    settings = tmp_path / "mine.toml"
+    settings.write_text(f'[observer.acme-audit]\npath = "{real}"\n')
+    assert run_check("acme-audit", str(settings)) == 0
+    assert real.read_text() == "of yesterday\n"
+    assert [path.name for path in real.parent.iterdir()] == ["audit.jsonl"]
+
+
+def test_a_plugin_that_hangs_fails_its_tests_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    install_audit(tmp_path, tmp_path / "audit.jsonl", hangs=True)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    assert run_check("acme-audit", time_limit=3) == 1
+    printed = capfd.readouterr().out
+    assert "test_it_survives_every_event[acme-audit] FAILED" in printed
+    assert "took longer than 3 s" in printed
+    assert "test_the_entry_point_loads PASSED" in printed
+
+
+def test_slow_hooks_under_test_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watcher:
+        @hookimpl
+        def on_planned(self) -> None: ...
+
+    hosting.take_slow_hooks()
+    monkeypatch.setattr(guard, "SLOW_SECONDS", -1.0)
+    host = hosting.load_host("observer", Watcher())
+    host.emit(Planned(step_id=1, num_requests=2, num_tokens=3))
+    host.schedule(cast(Any, None))  # the engine's own scheduler: slow, and not under test
+    assert hosting.take_slow_hooks() == ["'on_planned' took more than 50 ms in 1 of 1 calls"]
+    assert hosting.take_slow_hooks() == []
+
+
+def test_drafts_are_proposed_on_another_thread_than_steps_are_planned_on() -> None:
+    threads: dict[str, set[int]] = {"propose": set(), "schedule": set()}
+
+    class Method:
+        @hookimpl
+        def propose(self, batch: ProposalBatch) -> list[Draft]:
+            threads["propose"].add(threading.get_ident())
+            return [Draft() for _ in batch.requests]
+
+    class Watcher:
+        @hookimpl(wrapper=True)
+        def schedule(self) -> Generator[None, object, object]:
+            threads["schedule"].add(threading.get_ident())
+            return (yield)
+
+    checks.serve("speculative_method", Method, AMPLE, Watcher())
+    assert threads["schedule"] == {threading.get_ident()}
+    assert threads["propose"] and not threads["propose"] & threads["schedule"]
+
+
+@pytest.mark.parametrize(
+    ("value", "moved"),
+    [
+        ("audit.jsonl", False),
+        ("/var/log/audit.jsonl", True),
+        ("../audit.jsonl", True),
+        ("~/audit.jsonl", True),
+        (Path("audit.jsonl"), True),
+        ("http://collector/v1", False),
+        (7, False),
+    ],
+)
+def test_options_that_are_paths_point_into_the_folder_of_the_check(
+    value: object, moved: bool, tmp_path: Path
+) -> None:
+    @dataclass
+    class Options:
+        log_file: object = value
+
+    for given in ({}, {"log-file": value}):
+        found = {k.replace("-", "_"): v for k, v in sandboxed(Options, given, tmp_path).items()}
+        target = found.get("log_file", value)
+        assert (target != value) is moved
+        assert not moved or Path(str(target)).resolve().is_relative_to(tmp_path)

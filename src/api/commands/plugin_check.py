@@ -13,11 +13,12 @@ SUITE = "tokenmill.testing.suite"
 _PYTEST_USAGE_ERROR = 4
 
 
-def run_check(name: str, plugins_file: str | None = None) -> int:
+def run_check(name: str, plugins_file: str | None = None, time_limit: float | None = None) -> int:
     """Run the suites of every kind that the installed plugin has; its output goes to the terminal.
 
     Returns 0 if it passed, 1 if a check failed, 2 if there is no such plugin. Options come from
-    `plugins_file`; without one the plugin gets its own defaults. Raises ConfigError without pytest.
+    `plugins_file`; without one the plugin gets its own defaults. A test that takes longer than
+    `time_limit` seconds fails. Raises ConfigError without pytest.
     """
     if find_spec("pytest") is None:
         raise ConfigError(
@@ -29,6 +30,8 @@ def run_check(name: str, plugins_file: str | None = None) -> int:
     command += ["--pyargs", SUITE, f"--plugin={name}"]
     if plugins_file is not None:
         command.append(f"--plugins-file={os.path.abspath(plugins_file)}")
+    if time_limit is not None:
+        command.append(f"--time-limit={time_limit}")
     environment = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     status = subprocess.run(command, env=environment, check=False).returncode

@@ -38,6 +38,12 @@ def add_parser(subparsers: Any) -> None:
     show.set_defaults(run=_show)
     check = verbs.add_parser("check", help="run the conformance suites on an installed plugin")
     check.add_argument("name", help="name of the plugin")
+    check.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="a test that takes longer fails (default: 300)",
+    )
     check.set_defaults(run=_check)
     for verb in (listing, show, check):
         verb.add_argument("--plugins-file", metavar="FILE", help="plugins.toml to use")
@@ -92,7 +98,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    return run_check(args.name, args.plugins_file)
+    return run_check(args.name, args.plugins_file, args.time_limit)
 
 
 def _print_providers(found: PluginDescription) -> None:

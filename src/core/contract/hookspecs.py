@@ -39,7 +39,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class HookSpecs:
-    """All hooks of HOOK_API 1."""
+    """All hooks of HOOK_API 1.
+
+    They run in the engine's process, on the engine thread, which plans and commits steps; `propose`
+    runs on the device thread of a worker. Hooks on different threads must not share state.
+    """
 
     @hookspec
     def register(self, registry: Registry) -> None:

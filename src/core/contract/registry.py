@@ -154,7 +154,10 @@ class Registry:
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
     ) -> None:
-        """Offer a scheduler, chosen by --scheduler or [scheduler] use."""
+        """Offer a scheduler, chosen by --scheduler or [scheduler] use.
+
+        It runs in the engine's process, on the engine thread.
+        """
         self._offer("scheduler", name, factory, options, aliases)
 
     def scheduling_policy(
@@ -165,7 +168,10 @@ class Registry:
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
     ) -> None:
-        """Offer an order of the waiting requests, chosen by --scheduling-policy."""
+        """Offer an order of the waiting requests, chosen by --scheduling-policy.
+
+        It runs in the engine's process, on the engine thread.
+        """
         self._offer("scheduling_policy", name, factory, options, aliases)
 
     def preemption_mode(
@@ -176,7 +182,10 @@ class Registry:
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
     ) -> None:
-        """Offer a choice of who gives up its KV blocks, chosen by --preemption-mode."""
+        """Offer a choice of the request that gives up its KV blocks, by --preemption-mode.
+
+        It runs in the engine's process, on the engine thread.
+        """
         self._offer("preemption_mode", name, factory, options, aliases)
 
     def attention_backend(
@@ -190,7 +199,7 @@ class Registry:
         """Offer an attention backend, chosen by --attention-backend.
 
         The factory returns the backend's class (see backends/attention/base.py), or anything with
-        its `reasons_against` that makes a backend when called with an AttentionSpec.
+        its `reasons_against` that makes a backend when called with an AttentionSpec. It runs in a worker, on the device thread.
         """
         self._offer("attention_backend", name, factory, options, aliases)
 
@@ -202,9 +211,9 @@ class Registry:
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
     ) -> None:
-        """Offer who guesses the tokens to come, chosen by --speculative-method.
+        """Offer a method that proposes draft tokens, chosen by --speculative-method.
 
-        `--speculative-model` and the keys of `--speculative-config` fill its options.
+        `--speculative-model` and the keys of `--speculative-config` fill its options. It runs in a worker, on the device thread.
         """
         self._offer("speculative_method", name, factory, options, aliases)
 
@@ -216,13 +225,19 @@ class Registry:
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
     ) -> None:
-        """Offer a choice of how many tokens to draft, chosen by --draft-length."""
+        """Offer a choice of how many tokens to draft, chosen by --draft-length.
+
+        It runs in the engine's process, on the engine thread.
+        """
         self._offer("draft_length", name, factory, options, aliases)
 
     def observer(
         self, name: str, factory: Callable[..., object], *, options: type[Any] | None = None
     ) -> None:
-        """Offer an object with hooks, built if its plugin is enabled; a factory may return None."""
+        """Offer an object with hooks, built if its plugin is enabled; a factory may return None.
+
+        It runs in the engine's process, on the engine thread.
+        """
         self._offer("observer", name, factory, options, ())
 
     def admission(
@@ -232,7 +247,11 @@ class Registry:
         *,
         options: type[Any] | None = None,
     ) -> None:
-        """Offer a doorkeeper, built if its plugin is enabled; a factory may return None."""
+        """Offer a check of arriving requests, built if its plugin is enabled; a factory may return
+        None.
+
+        It runs in the engine's process, on the engine thread.
+        """
         self._offer("admission", name, factory, options, ())
 
     if not TYPE_CHECKING:  # a type checker finds the misspelling itself

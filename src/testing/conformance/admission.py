@@ -16,7 +16,8 @@ from ...core.errors import RequestFailedError
 from ...core.sampling_params import SamplingParams
 from .answers import AdmitListener, Answer
 from .hosting import fresh, load_host
-from .reporting import report_time
+from .kept_memory import describe_growth
+from .reporting import report_growth, report_time
 
 
 class AdmissionConformance:
@@ -39,6 +40,20 @@ class AdmissionConformance:
         for answer in _ask(admission):
             if isinstance(answer.value, Refusal):
                 _check_refusal(answer.value)
+
+    def test_memory_growth_is_reported(
+        self, admission: object, request: pytest.FixtureRequest
+    ) -> None:
+        """Whether it keeps more and more of what it is asked; a finding, no failure."""
+        provider = fresh(admission)
+        host = load_host("admission", provider)
+
+        def live() -> None:
+            for asked, load in product(_requests(), _loads()):
+                with suppress(RequestFailedError):
+                    host.admit(asked, load)
+
+        report_growth(request, describe_growth(provider, live))
 
     def test_time_per_request_is_reported(
         self, admission: object, request: pytest.FixtureRequest

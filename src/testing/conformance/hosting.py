@@ -5,17 +5,21 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+from collections import Counter
 from pathlib import Path
 
 from ...core.config import EngineConfig
 from ...core.contract.events import PluginFailed
 from ...core.contract.hookspecs import hookimpl
 from ...core.contract.registry import SLOTS, Registry
+from ...core.host.guard import SLOW_SECONDS
 from ...core.host.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
 from ...core.host.plugin_host import PluginHost
 
 SETTINGS = str(Path(__file__).with_name("plugins.toml"))
 _NAME = "under-test"
+_hosts: list[PluginHost] = []
+"""Made in the test that runs."""
 _HOOK_OF_SLOT = {slot: hook for hook, slot in SLOT_HOOKS.items()}
 
 
@@ -68,6 +72,24 @@ def take(given: object) -> object:
     return given() if callable(given) and _is_factory(given) else given
 
 
+def take_slow_hooks() -> list[str]:
+    """The hooks under test that were slow since the last call of this, one line for each."""
+    found: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for host in _hosts:
+        own = {info.name for info in host.plugins() if info.distribution == "-"}
+        for stats in host.hook_stats():
+            if stats.plugin in own:
+                found[stats.hook] += stats.slow
+                calls[stats.hook] += stats.calls
+    _hosts.clear()
+    return [
+        f"{hook!r} took more than {SLOW_SECONDS * 1000:.0f} ms in {slow} of {calls[hook]} calls"
+        for hook, slow in found.items()
+        if slow
+    ]
+
+
 def load_host(kind: str, provider: object, *others: object) -> PluginHost:
     """A plugin host in which `provider` has its place: in its slot, or beside the defaults.
 
@@ -75,10 +97,12 @@ def load_host(kind: str, provider: object, *others: object) -> PluginHost:
     provider. Raises PluginError in one line if the engine would not take it.
     """
     slot = _slot_of(kind, provider)
-    if slot is None:
-        return PluginHost.load(EngineConfig(plugins_file=SETTINGS), extra=[provider, *others])
-    config = EngineConfig.from_options(plugins_file=SETTINGS, **{slot: _NAME})
-    return PluginHost.load(config, extra=[UnderTest(slot, provider), *others])
+    chosen = {} if slot is None else {slot: _NAME}
+    config = EngineConfig.from_options(plugins_file=SETTINGS, **chosen)
+    plugin = provider if slot is None else UnderTest(slot, provider)
+    host = PluginHost.load(config, extra=[plugin, *others])
+    _hosts.append(host)
+    return host
 
 
 def wraps(plugin: object, hook: str) -> bool:

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ...core.config import EngineConfig
 from ...core.contract.plugin_info import normalize
@@ -17,6 +19,7 @@ from ...core.host.plugin_set import PluginSet
 from ...core.host.plugins_file import PluginSettings, Table, read_settings
 from ...core.suggest import near_and_known
 from .hosting import SETTINGS
+from .sandbox import sandboxed
 
 _DECISIONS = {**SLOT_HOOKS, "admit": "admission"}
 
@@ -52,6 +55,7 @@ class LoadedPlugin:
         enable = tuple(dict.fromkeys((*settings.builtin, self.name)))
         self._settings = replace(settings, enable=enable, disable=())
         self._plugins = PluginSet(self._settings)
+        self._folder = TemporaryDirectory(prefix="tokenmill-check-")
         self._plugins.load_enabled()
         if self.name in self._plugins.failed:
             raise PluginError(self._plugins.failed[self.name][1])
@@ -66,11 +70,17 @@ class LoadedPlugin:
         return self._plugins.registry.providers(plugin=self.name)
 
     def build(self, provider: Provider) -> object:
-        """What a provider's factory makes; None if it stays out. Raises PluginError in one line."""
+        """What a provider's factory makes; None if it stays out. Raises PluginError in one line.
+
+        Observers and admissions get paths in a temporary folder, whatever their options say.
+        """
+        options = _options(self._settings, provider)
+        if provider.kind not in SLOTS and provider.options is not None:
+            options = sandboxed(provider.options, options, Path(self._folder.name))
         return self._plugins.registry.build(
             provider.kind,
             provider.name,
-            _options(self._settings, provider),
+            options,
             context=PluginContext(config=EngineConfig()),
         )
 

@@ -16,7 +16,8 @@ from ...core.host.plugin_host import PluginHost
 from .engine.life import live_through
 from .engine.sample_events import SAMPLE_EVENTS
 from .hosting import FailureWatch, load_host, take
-from .reporting import report_time
+from .kept_memory import describe_growth
+from .reporting import report_growth, report_time
 
 _KIND = "observer"
 _CALLS = 20
@@ -78,6 +79,21 @@ class ObserverConformance:
             list(text_string_to_metric_families(text.decode()))
             for event in events:
                 host.emit(event)
+
+    def test_memory_growth_is_reported(
+        self, observer: object, request: pytest.FixtureRequest
+    ) -> None:
+        """Whether it keeps more and more of what it observes; a finding, no failure."""
+        seen = take(observer)
+        host = load_host(_KIND, seen)
+
+        def live() -> None:
+            for hook, events in SAMPLE_EVENTS.items():
+                for event in events if hook not in ("on_started", "on_stopping") else ():
+                    host.emit(event)
+
+        report_growth(request, describe_growth(seen, live))
+        host.emit(Stopping())
 
     def test_time_per_event_is_reported(
         self, observer: object, request: pytest.FixtureRequest

@@ -14,7 +14,7 @@ from .answers import Answer, PreemptListener
 from .engine import checks as checks
 from .engine.workload import AMPLE, NO_HOST_ROOM, STARVED, STARVED_TWO, EngineShape
 from .hosting import fresh, wraps
-from .reporting import report_time
+from .reporting import report_growth, report_time
 
 _KIND = "preemption_mode"
 _every_shape = pytest.mark.parametrize("shape", (STARVED, STARVED_TWO, NO_HOST_ROOM), ids=str)
@@ -92,6 +92,12 @@ class PreemptionConformance:
     def test_it_is_deterministic(self, preemption_mode: object, shape: EngineShape) -> None:
         """The same requests at the same times lead to the same plans."""
         checks.check_determinism(_KIND, preemption_mode, shape)
+
+    def test_memory_growth_is_reported(
+        self, preemption_mode: object, request: pytest.FixtureRequest
+    ) -> None:
+        """Whether it keeps more and more while it works; a finding, no failure."""
+        report_growth(request, checks.describe_memory_growth(_KIND, preemption_mode))
 
     def test_time_per_decision_is_reported(
         self, preemption_mode: object, request: pytest.FixtureRequest

@@ -1,4 +1,4 @@
-"""Times that the suites measure and report, without judging them."""
+"""What the suites measure and notice, without judging it: times and findings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import pytest
 
 REPORT_PREFIX = "tokenmill: "
 """Begins the name of every property that the pytest plugin prints at the end of a run."""
+FINDING_PREFIX = "tokenmill finding: "
+"""Begins the name of a property that says what may become a problem."""
+
+
+def report_finding(request: pytest.FixtureRequest, finding: str) -> None:
+    """Attach something that does not fail the check, and that its author should know."""
+    request.node.user_properties.append((FINDING_PREFIX + finding, ""))
+
+
+def report_growth(request: pytest.FixtureRequest, growth: str | None) -> None:
+    """`report_finding`, if there is one."""
+    if growth is not None:
+        report_finding(request, growth)
 
 
 def report_time(request: pytest.FixtureRequest, what: str, seconds: float) -> None:

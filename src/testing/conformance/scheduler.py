@@ -6,7 +6,7 @@ import pytest
 
 from .engine import checks as checks
 from .engine.workload import AMPLE, SHAPES, STARVED, STARVED_TWO, EngineShape
-from .reporting import report_time
+from .reporting import report_growth, report_time
 
 _KIND = "scheduler"
 _every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -55,6 +55,12 @@ class SchedulerConformance:
     def test_it_is_deterministic(self, scheduler: object, shape: EngineShape) -> None:
         """The same requests at the same times lead to the same plans."""
         checks.check_determinism(_KIND, scheduler, shape)
+
+    def test_memory_growth_is_reported(
+        self, scheduler: object, request: pytest.FixtureRequest
+    ) -> None:
+        """Whether it keeps more and more while it works; a finding, no failure."""
+        report_growth(request, checks.describe_memory_growth(_KIND, scheduler))
 
     @pytest.mark.parametrize("num_requests", (256, 2048))
     def test_plan_time_is_reported(

@@ -13,7 +13,7 @@ from ...core.contract.policy import RequestView, SchedulingPolicy
 from .engine import checks as checks
 from .engine.bench import EngineBench
 from .engine.workload import AMPLE, SHAPES, STARVED, EngineShape, random_job, random_jobs
-from .reporting import report_time
+from .reporting import report_growth, report_time
 
 _KIND = "scheduling_policy"
 _every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -73,6 +73,12 @@ class SchedulingPolicyConformance:
     def test_it_is_deterministic(self, scheduling_policy: object, shape: EngineShape) -> None:
         """The same requests at the same times lead to the same plans."""
         checks.check_determinism(_KIND, scheduling_policy, shape)
+
+    def test_memory_growth_is_reported(
+        self, scheduling_policy: object, request: pytest.FixtureRequest
+    ) -> None:
+        """Whether it keeps more and more while it works; a finding, no failure."""
+        report_growth(request, checks.describe_memory_growth(_KIND, scheduling_policy))
 
     @pytest.mark.parametrize("num_requests", (256, 2048))
     def test_plan_time_is_reported(

@@ -130,6 +130,13 @@ def test_an_unknown_kind_says_which_there_are(registry: Registry) -> None:
     assert all(kind in str(caught.value) for kind in KINDS[:8])
 
 
+def test_every_kind_says_in_which_process_and_thread_it_runs() -> None:
+    for kind in KINDS:
+        said = " ".join((getattr(Registry, kind).__doc__ or "").split())
+        place = "in a worker" if kind in ("attention_backend", "speculative_method") else "engine's"
+        assert place in said and " thread." in said, kind
+
+
 def test_a_message_lists_eight_names_at_most(registry: Registry) -> None:
     for i in range(8):
         registry.scheduler(f"number-{i}", Scheduler)

@@ -10,8 +10,10 @@ import random
 import statistics
 import time
 from collections import Counter
+from dataclasses import replace
 
 from ....core.outputs import FinishReason
+from ..kept_memory import describe_growth
 from .bench import TURN_SECONDS, EngineBench
 from .workload import EngineShape, Job, random_job, random_jobs
 
@@ -135,6 +137,13 @@ def measure_plan_time(kind: str, given: object, num_requests: int) -> float:
         bench.plan()
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])
+
+
+def describe_memory_growth(kind: str, given: object) -> str | None:
+    """What the provider keeps of requests that have ended, in a finding; None if nothing."""
+    bench = EngineBench(kind, given, _CROWDED[0])
+    jobs = [replace(job, at=0) for job in random_jobs(num_jobs=4)]
+    return describe_growth(bench.provider, lambda: bench.run(jobs, turns=_TURNS))
 
 
 def serve(kind: str, given: object, shape: EngineShape, *watchers: object) -> EngineBench:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,11 @@ _NUM_SEEN = 4
 def hidden_states_given(
     hook: ProposalHook, *, overwritten: bool = True
 ) -> Callable[[ProposalBatch], Sequence[Draft]]:
-    """`hook.propose`, with hidden states if the speculator needs them; after each call they are
-    overwritten, as by the executor."""
+    """`hook.propose` on a thread of its own, the device thread, as an engine calls it. With hidden
+    states if the speculator needs them; after each call they are overwritten, as by the executor."""
+    device = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-device")
     if not hook.needs_hidden_states:
-        return hook.propose
+        return lambda batch: device.submit(hook.propose, batch).result()
 
     num_known: dict[str, int] = {}
 
@@ -42,7 +44,8 @@ def hidden_states_given(
             hidden.append(simulated_hidden_states(request.token_ids, known - before))
             num_known[request.engine_id] = known
         pairs = zip(batch.requests, hidden, strict=True)
-        drafts = hook.propose(replace(batch, requests=[_with(r, h_ne) for r, h_ne in pairs]))
+        asked = replace(batch, requests=[_with(r, h_ne) for r, h_ne in pairs])
+        drafts = device.submit(hook.propose, asked).result()
         for hidden_ne in hidden if overwritten else ():
             hidden_ne.fill_(float("nan"))
         return drafts
