@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -181,13 +182,14 @@ async def compare(args: argparse.Namespace) -> dict[str, dict[str, dict[str, obj
     """Figures by workload and batch, then contender."""
     first, last = WITHOUT
     contenders: dict[str, dict[str, Any]] = {first: {}}
-    contenders["ngram"] = {"speculative_method": "ngram"}
+    methods: dict[str, dict[str, Any]] = {"ngram": {"speculative_method": "ngram"}}
     if args.speculative_model:
-        contenders["draft-model"] = {"speculative_model": args.speculative_model}
-    for options in list(contenders.values())[1:]:
-        options["speculative_adaptive"] = not args.fixed
+        methods["draft-model"] = {"speculative_model": args.speculative_model}
+    for (method, options), draft_length in itertools.product(methods.items(), args.draft_length):
+        name = method if len(args.draft_length) == 1 else f"{method}, {draft_length}"
+        contenders[name] = {**options, "draft_length": draft_length}
         if args.num_speculative_tokens:
-            options["num_speculative_tokens"] = args.num_speculative_tokens
+            contenders[name]["num_speculative_tokens"] = args.num_speculative_tokens
     contenders[last] = {}
     common = {"dtype": args.dtype, "disable_log_stats": True, "kv_cache_memory": 512 << 20}
     rng = random.Random(args.seed)
@@ -253,7 +255,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16", help="auto keeps a 4-bit file's 4 bits")
     parser.add_argument("--speculative-model", help="a draft model to measure, too")
     parser.add_argument("--num-speculative-tokens", type=int, help="None: the default")
-    parser.add_argument("--fixed", action="store_true", help="no adaptive draft length")
+    parser.add_argument(
+        "--draft-length",
+        nargs="+",
+        default=["adaptive"],
+        help="policies to compare; one of another commit can be installed as a plugin",
+    )
     parser.add_argument("--workloads", nargs="+", default=["copying", "chat"])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--output-len", type=int, default=128, help="of the longest answers")
