@@ -1,4 +1,4 @@
-"""Turns the configured attention backend into one class: a backend, `auto`, or a pair of two."""
+"""Turns the configured attention backend into a class: one backend, `auto`, or a pair."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = get_logger("plugins")
 
 
 class Plugins(Protocol):
-    """The plugin host, as far as it is needed here."""
+    """The part of the plugin host that the choice of a backend uses."""
 
     @property
     def registry(self) -> Registry: ...
@@ -28,9 +28,9 @@ class Plugins(Protocol):
 
 
 def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress) -> Any:
-    """A backend's class, or an object that is used like one (see AttentionBackend).
+    """Return a backend's class, or an object that is used like one (see AttentionBackend).
 
-    It builds the providers, and so imports torch and what they need. Raises PluginError for an
+    This builds the providers, which imports torch and their packages. Raises PluginError for an
     option that no chosen backend takes.
     """
     registry, choice = plugins.registry, plugins.choice("attention_backend")
@@ -45,17 +45,19 @@ def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress)
 class AutoBackend:
     """`auto`: makes the first backend, in the order of preference, that can serve the spec.
 
-    A backend is imported only when the ones before it cannot serve. The backend that is taken gets
-    the options.
+    A backend is imported only when all earlier ones cannot serve. The chosen backend gets the
+    options.
     """
 
     name = "auto"
     kv_cache_dtypes = None
-    """Those of the backend that is taken."""
+    """None: `reasons_against` asks the candidates for their types."""
 
     def __init__(self, registry: Registry, choice: Choice, progress: Progress) -> None:
-        """Raises PluginError for an option that no candidate takes, and for a value that is wrong
-        for one that does: the same on every machine, whichever backend that one takes.
+        """Check the options against all candidates, so that errors are the same on every machine.
+
+        Raises PluginError for an option that no candidate takes, and for a value that is wrong for
+        a candidate that takes the option.
         """
         providers = (choice.provider, *choice.others)
         self._registry, self._progress = registry, progress
@@ -67,17 +69,17 @@ class AutoBackend:
                 build_options(provider.options, own, where=choice.origin, name=provider.name)
 
     def reasons_against(self, spec: Any) -> list[str]:
-        """Nothing if any of them can, else all reasons of all of them.
+        """Return nothing if a candidate can serve the spec, else all reasons of all candidates.
 
-        Raises PluginError if the one that can does not take an option that is set.
+        Raises PluginError if the candidate that can does not take an option that is set.
         """
         chosen, reasons = self._choose(spec)
         return [] if chosen is not None else reasons
 
     def __call__(self, spec: Any) -> Any:
-        """The chosen backend for this spec; says which it is, and why others were passed over."""
+        """Make the chosen backend; log its name, and why earlier candidates were passed over."""
         chosen, reasons = self._choose(spec)
-        assert chosen is not None, "it is asked for reasons before"
+        assert chosen is not None, "reasons_against was not called first"
         backend = chosen(spec)
         log.info("attention_backend_chosen", backend=backend.name, passed_over=reasons)
         return backend
@@ -107,7 +109,7 @@ class AutoBackend:
 
 
 def _options_of(provider: Provider, options: Mapping[str, object]) -> dict[str, object]:
-    """Those that this backend takes."""
+    """The options that this backend takes."""
     known = _option_names(provider)
     return {key: value for key, value in options.items() if key.replace("-", "_") in known}
 

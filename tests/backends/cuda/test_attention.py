@@ -64,7 +64,7 @@ def test_says_every_reason_at_once_and_builds_nothing(monkeypatch: pytest.Monkey
 def test_an_old_gpu_is_a_reason(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_paged, "compute_capability", lambda device: (7, 5))
     assert CudaPagedAttention.reasons_against(SPEC) == [
-        "it needs compute capability 8.0, this GPU has 7.5"
+        "it needs compute capability 8.0 or newer, this GPU has 7.5"
     ]
 
 
