@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ from ...core.errors import PluginError
 from ...core.interfaces import Progress, no_progress
 from ...core.log import get_logger
 from ...core.suggest import did_you_mean
-from .pair import BackendPair, build_pair
+from .pair import BackendPair, build_pair, option_names, options_of
 from .reasons import reasons_against
 
 log = get_logger("plugins")
@@ -62,7 +61,7 @@ class AutoBackend:
         providers = (choice.provider, *choice.others)
         self._registry, self._progress = registry, progress
         self._options, self._where = choice.options, choice.origin
-        self._candidates = {p: _options_of(p, choice.options) for p in providers}
+        self._candidates = {p: options_of(p, choice.options) for p in providers}
         _refuse_unknown(choice.options, providers, choice.origin)
         for provider, own in self._candidates.items():
             if own and provider.options is not None:
@@ -108,22 +107,10 @@ class AutoBackend:
             )
 
 
-def _options_of(provider: Provider, options: Mapping[str, object]) -> dict[str, object]:
-    """The options that this backend takes."""
-    known = _option_names(provider)
-    return {key: value for key, value in options.items() if key.replace("-", "_") in known}
-
-
-def _option_names(provider: Provider) -> list[str]:
-    if provider.options is None:
-        return []
-    return [field.name for field in dataclasses.fields(provider.options) if field.init]
-
-
 def _refuse_unknown(
     options: Mapping[str, object], providers: Sequence[Provider], where: str
 ) -> None:
-    known = dict.fromkeys(name for provider in providers for name in _option_names(provider))
+    known = dict.fromkeys(name for provider in providers for name in option_names(provider))
     for key in options:
         if key.replace("-", "_") not in known:
             names = ", ".join(provider.name for provider in providers)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ...core.contract.choice import Choice
-from ...core.contract.plugin_info import normalize
-from ...core.contract.registry import Registry
+from ...core.contract.registry import Provider, Registry
 from ...core.errors import ConfigError, PluginError
 from ...core.interfaces import Progress
 from ...core.suggest import did_you_mean
@@ -160,28 +160,34 @@ def build_pair(registry: Registry, choice: Choice) -> tuple[Any, Any]:
     Each gets the options that it takes. Raises PluginError for an option that neither takes.
     """
     pair, options, where = (choice.provider, *choice.others), choice.options, choice.origin
-    known = {p: {option.name for option in p.describe().options} for p in pair}
+    known = [name for provider in pair for name in option_names(provider)]
     for key in options:
-        if not any(_field(key) in names for names in known.values()):
-            near = did_you_mean(_field(key), [name for names in known.values() for name in names])
+        if _field(key) not in known:
             raise PluginError(
                 f"{where} {key}: neither {pair[0].name!r} nor {pair[1].name!r} has such an option"
-                f"{near or '.'}"
+                f"{did_you_mean(_field(key), known) or '.'}"
             )
     prefill, decode = (
-        registry.build(
-            p.kind,
-            p.name,
-            {key: value for key, value in options.items() if _field(key) in known[p]},
-            where=where,
-        )
-        for p in pair
+        registry.build(p.kind, p.name, options_of(p, options), where=where) for p in pair
     )
     return prefill, decode
 
 
+def option_names(provider: Provider) -> list[str]:
+    """Return the names of the options that a backend takes, with underscores."""
+    if provider.options is None:
+        return []
+    return [field.name for field in dataclasses.fields(provider.options) if field.init]
+
+
+def options_of(provider: Provider, options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that a backend takes."""
+    known = option_names(provider)
+    return {key: value for key, value in options.items() if _field(key) in known}
+
+
 def _field(key: str) -> str:
-    return normalize(key).replace("-", "_")
+    return key.replace("-", "_")
 
 
 def split_decodes(batch: AttentionBatch) -> tuple[AttentionBatch | None, AttentionBatch | None]:
