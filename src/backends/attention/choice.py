@@ -102,8 +102,8 @@ class AutoBackend:
         if others:
             reasons = f" ({'; '.join(passed_over)})" if passed_over else ""
             raise PluginError(
-                f"{self._where} {others[0]}: 'auto' takes {chosen.name!r} here{reasons}, which has "
-                "no such option: remove it, or name the backend that it is for in `use`"
+                f"{self._where} {others[0]}: 'auto' chose {chosen.name!r}{reasons}, which has no "
+                "such option: remove it, or name its backend in `use`"
             )
 
 
@@ -114,8 +114,8 @@ def _refuse_unknown(
     for key in options:
         if key.replace("-", "_") not in known:
             names = ", ".join(provider.name for provider in providers)
-            takes = f"They take: {', '.join(known)}" if known else "They take none"
+            listed = f"Known options: {', '.join(known)}" if known else "They have no options"
             raise PluginError(
-                f"{where} {key}: no backend that 'auto' may take ({names}) has such an option. "
-                f"{takes}{did_you_mean(key, known) or '.'}"
+                f"{where} {key}: no backend of 'auto' ({names}) has such an option. "
+                f"{listed}{did_you_mean(key, known) or '.'}"
             )

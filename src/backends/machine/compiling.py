@@ -18,7 +18,7 @@ class BuildError(TokenmillError):
 
 
 def cache_folder() -> Path:
-    """Where this user's compiled kernels are kept; it may not be there yet."""
+    """Return the folder of this user's compiled kernels, which may not exist yet."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "tokenmill"
 
@@ -59,7 +59,7 @@ def run_compiler(command: Sequence[str], needed: str) -> str:
         lines = (done.stderr or done.stdout).splitlines()
         errors = [line for line in lines if "error" in line.lower()] or lines
         what = errors[0] if errors else f"exit status {done.returncode}"
-        raise BuildError(f"{command[0]} failed (it needs at least {needed}): {what}")
+        raise BuildError(f"{command[0]} failed (the kernels need at least {needed}): {what}")
     return done.stdout
 
 

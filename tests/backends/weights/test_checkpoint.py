@@ -33,5 +33,7 @@ def test_a_lone_safetensors_file_points_to_its_directory(tmp_path: Path) -> None
 def test_any_other_file_says_what_is_supported(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.touch()
-    with pytest.raises(ConfigError, match=r"not a model in a known format\. Supported: a Hugging Face directory"):
+    with pytest.raises(
+        ConfigError, match=r"not a model in a known format\. Supported: a Hugging Face directory"
+    ):
         open_checkpoint(path)
