@@ -1,4 +1,7 @@
-"""The contract of attention backends: an object per engine, metadata per step, a call per layer.
+"""The contract of attention backends.
+
+An engine has one backend object. The backend builds metadata once per step, and computes attention
+with one call per layer.
 
 Shape suffixes: t tokens of the step, b sequences of the step, h query heads, k KV heads, d head
 size, n KV blocks, s slots of a block, m blocks of the longest block table.
@@ -15,12 +18,12 @@ import torch
 from .kv_layout import KVLayout
 
 GraphSupport = Literal["decodes", "never"]
-"""Which steps a backend can compute in a captured graph: those of decodes alone, or none."""
+"""The steps that a backend can compute in a captured graph: steps of decodes only, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
-    """What the model and the engine ask of a backend."""
+    """The model's and the engine's requirements of a backend."""
 
     num_heads: int
     num_kv_heads: int
@@ -30,39 +33,43 @@ class AttentionSpec:
     device: torch.device
     scale: float
     sliding_window: int | None = None
-    """Tokens that a query sees, itself included; None sees all before it."""
+    """Number of tokens that a query sees, itself included. None: it sees all earlier tokens."""
     logits_soft_cap: float | None = None
     computes_decodes: bool = True
-    """False: another backend computes the decodes, this one prompts and chunks only."""
+    """False: the backend computes prompts and chunks only, and another one computes decodes."""
     kv_cache_layout: KVLayout | None = None
-    """One of the backend's `kv_cache_layouts`, if another shares the cache; None: its own choice."""
+    """One of the backend's `kv_cache_layouts`, when another backend shares the cache. None: the
+    backend chooses."""
     kv_cache_dtype: torch.dtype | None = None
-    """An 8-bit type, one of the backend's `kv_cache_dtypes`, that keys and values are rounded to in
-    the cache, at a scale of 1; all queries see them rounded, those of the same step as well. None:
-    `dtype`."""
+    """An 8-bit type, one of the backend's `kv_cache_dtypes`. Keys and values are rounded to it in
+    the cache, at a scale of 1. All queries see rounded keys and values, also those of the same
+    step. None: the cache holds `dtype`."""
 
     @property
     def cache_dtype(self) -> torch.dtype:
-        """What the cache's tensors hold."""
+        """The type of the cache's tensors."""
         return self.dtype if self.kv_cache_dtype is None else self.kv_cache_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBatch:
-    """The layout of one step, the same for every layer. A sequence's last query token is its
-    `seq_lens` - 1'th token: causal masks are bottom-right aligned."""
+    """The layout of one step, the same for every layer.
+
+    A sequence's last query is at position `seq_lens` - 1: causal masks are bottom-right aligned.
+    """
 
     query_start_loc: torch.Tensor
     """int32 [b + 1], on the device: sequence i's queries are rows [loc[i], loc[i + 1])."""
     seq_lens: torch.Tensor
-    """int32 [b], on the device: tokens of sequence i in the cache after this step."""
+    """int32 [b], on the device: number of tokens of each sequence in the cache after this step."""
     block_tables_bm: torch.Tensor
     """int32 [b, m], on the device; entries past a sequence's end are 0."""
     slot_mapping_t: torch.Tensor
-    """int64 [t], on the device: where each token's K and V go, block * block_size + offset."""
+    """int64 [t], on the device: the slot of each token's K and V, block * block_size + offset."""
     query_lens_host: Sequence[int]
-    """Per sequence, on the host: no backend needs a sync to know the shapes."""
+    """Queries per sequence, on the host, so that no backend waits for the device for shapes."""
     seq_lens_host: Sequence[int]
+    """The numbers of `seq_lens`, on the host."""
     num_decodes: int
     """The first `num_decodes` sequences have exactly one query token."""
 
@@ -72,15 +79,16 @@ class AttentionBackend(Protocol):
 
     A class may also have:
 
-    - `kv_cache_layouts`: layouts of the cache that it can use, best first. It can then be paired
-      with another backend.
-    - `kv_cache_dtypes`: the values of `AttentionSpec.kv_cache_dtype` that it serves. A backend
-      without them is never asked to serve one.
-    - `build(spec, progress)`, a classmethod: compiles what the backend needs. It is called before
-      `reasons_against` so that the user sees progress; it may raise BuildError.
-    - `on_this_machine()`, a classmethod: what is missing here, whatever the model, one line each.
+    - `kv_cache_layouts`: layouts of the cache that the backend can use, best first. With them it
+      can be paired with another backend.
+    - `kv_cache_dtypes`: the values of `AttentionSpec.kv_cache_dtype` that the backend serves. A
+      backend without this attribute never gets a spec with such a value.
+    - `build(spec, progress)`, a classmethod: compiles the backend's kernels. It is called before
+      `reasons_against` so that the user sees progress. It may raise BuildError.
+    - `on_this_machine()`, a classmethod: what the backend lacks on this machine for any model, one
+      line each.
     - `step_model(decoder, kv_cache)`: a StepModel that computes whole steps instead of layer by
-      layer, or None where it cannot for this decoder.
+      layer, or None if the backend cannot do that for this decoder.
     """
 
     name: str
@@ -89,17 +97,17 @@ class AttentionBackend(Protocol):
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Every reason why this backend cannot serve the spec; empty when it can."""
+        """Return every reason why this backend cannot serve the spec; empty when it can."""
         ...
 
     def __init__(self, spec: AttentionSpec) -> None: ...
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
-        """Shape of one layer's KV cache, K and V together."""
+        """Return the shape of one layer's KV cache, K and V together."""
         ...
 
     def build_metadata(self, batch: AttentionBatch) -> Any:
-        """What `forward` needs, computed once per step."""
+        """Compute the data that `forward` needs, once per step."""
         ...
 
     def forward(
@@ -123,40 +131,46 @@ class AttentionBackend(Protocol):
 
 
 class GraphableBackend(AttentionBackend, Protocol):
-    """One whose `forward` can be captured in a graph: always the same kernels on the same memory.
+    """A backend whose `forward` can be captured: it runs the same kernels on the same memory.
 
-    The runner calls `begin_capture` once, before it serves. Then for each graph, of steps with a
-    certain number of sequences, all of them decodes: `prepare_capture`, and `forward` for every
-    layer while it captures. From then on, for each step of as many decodes or fewer:
-    `prepare_replay`, and the graph instead of `forward`. Other steps go by `build_metadata` as
-    before, at any time. Only one graph runs at a time, on the stream that fills its memory.
+    A graph is captured for a number of sequences, all of them decodes. The order of calls:
+
+    1. `begin_capture` once, before any request is served.
+    2. Per graph: `prepare_capture`, then `forward` for every layer while the graph is captured.
+    3. Per step of as many decodes or fewer: `prepare_replay`, then the graph instead of `forward`.
+
+    Other steps use `build_metadata` and `forward` at any time. Only one graph runs at a time, on
+    the stream that fills its memory.
     """
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Set the memory aside that all graphs read: for at most so many decodes, each of at most
-        `max_model_len` tokens."""
+        """Allocate the memory that all graphs read.
+
+        It holds up to `max_num_seqs` decodes with up to `max_model_len` tokens each.
+        """
         ...
 
     def prepare_capture(self, num_seqs: int) -> Any:
-        """The metadata of a step of `num_seqs` decodes, which reads that memory. Its caller keeps
-        it for as long as the graph: there may be memory in it that the graph uses.
+        """Return the metadata of a step of `num_seqs` decodes that reads the graphs' memory.
 
-        `forward` with it does not depend on anything that the host knows about a step. Captured and
-        run before the first `prepare_replay`, it may write slot 0 of block 0 and no other; so
-        graphs are captured before anything is in the cache.
+        The caller keeps the metadata as long as the graph, which may use memory in it.
+
+        `forward` with this metadata depends on nothing that the host knows about a step. Before the
+        first `prepare_replay` it may write slot 0 of block 0 and no other slot, so graphs are
+        captured while the cache is empty.
         """
         ...
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
-        """Fill the memory for a step of one to `num_seqs` decodes, before the graph of `num_seqs`
-        sequences is replayed; queued on the current stream, without a wait.
+        """Fill the graphs' memory with a step before the graph of `num_seqs` sequences is replayed.
 
-        For sequences that the batch lacks nothing is written into the cache that another does not
-        write as well, whatever their K and V are, and nobody reads their output.
+        The batch has one to `num_seqs` decodes. The work is queued on the current stream, without a
+        wait. A graph's remaining rows write nothing to the cache that the batch's rows do not write
+        too, whatever their K and V are, and their output is ignored.
         """
         ...
 
 
 def is_graphable(backend: AttentionBackend) -> TypeGuard[GraphableBackend]:
-    """Whether steps of decodes can be captured with it."""
+    """Whether the backend can capture steps of decodes."""
     return backend.graphs != "never"

@@ -1,8 +1,7 @@
-"""Turns the configured attention backend into one class: a backend, `auto`, or a pair of two."""
+"""Turns the configured attention backend into a class: one backend, `auto`, or a pair."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,14 +12,14 @@ from ...core.errors import PluginError
 from ...core.interfaces import Progress, no_progress
 from ...core.log import get_logger
 from ...core.suggest import did_you_mean
-from .pair import BackendPair, build_pair
+from .pair import BackendPair, build_pair, option_names, options_of
 from .reasons import reasons_against
 
 log = get_logger("plugins")
 
 
 class Plugins(Protocol):
-    """The plugin host, as far as it is needed here."""
+    """The part of the plugin host that the choice of a backend uses."""
 
     @property
     def registry(self) -> Registry: ...
@@ -28,9 +27,9 @@ class Plugins(Protocol):
 
 
 def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress) -> Any:
-    """A backend's class, or an object that is used like one (see AttentionBackend).
+    """Return a backend's class, or an object that is used like one (see AttentionBackend).
 
-    It builds the providers, and so imports torch and what they need. Raises PluginError for an
+    This builds the providers, which imports torch and their packages. Raises PluginError for an
     option that no chosen backend takes.
     """
     registry, choice = plugins.registry, plugins.choice("attention_backend")
@@ -45,39 +44,41 @@ def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress)
 class AutoBackend:
     """`auto`: makes the first backend, in the order of preference, that can serve the spec.
 
-    A backend is imported only when the ones before it cannot serve. The backend that is taken gets
-    the options.
+    A backend is imported only when all earlier ones cannot serve. The chosen backend gets the
+    options.
     """
 
     name = "auto"
     kv_cache_dtypes = None
-    """Those of the backend that is taken."""
+    """None: `reasons_against` asks the candidates for their types."""
 
     def __init__(self, registry: Registry, choice: Choice, progress: Progress) -> None:
-        """Raises PluginError for an option that no candidate takes, and for a value that is wrong
-        for one that does: the same on every machine, whichever backend that one takes.
+        """Check the options against all candidates, so that errors are the same on every machine.
+
+        Raises PluginError for an option that no candidate takes, and for a value that is wrong for
+        a candidate that takes the option.
         """
         providers = (choice.provider, *choice.others)
         self._registry, self._progress = registry, progress
         self._options, self._where = choice.options, choice.origin
-        self._candidates = {p: _options_of(p, choice.options) for p in providers}
+        self._candidates = {p: options_of(p, choice.options) for p in providers}
         _refuse_unknown(choice.options, providers, choice.origin)
         for provider, own in self._candidates.items():
             if own and provider.options is not None:
                 build_options(provider.options, own, where=choice.origin, name=provider.name)
 
     def reasons_against(self, spec: Any) -> list[str]:
-        """Nothing if any of them can, else all reasons of all of them.
+        """Return nothing if a candidate can serve the spec, else all reasons of all candidates.
 
-        Raises PluginError if the one that can does not take an option that is set.
+        Raises PluginError if the candidate that can does not take an option that is set.
         """
         chosen, reasons = self._choose(spec)
         return [] if chosen is not None else reasons
 
     def __call__(self, spec: Any) -> Any:
-        """The chosen backend for this spec; says which it is, and why others were passed over."""
+        """Make the chosen backend; log its name, and why earlier candidates were passed over."""
         chosen, reasons = self._choose(spec)
-        assert chosen is not None, "it is asked for reasons before"
+        assert chosen is not None, "reasons_against was not called first"
         backend = chosen(spec)
         log.info("attention_backend_chosen", backend=backend.name, passed_over=reasons)
         return backend
@@ -101,32 +102,20 @@ class AutoBackend:
         if others:
             reasons = f" ({'; '.join(passed_over)})" if passed_over else ""
             raise PluginError(
-                f"{self._where} {others[0]}: 'auto' takes {chosen.name!r} here{reasons}, which has "
-                "no such option: remove it, or name the backend that it is for in `use`"
+                f"{self._where} {others[0]}: 'auto' chose {chosen.name!r}{reasons}, which has no "
+                "such option: remove it, or name its backend in `use`"
             )
-
-
-def _options_of(provider: Provider, options: Mapping[str, object]) -> dict[str, object]:
-    """Those that this backend takes."""
-    known = _option_names(provider)
-    return {key: value for key, value in options.items() if key.replace("-", "_") in known}
-
-
-def _option_names(provider: Provider) -> list[str]:
-    if provider.options is None:
-        return []
-    return [field.name for field in dataclasses.fields(provider.options) if field.init]
 
 
 def _refuse_unknown(
     options: Mapping[str, object], providers: Sequence[Provider], where: str
 ) -> None:
-    known = dict.fromkeys(name for provider in providers for name in _option_names(provider))
+    known = dict.fromkeys(name for provider in providers for name in option_names(provider))
     for key in options:
         if key.replace("-", "_") not in known:
             names = ", ".join(provider.name for provider in providers)
-            takes = f"They take: {', '.join(known)}" if known else "They take none"
+            listed = f"Known options: {', '.join(known)}" if known else "They have no options"
             raise PluginError(
-                f"{where} {key}: no backend that 'auto' may take ({names}) has such an option. "
-                f"{takes}{did_you_mean(key, known) or '.'}"
+                f"{where} {key}: no backend of 'auto' ({names}) has such an option. "
+                f"{listed}{did_you_mean(key, known) or '.'}"
             )

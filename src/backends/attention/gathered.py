@@ -1,9 +1,9 @@
-"""Steps for kernels that cannot follow block tables: keys and values one sequence after the other.
+"""Steps for kernels that cannot follow block tables: they get keys and values without gaps.
 
-What lies in the cache is copied together for each call, which costs the memory traffic of the
-context several times over: bearable for prompts and chunks, slow for decodes. Prompts without
-earlier context need no copy. Only slots that hold tokens of a sequence are read, so whatever lies
-in the others, even NaN, does no harm.
+Keys and values are copied out of the cache for each call, one sequence after the other. That costs
+the memory traffic of the context several times over, which is bearable for prompts and chunks and
+slow for decodes. Prompts without earlier context need no copy. Only slots that hold tokens of a
+sequence are read, so other slots may hold anything, even NaN.
 
 Shape suffixes: t tokens of the step, p sequences of a part, k KV heads, d head size, l keys of a
 part, n KV blocks, s slots of a block.
@@ -20,7 +20,7 @@ import torch
 from .base import AttentionBatch, AttentionSpec
 
 _MAX_KEYS = 1 << 17
-"""Keys copied together at a time, unless one sequence has more: bounds the memory for copies."""
+"""Maximum of keys copied for one call, which bounds the memory. A longer sequence goes alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,25 +28,25 @@ class Part:
     """Consecutive sequences of a step, computed in one call."""
 
     rows: slice
-    """Their queries among the tokens of the step."""
+    """The sequences' queries among the tokens of the step."""
     query_lens: Sequence[int]
     key_lens: Sequence[int]
-    """Keys that at least one query of the sequence sees: its last ones."""
+    """Per sequence, the number of keys that at least one query sees; these are its last keys."""
     query_start_loc: torch.Tensor
     """int32 [p + 1], on the device, from 0."""
     key_start_loc: torch.Tensor
     """int32 [p + 1], on the device, from 0."""
     slots: tuple[torch.Tensor, torch.Tensor] | None
-    """int64 [l] each: block and slot of each key; None when the queries' own are all there are."""
+    """int64 [l] each: block and slot of each key. None: the step's own tokens are all keys."""
 
     def gather(self, fresh_tkd: torch.Tensor, cached_nskd: torch.Tensor) -> torch.Tensor:
-        """Keys, or values, [l, k, d]: of the step's own or those in the cache."""
+        """Return keys or values [l, k, d], from the step's own tokens or from the cache."""
         return fresh_tkd[self.rows] if self.slots is None else cached_nskd[self.slots]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Range:
-    """Sequences [start, end) of a batch: all of them whole prompts, or none."""
+    """Sequences [start, end) of a batch. Either all are whole prompts, or none is."""
 
     start: int
     end: int
@@ -54,7 +54,7 @@ class _Range:
 
 
 def build_parts(batch: AttentionBatch, spec: AttentionSpec, start: int = 0) -> tuple[Part, ...]:
-    """Parts for the sequences of a step from number `start` on; waits for nothing on the device."""
+    """Divide the sequences of a step from index `start` on into parts; never wait for the GPU."""
     key_lens = [
         _num_keys(queries, keys, spec.sliding_window)
         for queries, keys in zip(batch.query_lens_host, batch.seq_lens_host, strict=True)
@@ -114,7 +114,7 @@ def _build_part(
 def _slots(
     batch: AttentionBatch, block_size: int, own: slice, starts: torch.Tensor, num_keys: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Block and slot of each sequence's last keys, through the block tables."""
+    """Look up the block and slot of each sequence's last keys in the block tables."""
     owners_l = torch.repeat_interleave(starts.diff(), output_size=num_keys)
     shifts = batch.seq_lens[own] - starts[1:]
     positions_l = torch.arange(num_keys, device=starts.device) + shifts.index_select(0, owners_l)

@@ -1,4 +1,4 @@
-"""What is in the way of packages whose kernels compute in half precision on NVIDIA GPUs."""
+"""Reasons why kernels for NVIDIA GPUs cannot serve a spec, or do not run on this machine."""
 
 from __future__ import annotations
 
@@ -6,26 +6,45 @@ import torch
 
 from ..machine.device import compute_capability
 from .base import AttentionSpec
+from .reasons import reasons_of_dtype, reasons_of_heads
 
-_DTYPES = (torch.float16, torch.bfloat16)
+_OLDEST = (8, 0)
+"""Compute capability of the oldest GPUs with bfloat16 and asynchronous copies. Our CUDA kernels
+need both, and without them Triton keeps tiles in slow local memory."""
 
 
-def reasons_of_gpu(spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-    """Why no such kernel can serve the spec: device, precision, heads."""
-    reasons = []
-    if capability is None:
-        reasons.append(f"it runs on NVIDIA GPUs, not on {spec.device.type}")
-    if spec.dtype not in _DTYPES:
-        name = str(spec.dtype).removeprefix("torch.")
-        reasons.append(f"it computes in float16 or bfloat16, not in {name}")
-    if spec.num_heads % spec.num_kv_heads:
-        reasons.append(f"{spec.num_heads} query heads cannot share {spec.num_kv_heads} KV heads")
-    return reasons
+def reasons_of_half_precision(spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
+    """Return why kernels in half precision cannot serve the spec: device, precision, heads.
+
+    `capability` is the GPU's compute capability; None: the device is not an NVIDIA GPU.
+    """
+    return [
+        *_reasons_of_vendor(spec, capability),
+        *reasons_of_dtype(spec, (torch.float16, torch.bfloat16)),
+        *reasons_of_heads(spec),
+    ]
+
+
+def reasons_of_device(spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
+    """Return why kernels cannot run on the spec's device: it is not an NVIDIA GPU, or too old."""
+    return [*_reasons_of_vendor(spec, capability), *reasons_of_capability(capability)]
+
+
+def reasons_of_capability(capability: tuple[int, int] | None) -> list[str]:
+    """Return why a GPU is too old; nothing when it is new enough or None."""
+    if capability is None or capability >= _OLDEST:
+        return []
+    needed, present = (".".join(map(str, version)) for version in (_OLDEST, capability))
+    return [f"it needs compute capability {needed} or newer, this GPU has {present}"]
 
 
 def reasons_of_machine() -> tuple[tuple[int, int] | None, list[str]]:
-    """The compute capability of the GPU here, and what is missing if there is none."""
+    """Return the compute capability of this machine's GPU, and what is missing if there is none."""
     if not torch.cuda.is_available():
         return None, [f"no CUDA device: torch {torch.__version__} finds none"]
     capability = compute_capability(torch.device("cuda"))
-    return capability, [] if capability is not None else ["the GPU here is not one by NVIDIA"]
+    return capability, [] if capability is not None else ["the GPU of this machine is not NVIDIA's"]
+
+
+def _reasons_of_vendor(spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
+    return [] if capability else [f"it runs on NVIDIA GPUs, not on {spec.device.type}"]

@@ -1,4 +1,4 @@
-"""How one layer's KV cache lies in memory, for backends that are used side by side.
+"""The memory layout of one layer's KV cache, so that two backends can share one cache.
 
 Dimensions: 2 keys and values, n KV blocks, s slots of a block, k KV heads, d head size; shape
 suffixes: t tokens of the step.
@@ -16,7 +16,7 @@ _ORDER_OF_VIEWS = "2nskd"
 
 
 class CacheSizes(Protocol):
-    """The sizes of one layer's cache; an AttentionSpec has them."""
+    """The sizes of one layer's cache; AttentionSpec is one implementation."""
 
     @property
     def block_size(self) -> int: ...
@@ -34,10 +34,10 @@ class KVLayout(Enum):
     BLOCKS = "n2skd"
     """Block by block, so that a block is copied in one piece."""
     HEADS = "nk2sd"
-    """Block by block, and in it head by head, so that one head's keys lie together."""
+    """Block by block, and head by head within a block, so that one head's keys are contiguous."""
 
     def shape(self, sizes: CacheSizes, num_blocks: int) -> tuple[int, ...]:
-        """Shape of one layer's cache."""
+        """Return the shape of one layer's cache."""
         length = {
             "2": 2,
             "n": num_blocks,
@@ -48,7 +48,7 @@ class KVLayout(Enum):
         return tuple(length[dimension] for dimension in self.value)
 
     def views(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, each [n, s, k, d]; nothing is copied."""
+        """Return views of the keys and the values, each [n, s, k, d]; nothing is copied."""
         order = [self.value.index(dimension) for dimension in _ORDER_OF_VIEWS]
         keys_nskd, values_nskd = kv_cache.permute(order).unbind(0)
         return keys_nskd, values_nskd
@@ -63,7 +63,7 @@ class KVLayout(Enum):
 
 
 def slots_of(slot_mapping_t: torch.Tensor, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Block and slot of each token, int64 [t] each."""
+    """Return the block and the slot of each token, int64 [t] each."""
     return slot_mapping_t // block_size, slot_mapping_t % block_size
 
 
@@ -73,7 +73,7 @@ def write(
     k_tkd: torch.Tensor,
     v_tkd: torch.Tensor,
 ) -> None:
-    """Put the step's keys and values into the views of the cache, at block and slot of each."""
+    """Write the step's keys and values into views of the cache, at each token's block and slot."""
     keys_nskd, values_nskd = cached_nskd
     keys_nskd.index_put_(slots, k_tkd)
     values_nskd.index_put_(slots, v_tkd)

@@ -1,6 +1,6 @@
-"""Optional packages: found without being imported, imported without trust.
+"""Optional packages that attention backends import.
 
-A package that is missing or broken is a reason against the backend that needs it, never a crash.
+A missing or broken package is a reason against the backend that needs it, never a crash.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class PackageError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A module that another distribution brings."""
+    """A module of another distribution."""
 
     module: str
-    """The submodule that is used: several distributions may share the package above it."""
+    """The submodule that is used: several distributions may share its parent package."""
     install: str
-    """How to get it, in a few words."""
+    """How to install it, in a few words."""
 
     def reason_if_missing(self) -> str | None:
-        """Why it is not there; nothing is imported."""
+        """Say that the module is not installed, or return None; imports nothing."""
         if self.module in sys.modules or _find(self.module) is not None:
             return None
         return f"{self.module} is not installed ({self.install})"
 
     def load(self) -> ModuleType:
-        """The module. Raises PackageError that says what is wrong with it."""
+        """Import the module. Raises PackageError with the reason if that fails."""
         missing = self.reason_if_missing()
         if missing is not None:
             raise PackageError(missing)
@@ -43,7 +43,7 @@ class Package:
             raise PackageError(f"{self.module} cannot be imported: {describe(error)}") from error
 
     def reason(self) -> str | None:
-        """Why it cannot be used; it is imported to find out."""
+        """Import the module; return the reason why that failed, or None."""
         try:
             self.load()
         except PackageError as error:
@@ -52,13 +52,13 @@ class Package:
 
 
 def describe(error: Exception) -> str:
-    """Type and first line of an error."""
+    """Return the type and the first line of an error."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _find(name: str) -> ModuleSpec | None:
-    """As `importlib.util.find_spec`, which imports the packages above; this does not."""
+    """Find a module like `importlib.util.find_spec`, but without importing its parent packages."""
     top, *below = name.split(".")
     try:
         spec = find_spec(top)

@@ -1,16 +1,16 @@
-"""Two backends over one KV cache: prompts and chunks by the first, decodes by the second."""
+"""Two backends that share a KV cache: one computes prompts and chunks, the other decodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ...core.contract.choice import Choice
-from ...core.contract.plugin_info import normalize
-from ...core.contract.registry import Registry
+from ...core.contract.registry import Provider, Registry
 from ...core.errors import ConfigError, PluginError
 from ...core.interfaces import Progress
 from ...core.suggest import did_you_mean
@@ -19,23 +19,23 @@ from .reasons import reasons_against
 
 
 class BackendPair:
-    """Looks like a backend's class, and makes one that divides each step between two."""
+    """Acts as a backend's class; its backend divides each step between two backends."""
 
     kv_cache_dtypes = None
-    """Those that both have."""
+    """None: `reasons_against` asks both backends for their types."""
 
     def __init__(self, prefill: type[AttentionBackend], decode: type[AttentionBackend]) -> None:
         self.name = f"{prefill.name},{decode.name}"
         self._prefill, self._decode = prefill, decode
 
     def build(self, spec: AttentionSpec, progress: Progress) -> None:
-        """Compile what either backend compiles."""
+        """Compile the kernels of both backends."""
         for backend, own in zip((self._prefill, self._decode), self._specs(spec), strict=True):
             if hasattr(backend, "build"):
                 backend.build(own, progress)
 
     def reasons_against(self, spec: AttentionSpec) -> list[str]:
-        """Every reason of either, and that they cannot share a cache."""
+        """Return the reasons of both backends, and why they cannot share a cache."""
         prefill_spec, decode_spec = self._specs(spec)
         return [
             *self._reasons_of_layout(),
@@ -44,15 +44,15 @@ class BackendPair:
         ]
 
     def __call__(self, spec: AttentionSpec) -> PairedAttention:
-        """Both backends. Raises ConfigError if their caches are not alike."""
+        """Make both backends. Raises ConfigError if the shapes of their caches differ."""
         prefill_spec, decode_spec = self._specs(spec)
         prefill, decode = self._prefill(prefill_spec), self._decode(decode_spec)
         shapes = prefill.kv_cache_shape(1), decode.kv_cache_shape(1)
         if shapes[0] != shapes[1]:
             raise ConfigError(
-                f"attention backends {prefill.name!r} and {decode.name!r} say that they can share a "
-                f"KV cache, but one of one block is {shapes[0]} for the first and {shapes[1]} for "
-                "the second"
+                f"attention backends {prefill.name!r} and {decode.name!r} cannot share a KV cache: "
+                f"its shape for one block is {shapes[0]} for the first and {shapes[1]} for the "
+                "second"
             )
         return PairedAttention(prefill, decode)
 
@@ -61,7 +61,7 @@ class BackendPair:
         return replace(shared, computes_decodes=False), shared
 
     def _shared_layouts(self) -> list[Any]:
-        """Best for decodes first: they read most of the cache."""
+        """Layouts that both can use, in the order of the decode backend, which reads most."""
         others = _layouts(self._prefill)
         return [layout for layout in _layouts(self._decode) if layout in others]
 
@@ -80,15 +80,17 @@ class BackendPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedMetadata:
-    """One step, divided; None where there is nothing to do."""
+    """The metadata of both backends for one step."""
 
     num_decodes: int
     prefill: Any
+    """None: the step has decodes only."""
     decode: Any
+    """None: the step has no decodes."""
 
 
 class PairedAttention:
-    """See AttentionBackend for the contract."""
+    """Divides each step between two backends; see AttentionBackend for the contract."""
 
     def __init__(self, prefill: AttentionBackend, decode: AttentionBackend) -> None:
         self.name = f"{prefill.name},{decode.name}"
@@ -100,7 +102,7 @@ class PairedAttention:
         return self._decode.kv_cache_shape(num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> PairedMetadata:
-        """What `forward` needs, computed once per step."""
+        """Compute the data that `forward` needs, once per step."""
         decodes, others = split_decodes(batch)
         return PairedMetadata(
             num_decodes=batch.num_decodes,
@@ -136,12 +138,12 @@ class PairedAttention:
         self._decode.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Of the backend for decodes, as everything about graphs."""
+        """Allocate the graphs' memory in the decode backend: graphs contain only decodes."""
         assert is_graphable(self._decode)
         self._decode.begin_capture(max_num_seqs, max_model_len)
 
     def prepare_capture(self, num_seqs: int) -> PairedMetadata:
-        """Metadata for capturing a step of `num_seqs` decodes."""
+        """Return metadata for capturing a step of `num_seqs` decodes."""
         assert is_graphable(self._decode)
         decode = self._decode.prepare_capture(num_seqs)
         return PairedMetadata(num_decodes=num_seqs, prefill=None, decode=decode)
@@ -153,37 +155,43 @@ class PairedAttention:
 
 
 def build_pair(registry: Registry, choice: Choice) -> tuple[Any, Any]:
-    """The classes of both backends, the one for prompts first; each gets the options that it takes.
+    """Build the classes of the prefill and the decode backend.
 
-    Raises PluginError for an option that neither takes.
+    Each gets the options that it takes. Raises PluginError for an option that neither takes.
     """
     pair, options, where = (choice.provider, *choice.others), choice.options, choice.origin
-    known = {p: {option.name for option in p.describe().options} for p in pair}
+    known = [name for provider in pair for name in option_names(provider)]
     for key in options:
-        if not any(_field(key) in names for names in known.values()):
-            near = did_you_mean(_field(key), [name for names in known.values() for name in names])
+        if _field(key) not in known:
             raise PluginError(
                 f"{where} {key}: neither {pair[0].name!r} nor {pair[1].name!r} has such an option"
-                f"{near or '.'}"
+                f"{did_you_mean(_field(key), known) or '.'}"
             )
     prefill, decode = (
-        registry.build(
-            p.kind,
-            p.name,
-            {key: value for key, value in options.items() if _field(key) in known[p]},
-            where=where,
-        )
-        for p in pair
+        registry.build(p.kind, p.name, options_of(p, options), where=where) for p in pair
     )
     return prefill, decode
 
 
+def option_names(provider: Provider) -> list[str]:
+    """Return the names of the options that a backend takes, with underscores."""
+    if provider.options is None:
+        return []
+    return [field.name for field in dataclasses.fields(provider.options) if field.init]
+
+
+def options_of(provider: Provider, options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that a backend takes."""
+    known = option_names(provider)
+    return {key: value for key, value in options.items() if _field(key) in known}
+
+
 def _field(key: str) -> str:
-    return normalize(key).replace("-", "_")
+    return key.replace("-", "_")
 
 
 def split_decodes(batch: AttentionBatch) -> tuple[AttentionBatch | None, AttentionBatch | None]:
-    """The decodes of a step, and all the rest; None for a part without sequences."""
+    """Divide a step into its decodes and the rest; None for a part without sequences."""
     first, count = batch.num_decodes, len(batch.query_lens_host)
     if first in (0, count):
         return (batch, None) if first else (None, batch)
@@ -191,8 +199,10 @@ def split_decodes(batch: AttentionBatch) -> tuple[AttentionBatch | None, Attenti
 
 
 def _part(batch: AttentionBatch, start: int, end: int) -> AttentionBatch:
-    """Sequences [start, end): the decodes, or those behind them. A decode is one row, so sequences
-    and rows begin at the same number."""
+    """Sequences [start, end), either the decodes or all others.
+
+    A decode has one row, so both parts begin at the same index in sequences and in rows.
+    """
     own = slice(start, end)
     rows = slice(start, batch.num_decodes if start == 0 else None)
     return AttentionBatch(

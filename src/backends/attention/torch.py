@@ -1,8 +1,8 @@
 """Attention in plain torch operations: the readable reference, on CPU and GPU, for any block size.
 
-Keys and values are gathered token by token, only from slots that hold tokens of the sequence
-itself; padding repeats its last token. So whatever lies in unused slots, even NaN, is never read,
-and a mask only has to hide finite numbers.
+Keys and values are gathered token by token, only from slots that hold tokens of the sequence, and
+padding repeats the sequence's last token. Unused slots, which may hold NaN, are never read, so a
+mask only has to hide finite numbers.
 
 Shape suffixes: t tokens of the step, b sequences, h query heads, k KV heads, g query heads per KV
 head, d head size, n KV blocks, s slots of a block, q queries of a sequence, l keys of a sequence.
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from .base import AttentionBatch, AttentionSpec, GraphSupport
 from .fp8 import FP8_DTYPES, movable, quantize
 from .kv_layout import KVLayout
+from .reasons import reasons_of_dtype, reasons_of_heads
 from .torch_decodes import (
     DecodeGraph,
     DecodeGroup,
@@ -29,6 +30,7 @@ from .torch_decodes import (
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MAX_MASK_SIZE = 1 << 20
+"""Elements of a mask, queries times keys: bounds the memory of a long prompt's mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +40,11 @@ class _Chunk:
     first_row: int
     num_queries: int
     first_position: int
-    """Position of the first query."""
+    """Position of the first query in the sequence."""
     first_key: int
     """Position of the first key that any of the queries sees."""
     slots_l: torch.Tensor | None
-    """int64: the cache slot of each key; None when the queries' own tokens are all there is."""
+    """int64: the cache slot of each key. None: the queries' own tokens are all keys."""
 
     @property
     def rows(self) -> slice:
@@ -57,7 +59,7 @@ class TorchMetadata:
     decode_groups: tuple[DecodeGroup, ...]
     chunks: tuple[_Chunk, ...]
     rows_t: torch.Tensor | None = None
-    """In a captured graph, the row whose keys and values each row writes; None: its own."""
+    """In a captured graph, the row whose keys and values each row writes. None: its own."""
 
 
 class TorchAttention:
@@ -70,17 +72,11 @@ class TorchAttention:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Every reason why this backend cannot serve the spec; empty when it can."""
-        reasons = []
-        if spec.dtype not in _DTYPES:
-            reasons.append(f"it computes in float32, bfloat16 or float16, not in {spec.dtype}")
+        """Return every reason why this backend cannot serve the spec; empty when it can."""
+        reasons = reasons_of_dtype(spec, _DTYPES)
         if spec.device.type not in ("cpu", "cuda"):
             reasons.append(f"it runs on cpu and cuda, not on {spec.device.type}")
-        if spec.num_heads % spec.num_kv_heads:
-            reasons.append(
-                f"{spec.num_heads} query heads cannot share {spec.num_kv_heads} KV heads"
-            )
-        return reasons
+        return [*reasons, *reasons_of_heads(spec)]
 
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
@@ -89,11 +85,10 @@ class TorchAttention:
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
         """[2, n, s, k, d]: keys, then values."""
-        spec = self._spec
-        return (2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_size)
+        return KVLayout.HALVES.shape(self._spec, num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> TorchMetadata:
-        """Slots and masks of one step; copies a few numbers to the device, waits for nothing."""
+        """Build slots and masks of one step; copy a few numbers to the device without waiting."""
         return TorchMetadata(
             slot_mapping_t=batch.slot_mapping_t,
             decode_groups=build_groups(batch, self._spec),
@@ -131,17 +126,18 @@ class TorchAttention:
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
         """Copy whole blocks of one layer, (source block, target block), in order."""
-        for source_block, target_block in pairs:
-            target[:, target_block].copy_(source[:, source_block])
+        KVLayout.HALVES.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Set memory aside that captured graphs will read, for decodes of so many sequences."""
+        """Allocate the memory that captured graphs read."""
         self._graph = DecodeGraph(self._spec, max_num_seqs, max_model_len)
 
     def prepare_capture(self, num_seqs: int) -> TorchMetadata:
-        """Metadata for capturing a step of `num_seqs` decodes. Each reads `max_model_len` keys, or
-        a window of them, however long it is."""
-        assert self._graph is not None, "begin_capture comes first"
+        """Return metadata for capturing a step of `num_seqs` decodes.
+
+        Whatever its length, each decode reads `max_model_len` keys, or a window of them.
+        """
+        assert self._graph is not None, "begin_capture was not called"
         return TorchMetadata(
             slot_mapping_t=self._graph.slot_mapping_b[:num_seqs],
             decode_groups=(self._graph.group(num_seqs),),
@@ -151,7 +147,7 @@ class TorchAttention:
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
         """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
-        assert self._graph is not None, "begin_capture comes first"
+        assert self._graph is not None, "begin_capture was not called"
         self._graph.fill(batch, num_seqs)
 
     def _build_chunks(self, batch: AttentionBatch) -> list[_Chunk]:
@@ -203,7 +199,7 @@ class TorchAttention:
         out_thd.index_copy_(0, group.rows_b, attended_bkgd.flatten(1, 2))
 
     def _gather(self, cached: torch.Tensor, slots_l: torch.Tensor) -> torch.Tensor:
-        """Keys or values [l, k, d] of slots, in the precision that is computed in."""
+        """Gather keys or values [l, k, d] of slots, in the precision of the model."""
         gathered = movable(cached).index_select(0, slots_l)
         return gathered.view(cached.dtype).to(self._spec.dtype)
 
@@ -215,7 +211,7 @@ class TorchAttention:
         v_lkd: torch.Tensor,
         out_qhd: torch.Tensor,
     ) -> None:
-        """Attend in tiles of queries, so that no mask grows beyond a bound."""
+        """Attend in tiles of queries, so that no mask exceeds _MAX_MASK_SIZE."""
         q_1hqd, k_1kld, v_1kld = (x.transpose(0, 1).unsqueeze(0) for x in (q_qhd, k_lkd, v_lkd))
         if self._is_plainly_causal(chunk):
             out_qhd.copy_(self._attend(q_1hqd, k_1kld, v_1kld, None).squeeze(0).transpose(0, 1))
@@ -233,14 +229,16 @@ class TorchAttention:
             out_qhd[start:end].copy_(attended_1hqd.squeeze(0).transpose(0, 1))
 
     def _is_plainly_causal(self, chunk: _Chunk) -> bool:
-        """True when query i sees exactly keys 0 to i: what `is_causal` of torch, which is aligned
-        at the top left, computes without a mask."""
+        """Whether query i sees exactly the keys 0 to i.
+
+        Torch's `is_causal`, which is aligned at the top left, computes that without a mask.
+        """
         spec = self._spec
         fits_window = spec.sliding_window is None or chunk.num_queries <= spec.sliding_window
         return chunk.slots_l is None and fits_window and spec.logits_soft_cap is None
 
     def _visible(self, chunk: _Chunk, start: int, end: int, device: torch.device) -> torch.Tensor:
-        """Which keys queries [start, end) of a chunk see: bool [1, 1, q, l]."""
+        """Return which keys the queries [start, end) of a chunk see: bool [1, 1, q, l]."""
         first, last = chunk.first_position + start, chunk.first_position + end
         query_q1 = torch.arange(first, last, device=device).unsqueeze(1)
         key_l = torch.arange(chunk.first_key, last, device=device)
@@ -256,7 +254,7 @@ class TorchAttention:
         v_bkld: torch.Tensor,
         visible: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Softmax attention; `visible` None means top-left causal."""
+        """Compute softmax attention; `visible` None means causal, aligned at the top left."""
         if self._spec.logits_soft_cap is not None:
             assert visible is not None
             return self._attend_capped(q_bhqd, k_bkld, v_bkld, visible)
@@ -277,7 +275,7 @@ class TorchAttention:
         v_bkld: torch.Tensor,
         visible: torch.Tensor,
     ) -> torch.Tensor:
-        """With scores bent into (-cap, cap) by tanh (Gemma 2), computed in float32."""
+        """Attend with scores limited to (-cap, cap) by tanh (Gemma 2), computed in float32."""
         cap = self._spec.logits_soft_cap
         assert cap is not None
         q_bkgqd = q_bhqd.float().view(*k_bkld.shape[:2], -1, *q_bhqd.shape[2:])

@@ -1,7 +1,6 @@
 """Decodes of the torch backend: sequences with one query each, several of them in one call.
 
-What a call reads is laid out once per step: the slot of every key that any of its sequences may
-see, and which of them are padding.
+The slots of all keys of a call, padding included, are computed once per step.
 
 Shape suffixes: b sequences, l keys, m blocks of the longest block table.
 """
@@ -17,7 +16,9 @@ from .base import AttentionBatch, AttentionSpec
 from .graph_inputs import GraphInputs
 
 _SMALLEST_GROUP = 128
+"""Keys: sequences with at most this many form one group, since a call costs more than padding."""
 _PADDING = 16
+"""The number of keys of a group is rounded up to a multiple of this number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class DecodeGroup:
     """Sequences with one query each and about as many keys, computed in one call."""
 
     rows_b: torch.Tensor
-    """int64: the rows of their queries."""
+    """int64: the rows of the sequences' queries."""
     slots_bl: torch.Tensor
     """int64: the cache slot of each key."""
     visible_b11l: torch.Tensor
@@ -33,18 +34,17 @@ class DecodeGroup:
 
 
 def build_groups(batch: AttentionBatch, spec: AttentionSpec) -> tuple[DecodeGroup, ...]:
-    """The decodes of a step; copies a few numbers to the device, waits for nothing."""
+    """Group the decodes of a step; copy a few numbers to the device without waiting."""
     return tuple(_build_group(batch, spec, rows) for rows in _group_rows(batch, spec))
 
 
 class DecodeGraph:
-    """Decodes whose shapes do not depend on the step: as if each had as many keys as can be.
+    """Inputs of captured decodes: every shape is that of sequences of the maximum length.
 
-    A step's missing rows repeat its first one, so that they read and write what it does.
+    The unused rows of a step repeat its first row: they read and write what it does.
     """
 
     def __init__(self, spec: AttentionSpec, max_num_seqs: int, max_model_len: int) -> None:
-        """Memory for at most so many sequences."""
         self._spec = spec
         self._inputs = GraphInputs.allocate(spec, max_num_seqs, max_model_len)
         shape = (max_num_seqs, _pad(num_visible(max_model_len, spec)))
@@ -53,12 +53,12 @@ class DecodeGraph:
         self._visible_bl = torch.zeros(shape, dtype=torch.bool, device=device)
         self._visible_bl[:, 0] = True
         self._own_rows_b = torch.arange(max_num_seqs, device=device)
-        self.slot_mapping_b = self._inputs.slot_mapping_b
+        self.slot_mapping_b = self._inputs.padded.slot_mapping_b
         self.rows_b = self._inputs.rows_b
         """int64: the row whose keys and values each row writes."""
 
     def group(self, num_seqs: int) -> DecodeGroup:
-        """The first `num_seqs` rows."""
+        """Return the first `num_seqs` rows as a group."""
         return DecodeGroup(
             rows_b=self._own_rows_b[:num_seqs],
             slots_bl=self._slots_bl[:num_seqs],
@@ -66,10 +66,9 @@ class DecodeGraph:
         )
 
     def fill(self, batch: AttentionBatch, num_seqs: int) -> None:
-        """Put a step of at most `num_seqs` decodes in; waits for nothing."""
-        inputs = self._inputs
-        inputs.fill(batch, num_seqs, self._spec.block_size)
-        rows_b = self.rows_b[:num_seqs]
+        """Copy a step of at most `num_seqs` decodes into the inputs, without waiting."""
+        self._inputs.fill(batch, num_seqs, self._spec.block_size)
+        rows_b, inputs = self.rows_b[:num_seqs], self._inputs.padded
         slots_bl, visible_bl = _lay_out(
             inputs.seq_lens.index_select(0, rows_b),
             inputs.block_tables_bm.index_select(0, rows_b),
@@ -81,21 +80,23 @@ class DecodeGraph:
 
 
 def num_visible(seq_len: int, spec: AttentionSpec) -> int:
-    """Keys that the last token of a sequence sees."""
+    """Return how many keys the last token of a sequence sees."""
     return min(seq_len, spec.sliding_window or seq_len)
 
 
 def slots_of_positions(
     blocks_bm: torch.Tensor, positions_bl: torch.Tensor, block_size: int
 ) -> torch.Tensor:
-    """Cache slots of positions, through each sequence's block table."""
+    """Look up the cache slots of positions in each sequence's block table."""
     blocks_bl = blocks_bm.long().gather(1, positions_bl // block_size)
     return blocks_bl * block_size + positions_bl % block_size
 
 
 def _group_rows(batch: AttentionBatch, spec: AttentionSpec) -> list[list[int]]:
-    """Decodes by the power of two that holds their keys: at most half of a group is padding, except
-    that short ones go together."""
+    """Group decodes by their number of keys, rounded up to a power of two.
+
+    So at most half of a group is padding, except in the group of the shortest sequences.
+    """
     groups: dict[int, list[int]] = {}
     for row in range(batch.num_decodes):
         visible = num_visible(batch.seq_lens_host[row], spec)
@@ -119,8 +120,10 @@ def _build_group(batch: AttentionBatch, spec: AttentionSpec, rows: Sequence[int]
 def _lay_out(
     seq_lens_b: torch.Tensor, blocks_bm: torch.Tensor, num_keys: int, spec: AttentionSpec
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slots [b, l] of the keys that each sequence's last token sees, l = `num_keys` or more than
-    there are, and which of them are keys. Padding repeats the last one."""
+    """Return the slots [b, l] of the keys that each sequence's last token sees, and a mask of them.
+
+    l is `num_keys`. The mask [b, l] is False for padding, which repeats the sequence's last key.
+    """
     last_b1 = seq_lens_b.long().unsqueeze(1) - 1
     first_b1 = (last_b1 + 1 - (spec.sliding_window or num_keys)).clamp_(min=0)
     positions_bl = first_b1 + torch.arange(num_keys, device=seq_lens_b.device)

@@ -1,9 +1,9 @@
 """Attention by xformers: memory-efficient kernels for NVIDIA GPUs.
 
-Its one kernel that follows block tables and needs nothing but Triton, `triton_splitk`, takes steps
-of few and equally many queries per sequence, and blocks of a multiple of 64 slots. So decodes go
-through it where block size and head size allow; all the rest, and windowed attention, is computed
-over keys and values that are copied together, with whatever kernel xformers finds best.
+xformers has one kernel that follows block tables and needs only Triton: `triton_splitk`. It takes
+few queries per sequence, the same number for all sequences, and blocks of a multiple of 64 slots.
+It computes the decodes if block size, head size and mask allow that. For everything else keys and
+values are copied together, and xformers chooses the kernel.
 
 Shape suffixes: t tokens of the step, h query heads, k KV heads, g query heads per KV head, d head
 size, l keys, n KV blocks, s slots of a block.
@@ -21,7 +21,7 @@ from ...core.log import get_logger
 from ..machine.device import compute_capability
 from .base import AttentionBatch, AttentionSpec, GraphSupport
 from .gathered import Part, build_parts
-from .gpu_reasons import reasons_of_gpu, reasons_of_machine
+from .gpu_reasons import reasons_of_capability, reasons_of_half_precision, reasons_of_machine
 from .graph_inputs import GraphInputs
 from .kv_layout import KVLayout, slots_of, write
 from .packages import Package
@@ -29,8 +29,8 @@ from .packages import Package
 log = get_logger("model")
 
 _OPS = Package(module="xformers.ops", install="pip install xformers")
-_OLDEST = (8, 0)
 _PAGED_BLOCK = 64
+"""`triton_splitk` takes blocks of a multiple of this number of slots."""
 _PAGED_HEAD_SIZES = (16, 32, 64, 128, 256, 512)
 
 
@@ -40,20 +40,20 @@ class XformersMetadata:
 
     slots: tuple[torch.Tensor, torch.Tensor]
     num_paged: int
-    """Decodes at the front of the step that go by block table."""
+    """Number of decodes, at the front of the step, that are computed by block table."""
     paged_bias: Any
     parts: tuple[Part, ...]
     biases: tuple[Any, ...]
     """One for each part."""
     rows_t: torch.Tensor | None = None
-    """In a captured graph, the row whose keys and values each row writes; None: its own."""
+    """In a captured graph, the row whose keys and values each row writes. None: its own."""
 
 
 class XformersAttention:
-    """See AttentionBackend for the contract.
+    """The xformers backend; see AttentionBackend for the contract.
 
-    Decodes can be captured where they go by block table. Where keys and values are copied together,
-    there is no capture: how many there are is part of the shapes that xformers is given.
+    Graphs can capture decodes that are computed by block table. Copied keys and values cannot be
+    captured, because their number is part of the shapes.
     """
 
     name = "xformers"
@@ -61,23 +61,23 @@ class XformersAttention:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Every reason why this backend cannot serve the spec; empty when it can."""
+        """Return every reason why this backend cannot serve the spec; empty when it can."""
         capability = compute_capability(spec.device)
-        reasons = [*reasons_of_gpu(spec, capability), *_reasons_of_capability(capability)]
+        reasons = reasons_of_half_precision(spec, capability) + reasons_of_capability(capability)
         if spec.head_size % 8 or spec.head_size > 256:
             reasons.append(
                 f"heads must have a multiple of 8 elements, at most 256, not {spec.head_size}"
             )
         if spec.logits_soft_cap is not None:
-            reasons.append("it cannot cap logits")
+            reasons.append("it has no soft cap of logits")
         missing = _OPS.reason_if_missing() if reasons else _OPS.reason()
         return [*reasons, missing] if missing is not None else reasons
 
     @classmethod
     def on_this_machine(cls) -> list[str]:
-        """What there is and what is missing here, whatever the model; one line each."""
+        """Return what is present and what is missing on this machine, for any model, by line."""
         capability, lacks = reasons_of_machine()
-        return [*lacks, *_reasons_of_capability(capability), _OPS.reason() or "xformers: installed"]
+        return [*lacks, *reasons_of_capability(capability), _OPS.reason() or "xformers: installed"]
 
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
@@ -93,15 +93,15 @@ class XformersAttention:
                 "attention_copies_context",
                 backend=self.name,
                 reason=hindrance,
-                effect="decodes copy their keys and values together in every layer",
+                effect="every layer copies all keys and values of the decodes",
             )
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
-        """[2, n, s, k, d], unless another layout was asked for."""
+        """Return [2, n, s, k, d], unless the spec names another layout."""
         return self._layout.shape(self._spec, num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> XformersMetadata:
-        """What `forward` needs, computed once per step; waits for nothing on the device."""
+        """Compute the data that `forward` needs, once per step; never wait for the device."""
         num_paged = batch.num_decodes if self._is_paged else 0
         parts = build_parts(batch, self._spec, start=num_paged)
         return XformersMetadata(
@@ -142,17 +142,20 @@ class XformersAttention:
         self._layout.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Set memory aside that captured graphs will read, for decodes of so many sequences."""
+        """Allocate the memory that captured graphs read."""
         self._graph_inputs = GraphInputs.allocate(self._spec, max_num_seqs, max_model_len)
 
     def prepare_capture(self, num_seqs: int) -> XformersMetadata:
-        """Metadata for capturing a step of `num_seqs` decodes. It points into the memory that
-        `prepare_replay` fills; until then all rows write slot 0 of block 0."""
+        """Return metadata for capturing a step of `num_seqs` decodes.
+
+        It points into the memory that `prepare_replay` fills. Until then all rows write slot 0 of
+        block 0.
+        """
         inputs = self._graph_inputs
-        assert inputs is not None, "begin_capture comes first"
+        assert inputs is not None, "begin_capture was not called"
         bias = self._paged_bias(inputs.batch(num_seqs), num_seqs)
-        # The kernel takes the lengths from here alone; see from_seqlens_padded_inplace of xformers.
-        bias.k_seqinfo.seqlen = inputs.seq_lens[:num_seqs]
+        # The kernel reads lengths only here; see from_seqlens_padded_inplace of xformers.
+        bias.k_seqinfo.seqlen = inputs.padded.seq_lens[:num_seqs]
         return XformersMetadata(
             slots=(inputs.blocks_b[:num_seqs], inputs.offsets_b[:num_seqs]),
             num_paged=num_seqs,
@@ -164,7 +167,7 @@ class XformersAttention:
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
         """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
-        assert self._graph_inputs is not None, "begin_capture comes first"
+        assert self._graph_inputs is not None, "begin_capture was not called"
         self._graph_inputs.fill(batch, num_seqs, self._spec.block_size)
 
     def _paged_bias(self, batch: AttentionBatch, num_decodes: int) -> Any:
@@ -178,7 +181,7 @@ class XformersAttention:
         )
 
     def _bias(self, part: Part) -> Any:
-        """Bottom-right aligned causal attention within each sequence."""
+        """Make the mask of causal attention within each sequence, aligned at the bottom right."""
         mask = self._fmha.attn_bias.BlockDiagonalMask.from_seqlens(
             list(part.query_lens), list(part.key_lens), device=part.query_start_loc.device
         )
@@ -193,8 +196,10 @@ class XformersAttention:
         bias: Any,
         kernel: Any,
     ) -> torch.Tensor:
-        """`rows_lkd` are keys and values; `kernel` None leaves the choice to xformers. Query heads
-        go by the KV head that they share: [1, t, k, g, d]; keys and values are repeated as views."""
+        """Attend over keys and values `rows_lkd`; with `kernel` None, xformers chooses one.
+
+        Query heads are grouped by KV head, [1, t, k, g, d]; keys and values are expanded views.
+        """
         group_size = self._group_size
         attended: torch.Tensor = self._fmha.memory_efficient_attention_forward(
             q_thd.view(1, q_thd.shape[0], -1, group_size, q_thd.shape[2]),
@@ -207,23 +212,13 @@ class XformersAttention:
 
 
 def _hindrance_to_paging(spec: AttentionSpec) -> str | None:
-    """Why decodes cannot go by block table."""
+    """Return why decodes cannot be computed by block table, or None."""
     if spec.block_size % _PAGED_BLOCK:
-        return f"blocks have {spec.block_size} slots, no multiple of {_PAGED_BLOCK}"
+        return f"blocks have {spec.block_size} slots, not a multiple of {_PAGED_BLOCK}"
     if spec.head_size not in _PAGED_HEAD_SIZES:
-        return f"heads have {spec.head_size} elements, no power of two"
+        return f"heads have {spec.head_size} elements, not a power of two"
     if spec.sliding_window is not None:
         return "attention has a sliding window"
     if spec.kv_cache_layout not in (None, KVLayout.HALVES):
         return "it shares the cache with a backend of another layout"
     return None
-
-
-def _reasons_of_capability(capability: tuple[int, int] | None) -> list[str]:
-    if capability is None or capability >= _OLDEST:
-        return []
-    return [f"it needs compute capability 8.0 or newer, this GPU has {_dotted(capability)}"]
-
-
-def _dotted(capability: tuple[int, int]) -> str:
-    return "{}.{}".format(*capability)

@@ -1,1 +1,1 @@
-"""The native CUDA library: its build, and paged attention by its kernels."""
+"""The native CUDA library, and paged attention with its kernels."""

@@ -1,7 +1,7 @@
-"""Attention by our own CUDA kernels, which read the paged cache where it lies.
+"""Attention by our own CUDA kernels, which read the paged cache in place.
 
-Decodes, prompts and chunks of prompts have a kernel each; see ../cuda/csrc. Slots that hold no
-token of a sequence may contain anything.
+One kernel computes decodes, another prompts and chunks; see csrc. Slots that hold no token of a
+sequence may contain anything.
 
 Shape suffixes: t tokens of the step, b sequences, h query heads, k KV heads, d head size, n KV
 blocks, s slots of a block, m blocks of the longest block table.
@@ -17,10 +17,12 @@ import torch
 from ...core.interfaces import Progress
 from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
 from ..attention.fp8 import FP8_DTYPES
-from ..attention.gpu_reasons import reasons_of_machine
+from ..attention.gpu_reasons import reasons_of_device, reasons_of_machine
+from ..attention.graph_inputs import PaddedInputs
 from ..attention.kv_layout import KVLayout
+from ..attention.reasons import reasons_of_dtype, reasons_of_heads
 from ..machine.compiling import BuildError
-from ..machine.device import compute_capability
+from ..machine.device import compute_capability, count_processors
 from .build import HEAD_SIZES, PREBUILT, find_nvcc
 from .library import load_operators
 from .paged_attention import PagedAttentionCalls, Sequences
@@ -34,8 +36,8 @@ from .splits import (
 )
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-_OLDEST = (8, 0)
 _ROWS_OF_DECODE_BLOCK = 16
+"""Query heads that one thread block of the decode kernel computes: FewRows::kRows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +49,21 @@ class CudaPagedMetadata:
     splits: Splits | None
     """None: the decodes' contexts are not split."""
     prompts: Sequences | None
+    """Prompts and chunks of prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GraphInputs:
-    """What captured graphs read: at the same addresses in every replay."""
+    """Inputs of captured graphs: memory at addresses that stay the same in every replay."""
 
-    sequences: Sequences
-    slot_mapping_t: torch.Tensor
+    padded: PaddedInputs
+    query_start_loc: torch.Tensor
     splits: Splits
-    """Memory for the splits of any number of sequences: graphs run one at a time."""
+    """Memory for the splits of every graph: graphs run one at a time."""
 
 
 class CudaPagedAttention:
-    """The backend with kernels of our own; see AttentionBackend for the contract."""
+    """The backend with our own kernels; see AttentionBackend for the contract."""
 
     name = "cuda-paged"
     graphs: GraphSupport = "decodes"
@@ -69,7 +72,7 @@ class CudaPagedAttention:
 
     @classmethod
     def build(cls, spec: AttentionSpec, progress: Progress) -> None:
-        """Compile the kernels, unless they cannot serve the spec. Raises BuildError."""
+        """Compile the kernels if they can serve the spec. Raises BuildError."""
         if not _reasons_of_spec(spec):
             load_operators(progress)
 
@@ -77,7 +80,7 @@ class CudaPagedAttention:
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
         """Every reason why this backend cannot serve the spec; empty when it can.
 
-        Builds the kernels if nothing else is in the way and that has not been done.
+        If there is no other reason, the kernels are built, unless they have been built before.
         """
         reasons = _reasons_of_spec(spec)
         if not reasons:
@@ -89,23 +92,23 @@ class CudaPagedAttention:
 
     @classmethod
     def on_this_machine(cls) -> list[str]:
-        """What is missing here, whatever the model; one line each."""
+        """Return what the backend lacks on this machine for any model, one line each."""
         return [*reasons_of_machine()[1], *_reasons_of_nvcc()]
 
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
         self._calls = PagedAttentionCalls(spec)
-        self._num_processors = _count_processors(spec.device)
+        self._num_processors = count_processors(spec.device)
         rows = spec.num_heads // spec.num_kv_heads
         self._blocks_per_split = spec.num_kv_heads * -(-rows // _ROWS_OF_DECODE_BLOCK)
         self._graph_inputs: _GraphInputs | None = None
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
-        """[n, k, 2, s, d]: of each head, a block's keys lie together, then its values."""
+        """[n, k, 2, s, d]: per block and head, first the keys, then the values."""
         return KVLayout.HEADS.shape(self._spec, num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> CudaPagedMetadata:
-        """Decodes and the rest, each for a call; waits for nothing."""
+        """Divide a step into decodes and the rest, without waiting for the device."""
         num_decodes, query_lens = batch.num_decodes, batch.query_lens_host
         longest = max(query_lens[num_decodes:], default=0)
         sequences = Sequences(
@@ -152,65 +155,59 @@ class CudaPagedAttention:
     ) -> None:
         """Copy whole blocks of one layer, (source block, target block), in order.
 
-        Between the GPU and pinned memory the copies are only queued: who reads the target on the
-        host waits for the stream first.
+        Copies between the GPU and pinned memory are only queued: wait for the stream before you
+        read the target on the host.
         """
         for source_block, target_block in pairs:
             target[target_block].copy_(source[source_block], non_blocking=True)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Set memory aside that captured graphs will read, for decodes of so many sequences."""
-        device = self._spec.device
-        num_blocks = -(-max_model_len // self._spec.block_size)
-        sequences = Sequences(
-            block_tables_bm=torch.zeros(
-                (max_num_seqs, num_blocks), dtype=torch.int32, device=device
-            ),
-            query_start_loc=torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device),
-            seq_lens=torch.zeros(max_num_seqs, dtype=torch.int32, device=device),
-            first=0,
-            count=max_num_seqs,
-            max_query_len=1,
-        )
+        """Allocate the memory that captured graphs read."""
         places = max(n * self._splits_to_capture(n) for n in range(1, max_num_seqs + 1))
         self._graph_inputs = _GraphInputs(
-            sequences=sequences,
-            slot_mapping_t=torch.full((max_num_seqs,), -1, dtype=torch.int64, device=device),
+            padded=PaddedInputs.allocate(self._spec, max_num_seqs, max_model_len),
+            query_start_loc=torch.arange(
+                max_num_seqs + 1, dtype=torch.int32, device=self._spec.device
+            ),
             splits=self._allocate(1, places, 1),
         )
 
     def prepare_capture(self, num_seqs: int) -> CudaPagedMetadata:
-        """Metadata for capturing a step of `num_seqs` decodes. It points into the memory that
-        `prepare_replay` fills; until then every sequence is a padded one."""
+        """Return metadata for capturing a step of `num_seqs` decodes.
+
+        It points into the memory that `prepare_replay` fills. Until then all sequences are padding.
+        """
         inputs = self._graph_inputs
-        assert inputs is not None, "begin_capture comes first"
-        inputs.sequences.seq_lens.zero_()
-        inputs.slot_mapping_t.fill_(-1)
+        assert inputs is not None, "begin_capture was not called"
+        inputs.padded.clear()
+        sequences = Sequences(
+            block_tables_bm=inputs.padded.block_tables_bm,
+            query_start_loc=inputs.query_start_loc,
+            seq_lens=inputs.padded.seq_lens,
+            first=0,
+            count=num_seqs,
+            max_query_len=1,
+        )
         return CudaPagedMetadata(
-            slot_mapping_t=inputs.slot_mapping_t[:num_seqs],
-            decodes=replace(inputs.sequences, count=num_seqs),
+            slot_mapping_t=inputs.padded.slot_mapping_b[:num_seqs],
+            decodes=sequences,
             splits=replace(inputs.splits, max_splits=self._splits_to_capture(num_seqs)),
             prompts=None,
         )
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
-        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed. For those
-        that the batch lacks nothing is written, and their output is 0."""
-        inputs, num_used = self._graph_inputs, batch.num_decodes
-        assert inputs is not None, "begin_capture comes first"
-        assert num_used == len(batch.query_lens_host) <= num_seqs
-        seq_lens, slot_mapping_t = inputs.sequences.seq_lens, inputs.slot_mapping_t
-        seq_lens[:num_used].copy_(batch.seq_lens)
-        seq_lens[num_used:num_seqs].zero_()
-        slot_mapping_t[:num_used].copy_(batch.slot_mapping_t)
-        slot_mapping_t[num_used:num_seqs].fill_(-1)
-        tables_bm = batch.block_tables_bm
-        inputs.sequences.block_tables_bm[:num_used, : tables_bm.shape[1]].copy_(tables_bm)
+        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed.
+
+        Padding sequences write nothing, and their output is 0.
+        """
+        inputs = self._graph_inputs
+        assert inputs is not None, "begin_capture was not called"
+        inputs.padded.fill(batch, num_seqs)
         size = self._split_size(self._visible(batch), self._splits_to_capture(num_seqs))
         inputs.splits.size.fill_(size)
 
     def _visible(self, batch: AttentionBatch) -> list[int]:
-        """Keys that each decode sees."""
+        """Return how many keys each decode sees."""
         window = self._spec.sliding_window
         lengths = batch.seq_lens_host[: batch.num_decodes]
         return [min(length, window or length) for length in lengths]
@@ -238,26 +235,12 @@ class CudaPagedAttention:
 
 
 def _reasons_of_spec(spec: AttentionSpec) -> list[str]:
-    return [*_reasons_of_device(spec), *_reasons_of_shape(spec), *_reasons_of_nvcc()]
-
-
-def _reasons_of_device(spec: AttentionSpec) -> list[str]:
-    capability = compute_capability(spec.device)
-    if capability is None:
-        return [f"it runs on NVIDIA GPUs, not on {spec.device.type}"]
-    if capability < _OLDEST:
-        has = ".".join(map(str, capability))
-        return [f"it needs compute capability 8.0, this GPU has {has}"]
-    return []
+    device = reasons_of_device(spec, compute_capability(spec.device))
+    return [*device, *_reasons_of_shape(spec), *_reasons_of_nvcc()]
 
 
 def _reasons_of_shape(spec: AttentionSpec) -> list[str]:
-    reasons = []
-    if spec.dtype not in _DTYPES:
-        name = str(spec.dtype).removeprefix("torch.")
-        reasons.append(f"it computes in float16, bfloat16 or float32, not in {name}")
-    if spec.num_heads % spec.num_kv_heads:
-        reasons.append(f"{spec.num_heads} query heads cannot share {spec.num_kv_heads} KV heads")
+    reasons = reasons_of_dtype(spec, _DTYPES) + reasons_of_heads(spec)
     if spec.head_size not in HEAD_SIZES:
         known = ", ".join(map(str, HEAD_SIZES))
         reasons.append(f"heads must have {known} elements, not {spec.head_size}")
@@ -276,15 +259,11 @@ def _reasons_of_nvcc() -> list[str]:
     return []
 
 
-def _count_processors(device: torch.device) -> int:
-    if device.type != "cuda":  # an emulator
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
 def _with_aligned_tokens(x_tnd: torch.Tensor) -> torch.Tensor:
-    """Each token's heads one after the other, on a boundary of 16 bytes, as they are in the
-    decoder's projection."""
+    """Copy the tensor unless each token's heads are contiguous and aligned to 16 bytes.
+
+    Views of the decoder's projections are; the kernels load 16 bytes at a time.
+    """
     is_whole = x_tnd.stride(2) == 1 and x_tnd.stride(1) == x_tnd.shape[2]
     is_aligned = (x_tnd.stride(0) * x_tnd.itemsize | x_tnd.data_ptr()) % 16 == 0
     return x_tnd if is_whole and is_aligned else x_tnd.clone(memory_format=torch.contiguous_format)

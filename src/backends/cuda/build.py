@@ -1,7 +1,7 @@
 """Builds the native CUDA library with the user's nvcc, once per version of torch and its sources.
 
-It is written against torch's stable ABI, so one build works with every torch from 2.11 on, and it
-loads also where torch has no CUDA. A library beside this file, built ahead of time, is preferred.
+The library uses torch's stable ABI, so one build works with every torch from 2.11 on, and it loads
+also if torch has no CUDA. A library beside this file, built ahead of time, is preferred.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..machine.compiling import BuildError, build_once, run_compiler, run_compil
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "libtokenmill_cuda.so"
 HEAD_SIZES = (64, 80, 96, 112, 128, 192, 256)
-"""Those of csrc/head_sizes.h."""
+"""The head sizes of csrc/head_sizes.h."""
 
 _USUAL_NVCC = "/usr/local/cuda/bin/nvcc"
 _STAGE = "building the CUDA kernels"
-_NEEDED = "CUDA 12.4 and a C++ compiler that it takes"
+_NEEDED = "CUDA 12.4 and a C++ compiler that it supports"
 _OLDEST_TORCH = "0x020b000000000000"  # 2.11
 _FLAGS = ["-std=c++20", "-O3", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
 _BINDING_FLAGS = [
@@ -39,11 +39,11 @@ _BINDING_FLAGS = [
 
 
 def build_library(progress: Progress, architectures: Sequence[str] | None = None) -> Path:
-    """The built library, from the package or the cache, or built now (half a minute).
+    """Return the library from the package or the cache, or build it, which takes half a minute.
 
-    `architectures` are compute capabilities like "9.0"; None: those of TORCH_CUDA_ARCH_LIST, or
-    else of the GPUs here. Builds of several processes wait for each other. Raises BuildError
-    without nvcc, when it fails, or when the cache cannot be written.
+    `architectures` are compute capabilities like "9.0". None: the ones in TORCH_CUDA_ARCH_LIST, or
+    else those of this machine's GPUs. Builds of several processes wait for each other. Raises
+    BuildError if nvcc is missing or fails, or the cache cannot be written.
     """
     if PREBUILT.exists() and architectures is None:
         return PREBUILT
@@ -54,8 +54,10 @@ def build_library(progress: Progress, architectures: Sequence[str] | None = None
 
 
 def find_nvcc() -> str:
-    """Path of $CUDACXX, or of nvcc in $CUDA_HOME, in PATH, or where CUDA installs itself, whichever
-    is found first. Raises BuildError."""
+    """Return the path of nvcc. Raises BuildError if it is not found.
+
+    $CUDACXX names it, or else it is looked up in $CUDA_HOME, in PATH and in /usr/local/cuda.
+    """
     if sys.platform == "win32":
         raise BuildError("the native CUDA kernels do not build on Windows yet")
     named = os.environ.get("CUDACXX")
@@ -66,15 +68,15 @@ def find_nvcc() -> str:
         if path is not None:
             return path
     if named:
-        raise BuildError(f"the compiler that CUDACXX names, {named!r}, was not found")
+        raise BuildError(f"CUDACXX names the compiler {named!r}, which was not found")
     raise BuildError(
-        "nvcc was not found, and this installation brings no built CUDA kernels: install the CUDA "
+        "nvcc was not found and this installation has no compiled CUDA kernels: install the CUDA "
         "toolkit, or set CUDA_HOME or CUDACXX"
     )
 
 
 def flags_of_kernels(head_size: int, architectures: Iterable[str]) -> list[str]:
-    """What nvcc needs to compile csrc/paged_attention.cu for a head size."""
+    """Return nvcc's flags to compile csrc/paged_attention.cu for a head size."""
     return [*_FLAGS, f"-DHEAD_SIZE={head_size}", *map(_flag_of, architectures)]
 
 
@@ -103,7 +105,7 @@ def _architectures_here() -> list[str]:
 
 
 def _fingerprint(nvcc: str, architectures: Sequence[str]) -> str:
-    """Of everything that the result depends on."""
+    """Return a hash of everything that the built library depends on."""
     version = run_compiler([nvcc, "--version"], _NEEDED)
     flags = repr([_FLAGS, _BINDING_FLAGS, HEAD_SIZES])
     parts = [torch.__version__, nvcc, version, flags, *architectures]

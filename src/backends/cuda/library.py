@@ -1,4 +1,4 @@
-"""The native CUDA library as torch operators, loaded once per process."""
+"""Loads the native CUDA library, once per process, and offers it as torch operators."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from ...core.interfaces import Progress
+from ...core.interfaces import Progress, no_progress
 from ..machine.compiling import BuildError
 from .build import build_library
 
 
 class Operators(Protocol):
-    """The operators of csrc/binding.cpp; their schemas name the arguments."""
+    """The operators of csrc/binding.cpp, whose schemas name the arguments."""
 
     def write_kv(self, *arguments: Any) -> None: ...
 
@@ -26,18 +26,18 @@ class Operators(Protocol):
 _loading = threading.Lock()
 _loaded: Operators | None = None
 _failed: BuildError | None = None
-"""Why there is none: a compiler that failed once is not asked again."""
+"""The error of a failed build or load, which is not tried again in this process."""
 
 
-def load_operators(progress: Progress | None = None) -> Operators:
-    """The operators, built if need be. Raises BuildError where there are none to be had."""
+def load_operators(progress: Progress = no_progress) -> Operators:
+    """Return the operators; build the library if necessary. Raises BuildError if that fails."""
     global _loaded, _failed
     with _loading:
         if _failed is not None:
             raise _failed
         if _loaded is None:
             try:
-                _loaded = _load(progress or _ignore)
+                _loaded = _load(progress)
             except BuildError as error:
                 _failed = error
                 raise
@@ -52,7 +52,3 @@ def _load(progress: Progress) -> Operators:
     except OSError as error:
         raise BuildError(f"{path} cannot be loaded: {error}") from error
     return cast(Operators, torch.ops.tokenmill_cuda)
-
-
-def _ignore(stage: str, part: float) -> None:
-    """Progress that nobody watches."""

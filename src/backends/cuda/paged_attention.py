@@ -1,4 +1,4 @@
-"""Calls of the CUDA kernels: keys and values into the cache, and attention of a part of a step."""
+"""Calls the CUDA kernels, which write keys and values into the cache and attend."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Sequences:
 
 
 class PagedAttentionCalls:
-    """The kernels for one specification, on the caller's current stream; nothing is waited for."""
+    """The kernels for one spec; each call is queued on the caller's current stream."""
 
     def __init__(self, spec: AttentionSpec) -> None:
-        """Raises BuildError where there is no library."""
+        """Load the library. Raises BuildError if that fails."""
         self._operators = load_operators()
         self._device = spec.device
         self._rules = (spec.scale, spec.sliding_window or 0, spec.logits_soft_cap or 0.0)
@@ -37,7 +37,7 @@ class PagedAttentionCalls:
     def write(
         self, k_tkd: torch.Tensor, v_tkd: torch.Tensor, slots_t: torch.Tensor, cache: torch.Tensor
     ) -> None:
-        """Put keys and values into their slots; those whose slot is below 0 nowhere."""
+        """Write keys and values to their slots; slots below 0 are skipped."""
         self._operators.write_kv(k_tkd, v_tkd, slots_t, cache, self._stream())
 
     def attend_decodes(
@@ -48,7 +48,7 @@ class PagedAttentionCalls:
         cache: torch.Tensor,
         out_thd: torch.Tensor,
     ) -> None:
-        """Attention of sequences with few queries; None: no context is split."""
+        """Attend sequences with few queries; `splits` None: no context is split."""
         s = sequences
         self._operators.attend_decodes(
             *(q_thd, cache, s.block_tables_bm, s.query_start_loc, s.seq_lens, out_thd),
@@ -68,7 +68,7 @@ class PagedAttentionCalls:
         cache: torch.Tensor,
         out_thd: torch.Tensor,
     ) -> None:
-        """Attention of sequences with any number of queries."""
+        """Attend sequences with any number of queries."""
         s = sequences
         self._operators.attend_prompts(
             *(q_thd, cache, s.block_tables_bm, s.query_start_loc, s.seq_lens, out_thd),

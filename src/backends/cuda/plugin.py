@@ -1,4 +1,4 @@
-"""Offers the attention backend with CUDA kernels of our own."""
+"""Offers the attention backend with our own CUDA kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKENMILL_API = (1, 1)
 
 
 def _cuda_paged_attention() -> type[AttentionBackend]:
-    """CUDA kernels of our own, built on first use with nvcc: decodes, prompts and chunks."""
+    """Our own CUDA kernels for decodes, prompts and chunks; nvcc builds them at the first use."""
     from .attention import CudaPagedAttention
 
     return CudaPagedAttention

@@ -1,4 +1,4 @@
-"""How the contexts of decodes are divided over a GPU: see Split of csrc/sequence.h."""
+"""Divides the contexts of decodes over the processors of a GPU; see Split of csrc/sequence.h."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 
 _BLOCKS_PER_PROCESSOR = 3
-"""As many as find room on one at a time, by registers and shared memory."""
+"""Thread blocks that fit on a processor at a time, by registers and shared memory."""
 _SMALLEST = 256
-"""Keys of a split: with fewer, merging costs more than it saves."""
+"""Keys of a split: with fewer, merging costs more than the split saves."""
 _MULTIPLE = 64
+"""The keys of a split are rounded up to a multiple of this number."""
 _MAX_BYTES = 64 << 20
-"""For partial results."""
+"""Maximum memory for partial results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Splits:
     """Memory for the splits of some decodes, shared by all layers."""
 
     size: torch.Tensor
-    """int32 [1], on the device: the keys of a split."""
+    """int32 [1], on the device: number of keys of a split."""
     max_splits: int
     partial_sums: torch.Tensor
     """float32 [sequences, query heads, max_splits, head size], or more."""
@@ -32,9 +33,10 @@ class Splits:
 def choose_split_size(
     visible: Sequence[int], blocks_per_split: int, num_processors: int, max_splits: int
 ) -> int:
-    """Keys of a split, so that all splits together about fill the device once.
+    """Return the keys of a split, so that all splits together about fill the device once.
 
-    `visible` are the keys of each sequence. One size for all of them divides only the long ones.
+    `visible` has the number of keys of each sequence. All sequences share one size, so only long
+    ones are divided.
     """
     total = sum(visible) * blocks_per_split
     even = -(-total // (num_processors * _BLOCKS_PER_PROCESSOR))
@@ -43,18 +45,20 @@ def choose_split_size(
 
 
 def count_splits(visible: Sequence[int], size: int) -> int:
-    """Splits of the longest sequence."""
+    """Return the number of splits of the longest sequence."""
     return max(1, -(-max(visible, default=0) // size))
 
 
 def most_splits(num_seqs: int, num_heads: int, head_size: int) -> int:
-    """As many as there is memory for."""
+    """Return the maximum of splits per sequence whose results fit into the memory limit."""
     return max(1, _MAX_BYTES // (max(num_seqs, 1) * num_heads * (head_size + 2) * 4))
 
 
 def splits_to_capture(num_seqs: int, blocks_per_split: int, num_processors: int) -> int:
-    """For a graph, which is replayed with contexts of any length: enough to fill the device if all
-    are alike, and some for one that is longer."""
+    """Return the number of splits per sequence for a graph, whatever the contexts' lengths.
+
+    They fill the device if all contexts are equally long, and suffice for a single longer one.
+    """
     wanted = 2 * num_processors * _BLOCKS_PER_PROCESSOR
     return max(4, -(-wanted // (num_seqs * blocks_per_split)))
 
@@ -62,7 +66,7 @@ def splits_to_capture(num_seqs: int, blocks_per_split: int, num_processors: int)
 def allocate_splits(
     num_seqs: int, num_heads: int, head_size: int, max_splits: int, size: int, device: torch.device
 ) -> Splits:
-    """Their memory; what is in it does not matter."""
+    """Allocate uninitialized memory for splits."""
     shape = (num_seqs, num_heads, max_splits)
     return Splits(
         size=torch.full((1,), size, dtype=torch.int32, device=device),

@@ -1,4 +1,4 @@
-"""Matrix products of a decoder, and who computes them: torch here, native kernels elsewhere.
+"""The interface of a decoder's matrix products, and its implementation by torch.
 
 Shape suffixes: t tokens, i intermediate size.
 """
@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType
 from ..weights.quantized import QuantizedMatrix
 
 Weights = torch.Tensor | QuantizedMatrix
-"""A matrix [out, in]."""
+"""A matrix [out, in], in floating point or quantized."""
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
@@ -26,13 +26,13 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class Projection(Protocol):
-    """A function of [tokens, in] to [tokens, out], with its weights."""
+    """A function from [tokens, in] to [tokens, out], with its weights."""
 
     @property
     def num_parameters(self) -> int: ...
     @property
     def num_bytes(self) -> int:
-        """Memory that the weights take."""
+        """Memory of the weights, in bytes."""
         ...
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
@@ -42,19 +42,19 @@ class Projections(Protocol):
     """Makes the projections of one decoder."""
 
     def keeps(self, kind: GGMLQuantizationType) -> bool:
-        """Whether weights of this kind are computed with as they are."""
+        """Whether the products use weights of this kind without dequantizing them first."""
         ...
 
     def linear(self, weights: Weights, bias: torch.Tensor | None) -> Projection:
-        """x W^T + b."""
+        """Make x W^T + b."""
         ...
 
     def gate_up(self, weights: Weights, bias: torch.Tensor | None) -> Projection:
-        """activation(gate) * up, with the rows of gate above those of up."""
+        """Make activation(gate) * up; the weights have the rows of gate above those of up."""
         ...
 
     def head(self, weights: Weights) -> Projection:
-        """x W^T in float32."""
+        """Make x W^T with a result in float32."""
         ...
 
 
@@ -79,7 +79,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class GateUp:
-    """activation(gate) * up of one product that gives both."""
+    """activation(gate) * up, where one product computes gate and up."""
 
     both: Projection
     activation: Callable[[torch.Tensor], torch.Tensor]
@@ -99,7 +99,7 @@ class GateUp:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A product whose result is wanted in float32."""
+    """A product whose result is converted to float32."""
 
     linear: Linear
 
@@ -116,7 +116,7 @@ class Head:
 
 
 class TorchProjections:
-    """torch's own products, of float weights."""
+    """Products of floating point weights by torch."""
 
     def __init__(self, activation: str) -> None:
         self._activation = ACTIVATIONS[activation]

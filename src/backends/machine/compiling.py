@@ -1,4 +1,4 @@
-"""Compiling kernels on the user's machine: once per version of what they are made from."""
+"""Compiles kernels on the user's machine, once per version of their sources."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from ...core.errors import TokenmillError
 
 
 class BuildError(TokenmillError):
-    """The library could not be built; the message says why and what would help."""
+    """The library could not be built; the message says why and what to do."""
 
 
 def cache_folder() -> Path:
-    """Where this user's compiled kernels are kept; it may not be there yet."""
+    """Return the folder of this user's compiled kernels, which may not exist yet."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "tokenmill"
 
 
 def build_once(name: str, make: Callable[[Path], Path]) -> Path:
-    """The file of that name in the user's cache; `make` makes it in the folder that it is given.
+    """Return the file `name` in the user's cache; if it is missing, build it with `make`.
 
-    Builds of several processes wait for each other; the first one's result serves all. Raises
-    BuildError when the cache cannot be written.
+    `make` gets an empty folder and returns the built file in it. Processes that build the same file
+    wait for each other, and the first one's result serves all. Raises BuildError when the cache
+    cannot be written.
     """
     target = cache_folder() / name
     if target.exists():
@@ -46,7 +47,10 @@ def build_once(name: str, make: Callable[[Path], Path]) -> Path:
 
 
 def run_compiler(command: Sequence[str], needed: str) -> str:
-    """What it prints. `needed` names the versions that will do. Raises BuildError when it fails."""
+    """Run a command and return its output. Raises BuildError when it fails.
+
+    `needed` names the oldest versions that work, for the error message.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -55,14 +59,17 @@ def run_compiler(command: Sequence[str], needed: str) -> str:
         lines = (done.stderr or done.stdout).splitlines()
         errors = [line for line in lines if "error" in line.lower()] or lines
         what = errors[0] if errors else f"exit status {done.returncode}"
-        raise BuildError(f"{command[0]} failed ({needed} at least is needed): {what}")
+        raise BuildError(f"{command[0]} failed (the kernels need at least {needed}): {what}")
     return done.stdout
 
 
 def run_compilers(
     commands: Sequence[Sequence[str]], needed: str, done_one: Callable[[int], None]
 ) -> None:
-    """Run them side by side; `done_one` gets the number of those that are done."""
+    """Run commands concurrently, one per processor core. Raises BuildError when one fails.
+
+    `done_one` is called after each command, with the number of finished commands.
+    """
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         jobs = [pool.submit(run_compiler, command, needed) for command in commands]
         for done, job in enumerate(as_completed(jobs), start=1):
@@ -72,8 +79,8 @@ def run_compilers(
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    import fcntl  # not on Windows, where nothing is built
+    import fcntl  # Windows lacks it, but nothing is built there
 
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the system lets go of it if this process dies
+        fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it if this process dies
         yield

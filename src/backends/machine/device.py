@@ -1,4 +1,4 @@
-"""The device that the engine computes on, and the precisions that it has."""
+"""The device that the engine computes on, and its properties."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ...core.errors import ConfigError
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the GPU if there is one.
+    """Return the named device; "auto" is the GPU if there is one.
 
-    Raises ConfigError for a device that is not there.
+    Raises ConfigError for an unknown name, and for "cuda" without a GPU.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -29,22 +29,28 @@ def choose_device(name: str) -> torch.device:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether it has instructions for bfloat16; without them torch emulates it, slower than
-    float32."""
+    """Whether the device has instructions for bfloat16; emulated, it is slower than float32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return "bf16" in _cpu_flags()
 
 
 def compute_capability(device: torch.device) -> tuple[int, int] | None:
-    """Of an NVIDIA GPU, (9, 0) for 9.0; None for any other device."""
+    """Return an NVIDIA GPU's compute capability, (9, 0) for 9.0; None for any other device."""
     if device.type != "cuda" or torch.version.cuda is None:
         return None
     return torch.cuda.get_device_capability(device)
 
 
+def count_processors(device: torch.device) -> int:
+    """Return how many multiprocessors a GPU has; 1 for other devices, which emulate kernels."""
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def _cpu_flags() -> str:
-    """The processor's features; only Linux tells them, elsewhere float32 is the safe choice."""
+    """Return the processor's features; empty outside Linux, where float32 is the safe choice."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next((line for line in file if line.startswith(("flags", "Features"))), "")

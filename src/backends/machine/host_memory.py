@@ -1,4 +1,4 @@
-"""Main memory straight from the system, for what is large and lives long."""
+"""Main memory on huge pages, for weights and KV cache."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ _HUGE_PAGE = 2 << 20
 
 
 class HostMemory:
-    """Zero bytes that the system hands over as they are first written, on huge pages if it can.
+    """Memory of zeros that takes up physical memory only once written, on huge pages if possible.
 
-    Weights and KV cache are read from end to end in every step; with pages of 4 KB a sixth of that
-    time goes into address translation. The memory is given back when this object and all tensors in
-    it are gone.
+    Every step reads weights and KV cache from end to end. With pages of 4 KB a sixth of that time
+    is address translation. The memory is freed when this object and all tensors in it are gone.
     """
 
     def __init__(self, num_bytes: int) -> None:
-        """Its size is rounded up to whole huge pages."""
+        """Reserve memory; the size is rounded up to whole huge pages."""
         self.num_bytes = -(-num_bytes // _HUGE_PAGE) * _HUGE_PAGE
         self._memory = _map(self.num_bytes + _HUGE_PAGE)
         first = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.address = -(-first // _HUGE_PAGE) * _HUGE_PAGE
-        """On a boundary of huge pages."""
+        """Aligned to a huge page."""
         self._start = self.address - first
 
     def tensor(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """The bytes from `offset` on as a tensor, which keeps them alive."""
+        """Return a tensor over the bytes from `offset` on; the tensor keeps the memory alive."""
         count = math.prod(shape)
         assert offset + count * dtype.itemsize <= self.num_bytes
         flat = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=self._start + offset)
@@ -42,7 +41,7 @@ class HostMemory:
 def _map(num_bytes: int) -> mmap.mmap:
     if sys.platform == "win32":
         return mmap.mmap(-1, num_bytes)
-    # Shared memory, Python's default, gets huge pages only where the administrator says so.
+    # Python's default is shared memory, which gets huge pages only if the administrator allows it.
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":
         with suppress(OSError):  # a system without huge pages

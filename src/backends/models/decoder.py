@@ -1,11 +1,11 @@
-"""The Llama family's decoder: Llama, Mistral, Qwen2, Qwen3 and their kin, by configuration.
+"""The decoder of the Llama family, by configuration: Llama, Mistral, Qwen2, Qwen3 and relatives.
 
-Inference only, over a flat batch of tokens from any number of sequences. What joins the tokens,
-attention over the KV cache, is handed in as a callable. Formulas and their order of operations
-are transformers', so that float32 gives its tokens.
+It is for inference only, over a flat batch of tokens from any number of sequences. Attention over
+the KV cache is passed in as a callable. Formulas and the order of operations are those of
+transformers, so that greedy output in float32 has the same tokens.
 
-Shape suffixes: t tokens, r rows whose logits are wanted, e hidden size, i intermediate size,
-h query heads, k KV heads, n = h + k heads, d head size, v vocabulary.
+Shape suffixes: t tokens, r rows that get logits, e hidden size, i intermediate size, h query heads,
+k KV heads, n = h + k heads, d head size, v vocabulary.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class RMSNorm:
     eps: float
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        # The norm is computed in float32 and rounded before the weight is applied, as in
-        # transformers; rms_norm with the weight inside rounds once less in bfloat16.
+        # As in transformers, the norm is computed in float32 and rounded before the product with
+        # the weight. F.rms_norm with a weight rounds once less in bfloat16.
         return self.weight * F.rms_norm(x, self.weight.shape[-1:], None, self.eps)
 
 
@@ -44,11 +44,11 @@ class DecoderLayer:
     input_norm: RMSNorm
     qkv: Projection
     qk_norm: RMSNorm | None
-    """Weight [n, d]: the norm of q for the first h heads, that of k for the others."""
+    """Weight [n, d]: the norm of q for the first h heads, the norm of k for the others."""
     attention_output: Projection
     post_attention_norm: RMSNorm
     gate_up: Projection
-    """With the activation: activation(gate) * up."""
+    """Computes activation(gate) * up."""
     down: Projection
 
     @property
@@ -57,7 +57,7 @@ class DecoderLayer:
 
 
 class Decoder:
-    """Token ids to hidden states, and hidden states to logits."""
+    """Computes hidden states from token ids, and logits from hidden states."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Decoder:
         is_tied: bool,
         rotary: RotaryTable,
     ) -> None:
-        """`is_tied` says that `lm_head` holds the embedding's numbers."""
+        """`is_tied`: `lm_head` has the same numbers as the embedding."""
         self.config = config
         self.layers = tuple(layers)
         self.embedding_ve = embedding_ve
@@ -82,26 +82,26 @@ class Decoder:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers in all weights; tied embeddings count once."""
+        """Number of parameters; tied embeddings count once."""
         total = self.embedding_ve.numel() + self.norm.weight.numel()
         total += 0 if self._is_tied else self.lm_head.num_parameters
         return total + sum(self._count(layer) for layer in self.layers)
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all weights."""
+        """Memory of all weights, in bytes."""
         head = self.lm_head.num_bytes
         if self._is_tied and isinstance(self.lm_head, Head):
-            head = 0  # it is the embedding itself
+            head = 0  # torch's head shares the embedding's memory
         linears = (linear for layer in self.layers for linear in layer.linears)
         return self.embedding_ve.nbytes + head + sum(linear.num_bytes for linear in linears)
 
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        """Hidden states [t, e] after the last norm.
+        """Return the hidden states [t, e] after the last norm.
 
-        Positions are below `config.max_position_embeddings`; both inputs are int32 or int64.
+        Positions are below `config.max_position_embeddings`. Both inputs are int32 or int64.
         """
         hidden_te = F.embedding(token_ids_t, self.embedding_ve)
         cos_t1c, sin_t1c = self.rotary.at(positions_t)
@@ -113,7 +113,7 @@ class Decoder:
         return self.norm(hidden_te)
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
-        """Logits [r, v] in float32 of chosen rows of `forward`'s result."""
+        """Return the logits [r, v], in float32, of some rows of `forward`'s result."""
         return self.lm_head(hidden_re)
 
     def _project(
@@ -123,7 +123,7 @@ class Decoder:
         cos_t1c: torch.Tensor,
         sin_t1c: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k and v of every token, q and k rotated to their positions."""
+        """Return q, k and v of every token; q and k are rotated to their positions."""
         num_heads, num_rotated = self.config.num_heads, self._num_rotated_heads
         projected = layer.qkv(layer.input_norm(hidden_te))
         heads = projected.view(hidden_te.shape[0], -1, self.config.head_size)

@@ -1,10 +1,11 @@
-"""A draft head: it goes on from the hidden state that the target ends with, without layers or KV.
+"""A draft head: drafts tokens from the target's last hidden state, without layers or KV cache.
 
-The state of the last token but one and the last token's embedding give the state from which the next
-token is guessed, and that state goes on in the same way, with the guessed token's embedding: one
-head for all positions. After "Hydra: Sequentially-Dependent Draft Heads for Medusa Decoding" (Ankner
-et al. 2024) and "Combined Token/Embedding Speculators" (Wertheimer et al. 2024); here the mixing is a
-gated feed-forward with a linear way past it, and the embedding is the target's.
+A hidden state and the embedding of the next token give the next state, from which a token is
+drafted. That state and the embedding of the drafted token give the state after it, and so on, with
+the same weights at every position. Sources: "Hydra: Sequentially-Dependent Draft Heads for Medusa
+Decoding" (Ankner et al. 2024) and "Combined Token/Embedding Speculators" (Wertheimer et al. 2024).
+Unlike them, state and embedding are mixed by a gated feed-forward plus a linear product, and the
+embedding is the target's.
 
 Shape suffixes: r rows, e hidden size of the target, i intermediate size, v vocabulary, d logits.
 """
@@ -24,20 +25,20 @@ HIDDEN_ACT = "silu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftHeadConfig:
-    """Sizes; names are those of config.json."""
+    """Sizes of a draft head, with the names of config.json."""
 
     hidden_size: int
-    """Of the target."""
+    """The target's hidden size."""
     intermediate_size: int
     vocab_size: int
-    """Of the target."""
+    """The target's vocabulary size."""
     draft_vocab_size: int
-    """Tokens that have logits."""
+    """Number of tokens that have logits."""
     rms_norm_eps: float
 
     @property
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """All weights by name, as model.safetensors has them."""
+        """Shapes of all weights in model.safetensors, by name."""
         e, i, d = self.hidden_size, self.intermediate_size, self.draft_vocab_size
         return {
             "fc.weight": (e, 2 * e),
@@ -51,7 +52,7 @@ class DraftHeadConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftHead:
-    """The weights."""
+    """The weights of a draft head, and its computations."""
 
     fc: Projection
     gate_up: Projection
@@ -60,12 +61,12 @@ class DraftHead:
     lm_head: Projection
 
     def advance(self, state_re: torch.Tensor, embedded_re: torch.Tensor) -> torch.Tensor:
-        """The state [r, e] after one token more; the first state is the target's."""
+        """Return the state [r, e] after one more token; the first state is the target's."""
         both_rx = torch.cat((self._normed(state_re), self._normed(embedded_re)), dim=1)
         return self.fc(both_rx) + self.down(self.gate_up(both_rx))
 
     def logits(self, state_re: torch.Tensor) -> torch.Tensor:
-        """float32 [r, d] of the token after a state."""
+        """Return the logits of the next token, float32 [r, d]."""
         return self.lm_head(self.norm(state_re))
 
     @property

@@ -1,4 +1,4 @@
-"""Draft heads on disk: config.json and model.safetensors, as `tokenmill draft make` writes them.
+"""Reads draft heads: config.json and model.safetensors, as `tokenmill draft make` writes them.
 
 Shape suffixes: d logits of the head.
 """
@@ -22,14 +22,16 @@ from .decoder import RMSNorm
 from .draft_head import DraftHead, DraftHeadConfig
 
 _KIND = GGMLQuantizationType.Q8_0
+"""Matrices are rounded to this kind if the products support it: it halves the memory to read, and
+drafts need not be exact."""
 _BLOCK_SIZE = GGML_QUANT_SIZES[_KIND][0]
 
 
 class DraftHeadFiles:
-    """One directory."""
+    """The directory of a draft head."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError when a file is missing or damaged, or does not hold a draft head."""
+        """Open the files. Raises ConfigError when one is missing, damaged or of no draft head."""
         self.path = path
         self._fields = Fields(read_json(path / "config.json"), str(path / "config.json"))
         self.config = _read_config(self._fields)
@@ -38,8 +40,8 @@ class DraftHeadFiles:
         found = set(self._tensors.tensor_names())
         if found != wanted:
             raise ConfigError(
-                f"{path} is no draft head: it lacks {_listed(wanted - found)} and has "
-                f"{_listed(found - wanted)} besides"
+                f"{path} is not a draft head: it lacks the tensors {_listed(wanted - found)}, and "
+                f"has unknown tensors {_listed(found - wanted)}"
             )
 
     @property
@@ -48,21 +50,21 @@ class DraftHeadFiles:
 
     @property
     def made_for(self) -> str:
-        """Name of its target."""
+        """Name of the target model."""
         return self._fields.text("made_for", "")
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Raises ConfigError for one of the wrong shape or type."""
+        """Read a tensor. Raises ConfigError when its shape or type is wrong."""
         tensor, shape = self._tensors.tensor(name), self.config.tensor_shapes[name]
         if tuple(tensor.shape) != shape or tensor.dtype not in (torch.bfloat16, torch.float32):
             raise ConfigError(
-                f"{name} of {self.path} is {tensor.dtype} {list(tensor.shape)}; the configuration "
-                f"asks for bfloat16 or float32 {list(shape)}"
+                f"{name} of {self.path} is {tensor.dtype} {list(tensor.shape)}; "
+                f"it must be bfloat16 or float32 {list(shape)}"
             )
         return tensor
 
     def token_ids(self) -> torch.Tensor:
-        """The target's token of each logit, int64 [d]. Raises ConfigError when it cannot be that."""
+        """Read the target's token id of each logit, int64 [d]. Raises ConfigError if damaged."""
         config = self.config
         offsets_d = self._tensors.tensor(DRAFT_TO_TARGET)
         return check_draft_vocabulary(
@@ -70,8 +72,7 @@ class DraftHeadFiles:
         )
 
     def load(self, makes: Projections, *, dtype: torch.dtype, device: torch.device) -> DraftHead:
-        """The head, in `dtype` on `device`; matrices in 8 bits where such are computed with: half the
-        memory to read, and a guess need not be exact."""
+        """Load the head in `dtype` on `device`; matrices have 8 bits if `makes` keeps those."""
 
         def take(*names: str) -> Weights:
             weights = torch.cat([self.tensor(f"{name}.weight") for name in names])
@@ -90,13 +91,13 @@ class DraftHeadFiles:
 
 
 def is_draft_head(path: Path) -> bool:
-    """Whether the directory says that it holds one."""
+    """Whether the config.json of a directory is that of a draft head."""
     config = path.expanduser() / "config.json"
     return config.is_file() and read_json(config).get("model_type") == DRAFT_HEAD
 
 
 def _read_config(fields: Fields) -> DraftHeadConfig:
-    """Raises ConfigError."""
+    """Read the sizes of a draft head. Raises ConfigError."""
     config = DraftHeadConfig(
         hidden_size=fields.integer("hidden_size"),
         intermediate_size=fields.integer("intermediate_size"),
@@ -106,7 +107,7 @@ def _read_config(fields: Fields) -> DraftHeadConfig:
     )
     sizes = config.hidden_size, config.intermediate_size, config.draft_vocab_size
     if min(sizes) < 1 or config.draft_vocab_size > config.vocab_size:
-        raise ConfigError(f"the sizes in {fields.source} cannot be those of a draft head: {config}")
+        raise ConfigError(f"{fields.source} has sizes that no draft head can have: {config}")
     return config
 
 

@@ -1,4 +1,4 @@
-"""Builds a decoder from a checkpoint, one tensor at a time, straight into its fused matrices.
+"""Builds a decoder from a checkpoint, reading one tensor at a time into the fused matrices.
 
 Shape suffixes: v vocabulary, e hidden size, n query and KV heads together, d head size.
 """
@@ -25,7 +25,7 @@ from .rope import build_rotary_table
 STAGE = "loading weights"
 _EMBEDDING = "model.embed_tokens.weight"
 _RECOMPUTED = re.compile(r".*rotary_emb\.inv_freq")
-"""Tensors of old checkpoints that follow from the configuration."""
+"""Tensors of old checkpoints that are ignored because the configuration determines them."""
 
 
 def load_decoder(
@@ -36,12 +36,12 @@ def load_decoder(
     progress: Progress,
     projections: Projections | None = None,
 ) -> Decoder:
-    """The checkpoint's decoder, in `dtype` on `device`; reports "loading weights" per layer.
+    """Build the checkpoint's decoder in `dtype` on `device`; report "loading weights" per layer.
 
-    `projections` makes its products; None: torch's.
+    `projections` makes the matrix products; None: torch computes them.
 
-    Beside the weights themselves there is never more than one tensor of the checkpoint in memory.
-    Raises ConfigError when a tensor is missing, superfluous or of the wrong shape.
+    Apart from the decoder's weights, at most one tensor of the checkpoint is in memory. Raises
+    ConfigError when a tensor is missing, superfluous or has the wrong shape.
     """
     config = checkpoint.config
     makes = projections or TorchProjections(config.hidden_act)
@@ -77,7 +77,7 @@ def load_decoder(
 
 
 class _Source:
-    """Takes tensors from the checkpoint, checks their shapes and remembers which were taken."""
+    """Takes tensors from the checkpoint, checks their shapes and tracks which are left."""
 
     def __init__(
         self,
@@ -96,15 +96,15 @@ class _Source:
         return name in self._left
 
     def leave(self, name: str) -> None:
-        """A tensor that others read."""
+        """Mark a tensor as used, because other code reads it."""
         self._left.discard(name)
 
     def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """One tensor, converted."""
+        """Read one tensor in the decoder's type, on its device."""
         return self.take_stacked([(name, shape)])
 
     def take_stacked(self, parts: Sequence[tuple[str, tuple[int, ...]]]) -> torch.Tensor:
-        """Several tensors as one, stacked along their first dimension."""
+        """Read several tensors as one, stacked along their first dimension."""
         rows = sum(shape[0] for _, shape in parts)
         stacked = torch.empty((rows, *parts[0][1][1:]), dtype=self._dtype, device=self._device)
         start = 0
@@ -114,7 +114,7 @@ class _Source:
         return stacked
 
     def take_matrix(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> Weights:
-        """Several matrices as one; still quantized if all are alike and computed with so."""
+        """Read several matrices as one; it stays quantized if all kinds are equal and kept."""
         found = [self.find_quantized(name, shape) for name, shape in parts]
         kept = [matrix for matrix in found if matrix is not None]
         if len(kept) < len(parts) or len({matrix.kind for matrix in kept}) > 1:
@@ -123,23 +123,25 @@ class _Source:
         return QuantizedMatrix(np.concatenate([one.read().rows for one in kept]), kept[0].kind)
 
     def find_quantized(self, name: str, shape: tuple[int, int]) -> UnreadMatrix | None:
-        """The matrix as it is packed, if it can be computed with so; it is not read, and counts as
-        taken or not, as before."""
+        """Find a quantized matrix whose kind the products keep, or return None.
+
+        The matrix is neither read nor marked as taken.
+        """
         matrix = self._checkpoint.quantized(name)
         if matrix is None or not self._makes.keeps(matrix.kind):
             return None
         block_size, block_bytes = GGML_QUANT_SIZES[matrix.kind]
         if matrix.shape != (shape[0], shape[1] // block_size * block_bytes):
-            return None  # `take` says what is wrong with it
+            return None  # `take` raises the error
         return matrix
 
     def refuse_leftovers(self) -> None:
-        """Raises ConfigError for tensors that the decoder would not use."""
+        """Raise ConfigError for tensors that the decoder does not use: its output would differ."""
         left = sorted(name for name in self._left if not _RECOMPUTED.fullmatch(name))
         if left:
             raise ConfigError(
                 f"{self._checkpoint.path} has {len(left)} tensors that "
-                f"{self._checkpoint.config.architecture} as configured does not use, "
+                f"{self._checkpoint.config.architecture} with this configuration does not use, "
                 f"so its output would be wrong: {', '.join(left[:5])}"
             )
 
@@ -151,12 +153,12 @@ class _Source:
         if tuple(tensor.shape) != shape:
             raise ConfigError(
                 f"{name} of {self._checkpoint.path} has shape {list(tensor.shape)}; "
-                f"the configuration asks for {list(shape)}"
+                f"the configuration requires {list(shape)}"
             )
         if not tensor.is_floating_point() or tensor.itemsize == 1:
             raise ConfigError(
-                f"{name} of {self._checkpoint.path} holds {tensor.dtype}, which is not supported; "
-                "supported are float32, bfloat16 and float16"
+                f"{name} of {self._checkpoint.path} has type {tensor.dtype}, which is not "
+                "supported; supported are float32, bfloat16 and float16"
             )
         return tensor
 
@@ -209,7 +211,7 @@ def _load_layer(
 def _load_matrix(
     source: _Source, outputs: Sequence[tuple[str, int]], input_size: int, has_bias: bool
 ) -> tuple[Weights, torch.Tensor | None]:
-    """Weights and bias of projections of the same input, (name, output size) each, as one."""
+    """Read weights and bias of projections of one input, (name, output size) each, as one."""
     weights = source.take_matrix([(f"{name}.weight", (size, input_size)) for name, size in outputs])
     if not has_bias:
         return weights, None
@@ -217,7 +219,7 @@ def _load_matrix(
 
 
 def _load_qk_norm(source: _Source, config: ModelConfig, attention: str) -> RMSNorm:
-    """One norm for q and k: the weight has a row per head."""
+    """Read the norms of q and k as one norm; its weight has a row per head."""
     shape = (config.head_size,)
     q_d = source.take(f"{attention}.q_norm.weight", shape)
     k_d = source.take(f"{attention}.k_norm.weight", shape)
@@ -228,8 +230,11 @@ def _load_qk_norm(source: _Source, config: ModelConfig, attention: str) -> RMSNo
 def _load_head(
     source: _Source, config: ModelConfig, embedding_ve: torch.Tensor, makes: Projections
 ) -> tuple[Projection, bool]:
-    """The head, and whether it is the embedding; a head in the file that differs wins, as in
-    transformers."""
+    """Read the head; also return whether it equals the embedding.
+
+    With tied embeddings a file may still have a head. If it differs, it is used, as transformers
+    does.
+    """
     name, shape = "lm_head.weight", (config.num_logits, config.hidden_size)
     if config.tie_word_embeddings and not source.has(name):
         kept = source.find_quantized(_EMBEDDING, shape)

@@ -1,7 +1,7 @@
 """Seeded random weights for any configuration: small models for tests, big ones for timings.
 
-Scales keep hidden states near 1, make attention pick few tokens rather than average over all, and
-spread the logits, so that a wrong mask or position shows and near-ties are rare.
+The scales keep hidden states near 1, concentrate attention on few tokens, and spread the logits. So
+a wrong mask or position changes the output, and near-ties are rare.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class _Normal:
 
 
 def random_checkpoint(config: ModelConfig, seed: int) -> Checkpoint:
-    """A checkpoint of random float32 weights, made when asked for: the same for the same seed."""
+    """Return a checkpoint of random float32 weights, determined by configuration and seed."""
     return _RandomCheckpoint(config, seed)
 
 
 class _RandomCheckpoint:
-    """See Checkpoint."""
+    """Makes each tensor when it is read; see Checkpoint for the methods."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         self.config = config
@@ -55,7 +55,7 @@ class _RandomCheckpoint:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """None: such a model always runs into max_tokens."""
+        """Empty: generation always ends at max_tokens."""
         return ()
 
     @property
@@ -63,13 +63,13 @@ class _RandomCheckpoint:
         return {}
 
     def quantized(self, name: str) -> None:
-        """None: its weights are never quantized."""
+        """Return None: the weights are never quantized."""
 
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._layout)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Depends on nothing but seed, name, shape and scale."""
+        """Make one tensor; it depends only on seed, name, shape and scale."""
         if name not in self._layout:
             raise ConfigError(f"{self.name} lacks the tensor {name}")
         normal = self._layout[name]
@@ -80,7 +80,7 @@ class _RandomCheckpoint:
 
 
 def _layout(config: ModelConfig) -> dict[str, _Normal]:
-    """Every tensor of the model."""
+    """Return shape and distribution of every tensor of the model."""
     embedding = _Normal((config.vocab_size, config.hidden_size), 2 / math.sqrt(config.hidden_size))
     layout = {"model.embed_tokens.weight": embedding}
     for index in range(config.num_layers):

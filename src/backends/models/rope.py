@@ -1,4 +1,4 @@
-"""Rotary position embeddings: frequencies as transformers computes them, and the rotation.
+"""Rotary position embeddings: the frequencies, as in transformers, and the rotation.
 
 Shape suffixes: t tokens, n heads, d head size, c half of it, p positions.
 Sources: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), transformers' modeling_rope_utils.
@@ -16,20 +16,20 @@ from ..weights.model_config import RopeConfig, RopeScaling
 
 @dataclass(frozen=True, slots=True)
 class RotaryTable:
-    """Cosines and sines of every position."""
+    """The cosines and sines of every position."""
 
     cos_pc: torch.Tensor
     sin_pc: torch.Tensor
 
     def at(self, positions_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of these positions, [t, 1, c]: the same for every head."""
+        """Return the cosines and sines of positions, [t, 1, c]: the same for every head."""
         cos_tc = self.cos_pc.index_select(0, positions_t)
         sin_tc = self.sin_pc.index_select(0, positions_t)
         return cos_tc.unsqueeze(1), sin_tc.unsqueeze(1)
 
 
 def rotate(x_tnd: torch.Tensor, cos_t1c: torch.Tensor, sin_t1c: torch.Tensor) -> torch.Tensor:
-    """Rotate each pair (x[i], x[i + c]) by its position's angle: transformers' rotate_half form."""
+    """Rotate each pair (x[i], x[i + c]) by its angle, as rotate_half in transformers does."""
     first, second = x_tnd.chunk(2, dim=-1)
     return torch.cat(
         (first * cos_t1c - second * sin_t1c, second * cos_t1c + first * sin_t1c), dim=-1
@@ -44,7 +44,7 @@ def build_rotary_table(
     dtype: torch.dtype,
     device: torch.device,
 ) -> RotaryTable:
-    """The table for positions [0, num_positions), computed in float32 and rounded to `dtype`."""
+    """Build the table of positions [0, num_positions) in float32, then round it to `dtype`."""
     positions_p = torch.arange(num_positions, dtype=torch.float32)
     angles_pc = torch.outer(positions_p, inverse_frequencies(rope, head_size))
     scale = attention_factor(rope)
@@ -54,7 +54,7 @@ def build_rotary_table(
 
 
 def inverse_frequencies(rope: RopeConfig, head_size: int) -> torch.Tensor:
-    """Radians per position of each pair, float32 [c]."""
+    """Return the radians per position of each pair, float32 [c]."""
     frequencies_c = _base_frequencies(rope, head_size)
     if rope.scaling is RopeScaling.LINEAR:
         frequencies_c = frequencies_c / rope.factor
@@ -68,7 +68,7 @@ def inverse_frequencies(rope: RopeConfig, head_size: int) -> torch.Tensor:
 
 
 def attention_factor(rope: RopeConfig) -> float:
-    """What cos and sin are multiplied with; 1 except for YaRN."""
+    """Return the factor of cos and sin; 1 except for YaRN."""
     if rope.scaling is not RopeScaling.YARN:
         return 1.0
     if rope.attention_factor is not None:
@@ -84,7 +84,7 @@ def _base_frequencies(rope: RopeConfig, head_size: int) -> torch.Tensor:
 
 
 def _llama3(rope: RopeConfig, frequencies_c: torch.Tensor) -> torch.Tensor:
-    """Long waves are stretched by the factor, short ones kept, those between interpolated."""
+    """Stretch long waves by the factor, keep short ones, and interpolate between them."""
     assert rope.original_max_position_embeddings is not None
     context = rope.original_max_position_embeddings
     low, high = rope.low_freq_factor, rope.high_freq_factor
@@ -98,7 +98,7 @@ def _llama3(rope: RopeConfig, frequencies_c: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn(rope: RopeConfig, head_size: int) -> torch.Tensor:
-    """Fast dimensions extrapolate, slow ones are interpolated, with a linear ramp between."""
+    """Keep fast dimensions, interpolate slow ones, with a linear ramp between them."""
     exponents_c = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
     wavelengths_c = rope.theta**exponents_c
     low, high = _yarn_range(rope, head_size)
@@ -110,7 +110,7 @@ def _yarn(rope: RopeConfig, head_size: int) -> torch.Tensor:
 
 
 def _yarn_range(rope: RopeConfig, head_size: int) -> tuple[float, float]:
-    """First and last dimension of the ramp."""
+    """Return the first and the last dimension of the ramp."""
     assert rope.original_max_position_embeddings is not None
     context = rope.original_max_position_embeddings
 

@@ -1,1 +1,1 @@
-"""Text for the engine: tokenizers, chat templates, incremental detokenization."""
+"""Tokenizers, chat templates and incremental detokenization."""

@@ -1,4 +1,4 @@
-"""Checks what a request puts into a chat template: messages, and the few variables it may set."""
+"""Checks a request's input to the chat template: messages, and the few variables it may set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...core.interfaces import ChatMessage
 from ...core.suggest import did_you_mean
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-"""Roles of the OpenAI API, taken for every model; a template may know more."""
+"""The roles of the OpenAI API, which every model accepts; a template may know more."""
 
 _TEXT_FIELDS = ("content", "name", "reasoning_content")
 
@@ -19,10 +19,10 @@ _TEXT_FIELDS = ("content", "name", "reasoning_content")
 def check_messages(
     messages: Sequence[ChatMessage], *, known_roles: Collection[str]
 ) -> list[dict[str, str]]:
-    """The messages as a template gets them: role, content and, where given, name and reasoning.
+    """Return the messages for the template: role, content and, if given, name and reasoning.
 
-    A content of several text parts is joined with newlines, as vLLM does. Fields that are null or
-    empty lists count as not given. Raises InvalidRequestError with param "messages".
+    Text parts of a content are joined with newlines, as in vLLM. Fields that are null or an empty
+    list count as absent. Raises InvalidRequestError with param "messages".
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise _invalid("messages must be a list of at least one message")
@@ -110,13 +110,13 @@ TEMPLATE_KWARGS: dict[str, tuple[Callable[[object], bool], str]] = {
     "reasoning_effort": (_is_effort, "none, minimal, low, medium, high, xhigh or max"),
     "date_string": (_is_date, "a date of at most 40 letters, digits and ' ,./:-'"),
 }
-"""Variables of common templates that a request may set: (check, what it must be)."""
+"""Variables of common templates that a request may set: (check, description of valid values)."""
 
 
 def check_template_kwargs(template_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The variables that a request sets; null ones are left out.
+    """Return the variables that a request sets, without those that are null.
 
-    Raises InvalidRequestError for one that is not in TEMPLATE_KWARGS, or of another type.
+    Raises InvalidRequestError for a variable that is not in TEMPLATE_KWARGS, or a wrong value.
     """
     checked = {}
     for name, value in (template_kwargs or {}).items():

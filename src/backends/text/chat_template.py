@@ -1,6 +1,6 @@
-"""Renders a model's chat template, with the environment that transformers gives templates.
+"""Renders a model's chat template in the same Jinja environment as transformers.
 
-Templates come with the model, never from a request, and still run in Jinja's immutable sandbox.
+Templates come with the model, never from a request, but run in Jinja's immutable sandbox anyway.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ...core.errors import ConfigError, InvalidRequestError
 
 MAX_RENDERED_CHARS = 8 * 1024 * 1024
+"""Bounds the memory of a rendering: a template may write much more than its input."""
 
 
 class _Refusal(jinja2.TemplateError):
-    """The template itself called raise_exception: its message is meant for the sender."""
+    """The template called raise_exception; the message is meant for the sender of the request."""
 
 
 class ChatTemplate:
-    """One compiled template. `variables` are the special tokens, as "bos_token" and so on.
+    """A compiled chat template. `variables` are the special tokens, such as "bos_token".
 
-    Raises ConfigError when the source is not valid Jinja; `name` is whose template it is.
+    `name` is the model's name, for errors. Raises ConfigError when `source` is not valid Jinja.
     """
 
     def __init__(self, source: str, variables: Mapping[str, str], name: str) -> None:
@@ -42,10 +43,10 @@ class ChatTemplate:
         self.string_constants = frozenset(
             node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)
         )
-        """Every string in the template's code, such as the roles that it tells apart."""
+        """Every string in the template's code, such as the roles that it knows."""
         texts = [node.data for node in tree.find_all(nodes.TemplateData)]
         self.literal_text = "\0".join([*texts, *sorted(self.string_constants)])
-        """Everything that the template can write by itself; pieces are kept apart by NUL."""
+        """All text that the template itself can write, separated by NUL."""
 
     def render(
         self,
@@ -55,10 +56,10 @@ class ChatTemplate:
         continuation_mark: str | None,
         template_kwargs: Mapping[str, Any],
     ) -> str:
-        """The chat as one text.
+        """Render the chat as one text.
 
-        With a `continuation_mark`, a character that occurs nowhere else, it ends where the last
-        message's content does. Raises InvalidRequestError.
+        With a `continuation_mark`, a character that occurs nowhere else, the text ends where the
+        last message's content ends. Raises InvalidRequestError.
         """
         chat = [dict(message) for message in messages]
         if continuation_mark is None:
@@ -79,7 +80,7 @@ class ChatTemplate:
             raise _invalid(f"the model's chat template refuses these messages: {error}") from error
         except InvalidRequestError:
             raise
-        except Exception as error:  # the template's own mistake, of any type
+        except Exception as error:  # a bug in the template can raise anything
             kind = type(error).__name__
             raise _invalid(
                 f"the model's chat template cannot render these messages ({kind})"
@@ -87,20 +88,20 @@ class ChatTemplate:
 
 
 def _join_bounded(pieces: Iterable[str]) -> str:
-    """The pieces as one text; a template may write much more than it was given."""
+    """Join the pieces of a rendering. Raises InvalidRequestError if it is too long."""
     texts, length = [], 0
     for piece in pieces:
         texts.append(piece)
         length += len(piece)
         if length > MAX_RENDERED_CHARS:
             raise _invalid(
-                f"messages make more than {MAX_RENDERED_CHARS} characters in the chat template"
+                f"messages have more than {MAX_RENDERED_CHARS} characters in the chat template"
             )
     return "".join(texts)
 
 
 def _cut(rendered: str, content: str, mark: str) -> str:
-    """As in transformers: where the template trims contents, what precedes the cut is trimmed."""
+    """Cut a rendering at the mark. As in transformers, trim it if the template trims contents."""
     place = rendered.rfind(mark)
     if place < 0 or content.strip() not in rendered:
         raise InvalidRequestError(
@@ -126,7 +127,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class _Generation(ext.Extension):
-    """`{% generation %}`, by which templates mark what a model wrote: here without effect."""
+    """Accepts `{% generation %}`, which marks the model's own text, and ignores it."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own name and type
 
@@ -144,7 +145,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter would escape HTML characters."""
+    """Write JSON without escaping HTML characters, which Jinja's own filter does."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,14 +1,18 @@
-"""Keeps a user's text from becoming control tokens, while the chat template's own text does.
+"""Keeps text in messages from becoming control tokens, while text of the chat template may.
 
-Control tokens are those marked special and those that the chat template writes out itself (some
-models leave their "<|User|>" unmarked). Before rendering, every control token's text in a message
-is wrapped in two mark characters that occur nowhere else; after it, the marks tell what came from
-whom. The rendering is then cut at the template's control tokens, as the tokenizer does itself, and
-the stretches between are encoded with control tokens switched off. So marked text reads to the
-model like any other text, and a chat without such text gets exactly the tokens that the tokenizer
-gives for the whole rendering. What an assistant said keeps its unmarked kind, like "<think>": the
-model wrote it as a token. Out of reach is only a template that itself edits characters out of a
-message.
+A token is a control token if it is marked special, or if the chat template contains its text: some
+models do not mark tokens such as "<|User|>" as special. The steps:
+
+1. Before rendering, the text of every control token in a message is wrapped in two mark characters
+   that occur nowhere else. After rendering, unmarked control tokens are the template's.
+2. The rendering is split at the template's control tokens, as the tokenizer does.
+3. The stretches between them are encoded by a tokenizer that finds no control tokens.
+
+So the model reads marked text as ordinary text. A chat without such text gets exactly the tokens
+that the tokenizer gives for the whole rendering.
+
+In an assistant's message only special tokens are marked: the model wrote "<think>" as a token, so
+it stays one. This does not protect against a template that removes characters from messages.
 """
 
 from __future__ import annotations
@@ -26,12 +30,12 @@ from .plain_text import mid_text_tokenizer, plain_text_tokenizer
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 _OTHER_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 _WHITESPACE = "\t\n\v\f\r " + _OTHER_SPACES + "".join(map(chr, range(0x2000, 0x200B)))
-"""Unicode White_Space, by which tokens take the space beside them; str.strip() takes more."""
+"""Unicode White_Space, which tokens with lstrip or rstrip remove; str.strip() removes more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """Characters that occur in no message of a chat and not in its template."""
+    """Characters that occur neither in a chat's messages nor in its template."""
 
     open: str
     close: str
@@ -41,8 +45,8 @@ class Marks:
 class ControlTokens:
     """The control tokens of one tokenizer.
 
-    `template_text` is what its chat template writes itself; `unk` is the text of the token for
-    unknown text, should the model not name it.
+    `template_text` is all text that the chat template itself can write. `unk` is the text of the
+    token for unknown text; it is used if the tokenizer's model does not name that token.
     """
 
     def __init__(self, backend: Tokenizer, *, template_text: str, unk: str | None) -> None:
@@ -67,16 +71,16 @@ class ControlTokens:
         self._mid_text = mid_text_tokenizer(self._plain, self._tokens)
 
     def marks_for(self, messages: Sequence[Mapping[str, str]]) -> Marks:
-        """Mark characters for this chat."""
+        """Choose mark characters for a chat. Raises InvalidRequestError if none are left."""
         used = self._own_chars.union(*(text for message in messages for text in message.values()))
         unused = (char for char in map(chr, _PRIVATE_USE) if char not in used)
         marks = list(itertools.islice(unused, 3))
         if len(marks) < 3:
-            raise InvalidRequestError("messages hold every private-use character", param="messages")
+            raise InvalidRequestError("messages use every private-use character", param="messages")
         return Marks(open=marks[0], close=marks[1], end_of_message=marks[2])
 
     def mark(self, message: Mapping[str, str], marks: Marks) -> dict[str, str]:
-        """The message with marks around control tokens in its texts; most messages have none."""
+        """Return the message with marks around control tokens; most messages have none."""
         find = self._find_special if message["role"] == "assistant" else self._find_any
         return {
             name: text if name == "role" else self._mark_text(text, find, marks)
@@ -84,7 +88,7 @@ class ControlTokens:
         }
 
     def encode_marked(self, rendered: str, marks: Marks) -> list[int]:
-        """Token ids of a rendering; only the template's own control tokens are control tokens."""
+        """Encode a rendering; only the template's own control tokens become control tokens."""
         if marks.open not in rendered and marks.close not in rendered:
             return self._encode_unmarked(rendered)
         ids: list[int] = []
@@ -99,7 +103,7 @@ class ControlTokens:
         return ids
 
     def encode_plain(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text that holds no control tokens, but for those added around it."""
+        """Encode a text without control tokens, except those that are added around it."""
         ids = self._encode_stretch(self._plain, text, "prompt")
         return encode(self._plain, text, add_special_tokens=True) if add_special_tokens else ids
 
@@ -113,14 +117,14 @@ class ControlTokens:
         return text[:before] + marks.open + inner + marks.close + text[len(text) - after :]
 
     def _may_join(self, core: str) -> bool:
-        """Whether what a template writes next to this text could complete it to a control token."""
+        """Whether template text next to this text could complete it to a control token."""
         cuts = range(1, min(len(core), self._longest) + 1)
         if any(core[:cut] in self._ends or core[-cut:] in self._starts for cut in cuts):
             return True
         return 0 < len(core) < self._longest and any(core in text for text in self._tokens)
 
     def _stretches(self, rendered: str, marks: Marks) -> list[tuple[str, str]]:
-        """(text, the template's control token after it or ""), in order, without the marks."""
+        """Return pairs of a text without marks, and the template's control token after it or ""."""
         either = f"[{marks.open}{marks.close}]"
         marked = f"{marks.open}({self._pattern}){marks.close}"
         stretches, texts, at = [], [], 0
@@ -140,7 +144,10 @@ class ControlTokens:
         return ids
 
     def _encode_stretch(self, backend: Tokenizer, text: str, param: str) -> list[int]:
-        """Checked: a normalizer, or an ordinary word with that text, could make a control token."""
+        """Encode text without control tokens; raise InvalidRequestError if one appears anyway.
+
+        A normalizer can produce one, or an ordinary word of the vocabulary with the same text.
+        """
         ids = encode(backend, text, add_special_tokens=False)
         if not self._never_from_text.isdisjoint(ids):
             raise _unwritable(param)
@@ -148,7 +155,7 @@ class ControlTokens:
 
 
 def encode(backend: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text. As a batch of one, because only batches let other threads run."""
+    """Encode a text, as a batch of one, because only batches release the GIL."""
     [encoding] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     ids: list[int] = encoding.ids
     return ids
@@ -156,22 +163,22 @@ def encode(backend: Tokenizer, text: str, *, add_special_tokens: bool) -> list[i
 
 def _unwritable(param: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{param}: the text holds a control token that this model cannot write as plain text",
+        f"{param}: the text has a control token that this model cannot encode as plain text",
         param=param,
     )
 
 
 def _any_of(texts: Iterable[str]) -> str:
-    """A regular expression for the longest of the texts that fits; for no texts it never matches.
+    """Return a regular expression that matches the longest of the texts; without texts, nothing.
 
-    Common beginnings are written once, so a search takes no longer for a thousand tokens.
+    It contains common prefixes once, so that a search takes no longer with a thousand tokens.
     """
     ordered = sorted(set(texts))
     return _branches(ordered) if ordered else "(?!)"
 
 
 def _branches(texts: list[str]) -> str:
-    """`texts` are sorted and differ; an empty one, the first, makes the others optional."""
+    """Return an expression for sorted, unique texts; if the first is empty, it is optional."""
     groups = [list(group) for _, group in itertools.groupby(texts, key=lambda text: text[:1])]
     optional = groups.pop(0) if groups[0] == [""] else None
     if not groups:
@@ -189,6 +196,6 @@ def _shared_beginning(one: str, other: str) -> str:
 
 
 def _trimmed(text: str, before: AddedToken | None, after: AddedToken | None) -> str:
-    """The text between two control tokens, without the space that they take from it."""
+    """Return the text between two control tokens without the whitespace that they remove."""
     text = text.lstrip(_WHITESPACE) if before is not None and before.rstrip else text
     return text.rstrip(_WHITESPACE) if after is not None and after.lstrip else text

@@ -1,8 +1,8 @@
-"""Incremental detokenization: text as soon as it is certain, and never a wrong character.
+"""Incremental detokenization: returns text as soon as it is certain, and never a wrong character.
 
-What all outputs of a detokenizer add up to is the text of its tokens in the middle of a sequence:
-unlike `Tokenizer.decode`, which reads its tokens as a beginning, it keeps the space with which a
-SentencePiece token may start. So prompt and completion can be joined, as in other engines.
+All outputs of a detokenizer together are the text of its tokens in the middle of a sequence. They
+keep the space at the start of a SentencePiece token, which `Tokenizer.decode` removes from its
+first token. So prompt and completion can be joined, as in other engines.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .token_table import TokenTable
 
 
 class ByteDetokenizer:
-    """For tokenizers whose tokens are bytes: exact for any tokens, in any pieces.
+    """Detokenizes tokens that stand for bytes; exact for any tokens, however they are divided.
 
-    Holds back at most the first three bytes of a character; time is linear in the bytes.
+    It holds back at most the first three bytes of a character. Its time is linear in the bytes.
     """
 
     def __init__(self, table: TokenTable, *, skip_special_tokens: bool) -> None:
@@ -27,20 +27,20 @@ class ByteDetokenizer:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """The text that became certain through these tokens."""
+        """Return the text that became certain with these tokens."""
         visible = self._table.visible(token_ids, skip_special_tokens=self._skip_special_tokens)
         return self._utf8.decode(b"".join([self._table.token_bytes[index] for index in visible]))
 
     def finish(self) -> str:
-        """What was held back: U+FFFD for a character that stayed incomplete, else nothing."""
+        """Return the text held back: U+FFFD for an incomplete character, else nothing."""
         return self._utf8.decode(b"", final=True)
 
 
 class WindowDetokenizer:
-    """For all other decoders (WordPiece, word suffixes): decodes the last few tokens again.
+    """Detokenizes for all other decoders (WordPiece, word suffixes): decodes some tokens again.
 
-    A token's text is what it adds to that of the tokens before it. Exact where a token's text
-    depends on at most `_CONTEXT` tokens before it and on whether one follows.
+    A token's text is the text that it adds to the tokens before it. This is exact if a token's text
+    depends only on the `_CONTEXT` tokens before it, and on whether a token follows.
     """
 
     _CONTEXT = 4
@@ -53,12 +53,12 @@ class WindowDetokenizer:
         self._shown = self._decode()
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens add."""
+        """Return the text that these tokens add."""
         visible = self._table.visible(token_ids, skip_special_tokens=self._skip_special_tokens)
         return "".join([self._add_one(token_id) for token_id in visible])
 
     def finish(self) -> str:
-        """Nothing: these decoders have no incomplete characters to hold back."""
+        """Return nothing: these decoders have no incomplete characters."""
         return ""
 
     def _add_one(self, token_id: int) -> str:
@@ -73,7 +73,7 @@ class WindowDetokenizer:
 
 
 def _any_token(table: TokenTable) -> int:
-    """Stands for the prompt's last token, so that the first new one does not begin the text."""
+    """Return a token in place of the prompt's last one, so that no new token begins the text."""
     shown = (
         index
         for index, data in enumerate(table.token_bytes)

@@ -1,7 +1,8 @@
-"""What `tokenizer.ggml.pre` means: how text is split before byte-level BPE.
+"""The values of `tokenizer.ggml.pre`, which name how text is split before byte-level BPE.
 
-The names are llama.cpp's (src/llama-vocab.cpp). Where its regular expressions only approximate a
-model's own tokenizer.json, the original is used; NFC, which a GGUF does not mention, likewise.
+The names are llama.cpp's (src/llama-vocab.cpp). Some of its regular expressions only approximate
+the model's own tokenizer.json; then the original is used here. NFC comes from there, too, because
+GGUF files do not mention it.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ _GPT4O = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreTokenization:
-    """How one value of `tokenizer.ggml.pre` prepares text."""
+    """The preparation of text for one value of `tokenizer.ggml.pre`."""
 
     split: str | None = None
-    """Regular expression of the pieces; None is GPT-2's own, inside ByteLevel."""
+    """Regular expression of the pieces. None: GPT-2's, which ByteLevel contains."""
     single_digits: bool = False
     nfc: bool = False
     ignore_merges: bool = False
-    """A piece that is a token becomes that token, whatever the merges say."""
+    """A piece that is a token becomes that token, even if the merges do not build it."""
     adds_bos: bool = False
-    """What `tokenizer.ggml.add_bos_token` is taken to be when the file does not say."""
+    """Default of `tokenizer.ggml.add_bos_token`."""
 
     def normalizer(self) -> normalizers.Normalizer | None:
         return normalizers.NFC() if self.nfc else None
@@ -85,11 +86,12 @@ PRE_TOKENIZATIONS: dict[str, PreTokenization] = {
 
 
 def find_pre_tokenization(name: str, source: str) -> PreTokenization:
-    """The meaning of a `tokenizer.ggml.pre`; raises ConfigError that lists the supported ones."""
+    """Look up a value of `tokenizer.ggml.pre`. Raises ConfigError if it is not supported."""
     if name not in PRE_TOKENIZATIONS:
         known = ", ".join(PRE_TOKENIZATIONS)
         raise ConfigError(
-            f"{source}: tokenizer.ggml.pre is {name!r}, supported are {known} (or give a directory "
-            f"with a tokenizer.json with --tokenizer){did_you_mean(name, PRE_TOKENIZATIONS)}"
+            f"{source}: tokenizer.ggml.pre is {name!r}, supported are {known} (or set --tokenizer "
+            "to a directory with a tokenizer.json)"
+            f"{did_you_mean(name, PRE_TOKENIZATIONS)}"
         )
     return PRE_TOKENIZATIONS[name]

@@ -1,19 +1,18 @@
 """Builds a tokenizer from the metadata of a GGUF file.
 
-`tokenizer.ggml.model` names the algorithm: "gpt2" is byte-level BPE with merges, "llama" is
-SentencePiece's BPE, whose merges follow from the scores of its pieces.
+`tokenizer.ggml.model` names the algorithm. "gpt2" is byte-level BPE with merges. "llama" is
+SentencePiece's BPE, whose merges are computed from the scores of its pieces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from ...core.errors import ConfigError
 from ...core.log import get_logger
-from .gguf_metadata import GGUFValue
 from .gguf_pre_tokenizers import find_pre_tokenization
 from .tokenizer import HFTokenizer, SpecialTokens
 
@@ -23,10 +22,10 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _logger = get_logger("text")
 
 
-def tokenizer_from_gguf(metadata: Mapping[str, GGUFValue], source: str) -> HFTokenizer:
-    """The tokenizer and chat template that a GGUF file carries; `source` names it in errors.
+def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> HFTokenizer:
+    """Build a GGUF file's tokenizer with its chat template; `source` is the file, for errors.
 
-    Raises ConfigError when a part is missing or of a kind that cannot be reproduced exactly.
+    Raises ConfigError when a part is missing, or cannot be rebuilt exactly.
     """
     fields = _Fields(metadata, source)
     model = fields.text("tokenizer.ggml.model")
@@ -38,7 +37,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, GGUFValue], source: str) -> HFTok
         found = "no tokenizer.ggml.model" if model is None else f"tokenizer.ggml.model {model!r}"
         raise ConfigError(
             f"{source} has {found}, supported are gpt2 (byte-level BPE) and llama (SentencePiece "
-            "BPE); or give a directory with a tokenizer.json with --tokenizer"
+            "BPE): set --tokenizer to a directory with a tokenizer.json"
         )
     special_tokens = _special_tokens(fields, is_sentencepiece=model == "llama")
     backend.post_processor = _post_processor(fields, backend, special_tokens, adds_bos)
@@ -49,9 +48,9 @@ def tokenizer_from_gguf(metadata: Mapping[str, GGUFValue], source: str) -> HFTok
 
 
 class _Fields:
-    """Typed access to the metadata; an error names the file and the key."""
+    """Typed access to the metadata; errors name the file and the key."""
 
-    def __init__(self, metadata: Mapping[str, GGUFValue], source: str) -> None:
+    def __init__(self, metadata: Mapping[str, Any], source: str) -> None:
         self._metadata = metadata
         self.source = source
         self.tokens = _without_gaps(self.strings("tokenizer.ggml.tokens"), source)
@@ -67,7 +66,7 @@ class _Fields:
         return default if value is None else value
 
     def special(self, name: str, default: int | None = None) -> str | None:
-        """The token that `tokenizer.ggml.<name>_token_id` names; None outside the vocabulary."""
+        """Return the token of `tokenizer.ggml.<name>_token_id`; None outside the vocabulary."""
         value = self._typed(f"tokenizer.ggml.{name}_token_id", int)
         value = default if value is None else value
         return self.tokens[value] if value is not None and 0 <= value < len(self.tokens) else None
@@ -77,12 +76,12 @@ class _Fields:
         texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
         if not texts:
             raise ConfigError(
-                f"{self.source} has no {key}: no complete tokenizer; give one with --tokenizer"
+                f"{self.source} has no {key}, so its tokenizer is incomplete: set --tokenizer"
             )
         return texts
 
     def numbers(self, key: str) -> list[float] | None:
-        """One number per token, or None when the key is missing."""
+        """Return one number per token, or None when the key is missing."""
         value = self._metadata.get(key)
         if value is None:
             return None
@@ -90,7 +89,7 @@ class _Fields:
         numbers = [float(item) for item in items if not isinstance(item, str)]
         if len(numbers) != len(self.tokens):
             raise ConfigError(
-                f"{self.source}: {key} must hold one number for each of {len(self.tokens)} tokens"
+                f"{self.source}: {key} must have a number for each of {len(self.tokens)} tokens"
             )
         return numbers
 
@@ -98,7 +97,7 @@ class _Fields:
         return self.numbers("tokenizer.ggml.token_type") or [float(_NORMAL)] * len(self.tokens)
 
     def _typed(self, key: str, kind: type[T]) -> T | None:
-        value = self._metadata.get(key)
+        value: object = self._metadata.get(key)
         if value is not None and not isinstance(value, kind):
             raise ConfigError(
                 f"{self.source}: {key} must be of type {kind.__name__}, got {value!r:.80}"
@@ -107,15 +106,15 @@ class _Fields:
 
 
 def _without_gaps(tokens: list[str], source: str) -> list[str]:
-    """Names empty tokens as llama.cpp does; two ids of one text could not be told apart."""
+    """Name empty tokens as llama.cpp does. Raises ConfigError if two tokens have the same text."""
     named = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
     if len(set(named)) != len(named):
-        raise ConfigError(f"{source}: tokenizer.ggml.tokens holds the same token twice")
+        raise ConfigError(f"{source}: tokenizer.ggml.tokens has the same token twice")
     return named
 
 
 def _byte_level_bpe(fields: _Fields) -> tuple[Tokenizer, bool]:
-    """Returns the tokenizer, and whether it adds BOS when the file does not say."""
+    """Build the tokenizer; also return the default of `tokenizer.ggml.add_bos_token`."""
     name = fields.text("tokenizer.ggml.pre")
     if name is None or name == "default":
         _logger.warning("pre_tokenizer_not_stated", model=fields.source, assumed="gpt-2")
@@ -140,20 +139,21 @@ def _byte_level_bpe(fields: _Fields) -> tuple[Tokenizer, bool]:
 def _split_merge(merge: str, source: str) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not (left and space and right):
-        raise ConfigError(
-            f"{source}: tokenizer.ggml.merges holds {merge!r}, which is not two tokens"
-        )
+        raise ConfigError(f"{source}: tokenizer.ggml.merges has {merge!r}, which is not two tokens")
     return left, right
 
 
 def _sentencepiece_bpe(fields: _Fields) -> tuple[Tokenizer, bool]:
-    """As in Llama 2's tokenizer.json: "▁" for spaces, and one before each stretch of text."""
+    """Build the tokenizer as in Llama 2's tokenizer.json; also return whether it adds BOS.
+
+    "▁" stands for a space, and there is one before each stretch of text.
+    """
     architecture = fields.text("general.architecture") or ""
     charsmap = "tokenizer.ggml.precompiled_charsmap"
     if architecture.startswith("gemma") or fields.has(charsmap):
         raise ConfigError(
             f"{fields.source}: the SentencePiece tokenizer of {architecture or 'this file'} cannot "
-            "be rebuilt exactly; give a directory with a tokenizer.json with --tokenizer"
+            "be rebuilt exactly: set --tokenizer to a directory with a tokenizer.json"
         )
     scores = fields.numbers("tokenizer.ggml.scores")
     if scores is None:
@@ -183,10 +183,10 @@ def _sentencepiece_bpe(fields: _Fields) -> tuple[Tokenizer, bool]:
 
 
 def _merges(pieces: Mapping[str, float], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two others, best score first.
+    """Return every way to build a piece from two others, best score first.
 
-    SentencePiece merges the pair whose result scores best; ordered like this, rank stands for
-    score. The order within one score is that of Hugging Face's own conversion.
+    SentencePiece merges the pair whose result has the best score. In this order BPE, which merges
+    by rank, does the same. Pairs of equal score are in the order of Hugging Face's own conversion.
     """
     found = []
     for piece, score in pieces.items():
@@ -213,7 +213,7 @@ def _set_spaces(backend: Tokenizer, *, has_prefix: bool) -> None:
 
 
 def _add_tokens(backend: Tokenizer, fields: _Fields, *, special: set[int]) -> None:
-    """Tokens that are found whole, before text is split; types in `special` are control tokens."""
+    """Add the tokens that are found before text is split; types in `special` are control tokens."""
     typed = list(zip(fields.tokens, fields.token_types(), strict=True))
     control = [token for token, kind in typed if kind in special]
     plain = [token for token, kind in typed if kind == _USER_DEFINED]
@@ -224,7 +224,7 @@ def _add_tokens(backend: Tokenizer, fields: _Fields, *, special: set[int]) -> No
 
 
 def _special_tokens(fields: _Fields, *, is_sentencepiece: bool) -> SpecialTokens:
-    """SentencePiece files may leave out ids that are the same in all of them."""
+    """Read the special tokens; SentencePiece files may leave out the usual ids 0, 1 and 2."""
     return SpecialTokens(
         bos=fields.special("bos", 1 if is_sentencepiece else None),
         eos=fields.special("eos", 2 if is_sentencepiece else None),

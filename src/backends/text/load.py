@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from ...core.errors import ConfigError
 from ...core.log import get_logger
-from .gguf_metadata import read_gguf_metadata
+from ..weights.gguf_file import read_gguf_metadata
+from ..weights.safetensors_files import read_json
 from .gguf_tokenizer import tokenizer_from_gguf
 from .tokenizer import HFTokenizer, SpecialTokens
 
@@ -19,21 +19,21 @@ _logger = get_logger("text")
 
 
 def load_tokenizer(path: Path) -> HFTokenizer:
-    """The tokenizer and chat template of a model.
+    """Load a model's tokenizer with its chat template.
 
-    A directory must hold a tokenizer.json; tokenizer_config.json, special_tokens_map.json and
-    chat_template.jinja are read where they exist. What is added around a text (BOS, EOS) is what
-    tokenizer.json's post-processor says. Of a .gguf file only the header is read.
-
-    Raises ConfigError that says what was looked for.
+    A directory must have a tokenizer.json. If they exist, tokenizer_config.json,
+    special_tokens_map.json and chat_template.jinja are read, too. The post-processor in
+    tokenizer.json determines the tokens added around a text (BOS, EOS). Of a .gguf file only the
+    header is read. Raises ConfigError if the tokenizer is missing, damaged or not supported.
     """
     if path.is_dir():
         return _from_directory(path)
     if path.is_file() and path.suffix == ".gguf":
         return tokenizer_from_gguf(read_gguf_metadata(path), str(path))
-    found = "it is neither" if path.exists() else "there is nothing there"
+    found = "it is neither" if path.exists() else "it does not exist"
     raise ConfigError(
-        f"no tokenizer at {path}: needed is a directory with tokenizer.json or a .gguf, {found}"
+        f"no tokenizer at {path}: it must be a directory with tokenizer.json or a .gguf file, "
+        f"and {found}"
     )
 
 
@@ -53,7 +53,7 @@ def _from_directory(path: Path) -> HFTokenizer:
 def _read_backend(path: Path) -> Tokenizer:
     file = path / "tokenizer.json"
     if not file.is_file():
-        hint = " (tokenizer.model must be converted first: load and save it with transformers)"
+        hint = ": convert its tokenizer.model, by loading and saving it with transformers"
         has_model = (path / "tokenizer.model").is_file()
         raise ConfigError(f"{path} has no tokenizer.json{hint if has_model else ''}")
     try:
@@ -63,16 +63,8 @@ def _read_backend(path: Path) -> Tokenizer:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """The file's object; an empty one when there is no such file."""
-    if not file.is_file():
-        return {}
-    try:
-        content = json.loads(_read_text(file))
-    except ValueError as error:
-        raise ConfigError(f"{file} cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} must hold a JSON object")
-    return content
+    """Read the object in a JSON file; an empty one if the file does not exist."""
+    return read_json(file) if file.is_file() else {}
 
 
 def _read_text(file: Path) -> str:
@@ -94,7 +86,7 @@ def _special_tokens(config: Mapping[str, Any], fallback: Mapping[str, Any]) -> S
 def _complete_added_tokens(
     backend: Tokenizer, config: Mapping[str, Any], special_tokens: SpecialTokens, path: Path
 ) -> None:
-    """Adds what tokenizer.json lacks: the configuration's tokens, and words with a role."""
+    """Add the tokens that tokenizer.json lacks: the configuration's, and words with a role."""
     for index, token in _listed_tokens(config, path):
         if backend.id_to_token(index) is None:
             backend.add_tokens([token])
@@ -109,7 +101,7 @@ def _complete_added_tokens(
 
 
 def _listed_tokens(config: Mapping[str, Any], path: Path) -> list[tuple[int, AddedToken]]:
-    """The configuration's added_tokens_decoder, by id."""
+    """Return the tokens in the configuration's added_tokens_decoder, ordered by id."""
     known = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
     tokens = []
     try:
@@ -124,7 +116,10 @@ def _listed_tokens(config: Mapping[str, Any], path: Path) -> list[tuple[int, Add
 
 
 def _chat_template(path: Path, config: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja, else the configuration's: a text, or of a list the "default" one."""
+    """Read chat_template.jinja, or else the configuration's template.
+
+    If the configuration has a list of templates, the one named "default" is used.
+    """
     file = path / "chat_template.jinja"
     if file.is_file():
         return _read_text(file)
@@ -142,6 +137,6 @@ def _chat_template(path: Path, config: Mapping[str, Any]) -> str | None:
             )
     if template is not None and not isinstance(template, str):
         raise ConfigError(
-            f"{path}/tokenizer_config.json: chat_template must be a string or a list of named ones"
+            f"{path}/tokenizer_config.json: chat_template must be a string or a list of templates"
         )
     return template

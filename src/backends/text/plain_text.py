@@ -1,4 +1,4 @@
-"""Second tokenizers on the same model, which read the text of control tokens as plain text."""
+"""Variants of a tokenizer that read the text of control tokens as plain text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tokenizers import AddedToken, Tokenizer
 
 
 def plain_text_tokenizer(backend: Tokenizer, control: Collection[str]) -> Tokenizer:
-    """A tokenizer like `backend` that finds none of the `control` tokens in a text.
+    """Return a tokenizer like `backend` that finds none of the `control` tokens in a text.
 
-    The vocabulary is shared, not copied. Other added tokens are found as before: all are added in
-    the order of their ids, so each gets the id that it has.
+    The vocabulary is shared, not copied. Other added tokens are still found. All tokens are added
+    in the order of their ids, so each one keeps its id.
     """
     plain = Tokenizer(backend.model)
     plain.normalizer = backend.normalizer
@@ -29,10 +29,10 @@ def plain_text_tokenizer(backend: Tokenizer, control: Collection[str]) -> Tokeni
 
 
 def mid_text_tokenizer(plain: Tokenizer, control: Collection[str]) -> Tokenizer:
-    """A tokenizer like `plain` for text that does not begin the sequence.
+    """Return a tokenizer like `plain` for text that does not begin the sequence.
 
-    Only Metaspace with prepend_scheme "first" makes a difference: it puts a space before the very
-    first stretch of text and no other.
+    It differs only for Metaspace with prepend_scheme "first", which adds a space before the first
+    stretch of text and no other.
     """
     if plain.pre_tokenizer is None:
         return plain

@@ -1,8 +1,8 @@
-"""What every token stands for: its bytes, whether it is special, and how tokens join to text.
+"""A table of all tokens: their bytes, whether they are special, and how they are joined to text.
 
-Two families of decoders put text together byte by byte, so a token's bytes never depend on its
-neighbours: ByteLevel (GPT-2's alphabet of 256 characters) and SentencePiece's ("▁" for a space,
-"<0xE2>" for a byte). For these, decoding is to join bytes. All others are asked token by token.
+In two families of decoders a token's bytes never depend on its neighbours: ByteLevel (GPT-2's
+alphabet of 256 characters) and SentencePiece's ("▁" for a space, "<0xE2>" for a byte). They decode
+by joining bytes. For all other decoders each token is decoded once, to fill the table.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTable:
-    """Per token id; ids that no token has stand for nothing."""
+    """The bytes and properties of every token; ids without a token have no bytes."""
 
     token_bytes: tuple[bytes, ...]
     special_ids: frozenset[int]
-    """Tokens that `skip_special_tokens` leaves out."""
+    """The tokens that `skip_special_tokens` leaves out."""
     joins_bytes: bool
-    """Text is the joined bytes of its tokens, read as UTF-8."""
+    """Whether a text is the joined bytes of its tokens, decoded as UTF-8."""
     strips_first: bool
-    """Decoding drops the space that the first token begins with (SentencePiece)."""
+    """Whether decoding removes a space at the start of the first token (SentencePiece)."""
 
     @property
     def max_chars_per_token(self) -> int:
-        """Most characters of any token; a cut character counts on both sides of the cut."""
+        """Maximum characters of a token; a split character counts on both sides of the split."""
         return (
             max((len(data.decode("utf-8", "replace")) for data in self.token_bytes), default=0) or 1
         )
 
     def visible(self, token_ids: Iterable[int], *, skip_special_tokens: bool) -> list[int]:
-        """The ids that have text to show."""
+        """Return the ids whose text is shown."""
         known = range(len(self.token_bytes))
         hidden = self.special_ids if skip_special_tokens else frozenset()
         return [index for index in token_ids if index in known and index not in hidden]
 
 
 def build_token_table(backend: Tokenizer, source: str) -> TokenTable:
-    """Reads a tokenizer's vocabulary once; raises ConfigError for a decoder it cannot follow."""
+    """Build the table of a tokenizer. Raises ConfigError if its decoder is not supported."""
     vocab = backend.get_vocab(with_added_tokens=True)
     steps = _decoder_steps(backend)
     kinds = [step["type"] for step in steps]
@@ -75,7 +75,7 @@ def _as_table(token_bytes: Mapping[int, bytes]) -> tuple[bytes, ...]:
 
 
 def _decoder_steps(backend: Tokenizer) -> list[dict[str, Any]]:
-    """The decoder's parts in order, without Fuse, which only joins."""
+    """Return the decoder's steps in order, without Fuse, which only joins."""
     if backend.decoder is None:
         return []
     state: dict[str, Any] = json.loads(backend.decoder.__getstate__())
@@ -87,7 +87,7 @@ _SPACES = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
 
 
 def _is_sentencepiece(steps: list[dict[str, Any]]) -> bool:
-    """One step turns "▁" into spaces; besides it only byte tokens and stripping at the start."""
+    """Whether one step turns "▁" into spaces, and others only handle byte tokens or strip."""
     spaces = [step for step in steps if step == _SPACES or step.get("replacement") == "▁"]
     others = [step for step in steps if step not in spaces]
     return len(spaces) == 1 and all(
@@ -102,7 +102,7 @@ def _strips(step: Mapping[str, Any]) -> bool:
 
 
 def _byte_level_bytes(vocab: Mapping[str, int]) -> dict[int, bytes]:
-    """A token with any character outside the alphabet, as added ones may be, is plain text."""
+    """Return the tokens' bytes; one with a character outside the alphabet is plain text."""
     byte_of_char = _byte_of_char()
     is_of_alphabet = frozenset(map(chr, byte_of_char)).issuperset
     return {
@@ -114,7 +114,7 @@ def _byte_level_bytes(vocab: Mapping[str, int]) -> dict[int, bytes]:
 
 
 def _byte_of_char() -> dict[int, int]:
-    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, others for U+0100 onwards."""
+    """Return GPT-2's alphabet: printable Latin-1 is unchanged, other bytes are U+0100 and up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: byte for byte in printable} | {256 + n: byte for n, byte in enumerate(others)}
@@ -129,7 +129,7 @@ def _sentencepiece_bytes(vocab: Mapping[str, int], *, has_byte_tokens: bool) -> 
 
 
 def _bytes_by_decoding(backend: Tokenizer, vocab: Mapping[str, int]) -> dict[int, bytes]:
-    """Each token as it reads after another one, so that a space before it counts as its own."""
+    """Return each token's bytes after another token, so that they include a space before it."""
     return {index: _continuation(backend, token).encode() for token, index in vocab.items()}
 
 

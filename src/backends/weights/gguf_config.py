@@ -1,7 +1,7 @@
-"""GGUF metadata to ModelConfig.
+"""Turns GGUF metadata into a ModelConfig.
 
-A GGUF file says in metadata what is special about its model, so every key of the architecture that
-is not known here is refused, unless its value switches nothing on.
+Metadata describe everything special about a model. So unknown keys of the architecture are refused,
+unless their value switches nothing on.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def from_gguf_metadata(
     frequency_divisors: tuple[float, ...] | None = None,
     source: str = "the GGUF file",
 ) -> ModelConfig:
-    """Understand a GGUF file's metadata, with its tensors' shapes ([out, in], by GGUF name).
+    """Turn a GGUF file's metadata and the shapes of its tensors into a ModelConfig.
 
-    `frequency_divisors` are the numbers of its tensor "rope_freqs.weight", if it has one. Raises
-    ConfigError that names the key and what is supported.
+    `tensor_shapes` are [out, in], by GGUF name. `frequency_divisors` are the numbers of the tensor
+    "rope_freqs.weight", if there is one. Raises ConfigError if a key or value is not supported.
     """
     name = _architecture(Fields(metadata, source))
     fields = Fields(_of_architecture(metadata, name), f"{name}.* in {source}")
@@ -113,12 +113,12 @@ def _of_architecture(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _refuse_unknown(fields: Fields, metadata: Mapping[str, Any], name: str) -> None:
-    # Mistral's files call themselves "llama" and have one window for all layers; the windows of
-    # other architectures alternate between layers.
+    # Mistral's files have the architecture "llama" and one window for all layers. Windows of other
+    # architectures alternate between layers, which is not supported.
     known = _KNOWN | {"attention.sliding_window"} if name == "llama" else _KNOWN
     for key, value in _of_architecture(metadata, name).items():
         if key not in known and not (key in _NEUTRAL and _NEUTRAL[key] == value):
-            raise ConfigError(f"{key} = {value!r:.80} of {fields.source} is not supported")
+            raise ConfigError(f"{key} = {value!r:.80} in {fields.source} is not supported")
 
 
 def _check_head_size(fields: Fields, head_size: int) -> None:
@@ -126,8 +126,7 @@ def _check_head_size(fields: Fields, head_size: int) -> None:
         value = fields.integer(key, head_size)
         if value != head_size:
             raise ConfigError(
-                f"{key} of {fields.source} must be the head size {head_size}, got {value}: "
-                "other values are not supported"
+                f"{key} in {fields.source} must be the head size {head_size}, got {value}"
             )
 
 
@@ -135,7 +134,7 @@ def _rope(fields: Fields, frequency_divisors: tuple[float, ...] | None) -> RopeC
     kind = fields.text("rope.scaling.type", "none")
     if kind not in _ROPE_SCALINGS:
         raise ConfigError(
-            f"rope.scaling.type {kind!r} of {fields.source} is not supported; "
+            f"rope.scaling.type {kind!r} in {fields.source} is not supported; "
             f"supported are {', '.join(_ROPE_SCALINGS)}"
         )
     scaling = _ROPE_SCALINGS[kind]

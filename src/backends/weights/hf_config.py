@@ -1,7 +1,7 @@
-"""config.json of a Hugging Face directory to ModelConfig.
+"""Turns the config.json of a Hugging Face directory into a ModelConfig.
 
-Only architectures on the list are taken, so what a config can say is known: every field that
-transformers' class for that architecture reads is either honoured here or refused.
+Only the listed architectures are supported, so the possible fields are known: every field that
+transformers' class for the architecture reads is either used or refused.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _ROPE_SCALINGS = {
 
 
 def from_hf_config(config: Mapping[str, Any], *, source: str = "config.json") -> ModelConfig:
-    """Understand a config.json, of transformers 4 or 5.
+    """Turn a config.json of transformers 4 or 5 into a ModelConfig.
 
-    Raises ConfigError that names the field and what is supported.
+    Raises ConfigError if a field is missing or not supported.
     """
     fields = Fields(config, source)
     architecture = _architecture(fields)
@@ -81,7 +81,7 @@ def from_hf_config(config: Mapping[str, Any], *, source: str = "config.json") ->
 
 
 def stretched_context(rope: RopeConfig, max_position_embeddings: int) -> int:
-    """Longest sequence: YaRN is often switched on without raising the length that is stated."""
+    """Return the maximum sequence length: files with YaRN often state the length without it."""
     if rope.scaling is not RopeScaling.YARN or rope.original_max_position_embeddings is None:
         return max_position_embeddings
     return max(max_position_embeddings, int(rope.original_max_position_embeddings * rope.factor))
@@ -91,8 +91,8 @@ def _architecture(fields: Fields) -> str:
     model_type = fields.text("model_type", "")
     if model_type == DRAFT_HEAD:
         raise ConfigError(
-            f"{fields.source} describes a draft head, which guesses for another model: give it as "
-            "--speculative-model, beside its target"
+            f"{fields.source} describes a draft head, which is not a model of its own: set it with "
+            "--speculative-model and serve its target"
         )
     named = fields.get("architectures") or [_BY_MODEL_TYPE.get(model_type)]
     if not isinstance(named, list) or named[0] not in ARCHITECTURES:
@@ -109,8 +109,8 @@ def _refuse_quantization(fields: Fields) -> None:
     if quantization is not None:
         method = quantization.get("quant_method") or "an unnamed method"
         raise ConfigError(
-            f"{fields.source} says that the weights are quantized with {method}, which is not "
-            "supported; supported are unquantized safetensors and quantized GGUF files"
+            f"{fields.source} has weights quantized with {method}, which is not supported; "
+            "supported are unquantized safetensors and quantized GGUF files"
         )
 
 
@@ -121,14 +121,14 @@ def _bias(fields: Fields, architecture: str) -> bool:
 
 
 def _num_kv_heads(fields: Fields, architecture: str, num_heads: int) -> int:
-    # Llama configs older than grouped-query attention do not have the field; for the others,
-    # transformers' own default is a number that fits only one size of the model.
+    # Llama configs older than grouped-query attention lack the field. For other architectures
+    # transformers' default fits only one size of the model, so the field is required.
     default = num_heads if architecture == "LlamaForCausalLM" else None
     return fields.integer("num_key_value_heads", default)
 
 
 def _head_size(fields: Fields, architecture: str, num_heads: int) -> int:
-    # transformers gives Qwen3 128 and derives it for the others, whatever hidden_size is.
+    # As in transformers: the default is 128 for Qwen3, and derived for the others.
     if architecture == "Qwen3ForCausalLM":
         return fields.integer("head_dim", 128)
     return fields.integer("head_dim", fields.integer("hidden_size") // max(num_heads, 1))
@@ -162,7 +162,7 @@ def _uses_window(fields: Fields, architecture: str) -> bool:
 
 
 def _rope(fields: Fields, max_positions: int) -> RopeConfig:
-    """From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4)."""
+    """Read `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (4)."""
     rope = fields.part("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
     rope = rope or Fields({}, fields.source)
     for part in (fields, rope):
@@ -190,7 +190,7 @@ def _scaling(rope: Fields) -> RopeScaling:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in _ROPE_SCALINGS:
         raise ConfigError(
-            f"{rope.source} asks for rope_type {kind!r}, which is not supported; "
+            f"{rope.source} has rope_type {kind!r}, which is not supported; "
             f"supported are {', '.join(_ROPE_SCALINGS)}"
         )
     return _ROPE_SCALINGS[kind]
@@ -209,8 +209,8 @@ def _refuse_unknown(rope: Fields) -> None:
     unknown = sorted(rope.keys() - _ROPE_KEYS)
     if unknown:
         raise ConfigError(
-            f"{', '.join(unknown)} of {rope.source} is not supported; "
-            f"known are {', '.join(sorted(_ROPE_KEYS))}"
+            f"{', '.join(unknown)} in {rope.source} is not supported; "
+            f"supported are {', '.join(sorted(_ROPE_KEYS))}"
         )
 
 
@@ -229,5 +229,5 @@ def _factor(rope: Fields, scaling: RopeScaling, original: int, max_positions: in
 def _number_of(
     rope: Fields, scaling: RopeScaling, owner: RopeScaling, name: str, default: float
 ) -> float:
-    """A number that its scaling must bring, and that means nothing to the others."""
+    """Read a number that the scaling `owner` requires; other scalings get the default."""
     return rope.number(name) if scaling is owner else default

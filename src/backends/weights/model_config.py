@@ -1,4 +1,4 @@
-"""What a decoder of the Llama family is, once config.json or GGUF metadata have been understood."""
+"""The configuration of a decoder of the Llama family, independent of the file's format."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import StrEnum
 from ...core.errors import ConfigError
 
 DRAFT_HEAD = "draft_head"
-"""`model_type` of what is no model, but a head on one: see draft_head.py."""
+"""The `model_type` of a draft head, which is not a model of its own; see models/draft_head.py."""
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 
 class RopeScaling(StrEnum):
-    """How rotary frequencies were stretched for a longer context; transformers' `rope_type`."""
+    """Methods to stretch rotary frequencies for a longer context; transformers' `rope_type`."""
 
     NONE = "none"
     LINEAR = "linear"
@@ -23,7 +23,7 @@ class RopeScaling(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
-    """Rotary position embeddings; what one kind of scaling does not need is left alone."""
+    """Rotary position embeddings; each kind of scaling uses some of the fields."""
 
     theta: float = 10000.0
     scaling: RopeScaling = RopeScaling.NONE
@@ -36,11 +36,11 @@ class RopeConfig:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float | None = None
-    """yarn: multiplies cos and sin; None means the paper's value."""
+    """yarn: factor of cos and sin. None: the paper's value."""
     mscale: float | None = None
     mscale_all_dim: float | None = None
     frequency_divisors: tuple[float, ...] | None = None
-    """Each frequency is divided by its number: GGUF files carry llama3's scaling in this form."""
+    """Divisor of each frequency: GGUF files contain llama3's scaling in this form."""
 
     def __post_init__(self) -> None:
         if self.theta <= 0 or self.factor <= 0:
@@ -56,7 +56,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Sizes and switches of a decoder; names are transformers' where the thing is the same.
+    """Sizes and switches of a decoder, with transformers' names if they mean the same.
 
     Raises ConfigError when the sizes do not fit together.
     """
@@ -81,11 +81,11 @@ class ModelConfig:
     qk_norm: bool = False
     """RMSNorm over each head of q and k, before the rotation (Qwen3)."""
     sliding_window: int | None = None
-    """Tokens that a query sees, itself included, in every layer; None sees all before it."""
+    """Number of tokens that a query sees, itself included, in every layer. None: all earlier."""
     hidden_act: str = "silu"
     draft_vocab_size: int | None = None
-    """Of a draft model that guesses the commonest tokens only: for how many the head has logits.
-    Which ones these are, the tensor `d2t` says; see weights/draft_vocabulary.py."""
+    """Number of logits of a draft model that drafts only the most common tokens. Its tensor `d2t`
+    names these tokens; see weights/draft_vocabulary.py."""
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -120,7 +120,7 @@ class ModelConfig:
 
     @property
     def num_logits(self) -> int:
-        """What the head computes for a token."""
+        """Number of logits per token."""
         return self.draft_vocab_size or self.vocab_size
 
     @property

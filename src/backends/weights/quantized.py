@@ -1,4 +1,4 @@
-"""A matrix as a GGUF file packs it."""
+"""Quantized matrices, packed as in a GGUF file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class QuantizedMatrix:
-    """Rows of quantized blocks."""
+    """A matrix whose rows consist of quantized blocks."""
 
     rows: NDArray[np.uint8]
     """[out, bytes of a row]."""
@@ -21,7 +21,7 @@ class QuantizedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class UnreadMatrix:
-    """What is known before the bytes are read: enough to decide whether they are wanted."""
+    """A matrix that is not read yet; shape and kind are enough to decide whether to read it."""
 
     shape: tuple[int, ...]
     """[out, bytes of a row]."""

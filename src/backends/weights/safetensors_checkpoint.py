@@ -24,10 +24,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 class SafetensorsCheckpoint:
-    """See Checkpoint."""
+    """A Hugging Face directory; see Checkpoint for the methods."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError when a file is missing or damaged, or the model is unsupported."""
+        """Open it. Raises ConfigError if a file is missing or damaged, or not supported."""
         self.path = path
         self._config = read_json(path / "config.json", _missing_config(path))
         self._generation: dict[str, Any] = {}
@@ -42,7 +42,7 @@ class SafetensorsCheckpoint:
 
     @property
     def name(self) -> str:
-        """The directory's name; in the hub's cache, where that is a hash, the model's."""
+        """The directory's name; in the hub's cache, whose names are hashes, the model's name."""
         path = self.path.resolve()
         if path.parent.name == "snapshots":
             return path.parent.parent.name.rpartition("--")[2]
@@ -50,30 +50,30 @@ class SafetensorsCheckpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """As config.json says."""
+        """The type that config.json states, else float32."""
         stated = self._config.get("dtype") or self._config.get("torch_dtype")
         return _DTYPES.get(str(stated).removeprefix("torch."), torch.float32)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """generation_config.json's, or else config.json's."""
+        """The ids in generation_config.json, or else in config.json."""
         stated = self._generation.get("eos_token_id")
         stated = self._config.get("eos_token_id") if stated is None else stated
         ids = stated if isinstance(stated, list) else [stated]
         return tuple(i for i in ids if isinstance(i, int))
 
     def quantized(self, name: str) -> None:
-        """None: its weights are never quantized."""
+        """Return None: the weights are never quantized."""
 
     def tensor_names(self) -> Sequence[str]:
         return self._files.tensor_names()
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor as it is stored. Raises ConfigError when it is missing or damaged."""
+        """Read a tensor in its stored type. Raises ConfigError if it is missing or damaged."""
         return self._files.tensor(name)
 
 
 def _missing_config(path: Path) -> str:
     text = f"no model in {path}: it has no config.json"
     found = sorted(file.name for file in path.glob("*.gguf"))
-    return text + (f", but GGUF files; name one of them: {', '.join(found)}" if found else "")
+    return text + (f". Name one of its GGUF files: {', '.join(found)}" if found else "")

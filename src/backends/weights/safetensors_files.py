@@ -1,4 +1,4 @@
-"""The files of a Hugging Face directory: JSON, and weights in one or several safetensors files."""
+"""Reads the files of a Hugging Face directory: JSON, and weights in one or more safetensors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _INDEX = "model.safetensors.index.json"
 
 
 class SafetensorsFiles:
-    """Reads tensors when they are asked for."""
+    """The tensors in a directory's safetensors files, read on demand."""
 
     def __init__(self, path: Path) -> None:
-        """Of the directory `path`. Raises ConfigError when a file is missing or damaged."""
+        """Open the files of a directory. Raises ConfigError if one is missing or damaged."""
         self._path = path
         self._files = {file: _open(path / file) for file in _weight_files(path)}
         self._file_of = {
@@ -31,7 +31,7 @@ class SafetensorsFiles:
         return tuple(self._file_of)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor as it is stored. Raises ConfigError when it is missing or damaged."""
+        """Read a tensor in its stored type. Raises ConfigError if it is missing or damaged."""
         if name not in self._file_of:
             raise ConfigError(f"{self._path} lacks the tensor {name}")
         file = self._file_of[name]
@@ -43,20 +43,23 @@ class SafetensorsFiles:
 
 
 def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:
-    """The object in a JSON file. Raises ConfigError, with `missing` when there is no such file."""
+    """Read the object in a JSON file.
+
+    Raises ConfigError if that fails; if the file does not exist, `missing` is the message.
+    """
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(missing or f"{path} is missing") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a JSON object")
     return content
 
 
 def _weight_files(path: Path) -> list[str]:
-    """Names of the files with weights: those that the index lists, or the only one."""
+    """Return the names of the files with weights: the ones in the index, or the only one."""
     if (path / _INDEX).exists():
         listed = read_json(path / _INDEX).get("weight_map")
         if not isinstance(listed, dict) or not listed:
@@ -67,20 +70,20 @@ def _weight_files(path: Path) -> list[str]:
     text = f"no weights in {path}: looked for {_SINGLE} and {_INDEX}"
     if any(path.glob("*.bin")) or any(path.glob("*.pt*")):
         text += (
-            "; its .bin or .pt files are pickles, which can run any program when they are loaded, "
-            "so they are never opened: convert them to safetensors"
+            "; its .bin or .pt files are pickles, which can run any program when they are loaded: "
+            "convert them to safetensors"
         )
     raise ConfigError(text)
 
 
 def _plain_name(path: Path, file: Any) -> str:
     if not isinstance(file, str) or Path(file).name != file:
-        raise ConfigError(f"{path / _INDEX} names {file!r}, which is not a file of its directory")
+        raise ConfigError(f"{path / _INDEX} names {file!r}, which is not a file in its directory")
     return file
 
 
 def _open(path: Path) -> Any:
-    """A lazy reader; tensors are read when they are asked for."""
+    """Open a file; its tensors are read on demand."""
     try:
         return safe_open(path, framework="pt", device="cpu")
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Sampling defaults that a model's publisher recommends."""
+"""Checks the sampling defaults that a model's publisher recommends."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from ...core.sampling_params import SamplingParams
 
 
 def check_sampling_defaults(found: Mapping[str, Any], *, source: str) -> dict[str, float | int]:
-    """Those that are set, by field of SamplingParams. Raises ConfigError for one out of range."""
+    """Return the defaults that are not None, by field of SamplingParams.
+
+    Raises ConfigError if one is out of range.
+    """
     defaults = {name: value for name, value in found.items() if value is not None}
     try:
         SamplingParams(**defaults)
     except InvalidRequestError as error:
-        raise ConfigError(
-            f"{source} recommends sampling parameters that cannot be: {error}"
-        ) from error
+        raise ConfigError(f"{source} recommends invalid sampling parameters: {error}") from error
     return defaults

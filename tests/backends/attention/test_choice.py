@@ -107,22 +107,22 @@ def test_the_backend_that_is_taken_gets_the_options(packages: Packages) -> None:
 def test_options_without_a_choice_are_for_auto_which_is_the_default(packages: Packages) -> None:
     path = packages.write_settings("[attention_backend]\nno_such = 8", "mine.toml")
     host = PluginHost.load(EngineConfig(plugins_file=path))
-    with pytest.raises(ConfigError, match="no_such: no backend that 'auto' may take"):
+    with pytest.raises(ConfigError, match="no_such: no backend of 'auto'"):
         choose_attention_backend(host)
 
 
 def test_an_option_of_another_backend_is_refused_with_the_reasons(packages: Packages) -> None:
     assert refusal(packages, "two_pass = true", "flash") == (
-        "plugins.toml [attention_backend] two_pass: 'auto' takes 'paged' here (flash: no GPU), "
-        "which has no such option: remove it, or name the backend that it is for in `use`"
+        "plugins.toml [attention_backend] two_pass: 'auto' chose 'paged' (flash: no GPU), "
+        "which has no such option: remove it, or name its backend in `use`"
     )
     assert choose(packages, "two_pass = true").options == FlashOptions(two_pass=True)
 
 
 def test_an_option_that_no_backend_takes_is_refused(packages: Packages) -> None:
     assert refusal(packages, "num_split = 3") == (
-        "plugins.toml [attention_backend] num_split: no backend that 'auto' may take "
-        "(flash, paged, plain) has such an option. They take: num_splits, two_pass. "
+        "plugins.toml [attention_backend] num_split: no backend of 'auto' "
+        "(flash, paged, plain) has such an option. Known options: num_splits, two_pass. "
         "Did you mean 'num_splits'?"
     )
 

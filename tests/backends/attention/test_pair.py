@@ -93,7 +93,7 @@ def test_a_backend_that_only_prefills_may_take_blocks_that_it_could_not_decode(
     flash: Calls,
 ) -> None:
     spec = replace(SPEC, dtype=torch.bfloat16)
-    assert "give --block-size 256" in " ".join(FlashAttention.reasons_against(spec))
+    assert "set --block-size 256" in " ".join(FlashAttention.reasons_against(spec))
     assert paired(FlashAttention, TorchAttention).reasons_against(spec) == []
 
 
@@ -120,8 +120,8 @@ def test_all_reasons_of_both_are_told() -> None:
     assert pair.name == "torch,lying"
     assert pair.reasons_against(spec) == [
         "torch and lying have no layout of the KV cache in common",
-        "torch: it computes in float32, bfloat16 or float16, not in torch.float64",
-        "lying: it computes in float32, bfloat16 or float16, not in torch.float64",
+        "torch: it computes in float32, bfloat16 or float16, not in float64",
+        "lying: it computes in float32, bfloat16 or float16, not in float64",
     ]
 
 
@@ -136,5 +136,7 @@ def test_layouts_that_differ_all_the_same_are_refused(
 ) -> None:
     with forgotten("xformers"):
         install_xformers(monkeypatch)
-        with pytest.raises(ConfigError, match="say that they can share a KV cache"):
+        with pytest.raises(
+            ConfigError, match="cannot share a KV cache: its shape for one block is"
+        ):
             paired(XformersAttention, Lying)(SPEC)

@@ -76,8 +76,8 @@ def test_half_precisions_stay_within_their_rounding(dtype: torch.dtype) -> None:
     ("change", "reason"),
     [
         ({}, None),
-        ({"block_size": 16}, "blocks have 16 slots, no multiple of 64"),
-        ({"head_size": 24}, "heads have 24 elements, no power of two"),
+        ({"block_size": 16}, "blocks have 16 slots, not a multiple of 64"),
+        ({"head_size": 24}, "heads have 24 elements, not a power of two"),
         ({"sliding_window": 11}, "attention has a sliding window"),
         (
             {"kv_cache_layout": KVLayout.HEADS},
@@ -118,7 +118,7 @@ def test_says_every_reason_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
             "6 query heads cannot share 4 KV heads",
             "it needs compute capability 8.0 or newer, this GPU has 7.5",
             "heads must have a multiple of 8 elements, at most 256, not 20",
-            "it cannot cap logits",
+            "it has no soft cap of logits",
             "xformers.ops is not installed (pip install xformers)",
         ]
         set_capability(monkeypatch, None)

@@ -105,7 +105,9 @@ def test_cudacxx_and_cuda_home_name_the_compiler(
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
     assert find_nvcc() == str(mine)
     monkeypatch.setenv("CUDACXX", "missing-nvcc")
-    with pytest.raises(BuildError, match="CUDACXX names, 'missing-nvcc', was not found"):
+    with pytest.raises(
+        BuildError, match="CUDACXX names the compiler 'missing-nvcc', which was not found"
+    ):
         find_nvcc()
 
 

@@ -45,7 +45,7 @@ def check(spec: AttentionSpec, sequences: Sequence[Span]) -> None:
 @pytest.fixture
 def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device so large, and splits so small, that nearly all contexts are split."""
-    monkeypatch.setattr(cuda_paged, "_count_processors", lambda device: 1000)
+    monkeypatch.setattr(cuda_paged, "count_processors", lambda device: 1000)
     monkeypatch.setattr(splits, "_SMALLEST", 1)
     monkeypatch.setattr(splits, "_MULTIPLE", 24)
 

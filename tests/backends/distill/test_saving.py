@@ -92,5 +92,5 @@ def test_a_layer_that_the_target_lacks_is_refused() -> None:
 
 def test_logits_for_tokens_in_disorder_are_refused() -> None:
     disordered = PrunedCheckpoint(random_checkpoint(TARGET, 0), [0], torch.tensor([4, 2]))
-    with pytest.raises(ConfigError, match="must name ascending token ids below 192"):
+    with pytest.raises(ConfigError, match="must give ascending token ids below 192"):
         read_draft_vocabulary(disordered)

@@ -84,11 +84,11 @@ REFUSED: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
     "missing": ({"model.norm.weight": None}, "lacks the tensor model.norm.weight"),
     "superfluous": (
         {"model.layers.1.self_attn.q_proj.bias": torch.zeros(32)},
-        r"1 tensors that LlamaForCausalLM as configured does not use.*q_proj.bias",
+        r"1 tensors that LlamaForCausalLM with this configuration does not use.*q_proj.bias",
     ),
     "wrong shape": (
         {"model.layers.0.mlp.up_proj.weight": torch.zeros(48, 31)},
-        r"up_proj.weight of changed has shape \[48, 31\].*asks for \[48, 32\]",
+        r"up_proj.weight of changed has shape \[48, 31\].*requires \[48, 32\]",
     ),
     "integers": (
         {"model.norm.weight": torch.zeros(32, dtype=torch.int32)},

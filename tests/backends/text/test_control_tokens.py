@@ -199,9 +199,9 @@ def test_text_that_cannot_be_written_without_its_control_token_is_refused() -> N
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens(["</s>", "<unk>"])
     tokenizer = HFTokenizer(backend, chat_template="{{ messages[0].content }} </s>")
-    with pytest.raises(InvalidRequestError, match="cannot write as plain text"):
+    with pytest.raises(InvalidRequestError, match="cannot encode as plain text"):
         tokenizer.encode_chat([{"role": "user", "content": "hi </s>"}])
-    with pytest.raises(InvalidRequestError, match="cannot write as plain text"):
+    with pytest.raises(InvalidRequestError, match="cannot encode as plain text"):
         tokenizer.encode("hi </s>", parse_special=False)
     assert tokenizer.encode_chat([{"role": "user", "content": "hi unheard"}]) == [2, 0, 1]
 

@@ -222,7 +222,7 @@ def test_sentencepiece_space_prefix_can_be_switched_off(sentencepiece: Metadata)
         ({"tokenizer.ggml.merges": None}, "no tokenizer.ggml.merges"),
         ({"tokenizer.ggml.merges": ["ab"]}, "'ab', which is not two tokens"),
         ({"tokenizer.ggml.merges": ["nope nope"]}, "merges does not fit"),
-        ({"tokenizer.ggml.token_type": [1, 2]}, "one number for each"),
+        ({"tokenizer.ggml.token_type": [1, 2]}, "a number for each"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, "same token twice"),
         ({"tokenizer.chat_template": "{% if"}, "chat template of x.gguf is not valid"),
         ({"tokenizer.chat_template": 1}, "must be of type str"),

@@ -160,11 +160,11 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(b"")
-    with pytest.raises(ConfigError, match="must be converted first"):
+    with pytest.raises(ConfigError, match=r"convert its tokenizer\.model"):
         load_tokenizer(tmp_path)
-    with pytest.raises(ConfigError, match=r"or a \.gguf, it is neither"):
+    with pytest.raises(ConfigError, match=r"or a \.gguf file, and it is neither"):
         load_tokenizer(tmp_path / "tokenizer.model")
-    with pytest.raises(ConfigError, match="there is nothing there"):
+    with pytest.raises(ConfigError, match="it does not exist"):
         load_tokenizer(tmp_path / "none")
 
 

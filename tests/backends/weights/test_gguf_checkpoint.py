@@ -90,7 +90,7 @@ def test_types_that_cannot_be_dequantized_are_named(tmp_path: Path) -> None:
     content[at] = Kind.I32.value
     (tmp_path / "m.gguf").write_bytes(content)
     writer.close()
-    with pytest.raises(ConfigError, match=r"model.norm.weight of .* has the type I32"):
+    with pytest.raises(ConfigError, match=r"model.norm.weight of .* has type I32"):
         open_checkpoint(tmp_path / "m.gguf").tensor("model.norm.weight")
 
 

@@ -92,7 +92,7 @@ def test_keys_that_switch_nothing_on_are_fine() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "experts": ({"expert_count": 8}, "expert_count = 8 of llama.* is not supported"),
+    "experts": ({"expert_count": 8}, "expert_count = 8 in llama.* is not supported"),
     "soft cap": ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
     "logit scale": ({"logit_scale": 0.1}, "logit_scale = 0.1"),
     "unknown key": ({"new.thing": [1]}, r"new.thing = \[1\]"),

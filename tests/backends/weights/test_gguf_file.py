@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokenmill.backends.models.random_weights import random_checkpoint
-from tokenmill.backends.weights.gguf_file import read_gguf_file
+from tokenmill.backends.weights.default_model import find_default_model
+from tokenmill.backends.weights.gguf_file import read_gguf_file, read_gguf_metadata
 from tokenmill.core.errors import ConfigError
 
 from ..models.test_loader import CONFIG
@@ -39,6 +40,53 @@ def test_agrees_with_the_gguf_package_s_reader(path: Path) -> None:
         assert (mine.offset, mine.num_bytes) == (tensor.data_offset, tensor.n_bytes)
 
 
+@pytest.mark.parametrize("order", list(gguf.GGUFEndian))
+def test_metadata_of_every_type_are_read_in_either_byte_order(
+    tmp_path: Path, order: gguf.GGUFEndian
+) -> None:
+    writer = gguf.GGUFWriter(str(tmp_path / "x.gguf"), "llama", endianess=order)
+    writer.add_string("text", "größe")
+    writer.add_bool("yes", True)
+    writer.add_int8("i8", -5)
+    writer.add_uint16("u16", 65535)
+    writer.add_int32("i32", -(2**31))
+    writer.add_uint64("u64", 2**63)
+    writer.add_float32("f32", 0.5)
+    writer.add_float64("f64", 0.1)
+    writer.add_array("strings", ["a", "", "日本"])
+    writer.add_array("ints", [1, 2, -3])
+    writer.add_array("floats", [1.5, -2.5])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert read_gguf_metadata(tmp_path / "x.gguf") == {
+        "general.architecture": "llama",
+        "text": "größe",
+        "yes": True,
+        "i8": -5,
+        "u16": 65535,
+        "i32": -(2**31),
+        "u64": 2**63,
+        "f32": 0.5,
+        "f64": 0.1,
+        "strings": ["a", "", "日本"],
+        "ints": [1, 2, -3],
+        "floats": [1.5, -2.5],
+    }
+
+
+def test_the_default_models_metadata_are_complete() -> None:
+    metadata = read_gguf_metadata(find_default_model())
+    assert len(metadata) == 33
+    assert metadata["tokenizer.ggml.pre"] == "smollm"
+    assert len(metadata["tokenizer.ggml.tokens"]) == metadata["llama.vocab_size"] == 49152
+
+
+def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.gguf .*No such file"):
+        read_gguf_metadata(tmp_path / "none.gguf")
+
+
 def test_a_file_that_is_cut_short_names_the_tensor(path: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(path.read_bytes()[:-100])
@@ -57,6 +105,10 @@ HEADERS = {
     "endless array": (
         b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 10, 2**60),
         "GGUF file: ",
+    ),
+    "endless strings": (
+        b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 8, 2**61),
+        "ends inside its header",
     ),
     "unknown value": (b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 99), "unknown type 99"),
     "unknown tensor": (

@@ -49,7 +49,7 @@ def test_the_model_type_stands_in_for_missing_architectures() -> None:
 
 
 def test_a_draft_head_is_no_model() -> None:
-    with pytest.raises(ConfigError, match=r"a draft head, which guesses for another model"):
+    with pytest.raises(ConfigError, match=r"a draft head, which is not a model of its own"):
         from_hf_config({"model_type": "draft_head"})
 
 
@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown rope number": ({"rope_scaling": {"mrope_section": [1]}}, "mrope_section"),
     "rope per kind of layer": (
         {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}},
-        "full_attention of rope_parameters",
+        "full_attention in rope_parameters",
     ),
     "rope that is no object": ({"rope_scaling": 4}, "rope_scaling .* must be an object"),
     "linear rope without factor": ({"rope_scaling": {"type": "linear"}}, "lacks factor"),

@@ -148,7 +148,7 @@ def damage(directory: Path, kind: str) -> None:
 
 DAMAGES = {
     "no config": r"no model in .*Tiny-Llama: it has no config.json$",
-    "gguf files": r"but GGUF files; name one of them: model.Q4_0.gguf",
+    "gguf files": r"Name one of its GGUF files: model.Q4_0.gguf",
     "config that is no JSON": r"config.json cannot be read",
     "config that is no object": r"config.json must hold a JSON object",
     "no weights": r"looked for model.safetensors and model.safetensors.index.json$",
@@ -156,7 +156,7 @@ DAMAGES = {
     "truncated": r"model.safetensors cannot be read as safetensors",
     "garbage": r"model.safetensors cannot be read as safetensors",
     "missing shard": r"two.safetensors is missing: the model's download is incomplete",
-    "shard elsewhere": r"which is not a file of its directory",
+    "shard elsewhere": r"which is not a file in its directory",
     "index without map": r"must have a weight_map",
 }
 

@@ -1,7 +1,7 @@
-"""Attention by FlashAttention, in the newest generation that is installed and fits the GPU.
+"""Attention by FlashAttention, in the best generation that is installed and fits the GPU.
 
-Keys and values are written by torch; the generation's own kernels attend, see flash/. They read any
-layout of the cache, so this backend can share one with any other that names its own.
+Torch writes keys and values, and the generation's own kernels attend. They read any layout of the
+cache, so this backend can share a cache with any other backend that lists its layouts.
 
 Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size, n KV blocks, s slots
 of a block.
@@ -18,7 +18,7 @@ import torch
 from ....core.log import get_logger
 from ...machine.device import compute_capability
 from ..base import AttentionBatch, AttentionSpec, GraphSupport
-from ..gpu_reasons import reasons_of_gpu, reasons_of_machine
+from ..gpu_reasons import reasons_of_half_precision, reasons_of_machine
 from ..graph_inputs import GraphInputs
 from ..kv_layout import KVLayout, slots_of, write
 from .fa2 import FlashAttention2
@@ -34,21 +34,23 @@ GENERATIONS: tuple[type[Generation], ...] = (
     FlashAttention4,
     FlashAttention2,
 )
-"""Best first, on every GPU that a generation is for."""
+"""The supported generations, best first; this order holds on every GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashMetadata:
-    """One step: block and slot of each token, and what the generation made of it."""
+    """One step's layout, ready to be used by every layer."""
 
     slots: tuple[torch.Tensor, torch.Tensor]
+    """Block and slot of each token."""
     of_generation: Any
+    """The metadata that the generation built."""
     rows_t: torch.Tensor | None = None
-    """In a captured graph, the row whose keys and values each row writes; None: its own."""
+    """In a captured graph, the row whose keys and values each row writes. None: its own."""
 
 
 class FlashAttention:
-    """See AttentionBackend for the contract."""
+    """The FlashAttention backend; see AttentionBackend for the contract."""
 
     name = "flash-attn"
     graphs: GraphSupport = "decodes"
@@ -56,20 +58,20 @@ class FlashAttention:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Every reason why this backend cannot serve the spec; empty when it can."""
-        reasons = reasons_of_gpu(spec, compute_capability(spec.device))
+        """Return every reason why this backend cannot serve the spec; empty when it can."""
+        reasons = reasons_of_half_precision(spec, compute_capability(spec.device))
         chosen, of_generations = _choose(spec)
         return [*reasons, *of_generations] if chosen is None else reasons
 
     @classmethod
     def on_this_machine(cls) -> list[str]:
-        """What there is and what is missing here, whatever the model; one line each."""
+        """Return what is present and what is missing on this machine, for any model, by line."""
         capability, lacks = reasons_of_machine()
         return [*lacks, *(state_on_this_machine(g, capability) for g in GENERATIONS)]
 
     def __init__(self, spec: AttentionSpec) -> None:
         chosen, passed_over = _choose(spec)
-        assert chosen is not None, "it is asked for reasons before"
+        assert chosen is not None, "reasons_against was not called first"
         log.info("flash_attention_chosen", generation=chosen.name, passed_over=passed_over)
         self._spec = spec
         self._layout = spec.kv_cache_layout or self.kv_cache_layouts[0]
@@ -78,11 +80,11 @@ class FlashAttention:
         self._graph_inputs: GraphInputs | None = None
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
-        """[n, 2, s, k, d], unless another layout was asked for."""
+        """Return [n, 2, s, k, d], unless the spec names another layout."""
         return self._layout.shape(self._spec, num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> FlashMetadata:
-        """What `forward` needs, computed once per step; waits for nothing on the device."""
+        """Compute the data that `forward` needs, once per step; never wait for the device."""
         return FlashMetadata(
             slots=slots_of(batch.slot_mapping_t, self._spec.block_size),
             of_generation=self._generation.build_metadata(batch),
@@ -112,14 +114,17 @@ class FlashAttention:
         self._layout.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Set memory aside that captured graphs will read, for decodes of so many sequences."""
+        """Allocate the memory that captured graphs read."""
         self._graph_inputs = GraphInputs.allocate(self._spec, max_num_seqs, max_model_len)
 
     def prepare_capture(self, num_seqs: int) -> FlashMetadata:
-        """Metadata for capturing a step of `num_seqs` decodes. It points into the memory that
-        `prepare_replay` fills; until then all rows write slot 0 of block 0."""
+        """Return metadata for capturing a step of `num_seqs` decodes.
+
+        It points into the memory that `prepare_replay` fills. Until then all rows write slot 0 of
+        block 0.
+        """
         inputs = self._graph_inputs
-        assert inputs is not None, "begin_capture comes first"
+        assert inputs is not None, "begin_capture was not called"
         return FlashMetadata(
             slots=(inputs.blocks_b[:num_seqs], inputs.offsets_b[:num_seqs]),
             rows_t=inputs.rows_b[:num_seqs],
@@ -128,12 +133,12 @@ class FlashAttention:
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
         """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
-        assert self._graph_inputs is not None, "begin_capture comes first"
+        assert self._graph_inputs is not None, "begin_capture was not called"
         self._graph_inputs.fill(batch, num_seqs, self._spec.block_size)
 
 
 def _choose(spec: AttentionSpec) -> tuple[type[Generation] | None, list[str]]:
-    """The best generation for the spec, and why those before it were passed over."""
+    """Return the best generation for the spec, and why better ones were passed over."""
     capability = compute_capability(spec.device)
     passed_over: list[str] = []
     for generation in GENERATIONS:

@@ -1,9 +1,9 @@
 """FlashAttention 2: `flash_attn.flash_attn_interface` of the package flash-attn, up to 2.8.
 
-Its kernels follow block tables only of blocks of a multiple of 256 slots. With other sizes, keys
-and values would have to be copied together for every layer of every step: at decoding that reads
-and writes the whole context again, so such a block size is a reason against it. Where it computes
-prompts and chunks only, the copy is made: prompts need none, chunks few.
+Its kernels follow block tables only if blocks have a multiple of 256 slots. With other block sizes,
+keys and values must be copied together for every layer of every step. For decodes that reads and
+writes the whole context again, so such a block size is a reason against this generation. If it
+computes prompts and chunks only, it makes the copies: prompts need none, chunks few.
 
 Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size, n KV blocks, s slots
 of a block, m blocks of the longest block table, p sequences of prompts and chunks.
@@ -28,20 +28,20 @@ _BLOCK = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashAttention2Metadata:
-    """One step: decodes, then prompts and chunks, the latter by block tables or in parts."""
+    """One step: decodes first, then prompts and chunks, by block tables or in parts."""
 
     num_decodes: int
     paged: PagedMetadata
     key_start_loc: torch.Tensor
-    """int32 [p + 1]: of prompts and chunks; the kernel knows their lengths by it."""
+    """int32 [p + 1], of prompts and chunks: gives the kernel the lengths of their contexts."""
     prefill_query_start_loc: torch.Tensor
-    """int32 [p + 1], from 0."""
+    """int32 [p + 1], of prompts and chunks, from 0."""
     parts: tuple[Part, ...]
-    """All sequences, where the kernels cannot follow block tables."""
+    """All sequences, if the kernels cannot follow the block tables; else empty."""
 
 
 class FlashAttention2:
-    """See Generation."""
+    """FlashAttention 2; see Generation for the methods."""
 
     name = "FlashAttention 2"
     majors: tuple[int, ...] = (8, 9, 10, 12)
@@ -51,12 +51,12 @@ class FlashAttention2:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-        """What of the spec its kernels cannot do."""
+        """Return what the spec needs that the kernels cannot do, one line each."""
         reasons = reasons_of_head_size(spec)
         if spec.computes_decodes and spec.block_size % _BLOCK:
             reasons.append(
                 f"decodes need blocks of a multiple of {_BLOCK} slots, not of {spec.block_size}: "
-                f"give --block-size {_BLOCK}, or name another backend for decodes"
+                f"set --block-size {_BLOCK}, or name another backend for decodes"
             )
         return reasons
 
@@ -76,7 +76,7 @@ class FlashAttention2:
         }
 
     def build_metadata(self, batch: AttentionBatch) -> FlashAttention2Metadata:
-        """What `attend` needs, computed once per step."""
+        """Compute the data that `attend` needs, once per step."""
         first = batch.num_decodes
         key_start_loc = torch.zeros_like(batch.query_start_loc[first:])
         torch.cumsum(batch.seq_lens[first:], dim=0, dtype=torch.int32, out=key_start_loc[1:])
@@ -97,7 +97,7 @@ class FlashAttention2:
         metadata: FlashAttention2Metadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`; the step's keys and values are in the cache already."""
+        """Fill `out_thd`; the cache already holds the step's keys and values."""
         for part in metadata.parts:
             out_thd[part.rows] = self._varlen(
                 q_thd[part.rows],
@@ -120,7 +120,7 @@ class FlashAttention2:
         metadata: FlashAttention2Metadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """In a call of their own, which divides long contexts among the thread blocks."""
+        """Attend decodes, by a function that divides long contexts among thread blocks."""
         decodes = slice(metadata.num_decodes)
         if metadata.num_decodes == 0:
             return

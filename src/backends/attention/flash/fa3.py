@@ -1,9 +1,9 @@
 """FlashAttention 3, for Hopper GPUs: by its own interface, or by the operators that vLLM brings.
 
-Both follow block tables of any block size, and take decodes, prompts and chunks in one call. Blocks
-of a multiple of their tiles, 128 slots for heads of 128, they may read whole, and multiply what
-belongs to no token by zero (`get_pagedkv_tma` of hopper/heuristics.h): the cache must hold finite
-numbers everywhere, as one that was zeroed at the start does.
+Both follow block tables of any block size, and take decodes, prompts and chunks in one call. If the
+block size is a multiple of their tile (128 slots for heads of 128), they may read whole blocks and
+multiply slots without a token by zero (`get_pagedkv_tma` of hopper/heuristics.h). So the cache must
+hold finite numbers everywhere, as a cache that was zeroed at the start does.
 
 Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size, n KV blocks, s slots
 of a block.
@@ -23,7 +23,7 @@ from .generation import PagedMetadata, Source, reasons_of_head_size, window
 
 
 class FlashAttention3:
-    """See Generation; the module `flash_attn_interface` of FlashAttention's folder hopper."""
+    """The module `flash_attn_interface` of FlashAttention's folder hopper; see Generation."""
 
     name = "FlashAttention 3"
     majors: tuple[int, ...] = (9,)
@@ -33,7 +33,7 @@ class FlashAttention3:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-        """What of the spec its kernels cannot do."""
+        """Return what the spec needs that the kernels cannot do, one line each."""
         return reasons_of_head_size(spec)
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -46,7 +46,7 @@ class FlashAttention3:
         }
 
     def build_metadata(self, batch: AttentionBatch) -> PagedMetadata:
-        """What `attend` needs, computed once per step."""
+        """Compute the data that `attend` needs, once per step."""
         return PagedMetadata.of(batch)
 
     def attend(
@@ -58,7 +58,7 @@ class FlashAttention3:
         metadata: PagedMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`; the step's keys and values are in the cache already."""
+        """Fill `out_thd`; the cache already holds the step's keys and values."""
         out_thd.copy_(
             self._with_kvcache(
                 q_thd,
@@ -75,18 +75,18 @@ class FlashAttention3:
 class OperatorLibrary:
     """vLLM's build of FlashAttention 3: a library of torch operators, `_vllm_fa3_C`.
 
-    It is loaded without vLLM itself. A program that has loaded it already, from wherever, needs no
-    installed vLLM.
+    It is loaded without importing vLLM. If the program has already loaded the library, vLLM need
+    not be installed.
     """
 
     def reason_if_missing(self) -> str | None:
-        """Why it is not there; nothing is loaded."""
+        """Say that the library is not installed, or return None; loads nothing."""
         if _operators() is not None or self._find() is not None:
             return None
         return "vLLM's _vllm_fa3_C is not installed (pip install vllm)"
 
     def reason(self) -> str | None:
-        """Why it cannot be used; it is loaded to find out."""
+        """Load the library; return the reason why that failed, or None."""
         try:
             self.load()
         except PackageError as error:
@@ -94,7 +94,7 @@ class OperatorLibrary:
         return None
 
     def load(self) -> Any:
-        """The operator `fwd`. Raises PackageError that says what is wrong."""
+        """Return the operator `fwd`. Raises PackageError with the reason if it cannot be loaded."""
         missing = self.reason_if_missing()
         if missing is not None:
             raise PackageError(missing)
@@ -122,7 +122,7 @@ class OperatorLibrary:
 
 
 class VllmFlashAttention3:
-    """See Generation; FlashAttention 3 as vLLM 0.20 and later compile it."""
+    """FlashAttention 3 as vLLM 0.20 and later compile it; see Generation."""
 
     name = "FlashAttention 3 of vLLM"
     majors: tuple[int, ...] = (9,)
@@ -130,7 +130,7 @@ class VllmFlashAttention3:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-        """What of the spec its kernels cannot do."""
+        """Return what the spec needs that the kernels cannot do, one line each."""
         return reasons_of_head_size(spec)
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -143,16 +143,16 @@ class VllmFlashAttention3:
             "window_size_right": right,
             "softcap": spec.logits_soft_cap or 0.0,
             "is_rotary_interleaved": True,
-            "num_splits": 0,  # as many as it finds best
+            "num_splits": 0,  # the library chooses
             "sm_margin": 0,
             "cp_world_size": 1,
             "cp_rank": 0,
         }
-        # Which optional arguments there are differs from version to version.
+        # The operator's optional arguments differ between versions of vLLM.
         self._names = [argument.name for argument in self._operator._schema.arguments]
 
     def build_metadata(self, batch: AttentionBatch) -> PagedMetadata:
-        """What `attend` needs, computed once per step."""
+        """Compute the data that `attend` needs, once per step."""
         return PagedMetadata.of(batch)
 
     def attend(
@@ -164,7 +164,7 @@ class VllmFlashAttention3:
         metadata: PagedMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`; the step's keys and values are in the cache already."""
+        """Fill `out_thd`; the cache already holds the step's keys and values."""
         keys, values = cached
         given = self._constants | {
             "q": q_thd,
@@ -181,5 +181,5 @@ class VllmFlashAttention3:
 
 
 def _operators() -> Any:
-    """The operator `fwd`, if its library is loaded."""
+    """Return the operator `fwd` if its library is loaded, else None."""
     return getattr(torch.ops._vllm_fa3_C, "fwd", None)

@@ -1,9 +1,9 @@
-"""FlashAttention 4: `flash_attn.cute` of the package flash-attn-4, compiled as it is used.
+"""FlashAttention 4: `flash_attn.cute` of the package flash-attn-4, compiled at its first use.
 
-It follows block tables of any block size, and takes decodes, prompts and chunks in one call; on
-Hopper it cannot divide one long context among thread blocks, so FlashAttention 3 goes first there.
-It reads whole blocks where they fit its tiles, and multiplies what belongs to no token by zero: the
-cache must hold finite numbers everywhere, as one that was zeroed at the start does.
+It follows block tables of any block size, and takes decodes, prompts and chunks in one call. On
+Hopper it cannot divide one long context among thread blocks, so FlashAttention 3 is preferred
+there. If blocks fit its tiles, it reads whole blocks and multiplies slots without a token by zero.
+So the cache must hold finite numbers everywhere, as a cache that was zeroed at the start does.
 
 Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size, n KV blocks, s slots
 of a block.
@@ -19,7 +19,7 @@ from .generation import PagedMetadata, Source, reasons_of_head_size
 
 
 class FlashAttention4:
-    """See Generation."""
+    """FlashAttention 4; see Generation for the methods."""
 
     name = "FlashAttention 4"
     majors: tuple[int, ...] = (9, 10, 11)
@@ -27,7 +27,7 @@ class FlashAttention4:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-        """What of the spec its kernels cannot do."""
+        """Return what the spec needs that the kernels cannot do, one line each."""
         reasons = reasons_of_head_size(spec)
         is_blackwell = capability is not None and capability[0] in (10, 11)
         if not reasons and is_blackwell and spec.head_size > 128 and spec.head_size != 256:
@@ -47,7 +47,7 @@ class FlashAttention4:
         }
 
     def build_metadata(self, batch: AttentionBatch) -> PagedMetadata:
-        """What `attend` needs, computed once per step."""
+        """Compute the data that `attend` needs, once per step."""
         return PagedMetadata.of(batch)
 
     def attend(
@@ -59,7 +59,7 @@ class FlashAttention4:
         metadata: PagedMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`; the step's keys and values are in the cache already."""
+        """Fill `out_thd`; the cache already holds the step's keys and values."""
         attended, _ = self._varlen(
             q_thd,
             *cached,

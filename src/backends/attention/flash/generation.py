@@ -1,4 +1,4 @@
-"""What the generations of FlashAttention have in common: one protocol, each behind an adapter.
+"""The common protocol of FlashAttention's generations; an adapter implements each of them.
 
 Shape suffixes: t tokens of the step, b sequences, h query heads, k KV heads, d head size, n KV
 blocks, s slots of a block, m blocks of the longest block table.
@@ -16,7 +16,7 @@ from ..base import AttentionBatch, AttentionSpec
 
 
 class Source(Protocol):
-    """Where a generation's functions come from; see Package."""
+    """The package or library with a generation's functions; Package is one implementation."""
 
     def reason_if_missing(self) -> str | None: ...
 
@@ -26,27 +26,30 @@ class Source(Protocol):
 
 
 class Generation(Protocol):
-    """One generation of FlashAttention, as far as attention over a paged KV cache needs it.
+    """Attention over a paged KV cache by one generation of FlashAttention.
 
-    Its kernels take float16 and bfloat16, on NVIDIA GPUs.
+    Its kernels compute in float16 and bfloat16 on NVIDIA GPUs.
     """
 
     name: str
     majors: tuple[int, ...]
-    """Compute capabilities that it is used on, 9 for 9.x."""
+    """Major compute capabilities of its GPUs: 9 stands for 9.x."""
     source: Source
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-        """What of the spec its kernels cannot do; `capability` None: on no GPU known yet."""
+        """Return what the spec needs that the kernels cannot do, one line each.
+
+        `capability` None: the GPU is not known.
+        """
         ...
 
     def __init__(self, spec: AttentionSpec) -> None:
-        """Imports the package. Raises PackageError."""
+        """Import the package. Raises PackageError."""
         ...
 
     def build_metadata(self, batch: AttentionBatch) -> Any:
-        """What `attend` needs, computed once per step."""
+        """Compute the data that `attend` needs, once per step."""
         ...
 
     def attend(
@@ -58,8 +61,11 @@ class Generation(Protocol):
         metadata: Any,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`. `cached` are keys and values [n, s, k, d], views of any strides with rows
-        in one piece; those of the step are there already."""
+        """Fill `out_thd`; `cached` already holds the step's keys and values.
+
+        `cached` has keys and values [n, s, k, d]. They are views: only the last dimension must be
+        contiguous.
+        """
         ...
 
 
@@ -90,8 +96,11 @@ class PagedMetadata:
 def reasons_against(
     generation: type[Generation], spec: AttentionSpec, capability: tuple[int, int] | None
 ) -> list[str]:
-    """Every reason why this generation cannot serve the spec. Its package is imported only if
-    nothing else is in the way; `capability` None leaves the device to others."""
+    """Return every reason why a generation cannot serve the spec.
+
+    The package is imported only if there is no other reason. `capability` None skips the checks of
+    the GPU.
+    """
     reasons = [
         *_reasons_of_device(generation, capability),
         *generation.reasons_against(spec, capability),
@@ -102,7 +111,10 @@ def reasons_against(
 
 
 def state_on_this_machine(generation: type[Generation], capability: tuple[int, int] | None) -> str:
-    """Whether it could be used here for some model, and if not, why; its package is imported."""
+    """Return a line that says whether the generation is usable here, or why not.
+
+    It imports the generation's package.
+    """
     reasons = _reasons_of_device(generation, capability)
     broken = generation.source.reason()
     if broken is not None:
@@ -111,14 +123,14 @@ def state_on_this_machine(generation: type[Generation], capability: tuple[int, i
 
 
 def reasons_of_head_size(spec: AttentionSpec) -> list[str]:
-    """All generations take heads of up to 256 elements, in eights."""
+    """Return why no generation takes the heads: not a multiple of 8 elements, or more than 256."""
     if spec.head_size % 8 == 0 and spec.head_size <= 256:
         return []
     return [f"heads must have a multiple of 8 elements, at most 256, not {spec.head_size}"]
 
 
 def window(spec: AttentionSpec) -> tuple[int, int]:
-    """Keys before and behind a query that it sees beside its own; -1: all."""
+    """Return how many keys a query sees before and after its own key; -1: all."""
     return (-1, -1) if spec.sliding_window is None else (spec.sliding_window - 1, 0)
 
 

@@ -1,7 +1,7 @@
-"""Attention in Triton: paged kernels that need nothing but torch and the triton it comes with.
+"""Attention in Triton: paged kernels that need only torch and the triton that it comes with.
 
-Decodes, prompts and chunks read the cache through their block tables; triton_kernels.py says how.
-Where sequences are few and contexts long, each is split over the GPU. Slots that hold no token of a
+Decodes, prompts and chunks read the cache through their block tables, see kernels.py. If sequences
+are few and contexts long, each context is split over the GPU. Slots that hold no token of a
 sequence may contain anything.
 
 Shape suffixes: t tokens of the step, b sequences, h query heads, k KV heads, d head size, n KV
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ...machine.device import count_processors
 from ..base import AttentionBatch, AttentionSpec, GraphSupport
+from ..graph_inputs import PaddedInputs
 from ..kv_layout import KVLayout
 from .ops import Launch, TritonOps
 from .reasons import reasons_of_spec, reasons_of_this_machine
@@ -30,16 +32,6 @@ class TritonMetadata:
     launches: Sequence[Launch]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GraphInputs:
-    """What captured graphs read: at the same addresses in every replay."""
-
-    seq_lens: torch.Tensor
-    block_tables_bm: torch.Tensor
-    slot_mapping_t: torch.Tensor
-    max_model_len: int
-
-
 class TritonAttention:
     """The Triton backend; see AttentionBackend for the contract."""
 
@@ -49,27 +41,28 @@ class TritonAttention:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Every reason why this backend cannot serve the spec; empty when it can."""
+        """Return every reason why this backend cannot serve the spec; empty when it can."""
         return reasons_of_spec(spec)
 
     @classmethod
     def on_this_machine(cls) -> list[str]:
-        """What is missing here, whatever the model; one line each."""
+        """Return what the backend lacks on this machine for any model, one line each."""
         return reasons_of_this_machine()
 
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
         self._layout = spec.kv_cache_layout or self.kv_cache_layouts[0]
         self._ops = TritonOps(spec)
-        self._num_processors = _count_processors(spec.device)
-        self._graph_inputs: _GraphInputs | None = None
+        self._num_processors = count_processors(spec.device)
+        self._graph_inputs: PaddedInputs | None = None
+        self._max_model_len = 0
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
-        """[n, k, 2, s, d], unless another layout was asked for."""
+        """Return [n, k, 2, s, d], unless the spec names another layout."""
         return self._layout.shape(self._spec, num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> TritonMetadata:
-        """Tiles and splits of one step; copies a few numbers to the device, waits for nothing."""
+        """Build tiles and splits of one step; copy a few numbers to the device without waiting."""
         launches = []
         if batch.num_decodes:
             longest = max(batch.seq_lens_host[: batch.num_decodes])
@@ -107,42 +100,30 @@ class TritonAttention:
         self._layout.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Set memory aside that captured graphs will read, for decodes of so many sequences."""
-        num_blocks = -(-max_model_len // self._spec.block_size)
-        device = self._spec.device
-        self._graph_inputs = _GraphInputs(
-            seq_lens=torch.zeros(max_num_seqs, dtype=torch.int32, device=device),
-            block_tables_bm=torch.zeros(
-                (max_num_seqs, num_blocks), dtype=torch.int32, device=device
-            ),
-            slot_mapping_t=torch.full((max_num_seqs,), -1, dtype=torch.int64, device=device),
-            max_model_len=max_model_len,
-        )
+        """Allocate the memory that captured graphs read."""
+        self._graph_inputs = PaddedInputs.allocate(self._spec, max_num_seqs, max_model_len)
+        self._max_model_len = max_model_len
 
     def prepare_capture(self, num_seqs: int) -> TritonMetadata:
-        """Metadata for capturing a step of `num_seqs` decodes. It points into the memory that
-        `prepare_replay` fills; until then every sequence is a padded one."""
+        """Return metadata for capturing a step of `num_seqs` decodes.
+
+        It points into the memory that `prepare_replay` fills. Until then all sequences are padding.
+        """
         inputs = self._graph_inputs
-        assert inputs is not None, "begin_capture comes first"
-        inputs.seq_lens.zero_()
-        inputs.slot_mapping_t.fill_(-1)
+        assert inputs is not None, "begin_capture was not called"
+        inputs.clear()
         launch = self._launch_decodes(
-            num_seqs, inputs.seq_lens, inputs.block_tables_bm, inputs.max_model_len
+            num_seqs, inputs.seq_lens, inputs.block_tables_bm, self._max_model_len
         )
-        return TritonMetadata(slot_mapping_t=inputs.slot_mapping_t[:num_seqs], launches=[launch])
+        return TritonMetadata(slot_mapping_t=inputs.slot_mapping_b[:num_seqs], launches=[launch])
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
-        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed. For those
-        that the batch lacks nothing is written, and their output is 0."""
-        inputs, num_used = self._graph_inputs, batch.num_decodes
-        assert inputs is not None, "begin_capture comes first"
-        assert num_used == len(batch.query_lens_host) <= num_seqs
-        inputs.seq_lens[:num_used].copy_(batch.seq_lens)
-        inputs.seq_lens[num_used:num_seqs].zero_()
-        inputs.slot_mapping_t[:num_used].copy_(batch.slot_mapping_t)
-        inputs.slot_mapping_t[num_used:num_seqs].fill_(-1)
-        tables_bm = batch.block_tables_bm
-        inputs.block_tables_bm[:num_used, : tables_bm.shape[1]].copy_(tables_bm)
+        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed.
+
+        Padding sequences write nothing, and their output is 0.
+        """
+        assert self._graph_inputs is not None, "begin_capture was not called"
+        self._graph_inputs.fill(batch, num_seqs)
 
     def _launch_decodes(
         self, num_seqs: int, seq_lens: torch.Tensor, tables_bm: torch.Tensor, longest: int
@@ -179,20 +160,14 @@ class TritonAttention:
         )
 
     def _count_splits(self, num_tiles: int, longest: int) -> int:
-        """`longest` is the longest context of any tile."""
+        """Return the splits per tile; `longest` is the longest context of any tile, in tokens."""
         spec = self._spec
         visible = min(longest, spec.sliding_window or longest)
         return count_splits(num_tiles * spec.num_kv_heads, visible, self._num_processors)
 
     def _partial(self, num_rows: int, num_splits: int, *size: int) -> torch.Tensor | None:
-        """Memory for what the splits find, shared by all layers."""
+        """Allocate memory for the results of splits, shared by all layers; None without splits."""
         if num_splits == 1:
             return None
         shape = (num_rows, self._spec.num_heads, num_splits, *size)
         return torch.empty(shape, dtype=torch.float32, device=self._spec.device)
-
-
-def _count_processors(device: torch.device) -> int:
-    if device.type != "cuda":  # Triton's interpreter
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count

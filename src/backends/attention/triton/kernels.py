@@ -1,17 +1,17 @@
-"""Paged attention in Triton: writing the cache, attending, and merging what splits have attended.
+"""Paged attention in Triton: kernels that write the cache, attend, and merge splits.
 
-One kernel serves decodes, prompts and chunks. A program takes one tile of rows: the queries of
+One kernel serves decodes, prompts and chunks. A program computes one tile of rows: the queries of
 consecutive tokens of one sequence, for all query heads that share one KV head, so that K and V are
 read once for all of them. It walks through the keys with the online softmax of FlashAttention-2
-(Dao, 2023), in powers of two. Where programs are few and contexts long, the keys of a tile are
-split among several programs, and a second kernel merges what they found (Flash-Decoding).
+(Dao, 2023), in powers of two. If programs are few and contexts long, the keys of a tile are split
+among several programs, and a second kernel merges their results (Flash-Decoding).
 
-Keys and values are read through the block table, key by key, so blocks may have any size; slots
+Keys and values are read through the block table, key by key, so blocks may have any size. Slots
 that hold no visible token are not read.
 
-Import this only after `TritonAttention.reasons_against`: it needs the package triton.
+Import this module only after `TritonAttention.reasons_against`: it needs the package triton.
 """
-# Triton's decorator and its kernels' parameters have no types; constexpr is what Triton itself reads.
+# Triton's decorator and its kernels' parameters have no types; Triton reads only `constexpr`.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write_kv_kernel(
     PADDED_HEAD_SIZE: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
 ):
-    """Put K and V of each token into its slot. Grid: (tiles of tokens, KV heads)."""
+    """Write K and V of each token to its slot. Grid: (tiles of tokens, KV heads)."""
     token = tl.program_id(0).to(tl.int64) * TILE_TOKENS + tl.arange(0, TILE_TOKENS)
     head = tl.program_id(1)
     column = tl.arange(0, PADDED_HEAD_SIZE)
@@ -65,7 +65,7 @@ def attend_kernel(
     tiles,  # int32 [tiles, 4]: sequence, first row, queries, position of the first; or decodes
     seq_lens,  # int32 [b]; used by decodes
     block_tables,  # int32 [b, m]
-    score_scale,  # turns q @ k into log2 units; with a cap, into parts of the cap
+    score_scale,  # turns q @ k into log2 units; with a cap, into fractions of the cap
     q_stride_t,
     q_stride_h,
     out_stride_t,
@@ -119,7 +119,7 @@ def attend_kernel(
         share = tl.cdiv(tl.cdiv(end - begin, TILE_KEYS), tl.num_programs(2)) * TILE_KEYS
         begin += tl.program_id(2) * share
         end = tl.minimum(begin + share, end)
-    # All queries see all keys before the first query's own: those need no mask.
+    # Without a window all queries see all keys before the first query's own: those need no mask.
     masked_from = begin
     if WINDOW == 0:
         masked_from = tl.maximum(begin, tl.minimum((position + 1) // TILE_KEYS * TILE_KEYS, end))
@@ -177,7 +177,7 @@ def attend_kernel(
         WINDOW,
         SOFT_CAP,
     )
-    # A row without a visible key (an empty split, a padded sequence) has sum 0, and gets 0.
+    # A row without a visible key (an empty split, a padding sequence) has sum 0 and output 0.
     total_r = tl.where(sum_r == 0, 1.0, sum_r)
     attended_rd = acc_rd / total_r[:, None]
     if IS_SPLIT:
@@ -216,11 +216,11 @@ def _attend_keys(
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
-    """Take keys [begin, end) into the running maximum, sum and weighted values of every row."""
+    """Add keys [begin, end) to the running maximum, sum and weighted values of every row."""
     column = tl.arange(0, PADDED_HEAD_SIZE)
     for start in tl.range(begin, end, TILE_KEYS):
         key = start + tl.arange(0, TILE_KEYS)
-        # Out of these bounds no query sees a key: there may be no block, or NaN in its slots.
+        # Outside these bounds no query sees a key: there may be no block, or NaN in its slots.
         is_read = tl.full([TILE_KEYS], True, tl.int1)
         if IS_MASKED:
             is_read = (key >= first_key) & (key < end_key)
@@ -265,7 +265,7 @@ def merge_splits_kernel(
     PADDED_HEAD_SIZE: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
 ):
-    """Weigh what the splits have attended by their sums. Grid: (tokens, query heads)."""
+    """Average the splits' results, weighted by their sums. Grid: (tokens, query heads)."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     split = tl.arange(0, MAX_SPLITS)

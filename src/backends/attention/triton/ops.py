@@ -1,7 +1,4 @@
-"""Launches the Triton kernels: their grids, their constants, and what one launch computes.
-
-Making a `TritonOps` imports triton.
-"""
+"""Launches the Triton kernels with their grids and constants; `TritonOps` imports triton."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _WRITTEN_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One launch of the attention kernel, the same for every layer: all decodes, or all chunks."""
+    """One launch of the attention kernel for all decodes or all chunks, the same in every layer."""
 
     first_row: int
     num_rows: int
@@ -33,13 +30,13 @@ class Launch:
     block_tables_bm: torch.Tensor
     num_splits: int
     partial_out: torch.Tensor | None
-    """float32 [t, h, splits, d]: what each split attends; None when there is one."""
+    """float32 [t, h, splits, d]: each split's output; None without splits."""
     partial_lse: torch.Tensor | None
-    """float32 [t, h, splits]: log2 of the split's sum of exp2(score); None when there is one."""
+    """float32 [t, h, splits]: log2 of each split's sum of exp2(score); None without splits."""
 
 
 class TritonOps:
-    """The three kernels, for one specification."""
+    """The three kernels, for one spec."""
 
     def __init__(self, spec: AttentionSpec) -> None:
         from . import kernels as triton_kernels
@@ -56,7 +53,7 @@ class TritonOps:
         values: torch.Tensor,
         slot_mapping_t: torch.Tensor,
     ) -> None:
-        """Put each token's K and V into its slot of the cache, [n, s, k, d]; negative slots: none."""
+        """Write each token's K and V to its slot of the cache [n, s, k, d]; skip negative slots."""
         num_tokens = k_tkd.shape[0]
         grid = (-(-num_tokens // _WRITTEN_TOKENS), self._spec.num_kv_heads)
         self._kernels.write_kv_kernel[grid](
@@ -80,7 +77,7 @@ class TritonOps:
         values: torch.Tensor,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`; it and `q_thd` have the launch's rows alone."""
+        """Fill `out_thd`; `q_thd` and `out_thd` have only the launch's rows."""
         spec, num_splits = self._spec, launch.num_splits
         is_decode = launch.tiles is None
         tile = decode_tile(spec) if is_decode else chunk_tile(spec)
@@ -115,12 +112,12 @@ class TritonOps:
 
 
 def score_scale(spec: AttentionSpec) -> float:
-    """What q @ k is multiplied by: into log2 units, or with a soft cap into parts of the cap."""
+    """Return the factor of q @ k: the result is in log2 units, or in fractions of a soft cap."""
     return spec.scale / spec.logits_soft_cap if spec.logits_soft_cap else spec.scale * _LOG2_E
 
 
 def write_constants(spec: AttentionSpec) -> dict[str, Any]:
-    """What write_kv_kernel is compiled for."""
+    """Return the compile-time constants of write_kv_kernel."""
     return {
         "BLOCK_SIZE": spec.block_size,
         "HEAD_SIZE": spec.head_size,
@@ -132,7 +129,7 @@ def write_constants(spec: AttentionSpec) -> dict[str, Any]:
 def attend_constants(
     spec: AttentionSpec, tile: Tile, *, is_decode: bool, is_split: bool
 ) -> dict[str, Any]:
-    """What attend_kernel is compiled for."""
+    """Return the compile-time constants of attend_kernel."""
     return {
         "IS_DECODE": is_decode,
         "IS_SPLIT": is_split,
@@ -149,7 +146,7 @@ def attend_constants(
 
 
 def merge_constants(spec: AttentionSpec) -> dict[str, Any]:
-    """What merge_splits_kernel is compiled for."""
+    """Return the compile-time constants of merge_splits_kernel."""
     return {
         "NUM_HEADS": spec.num_heads,
         "HEAD_SIZE": spec.head_size,

@@ -1,4 +1,4 @@
-"""Why the Triton backend cannot serve a specification, or this machine: all reasons at once."""
+"""Reasons why the Triton backend cannot serve a spec, or does not run on this machine."""
 
 from __future__ import annotations
 
@@ -11,35 +11,33 @@ import torch
 
 from ...machine.device import compute_capability
 from ..base import AttentionSpec
-from ..gpu_reasons import reasons_of_machine
+from ..gpu_reasons import reasons_of_capability, reasons_of_device, reasons_of_machine
 from ..packages import Package
+from ..reasons import reasons_of_dtype, reasons_of_heads
 from .tiles import MAX_GROUP_SIZE
 
 TRITON = Package(module="triton", install="pip install triton")
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MAX_HEAD_SIZE = 256
-_OLDEST = (8, 0)
-"""Compute capability. For older GPUs, which lack bfloat16 and asynchronous copies, Triton keeps the
-tiles in slow local memory."""
 
 
 def reasons_of_spec(spec: AttentionSpec) -> list[str]:
-    """Every reason why it cannot serve the spec; empty when it can. Imports triton, guarded."""
-    capability = compute_capability(spec.device)
-    device = [f"it runs on NVIDIA GPUs, not on {spec.device.type}"] if capability is None else []
+    """Return every reason why the backend cannot serve the spec; empty when it can.
+
+    This imports triton; a failed import is a reason.
+    """
     return [
-        *device,
-        *_reasons_of_capability(capability),
+        *reasons_of_device(spec, compute_capability(spec.device)),
         *_reasons_of_shape(spec),
         *_reasons_of_package(),
     ]
 
 
 def reasons_of_this_machine() -> list[str]:
-    """What is missing here, whatever the model; one line each."""
+    """Return what the backend lacks on this machine for any model, one line each."""
     capability, lacks = reasons_of_machine()
-    return [*lacks, *_reasons_of_capability(capability), *_reasons_of_package()]
+    return [*lacks, *reasons_of_capability(capability), *_reasons_of_package()]
 
 
 def _reasons_of_package() -> list[str]:
@@ -48,7 +46,7 @@ def _reasons_of_package() -> list[str]:
 
 
 def _reasons_of_compiler() -> list[str]:
-    """Triton compiles the code that launches a kernel with a C compiler, where it is launched."""
+    """Return what is missing to compile a kernel's launcher, for which Triton writes C code."""
     reasons = []
     if not os.environ.get("CC") and not shutil.which("gcc") and not shutil.which("clang"):
         reasons.append("triton needs a C compiler: install gcc or clang, or set CC")
@@ -58,20 +56,9 @@ def _reasons_of_compiler() -> list[str]:
     return reasons
 
 
-def _reasons_of_capability(capability: tuple[int, int] | None) -> list[str]:
-    if capability is None or capability >= _OLDEST:
-        return []
-    needed, present = (".".join(map(str, version)) for version in (_OLDEST, capability))
-    return [f"it needs compute capability {needed}, and this GPU has {present}"]
-
-
 def _reasons_of_shape(spec: AttentionSpec) -> list[str]:
-    reasons = []
-    if spec.dtype not in _DTYPES:
-        reasons.append(f"it computes in float32, bfloat16 or float16, not in {spec.dtype}")
-    if spec.num_heads % spec.num_kv_heads:
-        reasons.append(f"{spec.num_heads} query heads cannot share {spec.num_kv_heads} KV heads")
-    elif spec.num_heads // spec.num_kv_heads > MAX_GROUP_SIZE:
+    reasons = reasons_of_dtype(spec, _DTYPES) + reasons_of_heads(spec)
+    if spec.num_heads // spec.num_kv_heads > MAX_GROUP_SIZE:
         reasons.append(
             f"at most {MAX_GROUP_SIZE} query heads may share a KV head, not "
             f"{spec.num_heads // spec.num_kv_heads}"

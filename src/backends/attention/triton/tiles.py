@@ -1,4 +1,4 @@
-"""How the Triton backend divides a step: how much a program holds, and who takes which tokens."""
+"""Divides a step among the programs of the Triton kernels: tiles of tokens, and splits of keys."""
 
 from __future__ import annotations
 
@@ -12,51 +12,56 @@ import torch
 from ..base import AttentionSpec
 
 MAX_SPLITS = 64
+"""The merging kernel loads all splits of a row at once."""
 MAX_GROUP_SIZE = 128
+"""Maximum of query heads per KV head: one tile holds them all."""
 
 _SMALLEST_SPLIT = 256
-"""Keys; below, a merge costs more than a split saves."""
+"""Keys: with fewer, the merge costs more than the split saves."""
 _PROGRAMS_PER_PROCESSOR = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """How much one program of the attention kernel holds, and what it runs on."""
+    """The size of one program of the attention kernel."""
 
     rows: int
     """Queries times query heads per KV head."""
     keys: int
     num_warps: int
     num_stages: int
-    """Tiles of keys and values that are under way at once."""
+    """Tiles of keys and values that are loaded concurrently."""
 
 
 def power_of_two(number: int) -> int:
-    """The smallest that is not below `number`: Triton's ranges have no other sizes."""
+    """Round up to a power of two: Triton's ranges have no other sizes."""
     return 1 << (number - 1).bit_length()
 
 
 def decode_tile(spec: AttentionSpec) -> Tile:
-    """One query: as few rows as tensor cores take, and as many bytes under way as fit."""
+    """Return the tile of one query: as few rows as tensor cores take, as many stages as fit."""
     rows = max(16, power_of_two(_group_size(spec)))
     num_warps = 8 if _is_single(spec) else 4
     return Tile(rows=rows, keys=_num_keys(spec), num_warps=num_warps, num_stages=3)
 
 
 def chunk_tile(spec: AttentionSpec) -> Tile:
-    """As many rows as the registers hold, since each tile reads its keys anew."""
+    """Return the tile of a chunk: as many rows as registers hold, to read keys less often."""
     rows = (64 if _is_single(spec) else 128) // (1 if _row_bytes(spec) <= 256 else 2)
     rows = max(rows, power_of_two(_group_size(spec)))
     return Tile(rows=rows, keys=_num_keys(spec), num_warps=8, num_stages=2)
 
 
 def queries_per_tile(spec: AttentionSpec) -> int:
-    """How many consecutive queries of a sequence one tile of a chunk holds."""
+    """Return how many consecutive queries of a sequence one tile of a chunk holds."""
     return chunk_tile(spec).rows // _group_size(spec)
 
 
 def count_splits(num_programs: int, longest: int, num_processors: int) -> int:
-    """Among how many programs the keys of a tile are divided, so that the GPU is busy."""
+    """Return the number of programs that share the keys of a tile, so that the GPU is busy.
+
+    `longest` is the longest context in keys, and `num_programs` the number without splits.
+    """
     wanted = _PROGRAMS_PER_PROCESSOR * num_processors // max(1, num_programs)
     return max(1, min(wanted, -(-longest // _SMALLEST_SPLIT), MAX_SPLITS))
 
@@ -64,9 +69,10 @@ def count_splits(num_programs: int, longest: int, num_processors: int) -> int:
 def tile_chunks(
     query_lens: Sequence[int], seq_lens: Sequence[int], num_decodes: int, queries_per_tile: int
 ) -> npt.NDArray[np.int32]:
-    """int32 [tiles, 4]: sequence, first row after the decodes', queries, position of the first.
+    """Divide prompts and chunks into tiles, int32 [tiles, 4].
 
-    Those with the most keys come first, so that none of them is left to the end.
+    The columns are sequence, first row (counted after the decodes), number of queries, and position
+    of the first query. Tiles with the most keys come first, so that no long tile starts last.
     """
     lens_b = np.array(query_lens[num_decodes:], dtype=np.int64)
     starts_b = np.array(seq_lens[num_decodes:], dtype=np.int64) - lens_b
@@ -84,14 +90,16 @@ def tile_chunks(
 
 
 def _num_keys(spec: AttentionSpec) -> int:
-    """So many that two stages of keys and values fit into the 99 KiB of any GPU, and half of that
-    in float32."""
+    """Return the keys of a tile: two stages of keys and values fit into the 99 KiB of any GPU.
+
+    In float32 they take half of that.
+    """
     num_bytes = (8 if _is_single(spec) else 16) << 10
     return max(16, min(64, num_bytes // _row_bytes(spec)))
 
 
 def _is_single(spec: AttentionSpec) -> bool:
-    """Tensor cores have no float32, and products without them take more registers."""
+    """Whether the spec is in float32: products without tensor cores take more registers."""
     return spec.dtype is torch.float32
 
 

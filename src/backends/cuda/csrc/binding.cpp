@@ -1,5 +1,5 @@
-// The kernels as torch operators, through torch's stable ABI: one build serves every later torch.
-// Streams come as integers, so that the library loads wherever torch does, with or without CUDA.
+// Offers the kernels as torch operators, through torch's stable ABI: one build works with all later
+// versions of torch. Streams are passed as integers, so that the library loads without CUDA, too.
 #include <string>
 
 #include <torch/csrc/stable/accelerator.h>
@@ -46,7 +46,7 @@ bool is_fp8(const Tensor& tensor) {
 
 int64_t bytes_of(Element element) { return element == Element::F32 ? 4 : 2; }
 
-// [tokens][head][head_size] with whole tokens, as the kernels read it.
+// Checks that a tensor is [tokens][head][head_size] with contiguous tokens aligned to 16 bytes.
 void check_rows(const Tensor& rows, const Tensor& cache, const char* what) {
   check(rows.dim() == 3 && (rows.scalar_type() == cache.scalar_type() || is_fp8(cache)) &&
             rows.get_device_index() == cache.get_device_index() && rows.size(2) == cache.size(4) &&
@@ -66,11 +66,11 @@ const int32_t* int32s(const Tensor& tensor, const Tensor& cache, int64_t at_leas
   check(tensor.scalar_type() == ScalarType::Int && tensor.numel() >= at_least &&
             tensor.stride(tensor.dim() - 1) == 1 &&
             tensor.get_device_index() == cache.get_device_index(),
-        "block tables, locations and lengths must be int32, on the GPU, and one per sequence");
+        "block tables, locations and lengths must be int32, on the GPU, with one per sequence");
   return static_cast<const int32_t*>(tensor.data_ptr());
 }
 
-// Room for what is not merged yet; empty when nothing is split.
+// Memory for partial results, which are merged later; empty when no context is split.
 float* floats(const Tensor& tensor, const Tensor& cache, int64_t at_least) {
   check(tensor.scalar_type() == ScalarType::Float && tensor.is_contiguous() &&
             tensor.numel() >= at_least && tensor.get_device_index() == cache.get_device_index(),
@@ -85,7 +85,7 @@ void write_kv(const Tensor& keys, const Tensor& values, const Tensor& slots, Ten
   check_rows(values, kv_cache, "values do not fit the KV cache");
   check(keys.size(1) == kv_cache.size(1) && values.size(1) == kv_cache.size(1) &&
             keys.scalar_type() == values.scalar_type(),
-        "keys and values must be alike, and have the KV cache's heads");
+        "keys and values must have the same type, and the KV cache's number of heads");
   check(slots.scalar_type() == ScalarType::Long && slots.is_contiguous() &&
             slots.get_device_index() == kv_cache.get_device_index() &&
             slots.numel() <= keys.size(0) && slots.numel() <= values.size(0),
@@ -117,12 +117,13 @@ AttentionCall make_call(const Tensor& queries, const Tensor& kv_cache, const Ten
   check_rows(out, kv_cache, "the output does not fit the KV cache");
   check(out.size(0) == queries.size(0) && out.size(1) == queries.size(1) &&
             out.scalar_type() == queries.scalar_type(),
-        "queries and output must be alike");
+        "queries and output must have the same shape and type");
   check(queries.size(1) % kv_cache.size(1) == 0, "query heads must share KV heads evenly");
   const int64_t end = first_sequence + num_sequences;
   check(first_sequence >= 0 && num_sequences >= 0 && num_sequences <= 65535,
         "one call serves at most 65535 sequences");
-  check(block_tables.dim() == 2 && block_tables.size(0) >= end, "a block table per sequence");
+  check(block_tables.dim() == 2 && block_tables.size(0) >= end,
+        "there must be a block table per sequence");
   return {
       .queries = queries.data_ptr(),
       .kv_cache = kv_cache.data_ptr(),

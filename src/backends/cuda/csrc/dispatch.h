@@ -1,4 +1,4 @@
-// From what a call says of its tensors to the types of their elements.
+// Turns the element types of a call into C++ types.
 #pragma once
 
 #include "calls.h"
@@ -8,7 +8,7 @@ namespace tokenmill {
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Calls `use` with an element of the cache: T, unless that holds FP8.
+// Calls `use` with a value of the cache's element type: T, unless the cache holds FP8.
 template <typename T, typename Use>
 const char* for_cache(Element element, Use use) {
   switch (element) {

@@ -1,8 +1,8 @@
-// Attention of sequences with few rows, above all decodes: limited by how fast keys and values can
-// be read. A block takes up to 16 rows of one KV head in one sequence, over a split of the context:
-// all of it where there are sequences enough to fill the device, a part otherwise (flash-decoding).
-// Each warp reads tiles of keys of its own, while the next ones are on their way; the results of
-// the warps are merged at the end.
+// Attention for sequences with few rows, mostly decodes: limited by the bandwidth of keys and
+// values. A thread block computes up to 16 rows of one KV head in one sequence, over a split of the
+// context. A split is the whole context if there are enough sequences to fill the device, else a
+// part of it (Flash-Decoding). Each warp reads its own tiles of keys, and loads the next tile
+// meanwhile. The results of the warps are merged at the end.
 #pragma once
 
 #include "tensor_cores.h"
@@ -12,7 +12,7 @@ namespace tokenmill {
 template <typename C, int D>
 struct FewRows {
   static constexpr int kRows = 16;
-  static constexpr int kKeys = 32 / sizeof(C);  // of a warp's tile: as many bytes of each cache
+  static constexpr int kKeys = 32 / sizeof(C);  // of a warp's tile: same bytes for every type
   static constexpr int kWarps = D <= 128 ? 4 : 2;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kTile = kKeys * kStride<C, D>;
@@ -22,7 +22,7 @@ struct FewRows {
   static_assert(kSharedBytes >= kWarps * kRows * (kQueryStride + 2) * 4, "room to merge");
 };
 
-// Sums and statistics of a block's rows, of each warp, in shared memory.
+// The sums and statistics of each warp for a thread block's rows, in shared memory.
 template <typename C, int D>
 struct WarpResults {
   using Shape = FewRows<C, D>;
@@ -54,10 +54,11 @@ struct WarpResults {
   }
 };
 
-// Writes a block's rows, as results or as partial ones.
+// Writes a thread block's rows, as results or as partial results.
 template <typename T, typename C, int D>
-__device__ __forceinline__ void write_rows(const WarpResults<C, D>& results, const Sequence& sequence,
-                                           const Split& split, int first_row) {
+__device__ __forceinline__ void write_rows(const WarpResults<C, D>& results,
+                                           const Sequence& sequence, const Split& split,
+                                           int first_row) {
   using Shape = FewRows<C, D>;
   const AttentionCall& call = sequence.call;
   const int num_rows = min(Shape::kRows, sequence.num_rows - first_row);
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(FewRows<C, D>::kThreads) attend_few_rows(Atten
   const int first_key = split.keys.begin + warp_id() * Shape::kKeys;
   const Scoring scoring(call);
 
-  // Where this lane's key of a tile is; of smaller tiles the last lanes have none.
+  // The cache row of this lane's key in a tile; in tiles of fewer keys the last lanes have none.
   const auto look_up = [&](int tile_key) {
     const int key = tile_key + lane_id();
     return lane_id() < Shape::kKeys && key < split.keys.end ? sequence.cache_row(key) : -1;

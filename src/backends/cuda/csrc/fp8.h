@@ -1,5 +1,5 @@
 // Keys and values in 8 bits: sign, exponent and mantissa as in the OCP's specification of FP8.
-// Every one of these numbers is exact in float, half and bfloat16.
+// Float, half and bfloat16 represent all of these numbers exactly.
 #pragma once
 
 #include <type_traits>
@@ -18,7 +18,7 @@
 
 namespace tokenmill {
 
-struct E4M3 {  // NaN, but nothing infinite
+struct E4M3 {  // has NaN, but no infinity
   static constexpr int kMantissa = 3;
   static constexpr int kBias = 7;
   static constexpr uint32_t kLargestCode = 0x7e;
@@ -39,19 +39,19 @@ struct E5M2 {
 template <typename C>
 constexpr bool kIsFp8 = sizeof(C) == 1;
 
-// By arithmetic alone, for GPUs without the instructions, and for CPUs.
+// Converts with integer and float arithmetic only, for GPUs without the instructions, and CPUs.
 template <typename C>
 __device__ __forceinline__ float to_float_by_arithmetic(C code) {
   constexpr int kShift = 23 - C::kMantissa;
   const uint32_t size = code.bits & 0x7f, sign = uint32_t(code.bits & 0x80) << 24;
-  // A float of these fields is too small by the difference of the biases; subnormals as well.
+  // A float with these fields is too small by the difference of the biases, also if subnormal.
   const float factor = __uint_as_float(uint32_t(2 * 127 - C::kBias) << 23);
   const uint32_t value = __float_as_uint(__uint_as_float(size << kShift) * factor);
   const uint32_t special = 0x7f800000u | size << kShift;  // infinite or NaN
   return __uint_as_float(sign | (size > C::kLargestCode ? special : value));
 }
 
-// Rounds to the nearest, ties to even; what is too large becomes the largest finite number.
+// Rounds to nearest, ties to even. Numbers that are too large become the largest finite number.
 template <typename C>
 __device__ __forceinline__ C narrow_by_arithmetic(float value) {
   constexpr int kShift = 23 - C::kMantissa;
@@ -60,7 +60,7 @@ __device__ __forceinline__ C narrow_by_arithmetic(float value) {
   const float size = fminf(fabsf(value), C::kLargest);
   uint32_t code;
   if (size < C::kSmallestNormal) {
-    // The last bit of such a sum is worth the smallest subnormal number: it is rounded to these.
+    // The last bit of this sum is worth the smallest subnormal, so the sum rounds to its multiples.
     constexpr uint32_t kAnchor = uint32_t(127 + 24 - C::kBias - C::kMantissa) << 23;
     code = __float_as_uint(size + __uint_as_float(kAnchor)) - kAnchor;
   } else {
@@ -89,7 +89,7 @@ __device__ __forceinline__ C narrow(float value) {
   return {__nv_cvt_float_to_fp8(value, __NV_SATFINITE, kKind<C>)};
 }
 
-// Two of a word's four codes as neighbours of a fragment.
+// Converts two of a word's four codes into adjacent elements of a fragment.
 template <typename T, typename C, int FIRST, int SECOND>
 __device__ __forceinline__ uint32_t widen(uint32_t word) {
   const uint32_t codes = __byte_perm(word, 0, 0x4400 | SECOND << 4 | FIRST);
@@ -112,8 +112,8 @@ __device__ __forceinline__ C narrow(float value) {
   return narrow_by_arithmetic<C>(value);
 }
 
-// E5M2 are the upper bytes of halves. E4M3 one bit further down, and by the difference of the
-// biases too small; its NaN is then one above the largest number.
+// An E5M2 code is the upper byte of a half. An E4M3 code is shifted by one bit more, and the result
+// is too small by the difference of the biases; NaN is then just above the largest number.
 template <typename T, typename C, int FIRST, int SECOND>
 __device__ __forceinline__ uint32_t widen(uint32_t word) {
   uint32_t halves = __byte_perm(word, 0, 0x0404 | SECOND << 12 | FIRST << 4);

@@ -1,4 +1,4 @@
-// The head sizes that there are kernels for: paged_attention.cu is compiled once for each of them.
+// The supported head sizes; paged_attention.cu is compiled once for each of them.
 #pragma once
 
 #include "calls.h"
@@ -7,7 +7,7 @@
 
 namespace tokenmill {
 
-// All return a message, or null when all went well; they start their work on a CUDA stream.
+// These functions queue work on a CUDA stream. They return an error message, or null on success.
 const char* write(const WriteCall& call, void* stream);
 
 #define DECLARE(size)                                               \

@@ -1,5 +1,6 @@
-// Instructions that CUDA C++ has no words for. Fragments are those of the PTX manual for
-// mma.m16n8k16: of a 16 x 16 A, lane 4 r + c holds rows r and r + 8; of a 16 x 8 B, column r.
+// Instructions without an equivalent in CUDA C++. Fragments are those of the PTX manual for
+// mma.m16n8k16: lane 4 r + c holds rows r and r + 8 of the 16 x 16 matrix A, and column r of the
+// 16 x 8 matrix B.
 #pragma once
 
 namespace tokenmill {
@@ -32,7 +33,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Four 8 x 8 matrices of 16-bit elements; lane i names row i % 8 of matrix i / 8.
+// Loads four 8 x 8 matrices of 16-bit elements; lane i gives row i % 8 of matrix i / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -47,7 +48,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], cons
                : "memory");
 }
 
-// Starts to copy 16 bytes to shared memory; zeros if they are not wanted, and then reads nothing.
+// Starts to copy 16 bytes to shared memory; unless `is_wanted`, writes zeros and reads nothing.
 __device__ __forceinline__ void start_copy(void* shared, const void* global, bool is_wanted) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -60,7 +61,7 @@ __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most the last N groups of this thread are under way.
+// Waits until at most N groups of this thread are incomplete.
 template <int N>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -81,26 +82,26 @@ __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) 
   return __float2bfloat16_rn(value);
 }
 
-// Products of two pairs of halves.
+// Multiplies two pairs of halves.
 __device__ __forceinline__ uint32_t multiply_halves(uint32_t a, uint32_t b) {
   uint32_t product;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
   return product;
 }
 
-// All ones where a half of the first pair is greater than that of the second.
+// Per half: all bits set if the first pair's half is greater than the second pair's.
 __device__ __forceinline__ uint32_t mask_of_greater(uint32_t a, uint32_t b) {
   return __hgt2_mask(reinterpret_cast<const __half2&>(a), reinterpret_cast<const __half2&>(b));
 }
 
-// A pair of halves as bfloat16: exact where these came from FP8.
+// Converts a pair of halves to bfloat16, which is exact for numbers that came from FP8.
 __device__ __forceinline__ uint32_t bfloat16s_of(uint32_t halves) {
   const float2 floats = __half22float2(reinterpret_cast<const __half2&>(halves));
   const __nv_bfloat162 pair = __floats2bfloat162_rn(floats.x, floats.y);
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// Two neighbours of a fragment, the first in the lower half.
+// Packs two adjacent elements of a fragment, the first one in the lower half.
 template <typename T>
 __device__ __forceinline__ uint32_t pack(float first, float second);
 template <>

@@ -1,4 +1,4 @@
-// Which kernel attends to what, with how many blocks.
+// Chooses the attention kernel for a call, and its number of thread blocks.
 #pragma once
 
 #include "dispatch.h"
@@ -9,7 +9,7 @@
 
 namespace tokenmill {
 
-// Rows of the longest sequence, in tiles of `rows`, over KV heads and sequences.
+// The grid: tiles of `rows` rows for the longest sequence, times splits; KV heads; sequences.
 inline Grid tiles_of(const AttentionCall& call, int rows, int splits) {
   const int64_t most = int64_t(call.max_query_len) * (call.num_heads / call.num_kv_heads);
   return {divide_up(most, rows) * splits, call.num_kv_heads, call.num_sequences};
@@ -53,7 +53,7 @@ const char* launch_many_rows(const AttentionCall& call, void* stream) {
   });
 }
 
-// Sequences with few queries, their contexts split as the call says.
+// Attention for sequences with few queries; the call says whether contexts are split.
 template <int D>
 const char* launch_decodes(const AttentionCall& call, void* stream) {
   switch (call.element) {
@@ -64,7 +64,7 @@ const char* launch_decodes(const AttentionCall& call, void* stream) {
   }
 }
 
-// Sequences with any number of queries. Nothing is split.
+// Attention for sequences with any number of queries, without splits.
 template <int D>
 const char* launch_prompts(const AttentionCall& call, void* stream) {
   switch (call.element) {

@@ -1,4 +1,5 @@
-// Which kernel writes what, with how many blocks: the same ones for all head sizes.
+// Chooses the kernel that writes keys and values, and its number of thread blocks; the kernels are
+// the same for all head sizes.
 #pragma once
 
 #include "dispatch.h"

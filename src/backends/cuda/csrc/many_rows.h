@@ -1,6 +1,6 @@
-// Attention of sequences with many rows: prompts and chunks of them, limited by arithmetic. A block
-// takes a tile of rows of one KV head in one sequence, over all keys that they see; its warps share
-// tiles of keys and values, and each of these is on its way while the other is computed with.
+// Attention for sequences with many rows (prompts and chunks): limited by arithmetic. A thread
+// block computes a tile of rows of one KV head in one sequence, over all keys that they see. Its
+// warps share tiles of keys and values: keys are loaded while values are used, and vice versa.
 #pragma once
 
 #include "tensor_cores.h"
@@ -15,7 +15,7 @@ struct ManyRows {
   static constexpr int kRowsOfWarp = kTiles * 16;
   static constexpr int kRows = kWarps * kRowsOfWarp;
   static constexpr int kKeys = D <= 64 ? 64 : 32;  // as many as registers allow
-  static constexpr int kKeysOfWarp = kKeys / kWarps;  // that it copies
+  static constexpr int kKeysOfWarp = kKeys / kWarps;  // the keys that one warp copies
   static constexpr int kSharedBytes =
       kRows * kStride<Half, D> * 2 + 2 * kKeys * kStride<C, D> * int(sizeof(C));
 };
@@ -50,7 +50,7 @@ __device__ __forceinline__ void write_rows(const SeenByManyRows<T, C, D>& seen,
     }
 }
 
-// Grid: tiles of rows, KV heads, sequences. Tiles with the most keys come first.
+// Grid: tiles of rows, KV heads, sequences. Tiles with the most keys start first.
 template <typename T, typename C, int D>
 __global__ void __launch_bounds__(ManyRows<C, D>::kThreads) attend_many_rows(AttentionCall call) {
   using Shape = ManyRows<C, D>;
@@ -94,12 +94,12 @@ __global__ void __launch_bounds__(ManyRows<C, D>::kThreads) attend_many_rows(Att
   const int seen_by_all_to = min(sequence.position(first_of_warp) + 1, visible.end);
   for (int key = visible.begin; key < visible.end; key += Shape::kKeys) {
     wait_for_copies<0>();
-    __syncthreads();  // the keys are there, and nobody needs the last values any more
+    __syncthreads();  // the keys have arrived, and no warp needs the previous values any more
     start_tile(values, row < 0 ? row : row + call.block_size);
     row = look_up(key + Shape::kKeys);
     seen.multiply(queries, keys);
     wait_for_copies<0>();
-    __syncthreads();  // the values are there, and nobody needs the keys any more
+    __syncthreads();  // the values have arrived, and no warp needs the keys any more
     if (key + Shape::kKeys < visible.end) start_tile(keys, row);
     const bool hides = key < seen_by_all_from || key + Shape::kKeys > seen_by_all_to;
     seen.weigh(scoring, sequence, key, visible.end, hides);

@@ -1,11 +1,11 @@
-// Merges the partial results of contexts that were split.
+// Merges the partial results of split contexts.
 #pragma once
 
 #include "sequence.h"
 
 namespace tokenmill {
 
-constexpr int kMergedRows = 4;  // of a block, one per warp
+constexpr int kMergedRows = 4;  // of a thread block, one per warp
 
 // Grid: tiles of rows, KV heads, sequences.
 template <typename T, int D>

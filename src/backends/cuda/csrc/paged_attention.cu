@@ -1,8 +1,8 @@
-// The kernels for one head size, HEAD_SIZE; compiled once for each of them.
+// The kernels for one head size, HEAD_SIZE; this file is compiled once for each head size.
 #include "head_sizes.h"
 #include "launch.h"
 
-#define WRITES (HEAD_SIZE == 128)  // once for all
+#define WRITES (HEAD_SIZE == 128)  // only one file defines `write`, which serves all head sizes
 #if WRITES
 #include "launch_write.h"
 #endif

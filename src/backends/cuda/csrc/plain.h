@@ -1,5 +1,6 @@
-// Attention in float, row by row: slow, and as exact as float can be. A warp takes one row, over a
-// split of the context: 32 keys at a time, one per lane, then their values, a part each per lane.
+// Attention in float, row by row: slow, and as exact as float can be. A warp computes one row over
+// a split of the context, 32 keys at a time. For keys, each lane computes one score; for values,
+// each lane computes some columns.
 #pragma once
 
 #include "fp8.h"
@@ -7,7 +8,7 @@
 
 namespace tokenmill {
 
-constexpr int kPlainRows = 4;  // of a block, one per warp
+constexpr int kPlainRows = 4;  // of a thread block, one per warp
 constexpr int kPlainSharedBytes = kPlainRows * 32 * 8;
 
 __device__ __forceinline__ float max_of_warp(float value) {
@@ -39,7 +40,7 @@ __device__ __forceinline__ float score_of(const AttentionCall& call, const float
 // Grid: tiles of rows times splits, KV heads, sequences.
 template <typename C, int D>
 __global__ void __launch_bounds__(kPlainRows * 32) attend_plainly(AttentionCall call) {
-  constexpr int kParts = (D + 31) / 32;  // of a row, that a lane holds
+  constexpr int kParts = (D + 31) / 32;  // columns of a row that a lane holds
   SHARED_MEMORY(shared);
   const Sequence sequence(call, blockIdx.z, blockIdx.y);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

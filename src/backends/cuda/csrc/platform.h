@@ -1,11 +1,11 @@
-// What the kernels are written in: CUDA, or C++ with an emulator of the few things that they use.
+// The platform of the kernels: CUDA, or C++ with an emulator of the features that they use.
 #pragma once
 
 #include <cstdint>
 
 namespace tokenmill {
 
-// Blocks of a launch.
+// The number of thread blocks of a launch, per dimension.
 struct Grid {
   int64_t x;
   int y;
@@ -29,13 +29,13 @@ namespace tokenmill {
 using Half = __half;
 using BFloat16 = __nv_bfloat16;
 
-// Returns a message, or null when all went well.
+// Launches a kernel. Returns an error message, or null on success.
 template <typename Call>
 const char* launch(void (*kernel)(Call), Grid grid, int threads, int shared_bytes, const Call& call,
                    void* stream) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return nullptr;
   cudaError_t error = cudaSuccess;
-  if (shared_bytes > 48 * 1024)  // more has to be asked for
+  if (shared_bytes > 48 * 1024)  // CUDA's limit without this attribute
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error == cudaSuccess) {
     const dim3 blocks(static_cast<unsigned>(grid.x), grid.y, grid.z);
@@ -49,6 +49,6 @@ const char* launch(void (*kernel)(Call), Grid grid, int threads, int shared_byte
 
 #else
 
-#include "emulator.h"  // has everything that the branch above has, and threadIdx and such
+#include "emulator.h"  // defines everything above, and CUDA's built-ins such as threadIdx
 
 #endif

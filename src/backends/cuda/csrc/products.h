@@ -1,29 +1,30 @@
-// Products with a tile of keys or values in shared memory, by tensor cores. Where the cache holds
-// FP8, its bytes are widened on their way to the tensor cores: nothing is written back.
+// Products with a tile of keys or values in shared memory, on tensor cores. If the cache holds FP8,
+// its bytes are converted in registers; the converted tile is not stored.
 #pragma once
 
 #include "fp8.h"
 
 namespace tokenmill {
 
-// Rows in shared memory are an odd number of 16 bytes apart, so that the eight rows that one load
-// touches lie in different banks, for every head size.
+// Rows in shared memory are an odd multiple of 16 bytes apart. So the eight rows that one load
+// reads are in different banks, for every head size.
 template <typename E, int D>
 constexpr int kStride = (D * int(sizeof(E)) / 16 | 1) * 16 / int(sizeof(E));
 
 __device__ __forceinline__ int lane_id() { return threadIdx.x % 32; }
 __device__ __forceinline__ int warp_id() { return threadIdx.x / 32; }
 
-// Which column of the output is entry i, 0 or 1, of a lane's fragment `column`: add_values below
-// hands FP8 over two columns at a time, one for each of two fragments.
+// The output column of entry i (0 or 1) of a lane's fragment `column`. For FP8, add_values below
+// gets pairs of adjacent columns, and puts one into each of two fragments.
 template <typename C>
 __device__ __forceinline__ int column_of(int column, int i) {
   return kIsFp8<C> ? column / 2 * 16 + lane_id() % 4 * 4 + i * 2 + column % 2
                    : column * 8 + lane_id() % 4 * 2 + i;
 }
 
-// The order that multiply_keys wants the elements of a query in: as they are, or for FP8, of which
-// a lane gets four neighbours at once, with the first two of every four in front, by 16.
+// Reorders the elements of queries for multiply_keys if the cache holds FP8. There a lane loads
+// four adjacent elements of a key. So of every 16 elements of a query, the first two of each four
+// come first, then the other two.
 template <typename T, typename C, int D, int ROWS, int THREADS>
 __device__ __forceinline__ void arrange_queries(T* rows) {
   if constexpr (kIsFp8<C>) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void multiply_keys(float (&scores)[TILES][COLUMNS][4]
                                               int step) {
 #pragma unroll
   for (int column = 0; column < COLUMNS / 4; ++column) {
-    uint32_t words[4];  // four elements each, of eight keys
+    uint32_t words[4];  // words[i]: four elements of one of the keys [8 i, 8 i + 8)
     load_matrices(words, keys + (column * 32 + lane_id()) * kStride<C, D> + step * 16);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -77,7 +78,7 @@ __device__ __forceinline__ void multiply_keys(float (&scores)[TILES][COLUMNS][4]
   }
 }
 
-// Weights of 16 keys as a fragment.
+// Packs the weights of 16 keys into a fragment.
 template <typename T>
 __device__ __forceinline__ void pack_weights(uint32_t (&a)[4], const float (&low)[4],
                                              const float (&high)[4]) {
@@ -125,9 +126,9 @@ __device__ __forceinline__ void add_values(float (&out)[TILES][D / 8][4],
       pack_weights<T>(a[tile], weights[tile][2 * step], weights[tile][2 * step + 1]);
 #pragma unroll
     for (int pair = 0; pair < (D + 31) / 32; ++pair) {
-      const bool is_whole = pair * 32 + 16 < D;  // or only half of the columns are left
+      const bool is_whole = pair * 32 + 16 < D;  // else only 16 of 32 columns are left
       const C* const row = values + (step * 16 + lane_id() % 16) * kStride<C, D> + pair * 32;
-      uint32_t words[4];  // two neighbours in each of two keys, of every eight keys
+      uint32_t words[4];  // each has two adjacent columns of two adjacent keys
       load_matrices_transposed(words, is_whole ? row + lane_id() / 16 * 16 : row);
 #pragma unroll
       for (int half = 0; half < (is_whole ? 2 : 1); ++half) {

@@ -1,4 +1,4 @@
-// Where things are: rows of queries, keys in the cache, and which of them see each other.
+// The addresses of queries and keys, and which queries see which keys.
 #pragma once
 
 #include "calls.h"
@@ -14,8 +14,8 @@ struct Keys {
   int32_t end;
 };
 
-// The query heads that share a KV head are rows one after the other, and so are a sequence's
-// queries: row r is head r % group of query r / group. So each key is read once for all of them.
+// One sequence for one KV head. Its rows are the query heads that share the KV head, for all of its
+// queries: row r is head r % group of query r / group. So all rows of a tile share each key read.
 struct Sequence {
   const AttentionCall& call;
   int32_t kv_head;
@@ -37,7 +37,7 @@ struct Sequence {
 
   __device__ __forceinline__ int position(int row) const { return first_position + row / group; }
 
-  // The keys that any of the rows [first_row, last_row] sees.
+  // The keys that at least one of the rows [first_row, last_row] sees.
   __device__ __forceinline__ Keys visible(int first_row, int last_row) const {
     return {first_visible(position(first_row)), position(last_row) + 1};
   }
@@ -47,14 +47,14 @@ struct Sequence {
     return window > 0 && position >= window ? position - window + 1 : 0;
   }
 
-  // Element offset of a row's query in the batch, or of its output.
+  // The offset, in elements, of a row's query or output in the batch.
   __device__ __forceinline__ int64_t offset(int row, int64_t stride) const {
     return (first_token + row / group) * stride + head(row) * int64_t(call.head_size);
   }
 
   __device__ __forceinline__ int head(int row) const { return kv_head * group + row % group; }
 
-  // Which row of the cache a key is; its value is block_size rows behind it.
+  // The cache row of a key; its value is block_size rows further on.
   __device__ __forceinline__ int32_t cache_row(int key) const {
     const int block = key / call.block_size;
     const int slot = key - block * call.block_size;
@@ -62,8 +62,8 @@ struct Sequence {
   }
 };
 
-// One of the spans of split_size keys that a sequence's context is divided into. A sequence with
-// one of them has its results written where they belong; with more, they are partial and merged.
+// One of the spans of split_size keys into which a sequence's context is divided. The result of a
+// single split is written to the output. Several splits write partial results, which are merged.
 struct Split {
   int32_t index;
   int32_t count;
@@ -73,14 +73,14 @@ struct Split {
     const Keys all = sequence.visible(0, sequence.num_rows - 1);
     const int length = all.end - all.begin;
     const int splits = sequence.call.max_splits;
-    const int least = (length + splits - 1) / splits;  // whatever was asked for, there is no more
+    const int least = (length + splits - 1) / splits;  // or there would be more than max_splits
     const int size = splits == 1 ? length : max(*sequence.call.split_size, least);
     count = length > size ? (length + size - 1) / size : 1;
     keys.begin = all.begin + index * size;
     keys.end = all.end - keys.begin > size ? keys.begin + size : all.end;
   }
 
-  // Index of a row's place among the partial results.
+  // The index of a row's partial result.
   __device__ __forceinline__ int64_t place(const Sequence& sequence, int row) const {
     const AttentionCall& call = sequence.call;
     const int64_t token = sequence.first_token - call.query_start_loc[call.first_sequence] +
@@ -89,7 +89,7 @@ struct Split {
   }
 };
 
-// Scores in the units of exp2: a raw product of query and key, capped or not, times `factor`.
+// Computes scores in units of exp2: the product of query and key, capped or not, times `factor`.
 struct Scoring {
   float factor;
   float cap;  // 0: none
@@ -100,7 +100,7 @@ struct Scoring {
         cap(call.logits_soft_cap * kLog2E),
         into_cap(call.logits_soft_cap > 0 ? call.scale / call.logits_soft_cap : 0.0f) {}
 
-  // tanh by exp2: absolutely as exact as float, where the instruction has eleven bits.
+  // cap * tanh by exp2: its absolute error is that of float; the tanh instruction has 11 bits.
   __device__ __forceinline__ float bend(float product) const {
     const float e = exp2f(product * into_cap * (2 * kLog2E));
     return cap * (1.0f - 2.0f / (e + 1.0f));

@@ -1,4 +1,4 @@
-// Attention of rows of 16-bit queries over tiles of keys, by tensor cores, with an online softmax
+// Attention for rows of 16-bit queries over tiles of keys, on tensor cores, with an online softmax
 // (FlashAttention-2, arXiv 2307.08691).
 #pragma once
 
@@ -17,8 +17,9 @@ __device__ __forceinline__ float sum_of_quad(float value) {
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
-// Starts to copy ROWS rows of the cache to shared memory. Lane i knows where row i is; below 0, it
-// gets zeros: what lies in slots without a token, even NaN, is never seen.
+// Starts to copy ROWS rows of the cache to shared memory. `row_of_lane` of lane i is the cache row
+// of row i; if it is below 0, zeros are written. So slots without a token, which may hold NaN, are
+// never read.
 template <typename C, int D, int ROWS>
 __device__ __forceinline__ void start_rows(C* shared, const C* cache, int32_t row_of_lane) {
   constexpr int kChunk = 16 / sizeof(C);
@@ -34,7 +35,7 @@ __device__ __forceinline__ void start_rows(C* shared, const C* cache, int32_t ro
   }
 }
 
-// Starts to copy rows [first_row, first_row + ROWS) of the queries, zeros past the last one.
+// Starts to copy rows [first_row, first_row + ROWS) of the queries; zeros follow the last row.
 template <typename T, int D, int ROWS, int THREADS>
 __device__ __forceinline__ void start_queries(T* shared, const Sequence& sequence, int first_row) {
   constexpr int kChunks = D / 8;
@@ -48,7 +49,7 @@ __device__ __forceinline__ void start_queries(T* shared, const Sequence& sequenc
   }
 }
 
-// A warp's rows of queries, 16 per tile: in registers where there is room for them.
+// A warp's rows of queries, 16 per tile; in registers if they fit.
 template <typename T, typename C, int D, int TILES>
 struct Queries {
   static constexpr bool kInRegisters = TILES * D <= (kIsFp8<C> ? 96 : 128);
@@ -82,8 +83,8 @@ struct Queries {
   }
 };
 
-// What a warp's rows have seen so far. A lane holds, of the rows r and r + 8 of each tile with
-// r = lane / 4, two columns of every eight: those of multiply_accumulate, see column_of.
+// The state of a warp's rows after the keys seen so far. In each tile a lane holds two of every
+// eight columns of the rows r and r + 8, with r = lane / 4; see multiply_accumulate and column_of.
 template <typename T, typename C, int D, int TILES, int KEYS>
 struct Attention {
   float out[TILES][D / 8][4];
@@ -92,7 +93,7 @@ struct Attention {
   int position[TILES][2];
   float scores[TILES][KEYS / 8][4];
 
-  // `first_row` is the warp's first.
+  // `first_row` is the warp's first row.
   __device__ __forceinline__ Attention(const Sequence& sequence, int first_row) {
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
@@ -113,7 +114,7 @@ struct Attention {
     return tile * 16 + half * 8 + lane_id() / 4;
   }
 
-  // Products of all rows with the tile's keys.
+  // Multiplies all rows with the tile's keys.
   __device__ __forceinline__ void multiply(const Queries<T, C, D, TILES>& queries, const C* keys) {
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile)
@@ -129,9 +130,9 @@ struct Attention {
     }
   }
 
-  // Turns products into weights, and what was seen before into the same units. `hides` says
-  // whether some row must not see some key, from `first_key` on, because of causality, window, or
-  // `end`.
+  // Turns products into weights, and rescales the state to the same maximum. `hides`: at least one
+  // row must not see at least one of the keys, which start at `first_key`, because of causality,
+  // the window, or `end`.
   __device__ __forceinline__ void weigh(const Scoring& scoring, const Sequence& sequence,
                                         int first_key, int end, bool hides) {
     if (scoring.cap > 0) {
@@ -150,7 +151,7 @@ struct Attention {
       for (int half = 0; half < 2; ++half) weigh_row(scoring, tile, half);
   }
 
-  // Adds the values, by weight.
+  // Adds the weighted values.
   __device__ __forceinline__ void add(const C* values) { add_values<T, D>(out, scores, values); }
 
  private:

@@ -1,4 +1,4 @@
-// Puts keys and values where attention reads them, rounded to what the cache holds.
+// Writes keys and values into the cache, rounded to its element type.
 #pragma once
 
 #include "calls.h"
@@ -8,7 +8,7 @@ namespace tokenmill {
 
 constexpr int kWriteThreads = 256;
 
-// Elements per thread and turn: 16 bytes of the cache, or 8.
+// Elements that a thread writes at a time: 16 bytes, or 8 bytes of FP8.
 template <typename C>
 constexpr int kWritten = kIsFp8<C> ? 8 : 16 / sizeof(C);
 

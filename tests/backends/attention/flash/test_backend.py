@@ -213,7 +213,7 @@ def test_says_every_reason_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "(pip install vllm)",
         f"FlashAttention 4: {heads}, flash_attn.cute is not installed (pip install flash-attn-4)",
         f"FlashAttention 2: {heads}, decodes need blocks of a multiple of 256 slots, not of 8: "
-        "give --block-size 256, or name another backend for decodes",
+        "set --block-size 256, or name another backend for decodes",
     ]
 
 

@@ -62,7 +62,7 @@ def test_serves_usual_models(dtype: torch.dtype, head_size: int, block_size: int
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"dtype": torch.float64}, "it computes in float32, bfloat16 or float16, not in torch"),
+        ({"dtype": torch.float64}, "it computes in float32, bfloat16 or float16, not in float64"),
         ({"head_size": 40}, "heads must have a multiple of 16 elements, at most 256, not 40"),
         ({"head_size": 512}, "heads must have a multiple of 16 elements, at most 256, not 512"),
         ({"num_heads": 12}, "12 query heads cannot share 8 KV heads"),
@@ -101,7 +101,7 @@ def test_a_machine_that_cannot_compile_a_launcher_is_told_what_lacks(
 def test_old_gpus_are_refused_by_their_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{REASONS}.compute_capability", lambda device: (7, 5))
     assert TritonAttention.reasons_against(SPEC) == [
-        "it needs compute capability 8.0, and this GPU has 7.5"
+        "it needs compute capability 8.0 or newer, this GPU has 7.5"
     ]
 
 
