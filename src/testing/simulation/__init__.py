@@ -1,4 +1,4 @@
-"""Random lives of the engine: a seed decides workload and faults, every token is checked."""
+"""Random simulations of the engine: a seed determines workload and faults; tokens are checked."""
 
 from .life import Life
 from .seeds import Tally, run_seeds

@@ -1,4 +1,4 @@
-"""Many lives in a row; one that goes wrong is named, and how to live it again."""
+"""Runs the lives of many seeds; a failure names its seed and the command that replays it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .settings import Outcome
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Sums over lives."""
+    """Sums of the outcomes of several lives."""
 
     num_seeds: int = 0
     num_requests: int = 0
@@ -26,7 +26,7 @@ class Tally:
     num_accepted_tokens: int = 0
 
     def add(self, outcome: Outcome) -> None:
-        """Count one more life."""
+        """Add the outcome of one life."""
         self.num_seeds += 1
         for name in outcome.__slots__:
             setattr(self, name, getattr(self, name) + getattr(outcome, name))
@@ -38,10 +38,10 @@ def run_seeds(
     progress: Callable[[int], None] = lambda done: None,
     trace: Callable[[str], None] | None = None,
 ) -> Tally:
-    """Live every seed's life. Raises what the first bad one raised, with a note that names it.
+    """Run the life of every seed. Raises the exception of the first failure, with a note about it.
 
-    `progress` is called with the number of seeds done, `trace` with a line for everything that
-    happens. Logs of plugin failures and preemptions, thousands of them, are kept quiet.
+    `progress` is called with the number of seeds done, `trace` with a line for each event. The
+    engine's logs are silenced.
     """
     tally = Tally()
     with quiet_logs():
