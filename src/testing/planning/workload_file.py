@@ -163,8 +163,8 @@ def _check_prompt(request: RecordedRequest, where: str) -> None:
         raise ConfigError(f"{where}: prefix and num_prefix_tokens must be given together")
     if length is not None and request.num_prefix_tokens > length:
         raise ConfigError(
-            f"{where}: num_prefix_tokens is {request.num_prefix_tokens}, but the prompt has only "
-            f"{length} tokens"
+            f"{where}: num_prefix_tokens is {request.num_prefix_tokens}, but num_prompt_tokens is "
+            f"{length}"
         )
 
 
