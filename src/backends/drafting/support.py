@@ -46,8 +46,8 @@ class Speculation(Protocol):
 
 
 class DraftSupport:
-    """Implements SpeculationSupport. Models are loaded before the KV cache is sized, and `start` is
-    called after it."""
+    """Implements SpeculationSupport. Draft models are loaded before the KV cache is sized, because
+    they share the memory; `start` follows afterwards."""
 
     def __init__(
         self,

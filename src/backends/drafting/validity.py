@@ -17,7 +17,7 @@ BlockTable = npt.NDArray[np.int32]
 
 
 class DraftValidity:
-    """For each block of the device and the host: the number of valid slots, from its first on."""
+    """Counts the valid slots of each block, on the device and the host, from its first slot on."""
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
         self._block_size = block_size
@@ -36,8 +36,8 @@ class DraftValidity:
         self._device[np.asarray(block_ids, dtype=np.int64)] = 0
 
     def start(self, block_ids: Sequence[int], num_tokens: int) -> int:
-        """Start a request on these blocks, of which its first `num_tokens` tokens are computed.
-        Returns the number of valid tokens, from the first on."""
+        """Start a request whose first `num_tokens` tokens are in these blocks already. Returns how
+        many of them, from the first on, are valid."""
         first, rest = divmod(num_tokens, self._block_size)
         if rest:
             self._device[block_ids[first]] = min(self._device[block_ids[first]], rest)

@@ -229,8 +229,8 @@ class ModelRunner:
 def _make_result(plan: StepPlan, by_row: Mapping[int, Outcome]) -> StepResult:
     """The step's result, aligned with the plan's grants. `by_row` has outcomes by grant index.
 
-    Outcomes that are not finite yield a failure and no token. Their state has the tokens
-    nevertheless: the next plan may already be made, and compute them. It fails in the same way.
+    Outcomes that are not finite yield a failure and no token. Their state keeps the tokens, because
+    a plan that is made already may compute them. That step then fails in the same way.
     """
     token_ids: list[tuple[int, ...]] = [()] * len(plan.grants)
     logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)

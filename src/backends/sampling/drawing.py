@@ -71,8 +71,7 @@ def draw(probs_rv: torch.Tensor, uniform_r: torch.Tensor) -> torch.Tensor:
 def draw_filtered(
     probs_rv: torch.Tensor, uniform_r: torch.Tensor, filters: Filters
 ) -> torch.Tensor:
-    """int64 [r]: like `draw`, among the tokens that the filters keep. Rows of `probs_rv` sum to
-    1."""
+    """int64 [r]: like `draw`, among the tokens that the filters keep. Rows must sum to 1."""
     if probs_rv.is_cuda:  # reading back which rows need the second way would stall the GPU
         return _draw_above_bounds(probs_rv, uniform_r, filters, _GPU_ROWS)
     token_ids_r, is_done_r = _draw_among_best(probs_rv, uniform_r, filters)
@@ -85,7 +84,7 @@ def draw_filtered(
 
 
 def keep_filtered(probs_rv: torch.Tensor, filters: Filters) -> torch.Tensor:
-    """The weights that `draw_filtered` draws from: [r, v], 0 for filtered tokens, unnormalized."""
+    """The weights that `draw_filtered` draws from: [r, v], not normalized, 0 for other tokens."""
     if probs_rv.is_cuda:
         return torch.cat(list(_keep_above_bounds(probs_rv, filters, _GPU_ROWS)))
     best_rs, ids_rs = probs_rv.topk(min(_NUM_BEST, probs_rv.shape[1]), dim=1)

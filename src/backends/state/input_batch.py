@@ -1,4 +1,6 @@
-"""One step's plan as flat tensors: decodes first, then prompts and chunks; no loop per token.
+"""Lays out one step's plan as flat tensors: decodes first, then prompts and chunks.
+
+Python loops only over sequences, never over tokens.
 
 Shape suffixes: t tokens, b sequences, r sampled rows, m blocks of the longest block table.
 """

@@ -23,8 +23,8 @@ SWAP_DEFAULT = 4 << 30
 """Host memory for swapped requests, in bytes, if this is at most a quarter of the free memory."""
 
 AMPLE_BLOCKS = 1 << 16
-"""Number of blocks that is exceeded only if the running requests could hold more. On a big GPU a
-small model would otherwise get millions of blocks, and each costs host memory and start-up time."""
+"""Maximum number of blocks, unless the running requests could hold more. On a big GPU a small model
+would otherwise get millions of blocks, and each costs host memory and start-up time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def fixed_num_blocks(config: EngineConfig, block_bytes: int) -> int | None:
 
 
 def count_cpu_blocks(config: EngineConfig, model: ModelConfig, block_bytes: int) -> int:
-    """The default number of blocks in main memory: at most a quarter of what is free.
+    """The number of blocks on a CPU: at most CPU_DEFAULT bytes and a quarter of the free memory.
 
     Raises ConfigError if not a single block fits.
     """
@@ -89,7 +89,7 @@ def count_cpu_blocks(config: EngineConfig, model: ModelConfig, block_bytes: int)
 def count_gpu_blocks(
     config: EngineConfig, model: ModelConfig, block_bytes: int, memory: GPUMemory
 ) -> int:
-    """The number of blocks that fit beside the weights and activations on a GPU.
+    """The number of blocks that fit into a GPU's memory, after weights and activations.
 
     Raises ConfigError if not a single block fits.
     """

@@ -34,7 +34,7 @@ class SimulatedAsking:
     def drafts(
         self, pairs: Iterable[tuple[Grant, Sequence[int]]], token_budget: int
     ) -> Mapping[str, tuple[int, ...]]:
-        """Drafts by request id. `pairs` are grants with all tokens that are known after them."""
+        """Drafts by request id. `pairs` are grants, each with all known tokens of its request."""
         requests = [self._describe(g, ids) for g, ids in pairs if g.max_draft_tokens]
         if not requests:
             return {}

@@ -216,7 +216,7 @@ class SimulatedExecutor:
         return {g.request_id: propose(r.token_ids, r.seed, g.max_draft_tokens) for g, r in pairs}
 
     def _write_lookahead(self, row: _Row, grant: Grant) -> None:
-        """Clear the lookahead slots, as a draft model would write them. They must be the row's."""
+        """Overwrite the row's lookahead slots, as a draft model does."""
         if self._drafting is None or not self._drafting.settings.limits.needs_lookahead:
             return
         end = grant.start + grant.num_tokens

@@ -71,7 +71,7 @@ class Life:
         self._open: list[StepPlan] = []
 
     def run(self) -> Outcome:
-        """Run until all requests have ended. Raises AssertionError if the engine makes a mistake."""
+        """Run until all requests have ended. Raises AssertionError if the engine errs."""
         self._say(f"{self.settings}")
         to_come = self.settings.num_requests
         turns = calm_turns = 0
@@ -296,6 +296,7 @@ class Life:
 
     def _outcome(self, num_turns: int) -> Outcome:
         return Outcome(
+            num_seeds=1,
             num_requests=len(self._requests),
             num_tokens=sum(map(len, self._tokens.values())),
             num_turns=num_turns,

@@ -72,19 +72,25 @@ def _draw_drafting(rng: random.Random) -> DraftingSettings | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Outcome:
-    """Counts of events in one life."""
+    """Counts of events in one life, or in several."""
 
-    num_requests: int
-    num_tokens: int
-    num_turns: int
-    num_preemptions: int
-    num_swaps: int
+    num_seeds: int = 0
+    num_requests: int = 0
+    num_tokens: int = 0
+    num_turns: int = 0
+    num_preemptions: int = 0
+    num_swaps: int = 0
     """Preemptions that copied the blocks to the host."""
-    num_hit_tokens: int
+    num_hit_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
-    num_plugin_failures: int
+    num_plugin_failures: int = 0
     num_draft_tokens: int = 0
     """Verified draft tokens, of all requests."""
     num_accepted_tokens: int = 0
+
+    def add(self, other: Outcome) -> None:
+        """Add the counts of another outcome."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
