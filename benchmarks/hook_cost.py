@@ -1,12 +1,12 @@
-"""What the plugin system costs in an engine step, against the same calls made directly.
+"""Measures the cost of the plugin system in an engine step, compared with direct calls.
 
 python benchmarks/hook_cost.py --help
 
-One engine decodes, and who decides and watches takes turns from step to step. `plugins` is the
-shipped set behind PluginHost, as served: pluggy, timing, containment. `direct` calls the methods of
-the same scheduler and observers and nothing else. `bare` has no observers at all. A step here is
-everything but the model: plan and commit. Figures are CPU time of the thread, medians over the
-steps; the cost of the hooks is the median of the differences between steps of one round.
+One engine decodes, with another host of plugins in each step of a round. `plugins` is the default
+set of plugins behind PluginHost, as in a server: pluggy, timing, containment of errors. `direct`
+only calls the methods of the same scheduler and observers. `bare` has no observers. A step here is
+everything but the model: plan and commit. Figures are medians of the thread's CPU time over the
+steps. The cost of the hooks is the median of the differences between steps of one round.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from recording import make_parser, record
+from recording import make_parser, make_table, record
 from rich.console import Console
-from rich.table import Table
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Finished, Preempted, StepDone
@@ -40,14 +39,14 @@ from tokenmill.plugins.orders.fcfs import FirstComeFirstServed
 from tokenmill.plugins.schedulers.chunked import Chunked
 
 STEP_MICROSECONDS = 5000.0
-"""A fast step of a small model; the cost is given as a part of it."""
+"""Duration of a fast step of a small model. The hooks' cost is shown as a fraction of it."""
 BLOCK_SIZE = 16
 NUM_PROMPT_TOKENS = 16
 WARM_UP_ROUNDS = 20
 
 
 class DirectCalls:
-    """What the engine asks of a PluginHost, answered by plain calls of the same functions."""
+    """Replaces PluginHost by direct calls of the same functions."""
 
     def __init__(self, *, observed: bool) -> None:
         self.order = FirstComeFirstServed()
@@ -86,13 +85,14 @@ class DirectCalls:
 
 
 class Relay:
-    """Stands where the engine expects its PluginHost, and is another one from step to step.
+    """The engine's PluginHost, which can be replaced by another one between two steps.
 
-    Two engines would not do: where their objects lie in memory makes a greater difference.
+    One engine per host would not do: the places of their objects in memory make a greater
+    difference than the hooks.
     """
 
     def use(self, host: PluginHost | DirectCalls) -> None:
-        """Take over the host's methods themselves, so that a call costs no detour."""
+        """Take the host's bound methods, so that calls have no extra cost."""
         self.order = host.order
         self.admit = host.admit
         self.schedule = host.schedule
@@ -103,7 +103,7 @@ class Relay:
 
 
 class Bench:
-    """An engine whose requests all decode, and a clock of its own."""
+    """An engine whose requests all decode, with a simulated clock."""
 
     def __init__(self, num_requests: int, num_steps: int) -> None:
         num_tokens = NUM_PROMPT_TOKENS + num_steps + 2
@@ -128,7 +128,7 @@ class Bench:
         self.step(DirectCalls(observed=False))  # the prompts
 
     def step(self, host: PluginHost | DirectCalls) -> int:
-        """Plan and commit one step; nanoseconds of CPU time, without the making of tokens."""
+        """Plan and commit one step. Returns nanoseconds of CPU time, without the executor's."""
         self._relay.use(host)
         self._now += 0.005
         started = time.thread_time_ns()
@@ -155,7 +155,7 @@ def _make_request(index: int, max_tokens: int) -> Request:
 
 
 def _sample(plan: StepPlan) -> StepResult:
-    """What an executor that computes nothing would answer."""
+    """The result of an executor that computes nothing."""
     return StepResult(step_id=plan.step_id, token_ids=((7,),) * len(plan.grants))
 
 
@@ -190,11 +190,10 @@ def _median_difference(these: list[int], those: list[int]) -> float:
 
 
 def show(results: dict[int, dict[str, float]]) -> None:
-    """The table."""
-    columns = ("requests", "plugins µs", "direct µs", "bare µs", "hooks µs", "of a 5 ms step")
-    table = Table(*columns, box=None)
-    for column in table.columns:
-        column.justify = "right"
+    """Print the table."""
+    table = make_table(
+        "requests", "plugins µs", "direct µs", "bare µs", "hooks µs", "of a 5 ms step"
+    )
     for num_requests, row in results.items():
         figures = [f"{row[name]:.1f}" for name in ("plugins", "direct", "bare", "hooks")]
         table.add_row(str(num_requests), *figures, f"{row['part_of_step']:.2%}")
@@ -204,10 +203,13 @@ def show(results: dict[int, dict[str, float]]) -> None:
 def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument(
-        "--num-requests", type=int, nargs="+", default=[1, 32, 256], help="that decode at once"
+        "--num-requests", type=int, nargs="+", default=[1, 32, 256], help="concurrent requests"
     )
     parser.add_argument(
-        "--rounds", type=int, default=2400, help="of three steps; an eighth of it with 256 requests"
+        "--rounds",
+        type=int,
+        default=2400,
+        help="rounds of three steps; an eighth of them with 256 requests",
     )
     return parser.parse_args()
 

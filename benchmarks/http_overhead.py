@@ -1,8 +1,8 @@
-"""What the way through the HTTP server costs: streamed answers beside the offline path, in pairs.
+"""Measures the cost of the HTTP server: streamed answers compared with the offline path, in pairs.
 
-One process holds engine and server; a second one, on the same cores, is the client. Each pair asks
-for the same tokens twice, once from inside and once over HTTP, in turn first and second, so that a
-machine whose speed drifts slows both alike; the figure is the median of the pairs' ratios.
+One process holds the engine and the server. A second one, on the same cores, is the client. Each
+pair generates the same tokens twice, once in the process and once over HTTP. The order alternates,
+so that a drift of the machine's speed affects both. The figure is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLIENT = Path(__file__).parent / "cpu/peers/http_load.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Seconds for the same tokens; `client_cpu` are the client's, of its own process."""
+    """Seconds for the same tokens on both paths; `client_cpu` is the CPU time of the client."""
 
     offline: float
     http: float
@@ -39,7 +39,7 @@ class Pair:
 
 
 class Client:
-    """The other process: one line of JSON in for a load, one out with what it took."""
+    """The client process. It reads a load as a line of JSON, and writes its figures as a line."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -56,13 +56,13 @@ class Client:
         )
 
     async def ask(self, prompts: list[list[int]], output_len: int) -> dict[str, float]:
-        """Seconds and CPU seconds. Raises RuntimeError when the client failed."""
+        """Run a load; returns its seconds and CPU seconds. Raises RuntimeError if it fails."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
         stdin.write(json.dumps({"prompts": prompts, "max_tokens": output_len}).encode() + b"\n")
         line = await stdout.readline()
         if not line:
-            raise RuntimeError("the client ended; see its error above")
+            raise RuntimeError("the client process ended: see its error above")
         figures: dict[str, float] = json.loads(line)
         return figures
 
@@ -73,7 +73,7 @@ class Client:
 
 
 async def generate(engine: AsyncEngine, prompts: list[list[int]], output_len: int) -> float:
-    """Seconds of the offline path: nothing is read before a request's end."""
+    """Seconds of the offline path, where outputs are read at the end of each request only."""
     params = SamplingParams(
         temperature=0, max_tokens=output_len, ignore_eos=True, output_kind=OutputKind.FINAL
     )
@@ -90,7 +90,7 @@ async def generate(engine: AsyncEngine, prompts: list[list[int]], output_len: in
 async def measure(
     engine: AsyncEngine, client: Client, num_requests: int, args: argparse.Namespace
 ) -> list[Pair]:
-    """All pairs of one number of requests; a first one warms up and is dropped."""
+    """Measure all pairs for one number of requests. The first pair warms up and does not count."""
     rng = random.Random(args.seed)
     pairs = []
     for i in tqdm(range(args.pairs + 1), desc=f"{num_requests} requests", disable=None):
@@ -137,7 +137,7 @@ def describe(pairs: list[Pair], num_tokens: int) -> dict[str, object]:
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
-    parser.add_argument("--dtype", default="auto", help="auto keeps a 4-bit file's 4 bits")
+    parser.add_argument("--dtype", default="auto", help="auto keeps quantized weights")
     parser.add_argument("--num-requests", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=11)

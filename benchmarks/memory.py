@@ -1,12 +1,12 @@
-"""What the engine takes beside torch: resident memory, and seconds until it can serve.
+"""Measures the engine's resident memory in addition to torch's, and its time until it can serve.
 
 python benchmarks/memory.py --help
 
-Each figure comes from fresh processes, of each kind in turns: one imports torch and nothing else,
-one loads the model as `tokenmill.LLM` and generates once. Their difference is the engine: weights,
-tokenizer, scratch, libraries, and what the KV cache took by then. A first round that does not count
-builds the kernels and fills the system's file cache. Of a page that processes share, PSS counts a
-part; anonymous memory is the process's own, what is mapped from files the system can drop.
+Each figure comes from fresh processes. One kind only imports torch, the other loads the model as
+`tokenmill.LLM` and generates once. Their difference is the engine: weights, tokenizer, scratch
+memory, libraries, and the used part of the KV cache. The first round does not count: it builds the
+kernels and fills the system's file cache. PSS counts a fraction of pages that processes share.
+Anonymous memory belongs to the process alone; the system can drop memory that is mapped from files.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LIMIT_MIB = 450
 LIMIT_SECONDS = 2.0
 
 Summaries = dict[str, dict[str, dict[str, float]]]
-"""Median and extremes by kind of process and figure."""
+"""Median, minimum and maximum, by kind of process and figure."""
 
 
 def run_process(kind: str, args: argparse.Namespace) -> dict[str, float]:
-    """The figures of a fresh process; ends this one if it fails."""
+    """The figures of a fresh process. Exits if that process fails."""
     command = [sys.executable, str(Path(__file__).parent / "one_process.py"), kind]
     command += ["--dtype", args.dtype]
     if args.model is not None:
@@ -41,13 +41,13 @@ def run_process(kind: str, args: argparse.Namespace) -> dict[str, float]:
         command += ["--kv-cache-mib", str(args.kv_cache_mib)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        sys.exit(f"the process that measures {kind} failed: see above")
+        sys.exit(f"the process that measures {kind} failed: see its output above")
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
 def measure(args: argparse.Namespace, console: Console) -> Summaries:
-    """All processes, one after the other."""
+    """Run all processes, one after the other."""
     rounds: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
     for number in track(range(args.rounds + 1), "measuring", console=console, transient=True):
         for kind, found in rounds.items():
@@ -61,13 +61,13 @@ def measure(args: argparse.Namespace, console: Console) -> Summaries:
 
 
 def beyond_torch(found: Summaries) -> dict[str, float]:
-    """MiB that the engine takes."""
+    """MiB of memory that the engine needs in addition to torch."""
     of = {kind: {name: found[kind][name]["median"] for name in FIELDS} for kind in KINDS}
     return {name: round(of["tokenmill"][name] - of["torch"][name], 1) for name in FIELDS}
 
 
 def show(found: Summaries, console: Console) -> None:
-    """Table and verdict."""
+    """Print the table, and the comparison with the targets."""
     beyond = beyond_torch(found)
     table = Table("MiB", "torch alone", "tokenmill", "beyond torch", box=None)
     for name, difference in beyond.items():
@@ -86,7 +86,9 @@ def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
-    parser.add_argument("--kv-cache-mib", type=int, default=16, help="0: the engine's choice")
+    parser.add_argument(
+        "--kv-cache-mib", type=int, default=16, help="size of the KV cache; 0: the engine's choice"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="processes of each kind")
     return parser.parse_args()
 

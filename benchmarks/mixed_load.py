@@ -1,8 +1,8 @@
-"""The mixed load of several benchmarks: long prompts arrive among running answers.
+"""A load for several benchmarks: long prompts arrive among running answers.
 
-A few requests with short prompts generate all the time, as people who read along do; in between
-come long prompts that want a short answer. Times are the caller's: from `submit` to the first token
-(TTFT), and between two tokens of one request (ITL), taken in the event loop.
+A few requests with short prompts generate long answers, like chats. Meanwhile long prompts with
+short answers arrive. Times are measured by the client, in the event loop: from `submit` to the
+first token (TTFT), and between two tokens of one request (ITL).
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from tokenmill import AsyncEngine, OutputKind, SamplingParams
 
 
 def add_load_flags(parser: argparse.ArgumentParser) -> None:
-    """How much of it there is."""
-    parser.add_argument("--num-short", type=int, default=8, help="requests that generate")
+    """Add the flags for the size of the load."""
+    parser.add_argument("--num-short", type=int, default=8, help="requests with short prompts")
     parser.add_argument("--output-len", type=int, default=96, help="tokens that each generates")
-    parser.add_argument("--num-long", type=int, default=4, help="long prompts")
+    parser.add_argument("--num-long", type=int, default=4, help="requests with long prompts")
     parser.add_argument("--long-len", type=int, default=512, help="tokens of a long prompt")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two of them")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, help="seconds between two long prompts"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class Arrival:
     """One request of the load."""
 
     at: float
-    """Seconds after the begin."""
+    """Seconds after the start."""
     prompt: list[int]
     num_output_tokens: int
     is_long: bool
@@ -41,16 +43,16 @@ class Arrival:
 
 @dataclass(slots=True)
 class Times:
-    """What callers saw in one round, in seconds."""
+    """The clients' measurements in one round, in seconds."""
 
     gaps: list[float] = field(default_factory=list)
-    """Between two tokens of one of the short requests."""
+    """Times between two tokens of a short request."""
     short_ttfts: list[float] = field(default_factory=list)
     long_ttfts: list[float] = field(default_factory=list)
 
 
 def make_load(args: argparse.Namespace, vocab_size: int) -> list[Arrival]:
-    """The short requests at once, then a long one every `interval` seconds."""
+    """All short requests at the start, then a long one every `interval` seconds."""
     rng = random.Random(args.seed)
 
     def prompt(num_tokens: int) -> list[int]:
@@ -73,7 +75,7 @@ def make_load(args: argparse.Namespace, vocab_size: int) -> list[Arrival]:
 
 
 async def serve(engine: AsyncEngine, load: Sequence[Arrival]) -> tuple[Times, float]:
-    """Bring the load to one engine; what callers saw, and how many seconds it took."""
+    """Run the load on one engine; returns the clients' times, and the duration in seconds."""
     times = Times()
     begin = time.perf_counter()
     async with asyncio.TaskGroup() as group:
@@ -83,7 +85,7 @@ async def serve(engine: AsyncEngine, load: Sequence[Arrival]) -> tuple[Times, fl
 
 
 async def call(engine: AsyncEngine, arrival: Arrival, begin: float, times: Times) -> None:
-    """One caller: comes on time, and notes when its tokens come."""
+    """One client: submits its request on time, and adds its measurements to `times`."""
     await asyncio.sleep(begin + arrival.at - time.perf_counter())
     params = SamplingParams(
         temperature=0.0,

@@ -1,4 +1,4 @@
-"""What one fresh process takes: run by memory.py, prints its figures as JSON."""
+"""Measures memory and load time of its own fresh process. memory.py runs it and reads the JSON."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 FIELDS = {"rss": "Rss", "pss": "Pss", "anonymous": "Pss_Anon", "file_mapped": "Pss_File"}
-"""Our names of memory, and the lines of /proc/self/smaps_rollup."""
+"""Names of figures, and their lines in /proc/self/smaps_rollup."""
 PROMPT = "The capital of France is"
 
 
 def import_torch() -> dict[str, float]:
-    """Seconds of the import, and MiB with torch alone."""
+    """Seconds to import torch, and MiB of memory after it."""
     started = time.perf_counter()
     import torch  # noqa: F401
 
@@ -21,8 +21,8 @@ def import_torch() -> dict[str, float]:
 
 
 def load_and_generate(args: argparse.Namespace) -> dict[str, float]:
-    """Seconds until the engine is ready, with tokenmill's own imports and without torch's; MiB
-    after one generation."""
+    """Seconds until the engine is ready, and MiB of memory after one generation. The time includes
+    the import of tokenmill, but not that of torch."""
     import torch  # noqa: F401
 
     started, used = time.perf_counter(), time.process_time()
@@ -38,7 +38,7 @@ def load_and_generate(args: argparse.Namespace) -> dict[str, float]:
 
 
 def read_memory() -> dict[str, float]:
-    """MiB of this process."""
+    """Memory of this process, in MiB."""
     text = Path("/proc/self/smaps_rollup").read_text(encoding="utf-8")
     lines = dict(line.split(":") for line in text.splitlines()[1:])
     return {name: int(lines[key].split()[0]) / 1024 for name, key in FIELDS.items()}

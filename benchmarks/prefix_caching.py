@@ -1,10 +1,10 @@
-"""Time to the first token behind a shared system prompt, with and without prefix caching.
+"""Measures the time to first token after a shared system prompt, with and without prefix caching.
 
 python benchmarks/prefix_caching.py --help
 
-Every round takes a new system prompt of 500 tokens and asks a few questions behind it, one after
-the other. The first finds nothing in the cache, the others find the system prompt. Two engines of
-one process, one with the cache and one without, get the same prompts and take turns.
+Every round has a new system prompt of 500 tokens, followed by a few questions, one after the other.
+The first question finds nothing in the cache, the others find the system prompt. Two engines, with
+and without the cache, run in one process. They get the same prompts and take turns.
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ import asyncio
 import random
 import time
 
-from recording import add_model_flags, make_parser, record, set_threads, summarize
+from recording import (
+    add_model_flags,
+    make_parser,
+    make_table,
+    record,
+    set_threads,
+    summarize_all,
+)
 from rich.console import Console
-from rich.table import Table
 
 from tokenmill import AsyncEngine, SamplingParams
 
@@ -26,14 +32,14 @@ Summary = dict[str, dict[str, dict[str, float]]]
 
 
 def make_prompts(args: argparse.Namespace, rng: random.Random, vocab_size: int) -> list[list[int]]:
-    """Questions behind one new system prompt, as token ids."""
+    """Prompts as token ids: questions after one new system prompt."""
     ids = range(256, vocab_size)
     system = rng.choices(ids, k=args.prefix_len)
     return [system + rng.choices(ids, k=args.question_len) for _ in range(args.num_questions)]
 
 
 async def ask(engine: AsyncEngine, prompt: list[int]) -> tuple[float, int]:
-    """Seconds until the first token, and how many prompt tokens came from the cache."""
+    """Seconds until the first token, and the number of prompt tokens found in the cache."""
     begin = time.perf_counter()
     stream = await engine.submit(prompt, FIRST_TOKEN)
     output = await anext(stream)
@@ -43,8 +49,8 @@ async def ask(engine: AsyncEngine, prompt: list[int]) -> tuple[float, int]:
 
 
 async def measure(args: argparse.Namespace) -> tuple[dict[str, dict[str, list[float]]], set[int]]:
-    """Milliseconds of the first and the later questions, with and without the cache; and how many
-    tokens a later question found in it."""
+    """Milliseconds of the first and the later questions, with and without the cache; and the
+    numbers of tokens that later questions found in it."""
     taken: dict[str, dict[str, list[float]]] = {
         name: {"first": [], "later": []} for name in (WITH, WITHOUT)
     }
@@ -69,10 +75,8 @@ async def measure(args: argparse.Namespace) -> tuple[dict[str, dict[str, list[fl
 
 
 def show(summary: Summary) -> None:
-    """The table of medians."""
-    table = Table("TTFT, median", "without", "with prefix caching", "ratio", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    """Print the medians."""
+    table = make_table("TTFT, median", "without", "with prefix caching", "ratio")
     for row, title in (("first", "first question"), ("later", "later questions")):
         without, cached = (summary[name][row]["median"] for name in (WITHOUT, WITH))
         table.add_row(title, f"{without:.0f} ms", f"{cached:.0f} ms", f"{cached / without:.2f}")
@@ -84,8 +88,10 @@ def parse_args() -> argparse.Namespace:
     add_model_flags(parser)
     parser.add_argument("--prefix-len", type=int, default=500, help="tokens of the system prompt")
     parser.add_argument("--question-len", type=int, default=20, help="tokens of a question")
-    parser.add_argument("--num-questions", type=int, default=6, help="behind one system prompt")
-    parser.add_argument("--rounds", type=int, default=5, help="system prompts")
+    parser.add_argument(
+        "--num-questions", type=int, default=6, help="questions after each system prompt"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="number of system prompts")
     return parser.parse_args()
 
 
@@ -93,10 +99,7 @@ def main() -> None:
     args = parse_args()
     set_threads(args)
     taken, cached = asyncio.run(measure(args))
-    summary = {
-        name: {row: summarize(values) for row, values in rows.items()}
-        for name, rows in taken.items()
-    }
+    summary = summarize_all(taken)
     show(summary)
     print(f"prompt tokens that a later question found in the cache: {sorted(cached)}")
     record(args, "prefix_caching", {"milliseconds": summary, "cached_tokens": sorted(cached)})

@@ -1,12 +1,12 @@
-"""Where the time of a step goes: engine, input batch, each part of the model, sampling, text.
+"""Shows where the time of a step goes: engine, input batch, parts of the model, sampling, text.
 
 python benchmarks/profile_step.py --help
 
-The shipped engine with the embedded model decodes for 1, 8 and 32 callers, then computes prompts of
-512 tokens, one at a time. Device and event loop are two threads that work at the same time: what
-the first table has of a step adds up to all of it, what the second one has happens meanwhile, as
-far as Python lets two threads run. Times inside the model are those of its first thread; a round
-with the least time per step is shown.
+The real engine with the embedded model decodes for 1, 8 and 32 requests, then computes prompts of
+512 tokens, one at a time. The device thread and the event loop work at the same time, as far as
+Python lets two threads run. The first table is the device thread's: its rows add up to a step. The
+second table is the event loop's, at the same time. Times inside the model are those of its first
+thread. The fastest round is shown.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tokenmill import OutputKind, SamplingParams
 from tokenmill.core.shell.async_engine import AsyncEngine
 
 LEAD = 4
-"""Tokens of every caller before the watch starts: then no prompt is computed any more."""
+"""Tokens of every request before the measurement starts: from then on, all requests decode."""
 
 
 async def profile_decode(args: argparse.Namespace, batch: int) -> StepTimes:
-    """Steps in which `batch` requests get one token each."""
+    """Measure steps in which `batch` requests get one token each."""
     async with open_watched_engine(args, batch, args.context) as (engine, watch):
         found = []
         for number in range(args.rounds + 1):
@@ -49,7 +49,7 @@ async def profile_decode(args: argparse.Namespace, batch: int) -> StepTimes:
 
 
 async def profile_prefill(args: argparse.Namespace) -> StepTimes:
-    """Steps that compute one whole prompt and its first token."""
+    """Measure steps that compute one whole prompt and its first token."""
     async with open_watched_engine(args, 1, args.prefill + 1) as (engine, watch):
         found = []
         for number in range(args.rounds + 1):
@@ -61,25 +61,25 @@ async def profile_prefill(args: argparse.Namespace) -> StepTimes:
 
 
 async def exhaust(engine: AsyncEngine, prompt: Sequence[int]) -> None:
-    """One request for one token."""
+    """Request one token, and wait for the end."""
     async for _ in engine.generate(prompt, params(1)):
         pass
 
 
 def params(max_tokens: int) -> SamplingParams:
-    """Greedy, to the end, read as a stream of deltas."""
+    """Greedy sampling of exactly `max_tokens` tokens, read as a stream of deltas."""
     return SamplingParams(
         temperature=0, max_tokens=max_tokens, ignore_eos=True, output_kind=OutputKind.DELTA
     )
 
 
 def best(found: Sequence[StepTimes]) -> StepTimes:
-    """The round that others disturbed least."""
+    """The fastest round: the one that other programs disturbed least."""
     return min(found, key=lambda times: times.wall)
 
 
 def show(title: str, rows: Sequence[str], found: dict[str, StepTimes], console: Console) -> None:
-    """Milliseconds and parts of a step, by row and workload."""
+    """Print milliseconds and percentages of a step, by row and workload."""
     table = Table(box=None)
     table.add_column(title, no_wrap=True)
     for name in found:
@@ -96,11 +96,13 @@ def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32], help="callers")
-    parser.add_argument("--context", type=int, default=256, help="tokens at the end of a decode")
-    parser.add_argument("--steps", type=int, default=64, help="that a round watches")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", default=[1, 8, 32], help="numbers of requests"
+    )
+    parser.add_argument("--context", type=int, default=256, help="tokens at the end of a request")
+    parser.add_argument("--steps", type=int, default=64, help="measured steps per round")
     parser.add_argument("--prefill", type=int, default=512, help="tokens of a prompt; 0: none")
-    parser.add_argument("--rounds", type=int, default=4, help="of which the best counts")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds; the fastest counts")
     return parser.parse_args()
 
 

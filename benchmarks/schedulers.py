@@ -1,9 +1,9 @@
-"""chunked against prefill-first under a mixed load: long prompts arrive among running answers.
+"""Compares the schedulers chunked and prefill-first: long prompts arrive among running answers.
 
 python benchmarks/schedulers.py --help
 
-Both schedulers get the same arrivals (mixed_load.py) and the same token budget per step, on two
-engines of one process that take turns.
+Both schedulers get the same arrivals (mixed_load.py) and the same token budget per step. Their
+engines run in one process and take turns.
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ import argparse
 import asyncio
 
 from mixed_load import add_load_flags, condense, make_load, serve
-from recording import add_model_flags, make_parser, record, set_threads, summarize
+from recording import (
+    add_model_flags,
+    make_parser,
+    make_table,
+    record,
+    set_threads,
+    summarize_all,
+)
 from rich.console import Console
-from rich.table import Table
 
 from tokenmill import AsyncEngine
 
@@ -31,7 +37,7 @@ FIGURES = {
 
 
 async def measure(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Every figure of every round, by scheduler; the order turns from round to round."""
+    """All figures of all rounds, by scheduler. The order of schedulers alternates by round."""
     rounds: dict[str, dict[str, list[float]]] = {
         name: {figure: [] for figure in FIGURES} for name in SCHEDULERS
     }
@@ -60,10 +66,8 @@ async def measure(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]
 
 
 def show(summary: dict[str, dict[str, dict[str, float]]]) -> None:
-    """The table of medians, and how the second scheduler compares with the first."""
-    table = Table("median of the rounds", *SCHEDULERS, "ratio", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    """Print the medians, and the ratio of the second scheduler to the first."""
+    table = make_table("median of the rounds", *SCHEDULERS, "ratio")
     for figure, title in FIGURES.items():
         first, second = (summary[name][figure]["median"] for name in SCHEDULERS)
         shown = (f"{v:.1f} s" if figure == "seconds" else f"{v:.0f} ms" for v in (first, second))
@@ -76,20 +80,16 @@ def parse_args() -> argparse.Namespace:
     add_model_flags(parser)
     add_load_flags(parser)
     parser.add_argument(
-        "--max-num-batched-tokens", type=int, default=256, help="most tokens in one step"
+        "--max-num-batched-tokens", type=int, default=256, help="maximum tokens in one step"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of each scheduler")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each scheduler")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args()
     set_threads(args)
-    rounds = asyncio.run(measure(args))
-    summary = {
-        name: {figure: summarize(values) for figure, values in figures.items()}
-        for name, figures in rounds.items()
-    }
+    summary = summarize_all(asyncio.run(measure(args)))
     show(summary)
     record(args, "schedulers", {"milliseconds": summary})
 

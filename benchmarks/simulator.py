@@ -1,10 +1,10 @@
-"""How fast the engine is without a model: simulated requests per second on one core.
+"""Measures the speed of the engine without a model: simulated requests per second on one core.
 
 python benchmarks/simulator.py --help
 
-The shipped EngineCore and plugins drive a simulated executor, which computes each token as a hash
-of what it reads back through the block table. Every token is compared with what it must be; with
-and without a check of all the engine's books before and after every commit, in turns.
+The real EngineCore and plugins drive a simulated executor, which computes each token as a hash of
+the KV slots that it reads. Every token is compared with the expected one. Rounds alternate between
+runs with and without `EngineCore.check` before and after every commit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def make_requests(args: argparse.Namespace) -> list[Request]:
 
 
 def make_core(args: argparse.Namespace, num_blocks: int) -> EngineCore:
-    """The engine with the plugins that plugins.toml chooses."""
+    """An engine with the plugins that plugins.toml enables."""
     return EngineCore(
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
@@ -63,7 +63,7 @@ def make_core(args: argparse.Namespace, num_blocks: int) -> EngineCore:
 
 
 def serve(args: argparse.Namespace, checks: bool) -> float:
-    """Requests per second, the comparison of the tokens included."""
+    """Requests per second, including the comparison of tokens."""
     num_blocks = 2 * args.max_num_seqs * -(-(args.input_len + args.output_len) // BLOCK_SIZE)
     core = make_core(args, num_blocks)
     executor = SimulatedExecutor(num_blocks=num_blocks, block_size=BLOCK_SIZE, vocab_size=VOCAB)
@@ -92,11 +92,11 @@ def serve(args: argparse.Namespace, checks: bool) -> float:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--num-prompts", type=int, default=1000, help="requests")
+    parser.add_argument("--num-prompts", type=int, default=1000, help="number of requests")
     parser.add_argument("--input-len", type=int, default=64, help="tokens of a prompt")
-    parser.add_argument("--output-len", type=int, default=16, help="tokens that each generates")
-    parser.add_argument("--max-num-seqs", type=int, default=32, help="most requests in one step")
-    parser.add_argument("--rounds", type=int, default=5, help="with and without checks")
+    parser.add_argument("--output-len", type=int, default=16, help="tokens of an answer")
+    parser.add_argument("--max-num-seqs", type=int, default=32, help="maximum requests in one step")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds with and without checks")
     args = parser.parse_args()
     rounds: dict[str, list[float]] = {"with checks": [], "without": []}
     for _ in range(args.rounds):

@@ -1,17 +1,18 @@
-"""Speculative decoding on and off, in turns: tokens per second, and how many guesses were right.
+"""Measures speculative decoding: tokens per second with and without it, and accepted drafts.
 
-For each workload and batch all contenders answer the same prompts in turn, in an order that changes
-from round to round; a figure is the median over the rounds of a contender's speed divided by that
-without speculation in the same round. Two engines do without, the first and the last one: the mean of
-both is what others are divided by, and how far the two are apart is what chance alone does. Prompts
-are in the prefix cache of every contender, so what is measured is nearly only decoding. As many answers
-as the batch has are always in progress, the next one beginning where one ends; when none is left to
-begin, the clock stops, and what is not over is cut. Were all to begin and end together, each would wait
-for the one with the fewest right guesses.
+For each workload and batch size, all contenders answer the same prompts in turn, in an order that
+changes from round to round. The ratio of a contender is its speed divided by the speed without
+speculation in the same round; the table shows medians over the rounds. Two engines run without
+speculation, the first and the last one. The divisor is the mean of both, and their difference shows
+the noise. Prompts are in the prefix cache of every contender, so that nearly only decoding is
+measured. There are always as many answers in progress as the batch size: when one ends, the next
+one begins. When no answer is left to begin, the clock stops and the remaining ones are cut. If all
+began and ended together, each would wait for the one with the fewest accepted drafts.
 
-A small model loops when it is greedy, and a loop is easy to guess: each answer is cut where its
-first 20-gram begins a second time (found once, without speculation), and then to between half and all
-of that, once for all rounds: answers of one length would go on ending together.
+A small model repeats itself when it is greedy, and repetition is easy to draft. So each answer is
+cut where its first 20-gram begins a second time, which is found once, without speculation. It is
+then cut to a random length of at least half of that, the same in all rounds, because answers of one
+length would end together.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from tokenmill import AsyncEngine, OutputKind, RequestOutput, SamplingParams
 
 WITHOUT = ("off", "off again")
 LOOP = 20
-"""Tokens; an answer that repeats so many in a row is going round in circles."""
+"""Number of tokens. An answer that contains such a sequence twice repeats itself."""
 MIN_LEN = 16
-"""Tokens before the first loop; a task with fewer is left out."""
+"""Minimum number of tokens before the repetition. Tasks with fewer are left out."""
 WAVES = 2
-"""A round has so many answers for each place of the batch, and at least four."""
+"""Answers in a round for each place of the batch. A round has at least four answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One prompt, and how to answer it."""
+    """One prompt, and the parameters of its answer."""
 
     prompt: list[int]
     params: SamplingParams
@@ -53,7 +54,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one contender did in one round."""
+    """The figures of one contender in one round."""
 
     tokens_per_second: float
     num_draft_tokens: int
@@ -61,11 +62,11 @@ class Round:
 
 
 Rounds = dict[str, list[Round]]
-"""By contender, aligned."""
+"""The rounds of each contender, in the same order."""
 
 
 async def answer(engine: AsyncEngine, works: Sequence[Work]) -> list[Any]:
-    """All at once; their last outputs."""
+    """Answer all works at the same time; returns their last outputs."""
 
     async def one(work: Work) -> Any:
         async for output in engine.generate(work.prompt, work.params):
@@ -78,7 +79,7 @@ async def answer(engine: AsyncEngine, works: Sequence[Work]) -> list[Any]:
 async def prepare(
     engine: AsyncEngine, tasks: Sequence[Task], args: argparse.Namespace
 ) -> list[Work]:
-    """Tokenize, answer once, and cut; temperature is 0 for what copies."""
+    """Make works of tasks: tokenize, answer once, and cut. Copying tasks have temperature 0."""
     temperature = args.temperature if not tasks[0].answer_begin else 0.0
     prompts = [encode(engine, task) for task in tasks]
     drafts = [
@@ -115,12 +116,12 @@ def make_params(max_tokens: int, temperature: float, ignore_eos: bool) -> Sampli
 
 
 def draw_length(length: int, rng: random.Random) -> int:
-    """Between half and all of it."""
+    """A random length between half of `length` and `length`."""
     return rng.randint((length + 1) // 2, length)
 
 
 def len_without_loop(token_ids: Sequence[int]) -> int:
-    """Tokens before the first 20-gram that occurred before."""
+    """The number of tokens before the first 20-gram that occurs a second time."""
     seen: set[tuple[int, ...]] = set()
     for start in range(len(token_ids) - LOOP + 1):
         gram = tuple(token_ids[start : start + LOOP])
@@ -133,7 +134,7 @@ def len_without_loop(token_ids: Sequence[int]) -> int:
 async def measure(
     engines: Mapping[str, AsyncEngine], works: Sequence[Work], batch: int, num_rounds: int
 ) -> Rounds:
-    """Rounds of all contenders, each over the same works, `batch` at a time; a first one warms up."""
+    """Run all contenders over the same works, `batch` at a time. The first round does not count."""
     names = list(engines)
     rounds: Rounds = {name: [] for name in names}
     num_works = max(4, WAVES * batch)
@@ -151,7 +152,7 @@ def cut(work: Work, max_tokens: int) -> Work:
 
 
 async def run(engine: AsyncEngine, works: Sequence[Work], batch: int) -> Round:
-    """The speed while `batch` answers are in progress; those that are not over then are cut."""
+    """Measure the speed while `batch` answers are in progress, then cut the remaining ones."""
     outputs: dict[str, RequestOutput] = {}
     begun: list[str] = []
     waiting = iter(works)
@@ -179,7 +180,7 @@ async def run(engine: AsyncEngine, works: Sequence[Work], batch: int) -> Round:
 
 
 async def compare(args: argparse.Namespace) -> dict[str, dict[str, dict[str, object]]]:
-    """Figures by workload and batch, then contender."""
+    """All figures, by workload and batch size, then by contender."""
     first, last = WITHOUT
     contenders: dict[str, dict[str, Any]] = {first: {}}
     methods: dict[str, dict[str, Any]] = {"ngram": {"speculative_method": "ngram"}}
@@ -214,7 +215,7 @@ async def compare(args: argparse.Namespace) -> dict[str, dict[str, dict[str, obj
 
 
 def mean_speeds(contenders: Sequence[Sequence[Round]]) -> list[float]:
-    """Tokens per second of each round."""
+    """The contenders' mean tokens per second in each round."""
     return [
         sum(one.tokens_per_second for one in same) / len(same)
         for same in zip(*contenders, strict=True)
@@ -252,8 +253,8 @@ def show(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
 def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
-    parser.add_argument("--dtype", default="bfloat16", help="auto keeps a 4-bit file's 4 bits")
-    parser.add_argument("--speculative-model", help="a draft model to measure, too")
+    parser.add_argument("--dtype", default="bfloat16", help="auto keeps quantized weights")
+    parser.add_argument("--speculative-model", help="a draft model, as one more contender")
     parser.add_argument("--num-speculative-tokens", type=int, help="None: the default")
     parser.add_argument(
         "--draft-length",
@@ -263,9 +264,9 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument("--workloads", nargs="+", default=["copying", "chat"])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--output-len", type=int, default=128, help="of the longest answers")
-    parser.add_argument("--temperature", type=float, default=0.7, help="of the chats")
-    parser.add_argument("--rounds", type=int, default=7, help="of each workload and batch")
+    parser.add_argument("--output-len", type=int, default=128, help="maximum tokens of an answer")
+    parser.add_argument("--temperature", type=float, default=0.7, help="temperature of chats")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each workload and batch")
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
-"""Prompts for benchmarks/speculation.py: answers that copy from their prompt, and answers that do not.
+"""Prompts for benchmarks/speculation.py, with answers that copy from the prompt, or that do not.
 
-All texts are made here from small tables, so that every run has the same ones.
+All texts are made from small tables, so that every run has the same texts.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A chat whose answer begins with given words, for a small model to stay on the path."""
+    """A chat. Its answer may begin with given words, which keep a small model on the subject."""
 
     question: str
     answer_begin: str = ""

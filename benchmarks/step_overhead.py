@@ -1,10 +1,10 @@
-"""What a decode step costs beside the model: engine, plugins, batching, sampling, text, streams.
+"""Measures a decode step without the model: engine, plugins, batching, sampling, text, streams.
 
 python benchmarks/step_overhead.py --help
 
-The shipped AsyncEngine with the embedded model's tokenizer and the real runner and sampler, but a
-model that computes nothing: it answers with logits made beforehand, of the real vocabulary. Every
-request is read as a stream of deltas, as the server does.
+It uses the real AsyncEngine, runner and sampler, and the embedded model's tokenizer. The model
+computes nothing: it returns the same random logits over the real vocabulary. Every request is read
+as a stream of deltas, as the server does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tokenmill.core.shell.async_engine import AsyncEngine, EngineParts
 
 
 class InstantModel:
-    """Stands in for the model: logits of the right shape, no work."""
+    """A StepModel that returns random logits of the right shape without any work."""
 
     def __init__(
         self, max_num_seqs: int, vocab_size: int, is_greedy: bool, real: StepModel
@@ -70,7 +70,7 @@ def make_engine(args: argparse.Namespace, max_num_seqs: int, context: int) -> As
 
 
 async def read(engine: AsyncEngine, args: argparse.Namespace, context: int) -> list[float]:
-    """One caller: when its tokens came."""
+    """The times when one request's tokens arrive."""
     params = SamplingParams(
         temperature=args.temperature,
         top_p=args.top_p,
@@ -88,7 +88,7 @@ async def milliseconds_per_step(args: argparse.Namespace, batch: int, context: i
     async with make_engine(args, batch, context) as engine:
         for _ in range(args.rounds + 1):
             times = await asyncio.gather(*(read(engine, args, context) for _ in range(batch)))
-            begin = max(found[0] for found in times)  # no prompt is computed any more
+            begin = max(found[0] for found in times)  # from here on, all requests decode
             gaps = [b - a for found in times for a, b in pairwise(found) if a >= begin]
             rounds.append(statistics.median(gaps) * 1000)
     return rounds[1:]  # the first one warms up
@@ -96,19 +96,23 @@ async def milliseconds_per_step(args: argparse.Namespace, batch: int, context: i
 
 def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--threads", type=int, default=1, help="that sample")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 128], help="requests")
-    parser.add_argument("--contexts", type=int, nargs="+", default=[256, 2048], help="tokens")
-    parser.add_argument("--steps", type=int, default=150, help="tokens per request")
+    parser.add_argument("--threads", type=int, default=1, help="threads for sampling")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", default=[1, 8, 32, 128], help="numbers of requests"
+    )
+    parser.add_argument(
+        "--contexts", type=int, nargs="+", default=[256, 2048], help="tokens of a request"
+    )
+    parser.add_argument("--steps", type=int, default=150, help="generated tokens per request")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy")
-    parser.add_argument("--top-p", type=float, default=1.0, help="of sampled requests")
+    parser.add_argument("--top-p", type=float, default=1.0, help="top_p of sampled requests")
     parser.add_argument(
         "--async-scheduling",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="plan a step while the one before is computed",
+        help="plan a step while the previous one is computed",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="of each batch and context")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each batch and context")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Watches a running engine from outside: seconds per step of each of its parts."""
+"""Measures the parts of a running engine's steps, by wrapping its methods from outside."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEVICE_ROWS = (
     "runner: rest",
     "idle",
 )
-"""They add up to a step."""
+"""The parts of a step; their times add up to it."""
 LOOP_ROWS = (
     "plan: schedule, blocks",
     "commit",
@@ -50,15 +50,15 @@ LOOP_ROWS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Seconds of one step, on average over a round."""
+    """Seconds of one step, averaged over a round."""
 
     wall: float
     parts: dict[str, float]
-    """By row of the tables."""
+    """Seconds by row of the tables."""
 
 
 class Watch:
-    """Adds up the seconds of calls between `start` and `stop`; both belong to the event loop."""
+    """Sums the seconds of calls between `start` and `stop`. Call both from the event loop."""
 
     def __init__(self) -> None:
         self.is_running = False
@@ -72,7 +72,7 @@ class Watch:
         self._phases_begun: dict[str, float] = {}
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, with its time under that name."""
+        """Wrap a function so that its time is added under this name."""
 
         def call(*args: Any, **named: Any) -> Any:
             begun = time.perf_counter()
@@ -85,7 +85,7 @@ class Watch:
         return call
 
     def attach_to_parts(self, parts: EngineParts) -> None:
-        """Before the engine takes them: what computes. The names are not public ones."""
+        """Wrap the methods that compute, before the engine starts. Uses private names."""
         executor: Any = parts.executor
         runner = executor._runner
         model = runner._model
@@ -97,7 +97,7 @@ class Watch:
         executor.run = self.timed("run", executor.run)
 
     def attach_to_engine(self, engine: Any) -> None:
-        """After its start: what decides and delivers."""
+        """Wrap the methods that plan and deliver, after the engine's start. Uses private names."""
         self._engine = engine
         loop = engine._loop
         loop.core.plan = self.timed("plan", loop.core.plan)
@@ -114,7 +114,7 @@ class Watch:
         self.is_running = True
 
     def stop(self) -> StepTimes:
-        """What was measured since `start`."""
+        """End the measurement that `start` began, and return it."""
         self.is_running = False
         wall = time.perf_counter() - self._begun
         loop = time.thread_time() - self._loop_begun
@@ -140,7 +140,7 @@ class Watch:
         return StepTimes(wall=wall / steps, parts={k: v / steps for k, v in parts.items()})
 
     def _phase_seconds(self) -> dict[str, float]:
-        """All zero where the model is not one native call."""
+        """Seconds of the model's phases; all zero unless the model is one native call."""
         call = self._decoder_call
         timing = dict.fromkeys(Phase, 0.0) if call is None else call.read_timing()
         return {row: timing[phase] for phase, row in _PHASE_ROWS.items()}
@@ -154,7 +154,8 @@ class Watch:
 async def open_watched_engine(
     args: argparse.Namespace, max_num_seqs: int, max_len: int
 ) -> AsyncIterator[tuple[AsyncEngine, Watch]]:
-    """An engine for so many requests of that many tokens; whole prompts fit into a step."""
+    """An engine for `max_num_seqs` requests of `max_len` tokens, with a Watch. A whole prompt fits
+    into one step."""
     watch = Watch()
 
     def build(config: EngineConfig, progress: Progress) -> EngineParts:

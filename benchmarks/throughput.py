@@ -1,12 +1,12 @@
-"""tokenmill and transformers' `generate` on one workload: same weights, prompts and token counts.
+"""Compares tokenmill with transformers' `generate`: same weights, prompts and token counts.
 
 python benchmarks/throughput.py --help
 
-All requests are there from the start, decoding is greedy and no end-of-text token ends it early.
-transformers runs the prompts one by one and as one left-padded batch. The contenders take turns in
-one process, so that a busy moment of the machine hits all of them; the figures are medians over the
-rounds. Only tokens that were asked for count. tokenmill's time includes detokenizing; its prefix
-cache is off, because every round repeats the prompts.
+All requests arrive at the start. Decoding is greedy, and no end token ends an answer early.
+transformers runs the prompts one by one, and as one left-padded batch. The contenders run in one
+process and take turns, so that a busy moment of the machine does not hit only one of them. Figures
+are medians over the rounds. Only requested tokens count. tokenmill's time includes detokenization.
+Its prefix cache is off, because every round repeats the prompts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recording import add_model_flags, make_parser, record, set_threads, summarize
+from recording import (
+    add_model_flags,
+    make_parser,
+    make_table,
+    record,
+    set_threads,
+    summarize,
+)
 from rich.console import Console
-from rich.table import Table
 
 from tokenmill import LLM, SamplingParams, __version__
 from tokenmill.assembly import verify_default_model
+from tokenmill.core.interfaces import no_progress
 
 TokenIds = list[int]
 OURS = "tokenmill"
@@ -36,7 +43,7 @@ BATCHED = "transformers, one batch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One prompt, and how many tokens must follow."""
+    """One prompt, and the number of tokens to generate."""
 
     prompt: TokenIds
     num_output_tokens: int
@@ -46,7 +53,7 @@ Contender = Callable[[Sequence[Job]], list[TokenIds]]
 
 
 def make_jobs(args: argparse.Namespace, vocab_size: int) -> list[Job]:
-    """Random prompts; lengths are uniform in +- range_ratio of what was asked for."""
+    """Random prompts. Lengths are uniform within +- range_ratio of the flags' values."""
     rng = random.Random(args.seed)
     low, high = 1 - args.range_ratio, 1 + args.range_ratio
     return [
@@ -61,7 +68,7 @@ def make_jobs(args: argparse.Namespace, vocab_size: int) -> list[Job]:
 
 
 def tokenmill_contender(llm: LLM) -> Contender:
-    """All jobs handed to the engine at once."""
+    """Gives all jobs to the engine at once."""
 
     def run(jobs: Sequence[Job]) -> list[TokenIds]:
         params = [
@@ -75,18 +82,18 @@ def tokenmill_contender(llm: LLM) -> Contender:
 
 
 def load_transformers(path: Path, dtype: str) -> Any:
-    """transformers' model of the same file or directory, its weights dense, as tokenmill's are."""
+    """transformers' model of the same file or directory. Weights are dense, as in tokenmill."""
     import transformers
 
     source: dict[str, Any] = {"pretrained_model_name_or_path": str(path)}
     if path.is_file():
         source = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-        if hasattr(transformers, "GgufConfig"):  # newer ones might compute on the packed weights
+        if hasattr(transformers, "GgufConfig"):  # newer versions may keep weights quantized
             source["quantization_config"] = transformers.GgufConfig(dequantize=True)
     wanted = getattr(torch, dtype)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=wanted)
     if found := {weight.dtype for weight in model.parameters()} - {wanted}:
-        raise SystemExit(f"transformers holds weights as {found}, not as {dtype}")
+        raise SystemExit(f"transformers loaded the weights as {found}, not as {dtype}")
     model.eval()
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
@@ -94,7 +101,7 @@ def load_transformers(path: Path, dtype: str) -> Any:
 
 
 def transformers_batched(model: Any) -> Contender:
-    """All jobs as one batch: short prompts are padded, all answers are as long as the longest."""
+    """Runs all jobs as one batch: short prompts are padded, all answers get the longest length."""
 
     def run(jobs: Sequence[Job]) -> list[TokenIds]:
         width = max(len(job.prompt) for job in jobs)
@@ -114,7 +121,7 @@ def transformers_batched(model: Any) -> Contender:
 
 
 def transformers_one_by_one(model: Any) -> Contender:
-    """One call of `generate` for each job."""
+    """Calls `generate` once per job."""
     batched = transformers_batched(model)
     return lambda jobs: [batched([job])[0] for job in jobs]
 
@@ -122,7 +129,7 @@ def transformers_one_by_one(model: Any) -> Contender:
 def measure(
     contenders: dict[str, Contender], jobs: Sequence[Job], rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, list[TokenIds]]]:
-    """Seconds of every round, and the tokens, by contender; the order turns from round to round."""
+    """Seconds of every round, and the tokens, by contender. The order rotates by round."""
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     tokens: dict[str, list[TokenIds]] = {}
@@ -139,16 +146,16 @@ def measure(
 
 
 def check_lengths(jobs: Sequence[Job], tokens: dict[str, list[TokenIds]]) -> None:
-    """Everybody must have generated exactly what was asked for, or the rates mean nothing."""
+    """Exit unless each contender generated the requested number of tokens for every job."""
     for name, answers in tokens.items():
         if [len(answer) for answer in answers] != [job.num_output_tokens for job in jobs]:
-            raise SystemExit(f"{name} did not generate as many tokens as it was asked for")
+            raise SystemExit(f"{name} did not generate the requested number of tokens")
 
 
 def condense(
     jobs: Sequence[Job], seconds: dict[str, list[float]], tokens: dict[str, list[TokenIds]]
 ) -> dict[str, Any]:
-    """Rates by contender, and tokenmill's ratio to the better way to use transformers."""
+    """Rates by contender, and the ratio of tokenmill's to the better one of transformers."""
     wanted = sum(job.num_output_tokens for job in jobs)
     rates = {name: wanted / statistics.median(taken) for name, taken in seconds.items()}
     better = max((ONE_BY_ONE, BATCHED), key=rates.__getitem__)
@@ -168,17 +175,15 @@ def condense(
 
 
 def show(result: dict[str, Any], num_prompts: int) -> None:
-    """The table, and how much of the output is the same."""
+    """Print the table, and the number of prompts with the same tokens."""
     rates = result["tokens_per_second"]
-    table = Table("", "tok/s", "median s", "fastest s", "slowest s", "tokenmill is", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = make_table("", "tok/s", "median s", "fastest s", "slowest s", "tokenmill is")
     for name, rate in rates.items():
         times = (f"{result['seconds'][name][key]:.2f}" for key in ("median", "lowest", "highest"))
         ratio = "" if name == OURS else f"{rates[OURS] / rate:.2f} x"
         table.add_row(name, f"{rate:.1f}", *times, ratio)
     Console().print(table)
-    print(f"against the better of transformers: {result['ratio_to_better']:.2f} x")
+    print(f"ratio to the better of transformers' rates: {result['ratio_to_better']:.2f} x")
     for name, same in result["prompts_with_same_tokens"].items():
         print(f"same tokens as {name}: {same} of {num_prompts} prompts")
 
@@ -186,18 +191,18 @@ def show(result: dict[str, Any], num_prompts: int) -> None:
 def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
     add_model_flags(parser)
-    parser.add_argument("--num-prompts", type=int, default=16, help="that come at once")
+    parser.add_argument("--num-prompts", type=int, default=16, help="prompts, all at the start")
     parser.add_argument("--input-len", type=int, default=64, help="tokens of a prompt")
     parser.add_argument("--output-len", type=int, default=64, help="tokens of an answer")
-    parser.add_argument("--range-ratio", type=float, default=0.0, help="how much lengths vary, 0-1")
-    parser.add_argument("--rounds", type=int, default=3, help="of each contender")
+    parser.add_argument("--range-ratio", type=float, default=0.0, help="spread of lengths, 0-1")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each contender")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args()
     set_threads(args)
-    path = Path(args.model) if args.model else verify_default_model(lambda stage, part: None)
+    path = Path(args.model) if args.model else verify_default_model(no_progress)
     print("loading the model twice", flush=True)
     model = load_transformers(path, args.dtype)
     with LLM(

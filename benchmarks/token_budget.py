@@ -1,10 +1,10 @@
-"""What a step's token budget costs and buys: prompt throughput, and pauses of running answers.
+"""Measures the effect of a step's token budget on prompt throughput and on running answers.
 
 python benchmarks/token_budget.py --help
 
-One engine per budget (--max-num-batched-tokens), all in one process, in turns. First each computes
-a batch of long prompts, as fast as it can; then the mixed load of mixed_load.py, long prompts
-that arrive among running answers, under the chunked scheduler.
+There is one engine per budget (--max-num-batched-tokens). All run in one process, take turns, and
+use the chunked scheduler. In a round each engine computes a batch of long prompts, then the load of
+mixed_load.py: long prompts that arrive among running answers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from mixed_load import Arrival, add_load_flags, condense, make_load, serve
-from recording import add_model_flags, make_parser, record, set_threads, summarize
+from recording import (
+    add_model_flags,
+    make_parser,
+    make_table,
+    record,
+    set_threads,
+    summarize_all,
+)
 from rich.console import Console
-from rich.table import Table
 
 from tokenmill import AsyncEngine, SamplingParams
 
@@ -32,7 +38,7 @@ Rounds = dict[int, dict[str, list[float]]]
 
 
 async def measure(args: argparse.Namespace) -> Rounds:
-    """Every figure of every round, by budget; the order turns from round to round."""
+    """All figures of all rounds, by budget. The order of budgets alternates by round."""
     rounds: Rounds = {budget: {figure: [] for figure in FIGURES} for budget in args.budgets}
     async with AsyncExitStack() as stack:
         engines = {
@@ -51,7 +57,7 @@ async def measure(args: argparse.Namespace) -> Rounds:
 
 
 def make_engine(args: argparse.Namespace, budget: int) -> AsyncEngine:
-    """An engine that shares the machine's memory with the others."""
+    """An engine with this budget. Its KV cache is small, because all engines share the memory."""
     return AsyncEngine(
         args.model,
         dtype=args.dtype,
@@ -65,7 +71,7 @@ def make_engine(args: argparse.Namespace, budget: int) -> AsyncEngine:
 
 
 async def measure_once(engine: AsyncEngine, load: Sequence[Arrival]) -> dict[str, float]:
-    """All figures of one round."""
+    """All figures of one engine in one round."""
     long = [arrival.prompt for arrival in load if arrival.is_long]
     begin = time.perf_counter()
     async with asyncio.TaskGroup() as group:
@@ -76,16 +82,14 @@ async def measure_once(engine: AsyncEngine, load: Sequence[Arrival]) -> dict[str
 
 
 async def compute(engine: AsyncEngine, prompt: list[int]) -> None:
-    """A prompt and one token."""
+    """Compute a prompt and one token."""
     async for _ in engine.generate(prompt, SamplingParams(max_tokens=1)):
         pass
 
 
 def show(summary: dict[int, dict[str, dict[str, float]]]) -> None:
-    """The table of medians."""
-    table = Table("median of the rounds", *(f"budget {budget}" for budget in summary), box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    """Print the medians."""
+    table = make_table("median of the rounds", *(f"budget {budget}" for budget in summary))
     for figure, title in FIGURES.items():
         table.add_row(title, *(f"{found[figure]['median']:.0f}" for found in summary.values()))
     Console().print(table)
@@ -98,18 +102,14 @@ def parse_args() -> argparse.Namespace:
         "--budgets", type=int, nargs="+", default=[128, 256, 512, 2048], help="tokens per step"
     )
     add_load_flags(parser)
-    parser.add_argument("--rounds", type=int, default=3, help="of each budget")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each budget")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args()
     set_threads(args)
-    rounds = asyncio.run(measure(args))
-    summary = {
-        budget: {figure: summarize(values) for figure, values in figures.items()}
-        for budget, figures in rounds.items()
-    }
+    summary = summarize_all(asyncio.run(measure(args)))
     show(summary)
     record(args, "token_budget", {"budgets": summary})
 

@@ -1,9 +1,9 @@
-"""Packs what a GPU machine without a network lacks, for `make gpu-check`: see docs/gpu-check.md.
+"""Packs a bundle for `make gpu-check` on a machine without a network. See docs/gpu-check.md.
 
 gpu_bundle.py --help
 
-The machine has torch, triton and transformers. The bundle brings the wheels of tokenmill's other
-dependencies, xformers, FlashAttention 3 out of vLLM's wheel, and our CUDA kernels, compiled here.
+The machine must have torch, triton and transformers. The bundle has the wheels of tokenmill's other
+dependencies, xformers, FlashAttention 3 from vLLM's wheel, and our CUDA kernels, compiled here.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ REPOSITORY = Path(__file__).parents[1]
 FOLDER = REPOSITORY / ".gpu-bundle"
 LIMIT_MIB = 60
 COMES_WITH_TORCH = ("torch", "numpy", "jinja2", "safetensors", "tokenizers")
-"""Of tokenmill's dependencies: what every machine with torch and transformers has."""
+"""Dependencies of tokenmill that every machine with torch and transformers has."""
 FOR_CHECKS = ("pytest>=8.4", "pytest-timeout>=2.3", "hatchling>=1.27")
 XFORMERS = "xformers==0.0.35"
 VLLM = "vllm==0.26.0"
-"""Its FlashAttention 3 is compiled for torch 2.11 and CUDA 13, for compute capability 9.0."""
+"""The vLLM whose FlashAttention 3 is taken. It is compiled for torch 2.11, CUDA 13 and compute
+capability 9.0."""
 FLASH_ATTENTION = "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"
 CUDA_FOLDER = Path("src/backends/cuda")
 
 
 def main() -> None:
-    """Make the bundle; exits with a message when it is too large or a part cannot be had."""
+    """Make the bundle. Exits with a message if it is too large, or a part cannot be made."""
     args = parse_args()
     old = read_manifest(args.folder)
     args.folder.mkdir(exist_ok=True)
@@ -61,28 +62,40 @@ def parse_args() -> Namespace:
         description=(__doc__ or "").partition("\n")[0],
         formatter_class=ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to put it")
-    parser.add_argument("--python-version", default="3.12", help="of the GPU machine")
-    parser.add_argument("--glibc", type=int, default=35, help="2.N of the GPU machine, or older")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the bundle")
+    parser.add_argument("--python-version", default="3.12", help="Python of the GPU machine")
     parser.add_argument(
-        "--architectures", nargs="+", default=["8.0", "9.0"], help="that kernels are built for"
+        "--glibc", type=int, default=35, help="N of the GPU machine's glibc 2.N, or an older one"
     )
-    parser.add_argument("--limit", type=float, default=LIMIT_MIB, help="MiB, with the tree")
-    parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave them out")
     parser.add_argument(
-        "--no-kernels", dest="kernels", action="store_false", help="the machine has nvcc"
+        "--architectures", nargs="+", default=["8.0", "9.0"], help="GPUs to build kernels for"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_MIB, help="maximum MiB of bundle and checkout"
+    )
+    parser.add_argument(
+        "--no-peers",
+        dest="peers",
+        action="store_false",
+        help="leave out xformers and FlashAttention",
+    )
+    parser.add_argument(
+        "--no-kernels",
+        dest="kernels",
+        action="store_false",
+        help="leave out our kernels: the GPU machine has nvcc",
     )
     return parser.parse_args()
 
 
 def collect_wheels(args: Namespace) -> list[dict[str, Any]]:
-    """Resolve for the other machine, download, and say what each wheel is."""
+    """Resolve dependencies for the GPU machine, and download their wheels. Describes each wheel."""
     folder = args.folder / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     wanted = [r for r in project["project"]["dependencies"] if name_of(r) not in COMES_WITH_TORCH]
     wanted += FOR_CHECKS
-    print(f"finding wheels of {len(wanted)} packages and what they need", flush=True)
+    print(f"resolving {len(wanted)} packages and their dependencies", flush=True)
     pinned = resolve(wanted, args)
     if args.peers:
         pinned.append(XFORMERS)
@@ -93,7 +106,7 @@ def collect_wheels(args: Namespace) -> list[dict[str, Any]]:
 
 
 def resolve(requirements: Sequence[str], args: Namespace) -> list[str]:
-    """NAME==VERSION of the requirements and all that they need, but for what comes with torch."""
+    """NAME==VERSION of the requirements and their dependencies, without COMES_WITH_TORCH."""
     with tempfile.TemporaryDirectory() as empty:
         flags = ["--dry-run", "--ignore-installed", "--report", "-", "--target", empty]
         report = json.loads(pip("install", *flags, *foreign(args), *requirements))
@@ -106,7 +119,7 @@ def resolve(requirements: Sequence[str], args: Namespace) -> list[str]:
 
 
 def foreign(args: Namespace) -> list[str]:
-    """pip's flags for a Python and a system that are not those here."""
+    """pip's flags for the GPU machine's Python and system."""
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(args.glibc, 16, -1)]
     flags = ["--only-binary=:all:", "--implementation", "cp", "--python-version"]
     flags.append(args.python_version)
@@ -116,7 +129,7 @@ def foreign(args: Namespace) -> list[str]:
 
 
 def pip(*arguments: str) -> str:
-    """What it prints; exits with its complaint when it fails."""
+    """Run pip; returns its output. Exits with pip's error message if it fails."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -136,16 +149,17 @@ def describe_wheel(path: Path, folder: Path, minimums: dict[str, str | None]) ->
 
 
 def build_kernels(args: Namespace) -> dict[str, Any]:
-    """Our own CUDA kernels; exits with the reason when they cannot be built."""
+    """Build and pack our CUDA kernels. Exits with the reason if they cannot be built."""
     from tokenmill.backends.cuda.build import PREBUILT, build_library
     from tokenmill.backends.machine.compiling import BuildError
+    from tokenmill.core.interfaces import no_progress
 
     architectures = args.architectures
     print(f"building the CUDA kernels for {', '.join(architectures)}", flush=True)
     try:
-        library = build_library(lambda stage, part: None, architectures)
+        library = build_library(no_progress, architectures)
     except BuildError as error:
-        sys.exit(f"{error} (--no-kernels leaves them to the GPU machine)")
+        sys.exit(f"{error} (with --no-kernels the GPU machine builds them)")
     packed = args.folder / f"{PREBUILT.name}.xz"
     with library.open("rb") as source, lzma.open(packed, "wb", preset=6) as target:
         shutil.copyfileobj(source, target)
@@ -159,7 +173,7 @@ def build_kernels(args: Namespace) -> dict[str, Any]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Of what the kernels are built from; benchmarks/gpu/bundle.py compares it with the tree."""
+    """A hash of the kernels' sources. benchmarks/gpu/bundle.py computes the same to compare."""
     digest = hashlib.sha256()
     for path in sorted([folder / "build.py", *(folder / "csrc").iterdir()]):
         digest.update(f"\0{path.name}\0".encode())
@@ -168,7 +182,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def take_flash_attention(args: Namespace, old: dict[str, Any]) -> dict[str, Any]:
-    """One library out of vLLM's wheel, packed tighter; that of an earlier bundle is kept."""
+    """Extract and compress one library of vLLM's wheel. A copy in the old bundle is reused."""
     packed = args.folder / f"{Path(FLASH_ATTENTION).name}.xz"
     entry = {
         "what": f"FlashAttention 3 of {VLLM}",
@@ -203,7 +217,7 @@ def hash_of(path: Path) -> str:
 
 
 def report_size(folder: Path, manifest: dict[str, Any], limit_mib: float) -> None:
-    """Say what is in it; exits with a message when it is too large to go with the tree."""
+    """Print the largest files and the size. Exits if bundle and checkout exceed the limit."""
     parts = [*manifest["wheels"], *manifest["libraries"]]
     bundle, tree = sum(part["bytes"] for part in parts), tree_bytes()
     for part in sorted(parts, key=lambda part: -part["bytes"])[:5]:
@@ -216,7 +230,7 @@ def report_size(folder: Path, manifest: dict[str, Any], limit_mib: float) -> Non
 
 
 def tree_bytes() -> int:
-    """Of the files that git knows or would take in."""
+    """Size of all files in the checkout that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     paths = [REPOSITORY / name for name in done.stdout.split("\0") if name]
@@ -224,7 +238,7 @@ def tree_bytes() -> int:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Of an earlier bundle; empty if there is none."""
+    """The manifest of an earlier bundle; empty if there is none."""
     path = folder / "manifest.json"
     manifest: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return manifest
@@ -240,7 +254,7 @@ def minimum_of(requirement: str) -> str | None:
 
 
 def normalize(name: str) -> str:
-    """As PyPI compares names."""
+    """The normalized name of a package (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

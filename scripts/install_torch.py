@@ -1,13 +1,13 @@
-"""Installs torch, first and alone, so that nothing else decides which build of it is taken.
+"""Installs torch before other packages, so that no dependency decides which build is installed.
 
 install_torch.py REQUIREMENT INDEX
 
-- A torch >= 2.11 that is there already is kept.
-- With a GPU (nvidia-smi is found) it comes from pip's default index, whose Linux builds have CUDA.
-- Without one it comes from INDEX, PyTorch's index of CPU builds. If that cannot be reached, the
-  default index is asked what it has: a CPU build is taken; a CUDA build, gigabytes that this
-  machine cannot use, is not, and the user is told what to do.
-- An empty INDEX means: the default index, whatever it has.
+- An installed torch >= 2.11 is kept.
+- With a GPU (nvidia-smi exists) torch comes from pip's default index, whose Linux builds have CUDA.
+- Without a GPU it comes from INDEX, PyTorch's index of CPU builds. If that cannot be reached, a CPU
+  build of the default index is installed. A CUDA build, gigabytes that this machine cannot use, is
+  refused with a message that says what to do.
+- An empty INDEX always means the default index, with any build.
 """
 
 import json
@@ -22,7 +22,7 @@ TIMEOUT = 4.0
 
 
 def suitable_torch(python: str) -> str | None:
-    """The version of the torch that `python` imports; None if there is none that is new enough."""
+    """The version of the torch that `python` imports; None if it is too old or missing."""
     code = "import torch; print(torch.__version__)"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     version = done.stdout.strip()
@@ -32,7 +32,7 @@ def suitable_torch(python: str) -> str | None:
 
 
 def can_reach(index: str) -> bool:
-    """Whether the index answers when it is asked for torch."""
+    """Whether the index has a page for torch, and answers in time."""
     try:
         with urllib.request.urlopen(f"{index.rstrip('/')}/torch/", timeout=TIMEOUT):
             return True
@@ -41,11 +41,11 @@ def can_reach(index: str) -> bool:
 
 
 def brings_cuda(requirement: str) -> bool:
-    """Whether the default index would install CUDA with torch. Asks for metadata, not for wheels.
+    """Whether torch from the default index brings CUDA. Downloads metadata, not wheels.
 
-    Raises CalledProcessError when pip finds nothing; it has said why then.
+    Raises CalledProcessError if pip finds nothing; pip has printed the reason.
     """
-    # Before 23.3 pip downloads whole wheels to look into them.
+    # Before version 23.3, pip downloads whole wheels to read their metadata.
     subprocess.run([*pip("install"), "pip>=23.3"], capture_output=True, check=False)
     command = [*pip("install"), "--dry-run", "--ignore-installed", "--report", "-", requirement]
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -54,20 +54,20 @@ def brings_cuda(requirement: str) -> bool:
 
 
 def pip(command: str) -> list[str]:
-    """One of pip's commands, for this Python; it says nothing but errors."""
+    """The command line of one of pip's commands, for this Python. It prints only errors."""
     return [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq", command]
 
 
 def install(requirement: str, *options: str) -> None:
-    """Install it, or raise CalledProcessError after pip has said what is wrong."""
+    """Install a requirement. Raises CalledProcessError if it fails; pip has printed the reason."""
     subprocess.run([*pip("install"), *options, requirement], check=True)
 
 
 def main(requirement: str, index: str) -> None:
-    """See the module's docstring; exits with a message when no suitable build can be had."""
+    """Install torch as described above. Exits with a message if there is no suitable build."""
     torch = suitable_torch(sys.executable)
     if torch:
-        print(f"torch {torch} is there already")
+        print(f"torch {torch} is installed already")
     elif shutil.which("nvidia-smi") or not index:
         print(f"installing {requirement} from pip's default index", flush=True)
         install(requirement)
@@ -80,9 +80,9 @@ def main(requirement: str, index: str) -> None:
             sys.exit(
                 f"This machine has no GPU, and pip's default index has only a CUDA build of "
                 f"{requirement}. Name an index of CPU builds with TORCH_INDEX=URL or a wheel with "
-                f"TORCH=PATH, or take the CUDA build all the same with TORCH_INDEX= (empty)."
+                f"TORCH=PATH, or install the CUDA build with TORCH_INDEX= (empty)."
             )
-        print(f"installing {requirement} for CPU from there", flush=True)
+        print(f"installing {requirement} for CPU from pip's default index", flush=True)
         install(requirement)
 
 

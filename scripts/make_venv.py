@@ -1,9 +1,9 @@
-"""Makes the virtual environment. The Makefile runs it with the Python that it is made from.
+"""Makes the virtual environment, from the Python that runs this script.
 
 make_venv.py FOLDER
 
-A Python that has a suitable torch already (in a GPU image, say) shares its packages with the
-environment, so that no second torch is downloaded.
+If that Python has a suitable torch already (in a GPU image, for example), the environment shares
+its packages, so that no second torch is downloaded.
 """
 
 import sys
@@ -13,8 +13,8 @@ from install_torch import suitable_torch
 
 
 def main(folder: str) -> None:
-    """Create `folder` anew."""
-    # What is made from a virtual environment shares the packages of that one's base, not its own.
+    """Create `folder`, and remove an old one."""
+    # An environment made from another one would share the packages of its base Python instead.
     torch = suitable_torch(sys.executable) if sys.prefix == sys.base_prefix else None
     print(f"making {folder} with Python {sys.version.split()[0]}", end="")
     print(f", sharing its torch {torch}" if torch else "", flush=True)

@@ -1,7 +1,7 @@
-"""Puts the compiled CPU kernels into a wheel (see `make wheel`), for machines without a compiler.
+"""A build hook for hatchling that adds the compiled CPU kernels to a wheel (see `make wheel`).
 
-A hook of hatchling. It runs where tokenmill itself is installed, without build isolation, and does
-nothing unless TOKENMILL_PREBUILT is 1: wheels are otherwise the same for every platform.
+Such a wheel needs no compiler. The hook runs in an environment with tokenmill installed, without
+build isolation. It does nothing unless TOKENMILL_PREBUILT is 1: other wheels fit every platform.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class PrebuiltKernels(BuildHookInterface[Any]):
         if os.environ.get("TOKENMILL_PREBUILT") != "1" or version == "editable":
             return
         from tokenmill.backends.cpu.build import PREBUILT, build_all
+        from tokenmill.core.interfaces import no_progress
 
-        for name, path in build_all(lambda stage, part: None).items():
+        for name, path in build_all(no_progress).items():
             place = f"tokenmill/backends/cpu/{PREBUILT.name}/{name}"
             build_data["force_include"][str(path)] = place
         build_data["pure_python"] = False

@@ -113,7 +113,7 @@ def test_a_suitable_torch_is_kept(machine: Path, packages: Path, wheels: Path) -
     (packages / "torch.py").write_text("__version__ = '2.11.1+cu130'\n")
     done = install(machine, wheels)
     assert done.returncode == 0
-    assert "torch 2.11.1+cu130 is there already" in done.stdout
+    assert "torch 2.11.1+cu130 is installed already" in done.stdout
 
 
 def test_a_torch_that_is_too_old_is_replaced(machine: Path, packages: Path, wheels: Path) -> None:

@@ -1,12 +1,12 @@
-"""Attention of one layer: the native kernels and torch operations, in turns.
+"""Times the attention of one layer: the native kernels and torch operations, in turns.
 
 python benchmarks/cpu/attention.py --help
 
 Each row is a step: a batch of sequences over a paged cache with blocks in random order. Both
-backends write the step's keys and values and attend, through the same contract; the least time of
-all rounds counts, as what the machine can do while nobody else has it. One layer's cache mostly
-stays in the processor's; with `--layers 30` the layers take turns, as in a model, and long
-contexts come from memory: GB/s tells how fast.
+backends write the step's keys and values and attend, through the same interface. The minimum time
+of all rounds counts: it shows what an otherwise idle machine can do. One layer's KV cache mostly
+stays in the processor's caches. With `--layers 30` the layers take turns, as in a model, and long
+contexts are read from memory, at the rate in GB/s.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECONDS_PER_ROUND = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Sequences of one step: queries, and tokens with them."""
+    """The sequences of one step. `seq_len` includes the queries."""
 
     name: str
     num_seqs: int
@@ -57,7 +57,7 @@ WORKLOADS = (
 
 
 def make_batch(workload: Workload) -> AttentionBatch:
-    """Its layout, over blocks in random order."""
+    """The layout of a workload, with blocks in random order."""
     per_seq = -(-workload.seq_len // BLOCK_SIZE)
     tables_bm = torch.randperm(workload.num_seqs * per_seq).view(workload.num_seqs, per_seq)
     positions = torch.arange(workload.seq_len - workload.num_queries, workload.seq_len)
@@ -98,7 +98,7 @@ def make_step(
 
 
 def measure(run: Callable[[], None]) -> float:
-    """Least seconds of some calls in a row."""
+    """The minimum seconds of a few calls in a row."""
     least = float("inf")
     end = time.perf_counter() + SECONDS_PER_ROUND
     while (now := time.perf_counter()) < end:
@@ -110,7 +110,7 @@ def measure(run: Callable[[], None]) -> float:
 def compare(
     spec: AttentionSpec, workload: Workload, num_layers: int, rounds: int
 ) -> dict[str, float]:
-    """Microseconds per layer of both, and what follows from them."""
+    """Microseconds per layer of both backends, their ratio, and the rate of memory reads."""
     backends: Sequence[AttentionBackend] = (CPUAttention(spec), TorchAttention(spec))
     steps = {b.name: make_step(b, spec, workload, num_layers) for b in backends}
     least = dict.fromkeys(steps, float("inf"))
@@ -133,9 +133,9 @@ def compare(
 def parse_flags() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
-    parser.add_argument("--threads", type=int, help="of both; None: one per core")
-    parser.add_argument("--layers", type=int, default=1, help="caches that take turns")
-    parser.add_argument("--rounds", type=int, default=20, help="turns of each side")
+    parser.add_argument("--threads", type=int, help="threads of both sides; None: one per core")
+    parser.add_argument("--layers", type=int, default=1, help="layers, each with its own cache")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of each side")
     parser.add_argument("--num-heads", type=int, default=9)
     parser.add_argument("--num-kv-heads", type=int, default=3)
     parser.add_argument("--head-size", type=int, default=64)

@@ -1,13 +1,14 @@
-"""All weight matrices of a model once through: packed weights on native kernels, against torch.
+"""Times the products with all weight matrices of a model: native packed weights, and torch.
 
 python benchmarks/cpu/linears.py --help
 
-The shapes are those of SmolLM2-135M: 30 layers of qkv, output, gate-up and down, and the logits'
-matrix (269 MB in bfloat16); the weights are random. A round multiplies rows with all of them, which
-is the floor of a forward pass with that many tokens. Each product is a call from Python, one
-microsecond more than inside a decoder, on both sides. Both sides take turns; the least time of all
-rounds counts, as what the machine can do while nobody else has it. `others` is the part of the CPUs
-that other processes took meanwhile: beyond some 5 % do not trust a row.
+The shapes are those of SmolLM2-135M: 30 layers of qkv, output, gate-up and down, and the matrix of
+the logits (269 MB in bfloat16). The weights are random. A round multiplies rows with all matrices,
+which is the minimum work of a forward pass with that many tokens. Each product is a call from
+Python, which takes one microsecond more than inside a decoder, on both sides. Both sides take
+turns. The minimum time of all rounds counts: it shows what an otherwise idle machine can do.
+`others` is the fraction of the CPUs that other processes used meanwhile: do not trust a row with
+more than about 5 %.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import gguf
 import psutil
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from tokenmill.backends.cpu.library import Library, load_library
@@ -36,24 +36,24 @@ from tokenmill.backends.cpu.packed_weights import (
 )
 
 sys.path.append(str(Path(__file__).parents[1]))
-from recording import make_parser, record
+from recording import make_parser, make_table, record
 
 HIDDEN, INTERMEDIATE, QKV, LAYERS, VOCABULARY = 576, 1536, 960, 30, 49152
 ROUNDS_IN_TURN = 3
 SETTLE_SECONDS = 0.02
-"""Between the sides: OpenMP's threads spin for milliseconds after torch's last product."""
+"""Pause between the sides: OpenMP's threads spin for milliseconds after torch's last product."""
 FORMATS = ("bfloat16", "Q4_0", "Q4_1", "Q8_0")
 
 
 def make_torch_weights() -> list[Tensor]:
-    """In the order of a forward pass, as torch would keep them."""
+    """The matrices in the order of a forward pass, as torch stores them."""
     shapes = [(QKV, HIDDEN), (HIDDEN, HIDDEN), (2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE)]
     shapes = shapes * LAYERS + [(VOCABULARY, HIDDEN)]
     return [(torch.randn(shape) * 0.02).to(torch.bfloat16) for shape in shapes]
 
 
 def pack_all(weights: Sequence[Tensor], format: str) -> list[PackedLinear]:
-    """The same weights packed; the one with 2 x INTERMEDIATE rows is gate and up."""
+    """Pack the weights. The matrix with 2 x INTERMEDIATE rows is gate and up."""
     arena = WeightArena()
     packed = []
     for weight in weights:
@@ -63,7 +63,7 @@ def pack_all(weights: Sequence[Tensor], format: str) -> list[PackedLinear]:
         if format == "bfloat16":
             packed.append(pack_linear(gate, up=up, arena=arena))
             continue
-        # As in published files, the matrix that is the embedding, too, keeps eight bits.
+        # As in published files, the matrix that is also the embedding has eight bits.
         kind = gguf.GGMLQuantizationType["Q8_0" if len(weight) == VOCABULARY else format]
         raw = [
             gguf.quantize(part.float().numpy(), kind).reshape(len(part), -1)
@@ -75,14 +75,14 @@ def pack_all(weights: Sequence[Tensor], format: str) -> list[PackedLinear]:
 
 
 def make_inputs(rows: int) -> dict[int, Tensor]:
-    """By width."""
+    """Random inputs by width."""
     return {width: torch.randn(rows, width).bfloat16() for width in (HIDDEN, INTERMEDIATE)}
 
 
 def make_native_round(
     library: Library, packed: Sequence[PackedLinear], inputs: dict[int, Tensor]
 ) -> Callable[[], None]:
-    """One pass through all packed weights."""
+    """A function that multiplies the inputs with all packed weights."""
     rows = len(inputs[HIDDEN])
     outs = {one.out_features: torch.empty(rows, one.out_features).bfloat16() for one in packed}
     calls = [
@@ -98,7 +98,7 @@ def make_native_round(
 
 
 def make_torch_round(weights: Sequence[Tensor], inputs: dict[int, Tensor]) -> Callable[[], None]:
-    """One pass through all of torch's weights."""
+    """A function that multiplies the inputs with all weights in torch."""
 
     def run_round() -> None:
         for weight in weights:
@@ -108,7 +108,8 @@ def make_torch_round(weights: Sequence[Tensor], inputs: dict[int, Tensor]) -> Ca
 
 
 def measure(rounds: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:
-    """Least milliseconds of each, in turns for that long; and the part that others took."""
+    """Run the sides in turns for `seconds`. Returns the minimum milliseconds of each side, and the
+    fraction of the CPUs that other processes used."""
     least = dict.fromkeys(rounds, float("inf"))
     for run in rounds.values():
         run()
@@ -131,7 +132,7 @@ def _busy_seconds() -> float:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, dict[str, dict[str, float]]]:
-    """Figures by format and rows."""
+    """All figures, by format and number of rows."""
     torch.manual_seed(args.seed)
     library = load_library()
     library.set_threads(args.threads)
@@ -157,11 +158,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, dict[str, dict[
 
 
 def show(results: dict[str, dict[str, dict[str, float]]], console: Console) -> None:
-    """The table."""
+    """Print the table."""
     columns = ("weights", "rows", "native ms", "GB/s", "torch bfloat16 ms", "ratio", "others")
-    table = Table(*columns, box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = make_table(*columns)
     for format, by_rows in results.items():
         for rows, row in by_rows.items():
             table.add_row(
@@ -177,11 +176,11 @@ def show(results: dict[str, dict[str, dict[str, float]]], console: Console) -> N
 
 
 def main() -> None:
-    """Measure, show, record."""
+    """Measure all formats, show the table, and write the results."""
     parser = make_parser(__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 512])
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["bfloat16", "Q4_1"])
-    parser.add_argument("--seconds", type=float, default=4.0, help="for each line of the table")
+    parser.add_argument("--seconds", type=float, default=4.0, help="time for each row of the table")
     parser.add_argument("--threads", type=int, help="None: one per physical core")
     args = parser.parse_args()
     console = Console()

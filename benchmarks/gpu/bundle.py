@@ -1,8 +1,8 @@
-"""Makes this checkout importable on a machine without a network, with the help of a bundle.
+"""Installs this checkout and a bundle of packages on a machine without a network.
 
-`scripts/gpu_bundle.py` makes the bundle. Everything goes into a folder of its own, which stands
-first on PYTHONPATH: nothing of the machine or of the checkout is changed. Only the standard library
-is imported here.
+`scripts/gpu_bundle.py` makes the bundle. Everything is installed into a separate folder, which
+comes first on PYTHONPATH: neither the machine nor the checkout is changed. This module uses the
+standard library only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PIP_SECONDS = 90
 
 
 class BundleError(Exception):
-    """What is missing or damaged, and what to do."""
+    """The bundle is incomplete or damaged. The message says what to do."""
 
 
 def environment(site: Path) -> dict[str, str]:
-    """Of processes that find what was installed there first, and no hub."""
+    """The environment of processes that import from `site` first, and use no model hub."""
     paths = [str(site), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
@@ -42,10 +42,10 @@ def environment(site: Path) -> dict[str, str]:
 
 
 def install(folder: Path, site: Path, capability: str | None) -> list[str]:
-    """Put what this Python lacks, and tokenmill itself, into `site`; what was done, line by line.
+    """Install tokenmill and missing packages into `site`; returns lines that describe the result.
 
-    `capability` is that of the GPU, like "9.0". Without a bundle this Python must have tokenmill.
-    Raises BundleError.
+    `capability` is the GPU's compute capability, like "9.0". Without a bundle, this Python must
+    have tokenmill already. Raises BundleError.
     """
     if not (folder / "manifest.json").exists():
         return [_without_bundle(folder)]
@@ -69,7 +69,7 @@ def is_needed(wheel: Mapping[str, Any]) -> bool:
 
 
 def fits(entry: Mapping[str, Any], capability: str | None) -> str | None:
-    """Why a library of the bundle is of no use here; None if it is."""
+    """The reason why a library of the bundle cannot be used here; None if it can."""
     if capability is None:
         return "there is no GPU"
     major, minor = _numbers(capability)
@@ -77,12 +77,12 @@ def fits(entry: Mapping[str, Any], capability: str | None) -> str | None:
     if not any(of[0] == major and of[1] <= minor for of in built):
         return f"it was built for {', '.join(entry['architectures'])}, this GPU has {capability}"
     if entry["sources"] not in (None, fingerprint(CUDA_FOLDER)):
-        return "its sources have changed since: make the bundle anew"
+        return "its sources have changed since: make the bundle again"
     return None
 
 
 def fingerprint(folder: Path) -> str:
-    """Of what the kernels are built from; as in scripts/gpu_bundle.py."""
+    """A hash of the kernels' sources. Must be the same as in scripts/gpu_bundle.py."""
     digest = hashlib.sha256()
     for path in sorted([folder / "build.py", *(folder / "csrc").iterdir()]):
         digest.update(f"\0{path.name}\0".encode())
@@ -96,7 +96,7 @@ def _without_bundle(folder: Path) -> str:
     except metadata.PackageNotFoundError:
         raise BundleError(
             f"{sys.executable} has no tokenmill, and there is no bundle in {folder}: run `make "
-            "gpu-bundle` where there is a network and take that folder along, or run `make install`"
+            "gpu-bundle` on a machine with a network and copy that folder, or run `make install`"
         ) from None
 
 
@@ -104,9 +104,9 @@ def _verify(folder: Path, parts: Sequence[Mapping[str, Any]]) -> None:
     for part in parts:
         path = folder / part["file"]
         if not path.exists():
-            raise BundleError(f"{path} is missing: make the bundle anew")
+            raise BundleError(f"{path} is missing: make the bundle again")
         if hashlib.sha256(path.read_bytes()).hexdigest() != part["sha256"]:
-            raise BundleError(f"{path} is damaged: make the bundle anew")
+            raise BundleError(f"{path} is damaged: make the bundle again")
 
 
 def _pip(site: Path, *arguments: str) -> None:
@@ -130,7 +130,7 @@ def _pip(site: Path, *arguments: str) -> None:
 def _unpack(folder: Path, site: Path, entry: Mapping[str, Any], capability: str | None) -> str:
     reason = fits(entry, capability)
     if reason is not None:
-        return f"{entry['what']} of the bundle: not used, {reason}"
+        return f"{entry['what']} of the bundle is not used: {reason}"
     place = site / entry["place"]
     place.parent.mkdir(parents=True, exist_ok=True)
     with lzma.open(folder / entry["file"]) as source, place.open("wb") as target:
@@ -139,6 +139,6 @@ def _unpack(folder: Path, site: Path, entry: Mapping[str, Any], capability: str 
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version, to compare them."""
+    """The leading numbers of a version, for comparisons."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()

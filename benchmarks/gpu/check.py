@@ -1,12 +1,12 @@
-"""Checks and times attention on a GPU, within nine minutes, and writes what it found.
+"""Checks and times attention on a GPU, within nine minutes, and writes a report.
 
 python benchmarks/gpu/check.py --help
 
-`make gpu-check` runs it with the machine's own python3, which has torch, triton and transformers;
-what else is needed comes out of the bundle of `make gpu-bundle`, if there is one. Every part has a
-process and a time limit of its own, and the reports are written anew after each: whatever crashes,
-hangs or is cut off, the rest is kept. The exit status is 1 if a check failed, 2 if there was nothing
-to check with.
+`make gpu-check` runs it with the machine's own python3, which has torch, triton and transformers.
+Other packages come from the bundle of `make gpu-bundle`, if there is one. Every part has its own
+process and time limit, and the reports are rewritten after each part, so that a crash, a hang or an
+abort does not lose the results of other parts. The exit status is 1 if a check failed, 2 if the
+checks could not run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESULTS = REPOSITORY / "benchmarks" / "results"
 NAME = "gpu_check"
 ON_GPU = {
     "backends": [
-        # Triton's are the slowest: every shape is compiled.
+        # Triton comes first, because it is the slowest: it compiles kernels for every shape.
         *("triton", "flash-attn,triton", "torch", "cuda-paged", "flash-attn", "xformers"),
         *("flash-attn,cuda-paged", "xformers,torch"),
     ],
@@ -50,18 +50,18 @@ ON_CPU = {
     "contenders": ["torch-sdpa", "torch", "cpu"],
     "select": "plain or blocks or chunked-swap",
 }
-"""A rehearsal; all of the checks would take minutes."""
+"""A rehearsal with some of the checks; all of them would take minutes."""
 GRACE_SECONDS = 10.0
-"""After the deadline, before this program ends itself."""
+"""Time after the deadline until this program kills itself."""
 MACHINE_SHARE = 0.25
 CHECKS_SHARE = 0.6
-"""Of the time that is left when they begin."""
+"""Maximum time of these parts, as a fraction of the time that is left when they begin."""
 LEAST_SECONDS = 8.0
-"""With less, a benchmark is not begun."""
+"""Minimum time that must be left to begin a benchmark."""
 
 
 class Checkup:
-    """What was found so far, and the files it stands in."""
+    """Runs all parts, and keeps the results so far in the report files."""
 
     def __init__(self, args: Namespace) -> None:
         self._args = args
@@ -80,7 +80,7 @@ class Checkup:
         }
 
     def run(self, work: Path) -> int:
-        """Everything, one part after the other; the exit status."""
+        """Run all parts, one after the other. Returns the exit status."""
         site = work / "site"
         machine = self._describe_machine(site)
         if not machine.is_ok:
@@ -101,7 +101,7 @@ class Checkup:
         return int(any(not check["is_ok"] for check in self.found["checks"]))
 
     def write(self) -> None:
-        """Both reports, each in one piece."""
+        """Write both reports. Each file is replaced at once, so that it is never incomplete."""
         self.found["seconds"] = round(self._args.deadline - self._deadline.left())
         self._args.output.mkdir(parents=True, exist_ok=True)
         for suffix, text in (
@@ -123,7 +123,7 @@ class Checkup:
         return ended
 
     def _check_backends(self, site: Path, work: Path) -> None:
-        """Several at a time: nothing is timed here."""
+        """Run checks in parallel, because they do not measure times."""
         checks = [
             Check(
                 backend=backend,
@@ -146,7 +146,7 @@ class Checkup:
         )
 
     def _add_check(self, ended: Ended, check: Check) -> None:
-        """pytest says so when a test fails; that it ran none is no success either."""
+        """Add the results of a check. It is a success if no test failed, and at least one ran."""
         tests = check.found()
         is_ok = ended.is_ok and bool(tests)
         entry = {"backend": check.backend, "part": check.kind, "is_ok": is_ok, "tests": tests}
@@ -161,7 +161,7 @@ class Checkup:
         self.write()
 
     def _time_kernels(self, site: Path, work: Path) -> None:
-        """One at a time, alone on the device."""
+        """Time the contenders one after the other, each alone on the device."""
         contenders = self._args.contenders
         for index, contender in enumerate(contenders):
             deadline = self._deadline.part(1 / (len(contenders) - index))
@@ -169,7 +169,7 @@ class Checkup:
                 self._add_times(not_begun(contender), [])
                 continue
             if contender == "flash-kernel-256" and self._has_timed("flash-kernel-128"):
-                continue  # it is for the one generation that takes no smaller blocks
+                continue  # only for the one generation that does not support smaller blocks
             file = work / f"{contender}.jsonl"
             ended = run(self._kernel_part(contender, site, file, deadline), REPOSITORY, deadline)
             self._add_times(ended, read_lines(file))
@@ -222,12 +222,12 @@ def parse_args() -> Namespace:
     parser.add_argument(
         "--device", default="cuda", choices=["cuda", "cpu"], help="cpu: a rehearsal"
     )
-    parser.add_argument("--backends", nargs="*", help="that are checked; None: all of ours")
-    parser.add_argument("--contenders", nargs="*", help="whose kernels are timed; None: all")
+    parser.add_argument("--backends", nargs="*", help="backends to check; None: tokenmill's own")
+    parser.add_argument("--contenders", nargs="*", help="contenders to time; None: all")
     parser.add_argument(
-        "--jobs", type=int, default=min(16, os.cpu_count() or 1), help="checks at once"
+        "--jobs", type=int, default=min(16, os.cpu_count() or 1), help="checks in parallel"
     )
-    parser.add_argument("--select", help="of the checks, as pytest's -k; None: all")
+    parser.add_argument("--select", help="checks to run, as in pytest's -k; None: all")
     args = parser.parse_args()
     defaults: Mapping[str, Any] = ON_GPU if args.device == "cuda" else ON_CPU
     for name, value in defaults.items():
@@ -237,10 +237,10 @@ def parse_args() -> Namespace:
 
 
 def end_early(work: Path, status: int) -> Callable[[int, object], None]:
-    """For signals: what was started is ended; the reports of what had been done are there."""
+    """A signal handler that kills all parts and exits. The reports of finished parts remain."""
 
     def handle(number: int, frame: object) -> None:
-        print(f"ended early by signal {number}; the reports hold what was done", flush=True)
+        print(f"ended early by signal {number}: the reports have the finished parts", flush=True)
         kill_running()
         shutil.rmtree(work, ignore_errors=True)
         os._exit(status)

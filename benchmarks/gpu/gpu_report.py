@@ -1,4 +1,4 @@
-"""The report of a check on a GPU, for people: Markdown out of what check.py has gathered."""
+"""Writes the report of a check on a GPU, as Markdown, from the results of check.py."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kernel_report import kernels, targets
 
 Lines = Iterable[str]
 MOST_FAILURES = 12
-"""Told of one part; the JSON has all."""
+"""Maximum number of failures to list per part; the JSON file has all."""
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """Everything there is so far."""
+    """The report of all results so far."""
     lines = [
         "# Check on a GPU",
         "",
@@ -34,15 +34,15 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 
 def count_outcomes(tests: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """passed, failed, skipped."""
+    """The numbers of passed, failed and skipped tests."""
     return Counter(test["outcome"] for test in tests)
 
 
 def _verdict(found: Mapping[str, Any]) -> Lines:
     if found["rehearsal"]:
-        yield "**A rehearsal on the CPU: no GPU was used, and no time means anything.**"
+        yield "**A rehearsal on the CPU: no GPU was used, and the times are meaningless.**"
         yield ""
-    state = "complete" if found["is_complete"] else "CUT OFF: what is missing was not run"
+    state = "complete" if found["is_complete"] else "CUT OFF: missing parts were not run"
     failed = [check["name"] for check in found["checks"] if not check["is_ok"]]
     outcome = f"**FAILED: {', '.join(failed)}**" if failed else "all checks that ran have passed"
     yield f"{found['date']}, commit {found['commit']}, {found['seconds']} s, {state}; {outcome}."
@@ -62,7 +62,7 @@ def _machine(found: Mapping[str, Any]) -> Lines:
 def _checks(found: Mapping[str, Any]) -> Lines:
     yield "## Checks against float64 and transformers"
     yield ""
-    yield "Errors are the largest absolute differences to float64, of results of the order of 1."
+    yield "Errors are the largest absolute differences from float64. Results are of the order of 1."
     yield ""
     yield "| backend | part | passed | failed | skipped | largest error | seconds |"
     yield "|---|---|---|---|---|---|---|"
@@ -106,7 +106,7 @@ def _failures(check: Mapping[str, Any]) -> Lines:
 
 
 def _skips(checks: Sequence[Mapping[str, Any]]) -> Lines:
-    """Each reason once, with how many tests it kept from running."""
+    """Each reason for skipped tests once, with the number of tests."""
     reasons: Counter[tuple[str, str]] = Counter()
     for check in checks:
         for test in check["tests"]:
@@ -114,18 +114,18 @@ def _skips(checks: Sequence[Mapping[str, Any]]) -> Lines:
                 reasons[check["backend"], test["message"][:400]] += 1
     if reasons:
         yield ""
-        yield "What was skipped:"
+        yield "Skipped tests:"
         yield ""
     for (backend, reason), count in reasons.most_common(60):
         yield f"- {backend}, {count} tests: {reason}"
 
 
 def _parts(found: Mapping[str, Any]) -> Lines:
-    """Benchmarks that did not end well."""
+    """The benchmarks that failed."""
     bad = [part for part in found["benchmarks"] if part["status"] != "ok"]
     if not bad:
         return
-    yield "## Benchmarks that did not end well"
+    yield "## Benchmarks that failed"
     for part in bad:
         yield from ("", f"### {part['name']}: {part['status']}", "")
         yield from ("```", part["tail"][-1500:], "```")

@@ -1,8 +1,8 @@
-"""Who is timed: attention backends by the contract, and peers' kernels as bare as they come.
+"""The contenders: attention backends with their whole interface, and peers' kernels alone.
 
-A contender makes, for a workload, a function that computes one of several layers, each with a cache
-of its own. A backend's layer writes the step's keys and values and attends; a peer's only attends,
-over keys and values that are there already, which favours the peers a little.
+For a workload, a contender makes a function that computes one of several layers, each with its own
+KV cache. A backend's layer writes the step's keys and values and attends. A peer's layer only
+attends, over keys and values that exist already, which favours the peers a little.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Layer = Callable[[int], None]
 
 
 class Unable(Exception):
-    """Why a contender cannot compute a workload."""
+    """A contender cannot compute a workload. The message is the reason."""
 
 
 class Contender(Protocol):
-    """See the module's docstring."""
+    """Makes layers to time. See the module's docstring."""
 
     is_peer: bool
 
     def prepare(
         self, workload: Workload, dtype: torch.dtype, device: torch.device, num_layers: int
     ) -> Layer:
-        """Raises Unable."""
+        """Make a function that computes the layer with a given index. Raises Unable."""
         ...
 
 
 class Backend:
-    """An attention backend of a plugin."""
+    """A Contender that uses the attention backend of a plugin."""
 
     is_peer = False
 
@@ -74,7 +74,7 @@ class Backend:
 
 
 class FlashKernel:
-    """The kernel of the best generation of FlashAttention that is installed, alone."""
+    """A Contender with only the kernel of the best installed generation of FlashAttention."""
 
     is_peer = True
 
@@ -100,7 +100,7 @@ class FlashKernel:
 
 
 class TorchKernel:
-    """torch's scaled_dot_product_attention over keys and values in one piece, without any paging."""
+    """A Contender with torch's scaled_dot_product_attention over contiguous keys and values."""
 
     is_peer = True
 
@@ -109,7 +109,7 @@ class TorchKernel:
     ) -> Layer:
         """See Contender."""
         if workload.num_decodes and workload.num_chunks:
-            raise Unable("it takes sequences of one length only")
+            raise Unable("it supports sequences of one length only")
         from torch.nn.attention.bias import causal_lower_right
 
         heads, spec = workload.heads, workload.spec(16, dtype, device)
@@ -147,7 +147,7 @@ CONTENDERS: Mapping[str, Callable[[], Contender]] = {
     "torch": lambda: Backend("torch", 16),
     "cpu": lambda: Backend("cpu", 16),
 }
-"""By name; numbers are block sizes, which are 16 where none is named, but 64 for xformers."""
+"""Contenders by name. A number in a name is the block size; others have 16, and xformers 64."""
 
 
 def _choose_generation(spec: AttentionSpec) -> Any:

@@ -1,4 +1,4 @@
-"""The kernels' times as tables, and what they come to."""
+"""Tables of the kernels' times, and their ratios to the best peer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LARGE_BATCH = 32
 
 
 def kernels(found: Row) -> Lines:
-    """A table of decodes and one of prompts for each layout of heads."""
+    """Two tables for each layout of heads: decodes, and prompts."""
     timed = found["kernels"]
     yield "## Kernels"
     yield ""
     yield (
-        "One layer in bfloat16, medians. Backends (blocks of 16, xformers 64) write the step's keys "
-        "and values and attend; peers' kernels (torch-sdpa, flash-kernel by block size) attend only. "
-        "GB/s counts what must be read and written at least, in parts of the bandwidth of copies; "
-        "bold is the time as a multiple of the best peer's."
+        "Medians of one layer in bfloat16. Backends (blocks of 16, xformers 64) write the step's "
+        "keys and values and attend; peers' kernels (torch-sdpa, flash-kernel by block size) only "
+        "attend. GB/s counts the minimum of bytes read and written, and its percentage is of the "
+        "bandwidth of copies. The ratio to the best peer's time is bold."
     )
     for heads in dict.fromkeys(row["heads"] for row in timed):
         for is_decode in (True, False):
@@ -35,10 +35,10 @@ def kernels(found: Row) -> Lines:
 
 
 def targets(found: Row) -> Lines:
-    """What is aimed at on a Hopper GPU, and what was reached; nothing where it was not timed."""
+    """A table of ratios to peers, which have targets on a Hopper GPU. Untimed ones are left out."""
     yield "## Ratios"
     yield ""
-    yield "Below 1: faster than the best peer's kernel (for flash-kernel: than that one's best)."
+    yield "Below 1 is faster than the best peer's kernel (for FlashAttention: than its best one)."
     yield ""
     yield "| backend | of | cells | geometric mean | worst |"
     yield "|---|---|---|---|---|"
@@ -62,7 +62,7 @@ def targets(found: Row) -> Lines:
 
 
 def _bandwidth(found: Row) -> Lines:
-    """At large batches, as a part of what copies reach."""
+    """The bandwidth at large batches, as a percentage of the bandwidth of copies."""
     copies = found["machine"].get("copy_gb_per_s")
     for name in OURS:
         parts = [
@@ -83,7 +83,7 @@ def _bandwidth(found: Row) -> Lines:
 
 
 def _cells(timed: Sequence[Row]) -> list[list[Row]]:
-    """Rows by layout and workload; without those that failed."""
+    """The rows without errors, grouped by layout and workload."""
     cells: dict[tuple[str, str], list[Row]] = {}
     for row in timed:
         if "error" not in row:
@@ -92,7 +92,7 @@ def _cells(timed: Sequence[Row]) -> list[list[Row]]:
 
 
 def _ratio(cell: Sequence[Row], name: str, peer: str) -> float | None:
-    """Of a backend's time to the least of the peers whose names begin so."""
+    """The ratio of a backend's time to the best of the peers whose names begin with `peer`."""
     own = next((row["microseconds"] for row in cell if row["contender"] == name), None)
     peers = [r["microseconds"] for r in cell if r["is_peer"] and r["contender"].startswith(peer)]
     if not peer:
@@ -113,7 +113,7 @@ def _table(rows: Sequence[Row], copies: float | None) -> Lines:
 
 
 def _shown(row: Row | None, copies: float | None) -> str:
-    """Time, and what bounds it: bandwidth for decodes, arithmetic for the rest."""
+    """The time, with the rate that bounds it: bandwidth for decodes, arithmetic for the rest."""
     if row is None or "error" in row:
         return ""
     mark = {"graph": "", "wall clock": ""}.get(row["method"], " (with launches)")
@@ -125,7 +125,7 @@ def _shown(row: Row | None, copies: float | None) -> str:
 
 
 def _times(cell: Sequence[Row], name: str) -> str:
-    """The ratio to the best peer, for our own kernels."""
+    """The ratio to the best peer, for tokenmill's own kernels."""
     ratio = _ratio(cell, name, "") if name in OURS else None
     return "" if ratio is None else f", **{ratio:.2f}x**"
 
@@ -135,7 +135,7 @@ def _gb_per_s(row: Row) -> float:
 
 
 def _not_timed(timed: Sequence[Row]) -> Lines:
-    """Why, each reason once."""
+    """The workloads without times: each reason once."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in timed:
         if "error" in row:

@@ -1,8 +1,8 @@
-"""How long a layer takes on the device, with its cache out of the processor's own memory.
+"""Times a layer's attention on the device, with a KV cache that is not in the L2 cache.
 
-Layers take turns, each with a cache of its own, as in a model; there are so many that all their
-caches together are several times the L2. On a GPU a graph of all layers is replayed, so that what
-is timed is the kernels and not who launches them.
+Layers take turns, as in a model, each with its own KV cache. There are enough layers that their
+caches together are several times the L2. On a GPU a graph of all layers is replayed, so that only
+the kernels are timed, not their launches.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from kernel_workloads import Workload
 MOST_LAYERS = 512
 L2_MULTIPLE = 4
 MEMORY_PART = 0.7
-"""Of what is free on the device, for the caches."""
+"""Maximum fraction of the device's free memory that the caches use."""
 MOST_REPLAYS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Of one layer."""
+    """The time of one layer, in microseconds."""
 
     microseconds: float
     """The median."""
     least: float
+    """The minimum."""
     method: str
-    """graph, launches (no graph could be captured: includes what launching costs) or wall clock."""
+    """graph, launches (no graph could be captured, so launches are included) or wall clock."""
     num_layers: int
 
 
@@ -44,7 +45,7 @@ def measure(
     device: torch.device,
     seconds: float,
 ) -> Timing:
-    """Time it for about so long. Raises Unable, or whatever the contender raises."""
+    """Time a workload for about `seconds`. Raises Unable, and the contender's exceptions."""
     num_layers = _count_layers(workload, dtype, device)
     try:
         with torch.inference_mode():
@@ -59,7 +60,8 @@ def measure(
 
 
 def _count_layers(workload: Workload, dtype: torch.dtype, device: torch.device) -> int:
-    """As many as it takes to fill the L2 several times; raises Unable if one does not fit."""
+    """The number of layers whose caches fill the L2 several times. Raises Unable if the memory is
+    too small for one."""
     own = workload.cache_bytes(dtype.itemsize)
     if device.type != "cuda":
         return 2
@@ -106,7 +108,7 @@ def _time_on_gpu(layer: Layer, num_layers: int, seconds: float) -> Timing:
 
 
 def _warm_up(turn: Callable[[], float], seconds: float) -> None:
-    """Clocks that sank while the work was prepared rise again under load."""
+    """Run until the device's clocks, which sink while it is idle, have risen again."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         turn()
@@ -117,7 +119,7 @@ def _make_event() -> Any:
 
 
 def _capture(run: Callable[[], None]) -> Callable[[], None] | None:
-    """A graph's replay; None where something in it cannot be captured."""
+    """The replay function of a graph; None if the work cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
@@ -130,7 +132,7 @@ def _capture(run: Callable[[], None]) -> Callable[[], None] | None:
 
 
 def _repeat(turn: Callable[[], float], seconds: float) -> list[float]:
-    """At least three turns."""
+    """Time turns for `seconds`: at least 3, and at most MOST_REPLAYS."""
     times: list[float] = []
     end = time.monotonic() + seconds
     while len(times) < 3 or (time.monotonic() < end and len(times) < MOST_REPLAYS):

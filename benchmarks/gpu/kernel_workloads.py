@@ -1,4 +1,4 @@
-"""What the kernels are timed with: one layer of a step, in the head layouts of known models."""
+"""The workloads for kernels: one layer of a step, with the attention heads of known models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenmill.backends.attention.base import AttentionBatch, AttentionSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Attention heads of one model, or of one GPU's part of it."""
+    """The attention heads of one model, or of one GPU's share of a model."""
 
     name: str
     num_heads: int
@@ -41,7 +41,7 @@ class Workload:
 
     @property
     def is_decode(self) -> bool:
-        """Whether it is decodes alone, which memory bounds."""
+        """Whether the step has decodes only, which are bound by memory bandwidth."""
         return self.num_chunks == 0
 
     @property
@@ -49,17 +49,18 @@ class Workload:
         return sum(self.seq_lens)
 
     def cache_bytes(self, itemsize: int) -> int:
-        """Of the keys and values of all tokens."""
+        """Size of the keys and values of all tokens."""
         return 2 * self.cache_tokens * self.heads.num_kv_heads * self.heads.head_size * itemsize
 
     def moved_bytes(self, itemsize: int) -> int:
-        """Read and written at least: the context, the step's keys and values, queries, output."""
+        """Minimum bytes read and written: context, the step's keys and values, queries, output."""
         heads, num_rows = self.heads, sum(self.query_lens)
         rows = 2 * num_rows * (heads.num_heads + heads.num_kv_heads) * heads.head_size * itemsize
         return self.cache_bytes(itemsize) + rows
 
     def operations(self) -> int:
-        """Floating point: two products of query and key, and weight and value, where visible."""
+        """Floating-point operations of both products (query and key, weight and value), without
+        masked pairs."""
         pairs = sum(
             q * n - q * (q - 1) // 2 for q, n in zip(self.query_lens, self.seq_lens, strict=True)
         )
@@ -78,11 +79,11 @@ class Workload:
         )
 
     def num_blocks(self, block_size: int) -> int:
-        """That its sequences take."""
+        """Number of blocks that the sequences need."""
         return sum(-(-n // block_size) for n in self.seq_lens)
 
     def batch(self, block_size: int, device: torch.device) -> AttentionBatch:
-        """Its layout, over blocks in random order."""
+        """The layout of the step, with blocks in random order."""
         query_lens, seq_lens = self.query_lens, self.seq_lens
         counts = [-(-n // block_size) for n in seq_lens]
         blocks = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(0))
@@ -122,7 +123,7 @@ def decodes(heads: Heads) -> list[Workload]:
 
 
 def prompts(heads: Heads) -> list[Workload]:
-    """Prompts, chunks of long ones, and a chunk among decodes."""
+    """Steps with whole prompts, chunks of long prompts, and a chunk among decodes."""
     steps = {f"prompt {name}": (1, n, n) for name, n in PROMPTS.items()}
     steps["4 prompts 2k"] = (4, 2048, 2048)
     steps |= {f"chunk {name}": (1, q, n) for name, (q, n) in CHUNKS.items()}
@@ -149,10 +150,10 @@ FULL = [
     *prompts(SEVENTY_B),
     *decodes(RANK),
 ]
-"""What is asked first comes first, in case that time runs out."""
+"""The most important workloads come first, in case time runs out."""
 MINIATURE = [
     Workload(name="2 x 40", heads=TINY, num_decodes=2, decode_len=40),
     Workload(name="prompt 30", heads=TINY, num_chunks=1, chunk_queries=30, chunk_len=30),
     Workload(name="chunk 8 after 32", heads=TINY, num_chunks=1, chunk_queries=8, chunk_len=40),
 ]
-"""To rehearse on a CPU."""
+"""Workloads for a rehearsal on a CPU."""

@@ -1,8 +1,8 @@
-"""Times one contender's attention on all workloads, one line of JSON for each.
+"""Times one contender's attention on all workloads, and writes a line of JSON for each.
 
 python benchmarks/gpu/kernels.py --help
 
-It stops by itself before its time is over; what was measured is in the file at once.
+It skips the remaining workloads when its time is over. Each line is written at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def time_one(
     device: torch.device,
     seconds: float,
 ) -> dict[str, Any]:
-    """The times, or why there are none. A device that failed ends the program."""
+    """The times, or the error. An error of the device ends the program."""
     try:
         return asdict(measure(contender, workload, dtype, device, seconds))
     except Unable as reason:
@@ -50,7 +50,7 @@ def time_one(
         return {"error": f"out of memory: {str(error).partition('.')[0]}"}
     except torch.AcceleratorError:
         raise
-    except Exception as error:  # one workload that fails says nothing about the others
+    except Exception as error:  # other workloads may still succeed
         return {"error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
 
 
@@ -61,7 +61,7 @@ def report(
     dtype: torch.dtype,
     line: dict[str, Any],
 ) -> None:
-    """Append it to the file, and show it."""
+    """Append a result to the file, and print it."""
     of_workload = {
         "contender": args.contender,
         "is_peer": contender.is_peer,
@@ -84,11 +84,13 @@ def parse_args() -> Namespace:
         formatter_class=ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("contender", choices=list(CONTENDERS))
-    parser.add_argument("--output", type=Path, required=True, help="lines are added to this file")
+    parser.add_argument("--output", type=Path, required=True, help="file to append lines to")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
-    parser.add_argument("--seconds", type=float, default=60.0, help="for all workloads")
-    parser.add_argument("--seconds-each", type=float, default=0.1, help="for one, after warm-up")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time for all workloads")
+    parser.add_argument(
+        "--seconds-each", type=float, default=0.1, help="time for each workload, after warm-up"
+    )
     parser.add_argument("--miniature", action="store_true", help="tiny workloads, to rehearse")
     return parser.parse_args()
 

@@ -1,8 +1,8 @@
-"""What the machine is, and how fast it copies its own memory: one line of JSON.
+"""Describes the machine, and measures the rate of memory copies. Prints one line of JSON.
 
 python benchmarks/gpu/machine.py [--device cpu]
 
-In a process of its own, since a broken driver may hang or crash it. It needs nothing but torch.
+It runs in its own process, because a broken driver may hang or crash it. It needs only torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def describe() -> dict[str, object]:
-    """The host and its packages."""
+    """Describe the host and its packages."""
     return {
         "system": platform.platform(),
         "processor": platform.machine(),
@@ -46,7 +46,7 @@ def describe() -> dict[str, object]:
 
 
 def describe_gpu() -> dict[str, object]:
-    """The first GPU; raises RuntimeError where torch finds none."""
+    """Describe the first GPU. Raises RuntimeError if torch finds none."""
     of = torch.cuda.get_device_properties(0)
     return {
         "gpu": of.name,
@@ -62,7 +62,7 @@ def describe_gpu() -> dict[str, object]:
 
 
 def measure_copies(device: torch.device) -> float:
-    """GB/s of copies within the device's memory, bytes read and written: the median of 20."""
+    """The median rate of 20 copies within the device's memory, in GB/s, read and written."""
     size = COPY_BYTES if device.type == "cuda" else 64 << 20
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

@@ -1,4 +1,4 @@
-"""Programs with a time limit, each in processes of its own: a crash or a hang ends one, not all."""
+"""Runs programs with a time limit, each in its own process: a crash or hang ends only one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 TAIL = 3000
-"""Characters of what a part printed last that are kept."""
+"""Number of characters to keep from the end of a part's output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a part ended."""
+    """The result of a part."""
 
     name: str
     status: str
-    """ok, failed (it said so itself, with an exit status), crashed (by a signal), timed out or not
-    begun."""
+    """ok, failed (by an exit status), crashed (by a signal), timed out, or not begun."""
     exit_status: int
     seconds: float
     tail: str
@@ -44,17 +43,17 @@ class Ended:
 
 
 class Deadline:
-    """The moment by which everything has to be over."""
+    """The time by which everything must end."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds; never negative."""
+        """Remaining seconds, at least 0."""
         return max(0.0, self._end - time.monotonic())
 
     def part(self, share: float) -> Deadline:
-        """An earlier one, after this share of the time that is left."""
+        """An earlier deadline, after this fraction of the remaining time."""
         return Deadline(self.left() * share)
 
 
@@ -62,9 +61,9 @@ _running: set[subprocess.Popen[bytes]] = set()
 
 
 def run(part: Part, folder: Path, deadline: Deadline) -> Ended:
-    """Run it in `folder`; at the deadline it is killed, with all that it started.
+    """Run a part in `folder`. At the deadline it is killed, with all processes that it started.
 
-    What it prints goes to a file, so that nobody waits for a full pipe.
+    Its output goes to a file, because a full pipe would block it.
     """
     if deadline.left() == 0:
         return not_begun(part.name)
@@ -107,9 +106,10 @@ def run_all(
     done: Callable[[Ended], None],
     rest: Callable[[Ended], Part | None] = lambda ended: None,
 ) -> None:
-    """Several at a time; `done` hears of each when it has ended, on the caller's thread.
+    """Run parts, `at_once` in parallel. `done` is called with each result, on the caller's thread.
 
-    `rest` says what is left of one that has ended: that runs next, as if it were still the same.
+    `rest` may return a part with the unfinished rest of one that ended. It runs next, and counts as
+    the same part.
     """
     with ThreadPoolExecutor(max(1, at_once)) as pool:
         jobs = [pool.submit(_run_with_rest, part, folder, deadline, rest) for part in parts]
@@ -120,7 +120,7 @@ def run_all(
 def _run_with_rest(
     part: Part, folder: Path, deadline: Deadline, rest: Callable[[Ended], Part | None]
 ) -> Ended:
-    """How the last one ended; well only if the first one did."""
+    """Run a part and its rests. The result is the last one's, or the first one's if that is ok."""
     first = last = run(part, folder, deadline)
     seconds = first.seconds
     while deadline.left() > 0 and (left := rest(last)) is not None:
@@ -130,13 +130,13 @@ def _run_with_rest(
 
 
 def not_begun(name: str) -> Ended:
-    """Of a part for which no time was left."""
+    """The result of a part for which no time was left."""
     tail = "no time was left"
     return Ended(name=name, status="not begun", exit_status=0, seconds=0.0, tail=tail)
 
 
 def kill_running() -> None:
-    """Whatever still runs, before this program ends early."""
+    """Kill all running parts, before this program ends early."""
     for process in list(_running):
         _kill_all(process)
 
@@ -148,8 +148,8 @@ def _status(returncode: int) -> str:
 
 
 def _kill_all(process: subprocess.Popen[bytes]) -> None:
-    """The part and whatever it left running. A process that hangs in the driver may outlive even
-    this; nobody waits for it."""
+    """Kill a part and all processes that it left. A process that hangs in the driver may survive
+    this, so the wait is limited."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     try:

@@ -1,7 +1,7 @@
-"""The checks as parts: pytest in a process of its own, and in another for what it could not finish.
+"""The checks as parts: each runs pytest in its own process, and again for unfinished tests.
 
-A kernel that fails takes the device from its process. tests/gpu/conftest.py ends it then; what it
-had not come to yet is worth knowing, too.
+A process loses the device when a kernel fails. tests/gpu/conftest.py then ends the process, and
+another process runs the remaining tests.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ CHECKS = {
 }
 PYTEST = ("-v", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly")
 INI = ("filterwarnings=default", "faulthandler_timeout=60")
-"""What other packages of the machine warn of is none of our tests' business."""
+"""Warnings of the machine's packages must not fail our tests."""
 DEVICE_FAILED = 3
-"""The exit status of tests/gpu/conftest.py."""
+"""The exit status with which tests/gpu/conftest.py reports a lost device."""
 MOST_RESTARTS = 4
-"""After so many failures of the device there is enough to mend."""
+"""Maximum number of restarts of one check after failures of the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Tests of one file with one backend."""
+    """The tests of one file with one backend."""
 
     backend: str
     kind: str
     """A key of CHECKS."""
     device: str
     select: str
-    """As pytest's -k; empty: all."""
+    """The tests to run, as in pytest's -k; empty for all."""
     results: Path
-    """Each finished test is a line of JSON in it."""
+    """A file with a line of JSON for each finished test."""
 
     @property
     def name(self) -> str:
         return f"{self.backend} {self.kind}"
 
     def part(self, environment: Mapping[str, str]) -> Part:
-        """Those tests of it that are not among the results."""
+        """The part that runs all tests without a result."""
         path = CHECKS[self.kind]
         chosen = ["-k", self.select] if self.select else []
         for test in self.found():
             chosen += ["--deselect", f"{path}::{test['test']}"]
-        told = {
+        settings = {
             "TOKENMILL_CHECK_BACKENDS": self.backend,
             "TOKENMILL_CHECK_DEVICE": self.device,
             "TOKENMILL_CHECK_RESULTS": str(self.results),
@@ -61,23 +61,23 @@ class Check:
         return Part(
             name=self.name,
             command=[sys.executable, "-m", "pytest", path, *PYTEST, *ini, *chosen],
-            environment={**environment, **told},
+            environment={**environment, **settings},
         )
 
     def rest(self, environment: Mapping[str, str], ended: Ended) -> Part | None:
-        """What is left to run after a failure of the device; None: nothing, or it is no use."""
+        """The part that continues after a lost device; None for other ends, or too many losses."""
         failures = sum(test.get("lost_the_device", False) for test in self.found())
         if ended.exit_status != DEVICE_FAILED or failures > MOST_RESTARTS:
             return None
         return self.part(environment)
 
     def found(self) -> list[dict[str, Any]]:
-        """The tests that ended so far."""
+        """The results of the tests so far."""
         return read_lines(self.results)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines of JSON; the last may be torn where a process was killed."""
+    """Read lines of JSON. An incomplete line, of a process that was killed, is left out."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:

@@ -1,6 +1,6 @@
-"""For plugin authors: the conformance kit, and an engine that needs no model.
+"""Tools for plugin authors: the conformance kit, and an engine that needs no model.
 
-Everything is imported when asked for: the kit needs pytest, the rest does not.
+Names are imported on first use, because the kit needs pytest and the rest does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""pytest's side of the conformance kit: prints what the suites measured, and runs the suites of an
-installed plugin.
+"""The pytest plugin of the conformance kit: prints measured times, and adds the suites' options.
 
-Loaded by every pytest run where tokenmill is installed, so it imports little, and adds options only
+Every pytest run loads it where tokenmill is installed. So it imports little, and adds options only
 to a run of the suites themselves: `pytest --pyargs tokenmill.testing.suite --plugin NAME`.
 """
 
@@ -23,7 +22,7 @@ pytest.register_assert_rewrite("tokenmill.testing.conformance")
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> None:
-    """Add `--plugin` and `--plugins-file` when the suites are what is to be run."""
+    """Add `--plugin` and `--plugins-file` if the suites are run by name."""
     if any(argument.partition("::")[0] == SUITE for argument in args):
         early_config.pluginmanager.import_plugin("tokenmill.testing.suite_options")
 

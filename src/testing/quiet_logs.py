@@ -1,4 +1,4 @@
-"""Simulations log thousands of preemptions and failures; they count them instead."""
+"""Silences the engine's logs in simulations, which would log thousands of events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Nothing below CRITICAL from the engine while this is entered."""
+    """A context in which the engine logs nothing below CRITICAL."""
     logger = logging.getLogger("tokenmill")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

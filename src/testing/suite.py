@@ -1,4 +1,4 @@
-"""The suites for an installed plugin, without a line of code:
+"""The conformance suites for an installed plugin. Run them without writing code:
 
 pytest --pyargs tokenmill.testing.suite --plugin NAME
 """
@@ -24,7 +24,7 @@ from .conformance.installed import Subject
 
 
 class TestPackage(PackageConformance):
-    """What holds for every plugin."""
+    """The tests that apply to every plugin."""
 
     @pytest.fixture
     def plugins_file(self, pytestconfig: pytest.Config) -> str | None:
@@ -33,7 +33,7 @@ class TestPackage(PackageConformance):
 
 
 class TestScheduler(SchedulerConformance):
-    """Every scheduler that the plugin offers, and its wrapper around `schedule`."""
+    """Tests every scheduler that the plugin offers, and its wrapper around `schedule`."""
 
     kind = "scheduler"
 
@@ -43,7 +43,7 @@ class TestScheduler(SchedulerConformance):
 
 
 class TestSchedulingPolicy(SchedulingPolicyConformance):
-    """Every order of the waiting requests."""
+    """Tests every order of waiting requests that the plugin offers."""
 
     kind = "scheduling_policy"
 
@@ -53,7 +53,7 @@ class TestSchedulingPolicy(SchedulingPolicyConformance):
 
 
 class TestPreemption(PreemptionConformance):
-    """Every preemption mode, and the wrapper around `preempt`."""
+    """Tests every preemption mode, and the wrapper around `preempt`."""
 
     kind = "preemption_mode"
 
@@ -63,7 +63,7 @@ class TestPreemption(PreemptionConformance):
 
 
 class TestSpeculator(SpeculatorConformance):
-    """Every speculative method, and the wrapper around `propose`."""
+    """Tests every speculative method, and the wrapper around `propose`."""
 
     kind = "speculative_method"
 
@@ -73,7 +73,7 @@ class TestSpeculator(SpeculatorConformance):
 
 
 class TestDraftLength(DraftLengthConformance):
-    """Every choice of how many tokens to draft."""
+    """Tests every draft length policy."""
 
     kind = "draft_length"
 
@@ -83,7 +83,7 @@ class TestDraftLength(DraftLengthConformance):
 
 
 class TestAdmission(AdmissionConformance):
-    """Every doorkeeper, offered or in the plugin itself."""
+    """Tests every admission policy, registered by the plugin or being the plugin itself."""
 
     kind = "admission"
 
@@ -93,7 +93,7 @@ class TestAdmission(AdmissionConformance):
 
 
 class TestAttention(AttentionConformance):
-    """Every attention backend, on the GPU if there is one and the backend takes it."""
+    """Tests every attention backend, on the GPU if there is one that the backend supports."""
 
     kind = "attention_backend"
 
@@ -103,7 +103,7 @@ class TestAttention(AttentionConformance):
 
 
 class TestObserver(ObserverConformance):
-    """Every observer, offered or in the plugin itself."""
+    """Tests every observer, registered by the plugin or being the plugin itself."""
 
     kind = "observer"
 
@@ -113,8 +113,8 @@ class TestObserver(ObserverConformance):
 
 
 def _made(subject: Subject) -> object:
-    """What the factory makes; it may choose to stay out."""
+    """The object that the factory makes. A factory may return None to take no part."""
     made = subject.make()
     if made is None:
-        pytest.skip(f"{subject.kind} {subject.name!r} stays out with these options")
+        pytest.skip(f"the factory of {subject.kind} {subject.name!r} returned None")
     return made

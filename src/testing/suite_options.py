@@ -1,4 +1,4 @@
-"""pytest hooks of a run of tokenmill.testing.suite: which plugin, and which tests it needs."""
+"""pytest hooks of a run of tokenmill.testing.suite: select the plugin, and the tests it needs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SUBJECTS = pytest.StashKey[Sequence[Subject]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--plugin` and `--plugins-file`."""
+    """Add `--plugin` and `--plugins-file`."""
     group = parser.getgroup("tokenmill", "tokenmill's conformance suites")
     group.addoption("--plugin", metavar="NAME", help="the installed plugin to check")
     group.addoption(
         "--plugins-file",
         metavar="FILE",
-        help="a plugins.toml with the options to check it with; default: those that it declares",
+        help="a plugins.toml with the plugin's options; default: the options that it declares",
     )
     group.addoption(
         "--time-limit",
@@ -34,11 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find and load the plugin. One that does not load is left to the suite for packages."""
+    """Find and load the plugin. If it does not load, only the suite for packages runs."""
     config.pluginmanager.register(TimeLimit(config.getoption("--time-limit")))
     name: str | None = config.getoption("--plugin")
     if name is None:
-        raise pytest.UsageError("say which plugin to check: --plugin NAME")
+        raise pytest.UsageError("name the plugin to check: --plugin NAME")
     plugins_file: str | None = config.getoption("--plugins-file")
     try:
         config.stash[_NAME] = find_plugin(name).source.plugin
@@ -54,14 +54,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """What is being checked."""
+    """The plugin under test, for pytest's header."""
     return f"tokenmill: {find_plugin(config.stash[_NAME]).source}"
 
 
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> list[pytest.Item] | None:
-    """Leave out the suites of kinds that the plugin does not have."""
+    """Leave out suites for kinds that the plugin does not offer."""
     kind = getattr(obj, "kind", None) if isinstance(obj, type) else None
     if kind is None or any(s.kind == kind for s in collector.config.stash[_SUBJECTS]):
         return None
@@ -69,7 +69,7 @@ def pytest_pycollect_makeitem(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a suite for everything of its kind that the plugin brings."""
+    """Run a suite once for each object of its kind that the plugin offers."""
     if "subject" in metafunc.fixturenames:
         kind = getattr(metafunc.cls, "kind", None)
         subjects = [s for s in metafunc.config.stash[_SUBJECTS] if s.kind == kind]

@@ -1,4 +1,4 @@
-"""A tokenizer for engines without a model: one character is one token."""
+"""A tokenizer for engines without a model: each character is one token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..core.interfaces import ChatMessage
 
 
 class ToyDetokenizer:
-    """Every token is a character of its own, certain at once."""
+    """A Detokenizer that holds nothing back: every token is a whole character."""
 
     def add(self, token_ids: Sequence[int]) -> str:
         return "".join(map(chr, token_ids))
@@ -19,7 +19,7 @@ class ToyDetokenizer:
 
 
 class ToyTokenizer:
-    """Token ids are code points, so `vocab_size` bounds the characters that there are."""
+    """A Tokenizer whose token ids are code points, modulo `vocab_size`."""
 
     max_chars_per_token = 1
     has_chat_template = True

@@ -84,7 +84,7 @@ def test_without_pytest_the_command_says_what_to_install(monkeypatch: pytest.Mon
 
 def test_the_suites_alone_ask_for_a_plugin(tmp_path: Path) -> None:
     printed = run_pytest(tmp_path, "--pyargs", "tokenmill.testing.suite")
-    assert "say which plugin to check: --plugin NAME" in printed
+    assert "name the plugin to check: --plugin NAME" in printed
 
 
 def test_other_pytest_runs_get_no_options_and_no_output(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tokenmill.core.engine.step import StepLimits
 from tokenmill.testing.simulated.drafting import DraftingSettings
-from tokenmill.testing.simulation import Life, LifeSettings, Tally
+from tokenmill.testing.simulation import Life, LifeSettings, Outcome
 
 NUM_SEEDS = 2
 STARVED_TOKENS = 96
@@ -60,15 +60,15 @@ def make_settings(
 def test_tokens_are_right_and_memory_was_short_where_it_should_be(
     scheduler: str, mode: str, caches: bool, block_size: int, is_starved: bool
 ) -> None:
-    tally = Tally()
+    total = Outcome()
     for seed, max_inflight in product(range(NUM_SEEDS), (1, 2)):
         settings = make_settings(scheduler, mode, caches, block_size, is_starved, max_inflight)
-        tally.add(Life(seed, settings).run())
-    assert (tally.num_preemptions > 10) is is_starved
-    assert (tally.num_swaps > 10) is (is_starved and mode == "swap")
+        total.add(Life(seed, settings).run())
+    assert (total.num_preemptions > 10) is is_starved
+    assert (total.num_swaps > 10) is (is_starved and mode == "swap")
     if caches:
-        assert tally.num_hit_tokens > 0
-    assert tally.num_plugin_failures == 0
+        assert total.num_hit_tokens > 0
+    assert total.num_plugin_failures == 0
 
 
 @pytest.mark.parametrize("num_tokens", range(1, 9))
@@ -80,10 +80,10 @@ def test_drafts_change_no_token(
     scheduler: str, mode: str, caches: bool, like: str, num_tokens: int
 ) -> None:
     drafting = getattr(DraftingSettings, like)(num_tokens, draft_length="fixed")
-    tally = Tally()
+    total = Outcome()
     for max_inflight in (1, 2):
         settings = make_settings(scheduler, mode, caches, 4, True, max_inflight, drafting)
-        tally.add(Life(num_tokens, settings).run())
-    assert tally.num_preemptions > 5 and (tally.num_swaps > 5) is (mode == "swap")
-    assert 0 < tally.num_accepted_tokens < tally.num_draft_tokens
-    assert tally.num_plugin_failures == 0
+        total.add(Life(num_tokens, settings).run())
+    assert total.num_preemptions > 5 and (total.num_swaps > 5) is (mode == "swap")
+    assert 0 < total.num_accepted_tokens < total.num_draft_tokens
+    assert total.num_plugin_failures == 0

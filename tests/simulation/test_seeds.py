@@ -9,10 +9,10 @@ from tokenmill.testing.simulation import Life, run_seeds
 
 
 def test_two_hundred_seeds_run_clean_and_much_happens_in_them() -> None:
-    tally = run_seeds(range(200))
-    assert tally.num_preemptions > 1000 and tally.num_swaps > 100
-    assert tally.num_hit_tokens > 1000 and tally.num_plugin_failures > 100
-    assert tally.num_draft_tokens > tally.num_accepted_tokens > 1000
+    total = run_seeds(range(200))
+    assert total.num_preemptions > 1000 and total.num_swaps > 100
+    assert total.num_hit_tokens > 1000 and total.num_plugin_failures > 100
+    assert total.num_draft_tokens > total.num_accepted_tokens > 1000
 
 
 def test_a_seed_replays_exactly() -> None:

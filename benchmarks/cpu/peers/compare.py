@@ -1,15 +1,15 @@
-"""tokenmill and each installed peer on the same workloads, in turns, on a quiet CPU.
+"""Compares tokenmill with each installed peer on the same workloads, in turns, on a quiet CPU.
 
 python benchmarks/cpu/peers/compare.py --help
 
-`make bench-cpu-peers` installs the peers first, each in an environment of its own. Every engine runs
-alone, engine by engine, round by round, so that a change of the machine hits all. While one
-computes, what other processes take of the cores is watched; a workload during which they took too
-much is measured again, and marked as noisy if it never gets quiet. Rounds are added to
-those that the file of --json holds already, so that they may be made at several quiet moments.
+`make bench-cpu-peers` installs the peers first, each in its own environment. In every round the
+engines run one after the other, so that a change of the machine affects all. During a workload the
+CPU time of other processes is measured. If they used too much, the workload is measured again, and
+marked as noisy if the machine never becomes quiet. New rounds are added to those in the file of
+--json, so that rounds can be made at different times.
 
-TOKENMILL_CPU_ISA names an instruction set to compare: tokenmill computes with it, and llama.cpp must
-have been built for it (`make bench-cpu-peers ARGS="--instruction-set avx2"`).
+TOKENMILL_CPU_ISA names an instruction set to compare: tokenmill computes with it, and llama.cpp
+must have been built for it (`make bench-cpu-peers ARGS="--instruction-set avx2"`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ console = Console(stderr=True)
 
 
 class EngineFailed(Exception):
-    """A worker ended before its time; the text is the end of what it logged."""
+    """A worker failed. The message is the end of its log."""
 
 
 def parse_args() -> Namespace:
@@ -55,17 +55,28 @@ def parse_args() -> Namespace:
         formatter_class=ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--json", type=Path, help="write all rounds to this file")
-    parser.add_argument("--peers", type=Path, default=HERE.parent / ".peers", help="their folder")
-    parser.add_argument("--rounds", type=int, default=3, help="of all engines; 0: show the file")
+    parser.add_argument(
+        "--peers", type=Path, default=HERE.parent / ".peers", help="folder of the peers"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="rounds of all engines; 0: only show the file"
+    )
     parser.add_argument("--threads", type=int, default=2, help="one per physical core")
     parser.add_argument("--engines", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
-    parser.add_argument("--output-len", type=int, default=128, help="of single and batch")
-    parser.add_argument("--max-foreign", type=float, default=NOISY, help="of all cores, by others")
-    parser.add_argument("--attempts", type=int, default=3, help="to find a quiet moment")
-    parser.add_argument("--emulated", action="store_true", help="say that this CPU is emulated")
-    parser.add_argument("--quick", action="store_true", help="only try whether all of it works")
+    parser.add_argument(
+        "--output-len", type=int, default=128, help="tokens per request of single and batch"
+    )
+    parser.add_argument(
+        "--max-foreign",
+        type=float,
+        default=NOISY,
+        help="fraction of all cores that other processes may use",
+    )
+    parser.add_argument("--attempts", type=int, default=3, help="measurements of a noisy workload")
+    parser.add_argument("--emulated", action="store_true", help="record that this CPU is emulated")
+    parser.add_argument("--quick", action="store_true", help="only check that everything works")
     parser.add_argument("--plot", type=Path, help="write bars to this file: .svg or .png")
     args = parser.parse_args()
     if args.quick:
@@ -86,24 +97,24 @@ def main() -> None:
             try:
                 measurements += measure_quietly(engine, args, round_number)
             except EngineFailed as error:
-                console.print(f"{engine.label} failed, the others go on:\n{error}", markup=False)
-            write(args, chosen, measurements)  # whoever breaks off keeps what there is
+                console.print(f"{engine.label} failed, others continue:\n{error}", markup=False)
+            write(args, chosen, measurements)  # after each engine, so that an abort loses little
     print(markdown(measurements, read_instruction_set(args)))
 
 
 def choose(args: Namespace) -> Iterator[Engine]:
-    """Those that are asked for and installed; says what is missing."""
+    """The engines that are selected and installed. Prints the missing ones."""
     for engine in engines(args.peers, find_default_model(), named_set()):
         if engine.precision not in args.precisions or engine.name not in args.engines:
             continue
         if engine.missing:
-            console.print(f"left out: {engine.label}, {engine.missing[0]} is not there")
+            console.print(f"left out: {engine.label}, {engine.missing[0]} is missing")
             continue
         yield engine
 
 
 def measure_quietly(engine: Engine, args: Namespace, round_number: int) -> list[Measurement]:
-    """Every workload of one engine; the noisy ones again, and of all attempts the quietest."""
+    """Measure every workload of one engine; repeat noisy ones, and keep the quietest attempt."""
     best: dict[str, Measurement] = {}
     workloads = [name for name in args.workloads if name in engine.workloads]
     for _ in range(args.attempts):
@@ -115,13 +126,13 @@ def measure_quietly(engine: Engine, args: Namespace, round_number: int) -> list[
         workloads = [name for name in workloads if best[name].foreign_share > args.max_foreign]
         if not workloads:
             break
-        console.print(f"  others computed, too; again: {', '.join(workloads)}")
+        console.print(f"  other processes were busy, repeating: {', '.join(workloads)}")
     return list(best.values())
 
 
 def _measure(engine: Engine, args: Namespace, workloads: list[str]) -> Iterator[Measurement]:
     command = engine.command(args.threads, workloads, args.output_len)
-    # Also for what a worker starts, and whatever the shell has set.
+    # Overrides a setting of the shell, and applies to processes that the worker starts, too.
     env = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
     with (
         TemporaryFile("w+") as log,
@@ -154,7 +165,7 @@ def _measure(engine: Engine, args: Namespace, workloads: list[str]) -> Iterator[
 
 
 def _message(line: str) -> dict[str, Any] | None:
-    """A worker's own line among what its engine prints."""
+    """Parse a line of worker.py; None for a line that the engine printed."""
     if not line.startswith('{"event"'):
         return None
     found: dict[str, Any] = json.loads(line)
@@ -166,14 +177,14 @@ def _show(figures: dict[str, float]) -> str:
 
 
 def read_rounds(args: Namespace) -> list[Measurement]:
-    """What earlier runs wrote to the same file: their rounds stay."""
+    """The rounds that earlier runs wrote to the file of --json."""
     if args.json is None or not args.json.exists():
         return []
     content = json.loads(args.json.read_text(encoding="utf-8"))
     if args.rounds and content["settings"] != (now := _settings(args)):
         sys.exit(
-            f"{args.json} has rounds of {content['settings']}, which cannot be joined with {now}: "
-            "name another --json, or remove it"
+            f"{args.json} has rounds with other settings, {content['settings']} instead of {now}: "
+            "name another file with --json, or remove it"
         )
     return [Measurement(**found) for found in content["measurements"]]
 
@@ -187,7 +198,7 @@ def read_instruction_set(args: Namespace) -> InstructionSet | None:
 
 
 def write(args: Namespace, chosen: Sequence[Engine], measurements: Sequence[Measurement]) -> None:
-    """All rounds so far, and the plot."""
+    """Write all rounds so far, and the plot."""
     if args.json is not None:
         content = {
             "benchmark": "cpu_peers",
@@ -209,7 +220,7 @@ def write(args: Namespace, chosen: Sequence[Engine], measurements: Sequence[Meas
 
 
 def _command(words: Sequence[str]) -> str:
-    """As it was given, without the folder of the peers, which is this machine's own business."""
+    """The command line without --peers, which holds a path of this machine."""
     kept = [
         word
         for before, word in zip(("", *words), words, strict=False)
@@ -219,7 +230,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 def _settings(args: Namespace) -> dict[str, object]:
-    """What rounds must share to be summed up."""
+    """The settings that rounds in one file must share."""
     return {
         "threads": args.threads,
         "output_len": args.output_len,

@@ -1,4 +1,4 @@
-"""Who is compared, and how each is started."""
+"""The engines to compare, and the commands that start them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Engine:
     name: str
     precision: str
     program: str
-    """A file in this folder."""
+    """The name of a file in this folder."""
     python: Path
     distribution: str
-    """Its name for pip; empty: the sources that make_peers.py builds."""
+    """The engine's name for pip; empty for llama.cpp, which make_peers.py builds."""
     model: Path
     arguments: tuple[str, ...] = ()
     workloads: tuple[str, ...] = WORKLOADS
     needs: tuple[Path, ...] = ()
-    """What must be there; `make bench-cpu-peers` puts it there."""
+    """Files that `make bench-cpu-peers` creates, and that the engine needs."""
 
     @property
     def label(self) -> str:
@@ -40,7 +40,7 @@ class Engine:
 
     @property
     def version(self) -> str:
-        """Name and version of what is installed."""
+        """Name and version of the installed engine."""
         if not self.distribution:
             return " ".join(LLAMA_CPP)
         code = f"from importlib.metadata import version; print(version({self.distribution!r}))"
@@ -49,11 +49,11 @@ class Engine:
 
     @property
     def missing(self) -> list[Path]:
-        """What is not there."""
+        """The needed files that do not exist."""
         return [path for path in (self.python, self.model, *self.needs) if not path.exists()]
 
     def command(self, threads: int, workloads: list[str], output_len: int) -> list[str]:
-        """What measures these workloads."""
+        """The command that measures these workloads."""
         return [
             *(str(self.python), str(HERE / self.program), "--model", str(self.model)),
             *("--precision", self.precision, "--threads", str(threads)),
@@ -62,8 +62,10 @@ class Engine:
 
 
 def engines(peers: Path, gguf: Path, instruction_set: str | None = None) -> list[Engine]:
-    """All of them; `peers` is the folder that make_peers.py fills, `gguf` the shipped 4-bit file.
-    llama.cpp is the one that was built for the instruction set; None: for this very CPU."""
+    """All engines. `peers` is the folder of make_peers.py, `gguf` the embedded 4-bit model.
+
+    llama.cpp is the build for `instruction_set`; None for the build for this CPU.
+    """
     own, hf = Path(sys.executable), peers / "model"
     vllm = peers / "vllm" / "bin" / "python"
     tools = peers / llama_cpp_folder(instruction_set) / "bin"

@@ -1,7 +1,7 @@
-"""A server to measure, and a client that asks it for all requests at once and counts its own CPU.
+"""Starts a server to measure, and sends it all requests at once, as a client.
 
-The client is plain asyncio streams on one thread: on these cores a heavy client would be part of
-what is measured.
+The client uses plain asyncio streams on one thread and measures its own CPU time. It runs on the
+same cores as the server, so a heavy client would distort the figures.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 from workloads import Request
 
 _NUM_TOKENS = re.compile(rb'"(?:completion_tokens|tokens_predicted)"\s*:\s*(\d+)')
-"""As OpenAI's API and as llama.cpp's own say it; the last one in an answer counts."""
+"""The number of tokens in answers of OpenAI's API and llama.cpp's own; the last match counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What came of it."""
+    """The figures of one load."""
 
     seconds: float
     client_cpu_seconds: float
@@ -36,10 +36,10 @@ class Load:
 
 @contextmanager
 def server(command: Sequence[str | Path], timeout: float = 120) -> Iterator[int]:
-    """Run it with `--port` until the block ends; its port, once /health answers.
+    """A context in which the server runs. Yields its port when /health answers.
 
-    What it logs goes to this process's stderr. Raises RuntimeError if it ends, or is not there
-    after `timeout` seconds.
+    `command` gets the flag `--port`. Its output goes to this process's stderr. Raises RuntimeError
+    if the server ends, or does not answer within `timeout` seconds.
     """
     port = _free_port()
     process = subprocess.Popen([*map(str, command), "--port", str(port)], stdout=2)
@@ -54,9 +54,9 @@ def server(command: Sequence[str | Path], timeout: float = 120) -> Iterator[int]
 def run(
     port: int, path: str, requests: Sequence[Request], bodies: Sequence[dict[str, Any]]
 ) -> Load:
-    """Post all bodies at once; returns when all answers, streamed or not, have ended.
+    """Post all bodies at once, and wait for all answers, streamed or not.
 
-    Raises RuntimeError for one that is refused or has not the tokens that its request asks for.
+    Raises RuntimeError if a request is refused, or its answer has a wrong number of tokens.
     """
     cpu, started = time.process_time(), time.perf_counter()
     answers = asyncio.run(_post_all(port, path, bodies))
@@ -64,12 +64,12 @@ def run(
     for request, answer in zip(requests, answers, strict=True):
         made = _NUM_TOKENS.findall(answer)
         if not made or int(made[-1]) != request.max_tokens:
-            raise RuntimeError(f"{path}: not {request.max_tokens} tokens, but {answer[-500:]!r}")
+            raise RuntimeError(f"{path}: {request.max_tokens} tokens wanted, got {answer[-500:]!r}")
     return load
 
 
 def completion_body(model: str, request: Request) -> dict[str, Any]:
-    """Of /v1/completions, streamed, with the number of tokens at the end."""
+    """A body for /v1/completions: streamed, with the number of tokens at the end."""
     return {
         "model": model,
         "prompt": request.prompt_token_ids,

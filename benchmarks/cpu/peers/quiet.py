@@ -1,4 +1,4 @@
-"""How much of the processors others took while something was measured."""
+"""Measures the CPU time that other processes use during a measurement."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import psutil
 
 @dataclass(frozen=True)
 class Reading:
-    """CPU seconds so far: of the whole machine, and of the measured process and all it started."""
+    """CPU seconds so far: of the whole machine, and of the measured process with its children."""
 
     machine: float
     measured: float
 
 
 def read_cpu(pid: int) -> Reading:
-    """Time that the host takes away (steal) counts as the machine's."""
+    """Read the CPU times. Time that a hypervisor takes away (steal) counts as the machine's."""
     times = psutil.cpu_times()
     busy = times.user + times.nice + times.system
     busy += getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0)
@@ -25,7 +25,7 @@ def read_cpu(pid: int) -> Reading:
 
 
 def foreign_share(before: Reading, after: Reading, seconds: float) -> float:
-    """Part of all cores that others took, 0 to 1."""
+    """The fraction of all cores that other processes used between two readings, at least 0."""
     foreign = (after.machine - before.machine) - (after.measured - before.measured)
     cores = psutil.cpu_count() or 1
     return max(0.0, foreign / (seconds * cores))
@@ -37,6 +37,6 @@ def _cpu_of_tree(pid: int) -> float:
         root = psutil.Process(pid)
         for process in (root, *root.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                # Those that ended are in their parent's account.
+                # Includes the times of children that have ended.
                 total += sum(process.cpu_times()[:4])
     return total

@@ -1,4 +1,4 @@
-"""What came out of a comparison: medians, ratios to the best peer, a table and a plot."""
+"""Reports a comparison: medians, ratios to the best peer, a table and a plot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engines import WORKLOADS
 from instruction_sets import InstructionSet, note
 
 NOISY = 0.05
-"""Part of all cores taken by others, from which on a figure is marked."""
+"""Fraction of all cores used by other processes above which a figure is marked as noisy."""
 _TITLES = {
     "single": "single stream",
     "batch-8": "batch 8",
@@ -23,7 +23,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One workload of one engine, once."""
+    """One measurement of one workload and engine."""
 
     engine: str
     precision: str
@@ -31,13 +31,13 @@ class Measurement:
     figures: dict[str, float]
     seconds: float
     foreign_share: float
-    """Part of all cores that others took meanwhile, 0 to 1."""
+    """Fraction of all cores that other processes used meanwhile, 0 to 1."""
     round: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The rounds of one workload of one engine, in tokens per second."""
+    """All rounds of one workload and engine, in tokens per second."""
 
     median: float
     lowest: float
@@ -47,11 +47,11 @@ class Summary:
     time_to_first_token: float | None
     """Seconds, median."""
     client_cpu_share: float | None
-    """Of one core, where a client sat beside the engine."""
+    """Fraction of one core that the HTTP client used; None without a client."""
 
 
 def summarize(measurements: Sequence[Measurement]) -> Summary:
-    """Of one engine, precision and workload."""
+    """Summarize the measurements of one engine, precision and workload."""
     speeds = [m.figures["tokens_per_second"] for m in measurements]
     return Summary(
         median=statistics.median(speeds),
@@ -65,7 +65,7 @@ def summarize(measurements: Sequence[Measurement]) -> Summary:
 
 
 def summarize_all(measurements: Iterable[Measurement]) -> dict[str, dict[str, Summary]]:
-    """By "engine precision", then by workload."""
+    """Summaries by "engine precision", then by workload."""
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for one in measurements:
         groups.setdefault((f"{one.engine} {one.precision}", one.workload), []).append(one)
@@ -94,7 +94,7 @@ def ratio(
 def markdown(
     measurements: Sequence[Measurement], instruction_set: InstructionSet | None = None
 ) -> str:
-    """The table for README, and what one must know to read it."""
+    """The table for the README, with notes that explain it."""
     found = summarize_all(measurements)
     titles = [*_TITLES.values(), "first token, ms"]
     lines = [f"| tokens per second | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
@@ -105,7 +105,7 @@ def markdown(
 
 
 def _rows(found: dict[str, dict[str, Summary]], precision: str) -> list[str]:
-    """Every engine at one precision, and tokenmill's ratios."""
+    """The rows of all engines at one precision, and of tokenmill's ratios."""
     rows = []
     for label, summaries in found.items():
         if label.endswith(precision):
@@ -124,11 +124,11 @@ def _rows(found: dict[str, dict[str, Summary]], precision: str) -> list[str]:
 
 
 def _notes(found: dict[str, dict[str, Summary]]) -> list[str]:
-    """What the cells mean."""
+    """Notes that explain the cells."""
     notes = [
-        "Medians. Single stream and batches: decode alone, behind prompts of 128 tokens; first "
-        "token: of the single stream; mixed: from end to end. All offline, except tokenmill HTTP "
-        "and llama.cpp's mixed load, which a client on the same cores asks for over HTTP. "
+        "Figures are medians. Single stream and batches: decode only, after prompts of 128 tokens. "
+        "First token: of the single stream. Mixed: the whole load. All engines run offline, except "
+        "tokenmill HTTP and llama.cpp's mixed load, which have an HTTP client on the same cores. "
         "transformers computes the mixed load as one padded batch."
     ]
     shares = [
@@ -138,21 +138,21 @@ def _notes(found: dict[str, dict[str, Summary]]) -> list[str]:
         if summary.client_cpu_share is not None
     ]
     if shares:
-        notes.append(f"The client took, of one core: {', '.join(shares)}.")
+        notes.append(f"The client used this fraction of one core: {', '.join(shares)}.")
     if any(_is_noisy(summary) for summaries in found.values() for summary in summaries.values()):
-        notes.append(f"*: others took more than {NOISY:.0%} of the cores in most rounds.")
+        notes.append(f"*: other processes used more than {NOISY:.0%} of the cores in most rounds.")
     return notes
 
 
 def plot(measurements: Sequence[Measurement], path: Path) -> None:
-    """Bars per workload, from the lowest to the highest round; path ends in .svg or .png."""
+    """Draw bars per workload, with the range of the rounds. `path` ends in .svg or .png."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     found = summarize_all(measurements)
-    # The same figures give the same file, with text that can be searched.
+    # A fixed salt makes the file reproducible; text stays text, so that it can be searched.
     matplotlib.rcParams.update({"svg.hashsalt": "tokenmill", "svg.fonttype": "none"})
     figure, axes = pyplot.subplots(1, len(WORKLOADS), figsize=(15, 4))
     for axis, workload in zip(axes, WORKLOADS, strict=True):
@@ -181,7 +181,7 @@ def _median_of(name: str, measurements: Sequence[Measurement]) -> float | None:
 def _over(
     found: dict[str, dict[str, Summary]], one: str, other: str, workload: str
 ) -> float | None:
-    """Median of one label over that of another; None where one was not measured."""
+    """The ratio of the medians of two labels; None if one of them was not measured."""
     if workload not in found.get(one, {}) or workload not in found.get(other, {}):
         return None
     return found[one][workload].median / found[other][workload].median

@@ -1,7 +1,8 @@
-"""llama.cpp: its own benchmarks for decode and prefill, its server over HTTP for the mixed load.
+"""Runs llama.cpp: its own benchmarks for decode and prefill, its HTTP server for the mixed load.
 
-Its batched benchmark decodes in step, as the offline APIs of the others do. `--model` names a GGUF
-file; `--tools` the folder with llama-bench, llama-batched-bench and llama-server.
+Its batched benchmark decodes all sequences in the same steps, as the offline APIs of other engines
+do. `--model` names a GGUF file; `--tools` the folder with llama-bench, llama-batched-bench and
+llama-server.
 """
 
 from __future__ import annotations

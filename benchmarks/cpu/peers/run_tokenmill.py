@@ -1,4 +1,4 @@
-"""tokenmill through its offline API."""
+"""Runs tokenmill through its offline API."""
 
 from __future__ import annotations
 

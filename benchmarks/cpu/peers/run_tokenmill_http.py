@@ -1,4 +1,4 @@
-"""tokenmill over HTTP, streamed: what the way through the server costs beside the offline API."""
+"""Runs tokenmill over HTTP, streamed, to compare the server with the offline API."""
 
 from __future__ import annotations
 

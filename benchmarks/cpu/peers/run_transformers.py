@@ -1,4 +1,4 @@
-"""transformers' `generate`: one padded batch, which runs as long as its longest answer."""
+"""Runs transformers' `generate` with one padded batch, as long as its longest answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> None:
     args = parse_args()
     torch.set_num_threads(args.threads)
     model: Any = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16)
-    model.generation_config.eos_token_id = None  # cheaper than to forbid it at every step
+    model.generation_config.eos_token_id = None  # cheaper than masking it in every step
     model.generation_config.pad_token_id = 0
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""vLLM's CPU build through its offline API, compiled, on the cores that it is told."""
+"""Runs vLLM's CPU build through its offline API, compiled, on the first `--threads` cores."""
 
 from __future__ import annotations
 

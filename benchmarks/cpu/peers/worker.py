@@ -1,7 +1,7 @@
-"""The part of a measurement that is the same for all engines in Python: workloads in, figures out.
+"""Measures an engine with a Python API: reads workloads from flags, and prints figures.
 
-An engine's own file makes a function that answers requests, and calls `work`. Standard library
-alone: it runs in every engine's environment.
+The engine's own file makes a function that answers requests, and calls `work`. This module runs in
+every engine's environment, so it uses the standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from workloads import Request, mixed, uniform
 
 Answer = Callable[[Sequence[Request]], None]
-"""Generates for all requests at once and returns when the last one is done."""
+"""Generates for all requests at the same time, and returns when the last one is done."""
 
 BATCHES = {"single": 1, "batch-8": 8, "batch-32": 32}
 
@@ -31,7 +31,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def work(args: argparse.Namespace, answer: Answer) -> None:
-    """Measure each workload and print its figures as one line of JSON."""
+    """Measure each workload, and print its figures as a line of JSON."""
     answer(uniform(2, 32, 8, seed=1))  # warms up
     for name in args.workloads:
         say("begin", name)
@@ -39,7 +39,7 @@ def work(args: argparse.Namespace, answer: Answer) -> None:
 
 
 def measure(name: str, answer: Answer, output_len: int) -> dict[str, float]:
-    """Figures of one workload, in tokens per second and seconds."""
+    """The figures of one workload, in tokens per second and in seconds."""
     if name in BATCHES:
         return _decode(answer, BATCHES[name], output_len)
     if name == "prefill-512":
@@ -51,12 +51,12 @@ def measure(name: str, answer: Answer, output_len: int) -> dict[str, float]:
 
 
 def say(event: str, workload: str, **figures: float) -> None:
-    """One line for compare.py."""
+    """Print one line for compare.py."""
     print(json.dumps({"event": event, "workload": workload, "figures": figures}), flush=True)
 
 
 def _decode(answer: Answer, batch: int, output_len: int) -> dict[str, float]:
-    """Decode alone: all tokens but the first, in the time that the first ones do not take."""
+    """Decode only: all tokens but the first ones, in the time without that of the first ones."""
     first = min(_seconds(answer, uniform(batch, 128, 1, seed)) for seed in range(3))
     whole = min(_seconds(answer, uniform(batch, 128, output_len, seed)) for seed in range(2))
     return {
@@ -72,4 +72,4 @@ def _seconds(answer: Answer, requests: Sequence[Request]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit("run an engine's own file")
+    sys.exit("run one of the engines' own files, run_*.py")

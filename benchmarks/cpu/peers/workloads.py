@@ -1,6 +1,6 @@
-"""What every engine is given: the same token ids, the same lengths, greedy, no early end.
+"""The workloads of all engines: the same token ids and lengths, greedy, without an early end.
 
-Runs in every engine's own environment, so it needs the standard library alone.
+This module runs in every engine's environment, so it uses the standard library only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ MIXED = Path(__file__).with_name("mixed.json")
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt, and how many tokens to generate."""
+    """One prompt, and the number of tokens to generate."""
 
     prompt_token_ids: list[int]
     max_tokens: int
 
 
 def uniform(batch: int, num_prompt_tokens: int, max_tokens: int, seed: int = 0) -> list[Request]:
-    """Random prompts of one length; no two begin alike, so that no prefix cache helps."""
+    """Random prompts of one length. They share no prefix, so a prefix cache does not help."""
     rng = random.Random(f"{seed} {batch} {num_prompt_tokens}")
     return [
         Request([rng.randrange(300, 40000) for _ in range(num_prompt_tokens)], max_tokens)
@@ -32,6 +32,6 @@ def uniform(batch: int, num_prompt_tokens: int, max_tokens: int, seed: int = 0) 
 
 
 def mixed() -> list[Request]:
-    """The mixed workload."""
+    """The mixed workload, read from its file."""
     found = json.loads(MIXED.read_text(encoding="utf-8"))
     return [Request(one["prompt_token_ids"], one["max_tokens"]) for one in found["requests"]]

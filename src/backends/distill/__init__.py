@@ -1,1 +1,1 @@
-"""Derives a small draft model from a target: drops layers, then distills on the target's own text."""
+"""Makes a small draft model of a target: a head or a few layers, distilled on the target's text."""

@@ -1,6 +1,6 @@
-"""The target's own text, with its likeliest next tokens at every place: what a draft model learns.
+"""Generates training data: the target's answers, with its likeliest tokens at every position.
 
-The target samples answers to prompts, a fixed number at a time, each in KV blocks of its own.
+The target samples a fixed number of answers at a time, each in its own KV blocks.
 
 Shape suffixes: t generated tokens, s likeliest tokens, e hidden size.
 """
@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ...core.errors import ConfigError
-from ...core.interfaces import Progress
+from ...core.interfaces import Executor, Progress
 from ...core.plan import Grant, RequestStart, StepPlan, StepResult, TokenLogprobs
 from ...core.sampling_params import SamplingParams
 from .recording import HiddenRecorder
@@ -25,33 +24,27 @@ from .recording import HiddenRecorder
 STAGE = "generating the target's text"
 NUM_LIKELIEST = 20
 _TEMPERATURES = (0.6, 0.8, 1.0)
-"""In turn: what is served most, and some more variety."""
+"""Used in turn: typical temperatures of chats, and some variety."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A prompt, and what the target generated."""
+    """A prompt, and the target's answer to it."""
 
     prompt_ids: tuple[int, ...]
     token_ids: npt.NDArray[np.int32]
     """[t]."""
     likeliest_ids: npt.NDArray[np.int32]
-    """[t, s]: the likeliest tokens at each place, the likeliest first."""
+    """[t, s]: the likeliest tokens at each position, in descending order."""
     likeliest_logprobs: npt.NDArray[np.float32]
     """[t, s], before temperature."""
     hidden_te: torch.Tensor | None = None
-    """What chose each token, if it was recorded."""
-
-
-class Executor(Protocol):
-    """What is asked of a ModelExecutor."""
-
-    def run(self, plan: StepPlan) -> StepResult: ...
+    """The hidden state that each token was sampled from; None if they were not recorded."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
-    """A request that generates."""
+    """A request in progress."""
 
     request_id: str
     slot: int
@@ -62,7 +55,7 @@ class _Running:
 
 
 class Generator:
-    """Answers prompts, `num_slots` at a time."""
+    """Lets the target answer prompts, `num_slots` at a time."""
 
     def __init__(
         self,
@@ -76,10 +69,10 @@ class Generator:
         seed: int,
         recorder: HiddenRecorder | None = None,
     ) -> None:
-        """`max_len` is the most tokens of a prompt with its answer; `recorder` is the executor's
-        speculator, if hidden states are wanted.
+        """`max_len` is the maximum length of a prompt with its answer, in tokens. `recorder` is the
+        executor's speculator, if hidden states are to be recorded.
 
-        Raises ConfigError when the blocks do not hold one answer.
+        Raises ConfigError if the blocks do not hold one answer.
         """
         self._blocks_each = -(-max_len // block_size)
         if num_blocks < self._blocks_each:
@@ -99,13 +92,15 @@ class Generator:
     def answers(
         self, prompts: Sequence[Sequence[int]], num_tokens: int, progress: Progress
     ) -> list[Answer]:
-        """Answers until `num_tokens` are generated; prompts come again as often as it takes.
+        """Generate answers until they have `num_tokens` tokens. Prompts repeat as often as needed.
 
-        Raises ConfigError when all prompts are too long to be answered.
+        Raises ConfigError if no prompt is short enough to be answered.
         """
         short = [tuple(prompt) for prompt in prompts if 0 < len(prompt) < self._max_len]
         if not short:
-            raise ConfigError(f"no prompt has from 1 to {self._max_len - 1} tokens: bring others")
+            raise ConfigError(
+                f"no prompt has from 1 to {self._max_len - 1} tokens: give other prompts"
+            )
         waiting = cycle(short)
         running: dict[int, _Running] = {}
         done: list[Answer] = []
@@ -115,8 +110,9 @@ class Generator:
             fresh = self._take(waiting, running)
             count += len(running)
             result = self._executor.run(self._plan(running, fresh, ended))
-            ended = [one.request_id for one in self._finished(running, result)]
-            done += [self._as_answer(running.pop(slot)) for slot in self._slots_of(running, ended)]
+            finished = self._finished(running, result)
+            ended = [one.request_id for one in finished]
+            done += [self._as_answer(running.pop(one.slot)) for one in finished]
             progress(STAGE, min(count / num_tokens, 1.0))
         self._executor.run(self._plan({}, [], [*ended, *(r.request_id for r in running.values())]))
         return done + [self._as_answer(one) for one in running.values()]
@@ -177,7 +173,7 @@ class Generator:
         )
 
     def _finished(self, running: dict[int, _Running], result: StepResult) -> list[_Running]:
-        """Take the step's tokens in; those that are at their end."""
+        """Append the step's tokens; returns the requests that are complete."""
         assert result.logprobs is not None
         finished = []
         for one, token_ids, logprobs in zip(
@@ -189,10 +185,6 @@ class Generator:
             if not token_ids or token_ids[-1] in self._stops or length == self._max_len:
                 finished.append(one)
         return finished
-
-    @staticmethod
-    def _slots_of(running: dict[int, _Running], ended: Sequence[str]) -> list[int]:
-        return [slot for slot, one in running.items() if one.request_id in ended]
 
     def _as_answer(self, one: _Running) -> Answer:
         recorder = self._recorder

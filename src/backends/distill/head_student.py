@@ -1,7 +1,6 @@
-"""A draft head while it learns: the very head that guesses later, with gradients.
+"""A draft head in training: the same DraftHead that drafts later, with gradients.
 
-Shape suffixes: t generated tokens, r rows, e hidden size, x = 2 e, i intermediate size, v vocabulary,
-d logits.
+Shape suffixes: t generated tokens, r rows, e hidden size, x = 2 e, v vocabulary, d logits.
 """
 
 from __future__ import annotations
@@ -23,24 +22,25 @@ from .generation import Answer
 
 STAGE = "fitting the draft head"
 _FITTED_AT_ONCE = 32
-"""Answers."""
+"""Answers per batch of the least-squares fit."""
 _RIDGE = 1e-3
-"""Of the mean square of an input."""
+"""Ridge parameter, as a fraction of an input's mean square."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadStudent:
-    """float32; products are computed in `product_dtype`."""
+    """A trainable head. Weights are float32, matrix products are in `product_dtype`."""
 
     config: DraftHeadConfig
     head: DraftHead
     weights: dict[str, torch.Tensor]
-    """Leaves that learn: by name, with gate and up as one."""
+    """Trained weights by name; gate and up are one matrix."""
     embedding_ve: torch.Tensor
-    """The target's, which stays as it is."""
+    """The target's embedding, which is not trained."""
     product_dtype: torch.dtype
 
     def autocast(self) -> torch.autocast:
+        """A context that computes matrix products in `product_dtype`."""
         return torch.autocast(
             "cpu", self.product_dtype, enabled=self.product_dtype is not torch.float32
         )
@@ -56,9 +56,11 @@ def begin_head(
     product_dtype: torch.dtype,
     progress: Progress,
 ) -> HeadStudent:
-    """A head that continues the target's hidden states as well as a linear map can, the least squares
-    over the answers; `head_de`, float32, are the target's rows for the tokens that get logits, and
-    become the head's own."""
+    """A head before training: a least-squares map from each hidden state to the next.
+
+    `head_de`, float32, are the rows of the target's output head for the tokens that get logits.
+    They become the draft head's own.
+    """
     size, inner = target.hidden_size, target.intermediate_size
     config = DraftHeadConfig(
         hidden_size=size,
@@ -73,7 +75,7 @@ def begin_head(
         "fc": _fit(answers, embedding_ve, target.rms_norm_eps, progress),
         "gate_up": torch.empty(2 * inner, 2 * size).uniform_(-bound, bound, generator=noise),
         "down": torch.zeros(size, inner),
-        "norm": torch.full((size,), _rms(answers)),  # the states' size, which `norm` takes away
+        "norm": torch.full((size,), _rms(answers)),  # restores the states' scale after the norm
         "lm_head": head_de,
     }
     for weight in weights.values():
@@ -95,7 +97,7 @@ def begin_head(
 
 
 def hidden_of(answer: Answer) -> torch.Tensor:
-    """[t, e]."""
+    """An answer's recorded hidden states [t, e]."""
     assert answer.hidden_te is not None, "hidden states were recorded"
     return answer.hidden_te
 
@@ -103,8 +105,8 @@ def hidden_of(answer: Answer) -> torch.Tensor:
 def _fit(
     answers: Sequence[Answer], embedding_ve: torch.Tensor, eps: float, progress: Progress
 ) -> torch.Tensor:
-    """[e, 2e]: from a hidden state and the token that it chose, both at size 1, to the next hidden
-    state; ridge regression in float64."""
+    """Fit the linear map [e, 2e] from a hidden state and the embedding of its sampled token, both
+    normalized, to the next hidden state. Ridge regression in float64."""
     size = embedding_ve.shape[1]
     products_xx = torch.zeros(2 * size, 2 * size, dtype=torch.float64)
     products_xe = torch.zeros(2 * size, size, dtype=torch.float64)
@@ -125,7 +127,7 @@ def _fit(
 def _pairs(
     answer: Answer, embedding_ve: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs [r, x] of the head at each place of an answer, and the hidden states [r, e] after it."""
+    """The head's inputs [r, x] at each position of an answer, and the next hidden states [r, e]."""
     hidden_te = hidden_of(answer).float()
     token_ids = torch.from_numpy(answer.token_ids[:-1].astype(np.int64))
     inputs = hidden_te[:-1], F.embedding(token_ids, embedding_ve)
@@ -139,7 +141,7 @@ def _rms(answers: Sequence[Answer]) -> float:
 
 
 def named_tensors(student: HeadStudent) -> dict[str, torch.Tensor]:
-    """The weights by the names of DraftHeadConfig.tensor_shapes."""
+    """The head's weights by the names in DraftHeadConfig.tensor_shapes."""
     weights = student.weights
     gate, up = weights["gate_up"].chunk(2)
     return {

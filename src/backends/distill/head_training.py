@@ -1,8 +1,8 @@
-"""Trains a draft head: single places, and a few tokens onwards from each.
+"""Trains a draft head to predict the first tokens after each position.
 
-A head goes on from its own states, so it must learn to: after every place it is also asked for the
-second and third token, given the tokens between. Places of these are a part only, as each costs as
-much as a first one.
+A head continues from its own states, so training includes this: after a position the head also
+predicts the second and third token, given the tokens between. This is done for a fraction of the
+positions only, because each later token costs as much as a first one.
 
 Shape suffixes: p places (generated tokens), r rows, e hidden size, d logits of the head.
 """
@@ -31,24 +31,24 @@ from .training import (
 )
 
 DEPTH = 3
-"""Tokens that are guessed onwards."""
+"""Number of tokens to predict after a place."""
 _SHARE = 0.25
-"""Of the places, those that are followed further."""
+"""Fraction of places where more than one token is predicted."""
 _WEIGHTS = (1.0, 0.7, 0.5)
-"""Of the loss, by depth: later tokens matter if those before them were right."""
+"""Weights of the loss by depth: a later token matters only if those before it were right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Those of some answers, one after the other."""
+    """The places of a batch of answers, concatenated."""
 
     hidden_pe: torch.Tensor
-    """What chose the token of the place."""
+    """The hidden state that the place's token was sampled from."""
     token_ids_p: torch.Tensor
     expected: Expected
-    """What the target expected at the place."""
+    """The labels of each place."""
     num_after_p: torch.Tensor
-    """Places of the same answer that come after it."""
+    """Number of later places in the same answer."""
 
 
 def train_head(
@@ -59,7 +59,7 @@ def train_head(
     seed: int,
     progress: Progress,
 ) -> None:
-    """So many steps; the same numbers for the same seed and number of threads."""
+    """Train for `num_steps` steps. The same seed and number of threads give the same result."""
     noise = torch.Generator().manual_seed(seed)
 
     def losses() -> Iterator[torch.Tensor]:
@@ -77,16 +77,18 @@ def train_head(
 
 @torch.no_grad()
 def measure_head(student: HeadStudent, answers: Sequence[Answer], index: LogitIndex) -> Acceptance:
-    """See `measure`."""
-    lessons = (_places(some, index) for some in in_order(answers))
-    return measure(p for places in lessons for p in predict(student, places, 1))
+    """Measure the acceptance of the head's first tokens. See `measure`."""
+    batches = (_places(some, index) for some in in_order(answers))
+    return measure(p for places in batches for p in predict(student, places, 1))
 
 
 def predict(
     student: HeadStudent, places: Places, depth: int, noise: torch.Generator | None = None
 ) -> Iterator[tuple[torch.Tensor, Expected]]:
-    """Logits [r, d] and what the target expected, for the first, second, ... token after the places;
-    beyond the first, of a part of the places that `noise` chooses."""
+    """Yield logits [r, d] and labels of the first, second, ... token after the places.
+
+    Tokens beyond the first are predicted for a random fraction of the places, chosen by `noise`.
+    """
     (place_r,) = places.num_after_p.nonzero(as_tuple=True)
     state_re = places.hidden_pe[place_r].float()
     for step in range(depth):

@@ -1,4 +1,4 @@
-"""Trains a draft model of whole layers: whole answers, padded.
+"""Trains a draft model of whole layers, on whole answers, padded to one length.
 
 Shape suffixes: b sequences, l their length, r rows with a target, d logits of the draft model.
 """
@@ -28,11 +28,11 @@ from .training import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Some answers, and what is to be learned from them."""
+    """A batch of answers with its labels."""
 
     token_ids_bl: torch.Tensor
     rows_r: torch.Tensor
-    """int64: rows of the flattened tokens, each followed by a generated token."""
+    """int64: indices of the flattened tokens that are followed by a generated token."""
     expected: Expected
 
 
@@ -44,7 +44,7 @@ def train_layers(
     seed: int,
     progress: Progress,
 ) -> None:
-    """So many steps; the same numbers for the same seed and number of threads."""
+    """Train for `num_steps` steps. The same seed and number of threads give the same result."""
 
     def losses() -> Iterator[torch.Tensor]:
         for texts in shuffled(answers, seed, lambda some: _texts(some, index)):
@@ -56,9 +56,9 @@ def train_layers(
 
 @torch.no_grad()
 def measure_layers(student: Student, answers: Sequence[Answer], index: LogitIndex) -> Acceptance:
-    """See `measure`."""
-    lessons = (_texts(some, index) for some in in_order(answers))
-    return measure((student.logits(b.token_ids_bl, b.rows_r), b.expected) for b in lessons)
+    """Measure the acceptance of single drafts. See `measure`."""
+    batches = (_texts(some, index) for some in in_order(answers))
+    return measure((student.logits(b.token_ids_bl, b.rows_r), b.expected) for b in batches)
 
 
 def _texts(answers: Sequence[Answer], index: LogitIndex) -> Texts:

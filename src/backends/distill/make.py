@@ -1,4 +1,4 @@
-"""Makes a draft model of a target, from the target's own text: a head, or a few of its layers.
+"""Makes a draft model of a target: a head or a few of its layers, trained on the target's text.
 
 Shape suffixes: d logits of the draft model.
 """
@@ -9,19 +9,18 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
 
 from ...core.errors import ConfigError
-from ...core.interfaces import ModelInfo, Progress
+from ...core.interfaces import Executor, Progress
 from ..drafting.support import Speculation
 from ..machine.device import has_bfloat16
 from ..text.tokenizer import HFTokenizer
 from ..weights.checkpoint import Checkpoint
 from ..weights.model_config import ModelConfig
-from .generation import Answer, Executor, Generator
+from .generation import Answer, Generator
 from .head_student import begin_head
 from .head_training import measure_head, train_head
 from .layers_training import measure_layers, train_layers
@@ -33,34 +32,26 @@ from .student import Student
 from .training import MEASURED_TEMPERATURE, Acceptance, LogitIndex
 
 _HELD_OUT = 16
-"""One of so many answers is for measuring only."""
+"""One in this many answers is held out for measuring."""
 _NUM_PROMPTS = 4096
 _NUM_SLOTS = 64
 _EMBEDDING = "model.embed_tokens.weight"
 
 
-class Target(Executor, Protocol):
-    """What is asked of a ModelExecutor."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRecipe:
-    """How a draft model is made. Raises ConfigError when a value cannot work."""
+    """Settings for making a draft model. Raises ConfigError for a value out of range."""
 
     num_layers: int = 0
-    """Layers of the target to keep; 0: none, but a head on its hidden states."""
+    """Number of the target's layers to keep; 0 makes a head on its hidden states instead."""
     draft_vocab_size: int = 8192
-    """How many tokens get logits; 0: all."""
+    """Number of tokens that get logits; 0 for all."""
     num_tokens: int = 120_000
-    """Of the target's text."""
+    """Tokens of text that the target generates."""
     num_steps: int = 800
-    """Of training; 0 keeps layers as they are in the target, and a head as least squares fit it."""
+    """Training steps. With 0, layers stay the target's, and a head stays the least-squares fit."""
     max_len: int = 256
-    """Most tokens of a prompt with its answer."""
+    """Maximum length of a prompt with its answer, in tokens."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -78,13 +69,13 @@ class DraftRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeDraft:
-    """What came out."""
+    """A summary of the draft model that was written."""
 
     num_parameters: int
     layers: tuple[int, ...]
-    """None for a head."""
+    """Indices of the target's layers that were kept; empty for a head."""
     before: Acceptance
-    """On answers kept aside, of single drafts."""
+    """Acceptance on held-out answers before training."""
     after: Acceptance
     temperature: float = MEASURED_TEMPERATURE
 
@@ -92,21 +83,21 @@ class MadeDraft:
 def make_draft(
     checkpoint: Checkpoint,
     tokenizer: HFTokenizer,
-    load_target: Callable[[Speculation | None], Target],
+    load_target: Callable[[Speculation | None], Executor],
     output: Path,
     recipe: DraftRecipe,
     prompts: Sequence[str] | None,
     progress: Progress,
 ) -> MadeDraft:
-    """Write a draft model to the directory `output`; `prompts` None: the built-in ones.
+    """Make a draft model and write it to the directory `output`. `prompts` None uses built-in ones.
 
-    The same result for the same arguments, machine and number of threads. Raises ConfigError for a
-    target that cannot be written so, or too little text.
+    The result is the same for the same arguments, machine and number of threads. Raises ConfigError
+    if a draft model of this target cannot be written, or the target generates too little text.
     """
     check_output(output)
     is_head = not recipe.num_layers
     layers = () if is_head else choose_layers(checkpoint.config, recipe.num_layers)
-    if not is_head:  # what it would refuse is better refused now
+    if not is_head:  # raises for an unsuitable target now, before minutes of work
         PrunedCheckpoint(checkpoint, layers, None)
         to_hf_config(checkpoint.config, ())
     recorder = HiddenRecorder() if is_head else None
@@ -171,7 +162,7 @@ def _make_layers(
 
 
 def _is_tied(checkpoint: Checkpoint) -> bool:
-    """Whether the head is the embedding; a head in the file wins, as when the model is loaded."""
+    """Whether the head is the embedding. A head in the file wins, as it does in the loader."""
     names = checkpoint.tensor_names()
     return checkpoint.config.tie_word_embeddings and "lm_head.weight" not in names
 
@@ -181,14 +172,14 @@ def _product_dtype() -> torch.dtype:
 
 
 def choose_layers(config: ModelConfig, num_layers: int) -> tuple[int, ...]:
-    """The first ones: what they give is what the layers after them were made for. With two of 30
-    layers, 5 % of greedy drafts are right before any training; with the first and the last none.
+    """The target's first `num_layers` layers.
 
-    Raises ConfigError when the target has no more than that.
+    With the first two of 30 layers, 5 % of greedy drafts are right before any training; with the
+    first and the last layer, none. Raises ConfigError unless the target has more layers than that.
     """
     if num_layers >= config.num_layers:
         raise ConfigError(
-            f"a draft of {num_layers} layers would be no smaller than the target, which has "
+            f"a draft model of {num_layers} layers would be no smaller than the target, which has "
             f"{config.num_layers}: ask for fewer"
         )
     return tuple(range(num_layers))
@@ -196,7 +187,7 @@ def choose_layers(config: ModelConfig, num_layers: int) -> tuple[int, ...]:
 
 def _generate(
     tokenizer: HFTokenizer,
-    target: Target,
+    target: Executor,
     recipe: DraftRecipe,
     prompts: Sequence[str] | None,
     progress: Progress,
@@ -225,20 +216,19 @@ def _encode(tokenizer: HFTokenizer, text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Texts:
-    """Answers."""
+    """Answers to train on, and answers to measure with."""
 
     learned: Sequence[Answer]
     held_out: Sequence[Answer]
-    """For measuring only."""
 
 
 def _divide(answers: Sequence[Answer]) -> _Texts:
-    """Those that have something to learn: a token that follows another one."""
+    """Hold out some answers. Answers of one token are dropped: nothing follows the token."""
     usable = [answer for answer in answers if len(answer.token_ids) > 1]
     if len(usable) < 2:
         raise ConfigError(
-            f"the target generated {len(usable)} answers of several tokens, and at least 2 are "
-            "needed: ask for more tokens, or bring more prompts"
+            f"the target generated {len(usable)} answers of several tokens and at least 2 are "
+            "needed: ask for more tokens, or give more prompts"
         )
     learned = [answer for i, answer in enumerate(usable) if (i + 1) % _HELD_OUT]
     held_out = [answer for i, answer in enumerate(usable) if not (i + 1) % _HELD_OUT]
@@ -248,7 +238,8 @@ def _divide(answers: Sequence[Answer]) -> _Texts:
 def _choose_tokens(
     answers: Sequence[Answer], checkpoint: Checkpoint, count: int
 ) -> torch.Tensor | None:
-    """The tokens that the target expects most, and those that end an answer; ascending."""
+    """The `count` tokens with the highest total probability, and end tokens; ascending. None for
+    all."""
     vocab_size = checkpoint.config.vocab_size
     if not 0 < count < vocab_size:
         return None

@@ -1,4 +1,4 @@
-"""Prompts for the target to answer: what people ask chat models, made from templates, seeded."""
+"""Prompts for the target to answer, typical of chat models. Made from templates, with a seed."""
 
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ _TOPICS = (
 
 
 def default_prompts(count: int, seed: int) -> list[str]:
-    """So many prompts, in random order; they repeat only once every combination was used."""
+    """`count` prompts in random order. They repeat only after all combinations of question and
+    topic."""
     noise = random.Random(seed)
     pairs = [(question, topic) for question in _QUESTIONS for topic in _TOPICS]
     noise.shuffle(pairs)
@@ -153,12 +154,12 @@ def default_prompts(count: int, seed: int) -> list[str]:
 
 
 def read_prompts(path: Path) -> list[str]:
-    """One prompt a line. Raises ConfigError when there is none, or the file cannot be read."""
+    """Read one prompt per line. Raises ConfigError if the file has none or cannot be read."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     prompts = [line.strip() for line in lines if line.strip()]
     if not prompts:
-        raise ConfigError(f"{path} has no prompts: it must hold one a line")
+        raise ConfigError(f"{path} has no prompts: write one per line")
     return prompts

@@ -1,4 +1,4 @@
-"""A target with most layers left out and a head for its commonest tokens: where a draft begins.
+"""A view of a target with few layers and few logits: the initial weights of a draft model.
 
 Shape suffixes: d logits of the draft model.
 """
@@ -22,13 +22,16 @@ _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 class PrunedCheckpoint:
-    """See Checkpoint; weights are the target's, dequantized."""
+    """A Checkpoint with some of the target's layers and logits. Weights are dequantized."""
 
     def __init__(
         self, target: Checkpoint, layers: Sequence[int], token_ids_d: torch.Tensor | None
     ) -> None:
-        """`layers` are the target's that are kept, `token_ids_d` the tokens that get logits,
-        ascending; None: all. Raises ConfigError for a layer that the target lacks."""
+        """`layers` are the indices of the target's layers to keep. `token_ids_d` are the tokens
+        that get logits, ascending; None for all.
+
+        Raises ConfigError for a layer that the target lacks.
+        """
         for layer in layers:
             if not 0 <= layer < target.config.num_layers:
                 raise ConfigError(
@@ -68,7 +71,7 @@ class PrunedCheckpoint:
         return tuple(self._sources)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Of the layer that takes this place."""
+        """The tensor with this name in the pruned model, from the layer that is kept there."""
         if name not in self._sources:
             raise ConfigError(f"{self.name} lacks the tensor {name}")
         if self._token_ids_d is not None and name == DRAFT_TO_TARGET:
@@ -79,11 +82,11 @@ class PrunedCheckpoint:
         return tensor
 
     def quantized(self, name: str) -> None:
-        """None: what is trained is not quantized."""
+        """Always None: trained weights are not quantized."""
 
 
 def _sources(target: Checkpoint, layers: Sequence[int]) -> dict[str, str]:
-    """The target's name of each tensor."""
+    """Map the pruned model's tensor names to the target's."""
     names = target.tensor_names()
     sources = {name: name for name in names if not _LAYER.fullmatch(name)}
     for place, layer in enumerate(layers):

@@ -1,4 +1,4 @@
-"""A speculator that guesses nothing, and keeps the hidden states that it is given.
+"""A speculator that proposes nothing, and records the hidden states that it is given.
 
 Shape suffixes: t generated tokens, e hidden size.
 """
@@ -13,17 +13,16 @@ from ...core.contract.speculation import Draft, ProposalBatch, SpeculationLimits
 
 
 class HiddenRecorder:
-    """Implements Speculation of support.py."""
+    """Records hidden states by request. Implements Speculation of drafting/support.py."""
 
     limits = SpeculationLimits(num_speculative_tokens=1)
     needs_hidden_states = True
 
     def __init__(self) -> None:
         self._rows: dict[str, list[torch.Tensor]] = {}
-        """By request."""
 
     def prepare(self, support: SpeculationSupport) -> None:
-        """It needs nothing else."""
+        """Do nothing: a recorder needs no support."""
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         for request in batch.requests:
@@ -33,6 +32,6 @@ class HiddenRecorder:
         return [Draft()] * len(batch.requests)
 
     def take(self, request_id: str) -> torch.Tensor | None:
-        """[t, e] of one that ended, one row per token, not kept any longer; None if it got no token."""
+        """Remove and return a request's states [t, e], one row per token; None without tokens."""
         rows = self._rows.pop(request_id, None)
         return None if rows is None else torch.cat(rows)

@@ -1,4 +1,7 @@
-"""Writes a draft as a directory: config.json, model.safetensors, and for a whole model its tokenizer."""
+"""Writes a draft model as a directory: config.json, model.safetensors, and tokenizer.json.
+
+A draft head has no tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,10 @@ _OF_LLAMA3 = ("low_freq_factor", "high_freq_factor")
 
 
 def check_output(path: Path) -> None:
-    """Raises ConfigError unless the directory is new or empty, as nothing is ever overwritten, and can
-    be written: that is known before minutes of work, not after them."""
+    """Raises ConfigError unless the directory is writable, and new or empty: files are kept.
+
+    Call it before minutes of work, not after them.
+    """
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(f"{path} exists already and is not empty: name a new directory")
@@ -63,7 +68,7 @@ def save_draft(
     tokenizer: HFTokenizer,
     eos_token_ids: tuple[int, ...],
 ) -> None:
-    """Weights in bfloat16. Raises ConfigError when the directory cannot be written."""
+    """Write the model in bfloat16. Raises ConfigError if the directory cannot be written."""
     config = to_hf_config(student.config, eos_token_ids)
     _write(path, config, dict(_weights(student)), token_ids_d)
     try:
@@ -73,7 +78,10 @@ def save_draft(
 
 
 def save_head(path: Path, student: HeadStudent, token_ids_d: torch.Tensor, target: str) -> None:
-    """As `save_draft`; `target` is the name of the model that it was made for."""
+    """Write a head in bfloat16. `target` is the name of the model that it was made for.
+
+    Raises ConfigError if the directory cannot be written.
+    """
     config = {
         "architectures": ["DraftHead"],
         "model_type": DRAFT_HEAD,
@@ -99,7 +107,7 @@ def _write(
         path.mkdir(parents=True, exist_ok=True)
         save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
         (path / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        # safetensors lets only the owner read: another user may serve it
+        # save_file makes the file readable by its owner only, but another user may serve it.
         (path / "model.safetensors").chmod((path / "config.json").stat().st_mode)
     except OSError as error:
         raise _not_written(path, error) from error
@@ -110,9 +118,9 @@ def _not_written(path: Path, error: OSError) -> ConfigError:
 
 
 def to_hf_config(config: ModelConfig, eos_token_ids: tuple[int, ...]) -> dict[str, Any]:
-    """What hf_config.py reads back as the same.
+    """The config.json that hf_config.py reads back as the same configuration.
 
-    Raises ConfigError for frequencies that config.json cannot say.
+    Raises ConfigError for rotary frequencies that config.json cannot express.
     """
     window = config.sliding_window
     found = {
@@ -146,8 +154,8 @@ def to_hf_config(config: ModelConfig, eos_token_ids: tuple[int, ...]) -> dict[st
 def _rope_scaling(rope: RopeConfig) -> dict[str, Any] | None:
     if rope.frequency_divisors is not None:
         raise ConfigError(
-            "this GGUF file stretches its rotary frequencies one by one, which a config.json cannot "
-            "say: make the draft from the model's Hugging Face directory"
+            "this GGUF file scales each rotary frequency separately, which config.json cannot "
+            "express: make the draft from the model's Hugging Face directory"
         )
     if rope.scaling is RopeScaling.NONE:
         return None
@@ -169,7 +177,7 @@ def _weights(student: Student) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _layer_weights(layer: DecoderLayer, config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    """The fused matrices, taken apart."""
+    """A layer's weights by their Hugging Face names; fused matrices are split."""
     q_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
     yield "input_layernorm.weight", layer.input_norm.weight
     yield "post_attention_layernorm.weight", layer.post_attention_norm.weight

@@ -1,4 +1,4 @@
-"""The draft model while it learns: our own decoder over whole sequences, with gradients.
+"""A draft model of layers in training: the engine's decoder over whole sequences, with gradients.
 
 Shape suffixes: b sequences, l their length, t = b * l tokens, r rows whose logits are wanted,
 e hidden size, h query heads, k KV heads, d head size.
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from ...core.interfaces import no_progress
 from ..linear.projections import GateUp, Head, Linear, Projection
 from ..models.decoder import Decoder, DecoderLayer
 from ..models.loader import load_decoder
@@ -19,11 +20,11 @@ from .pruned import PrunedCheckpoint
 
 
 class Student:
-    """A decoder in float32; its products are computed in `product_dtype`."""
+    """A trainable decoder. Weights are float32, matrix products are in `product_dtype`."""
 
     def __init__(self, checkpoint: PrunedCheckpoint, product_dtype: torch.dtype) -> None:
         self.decoder: Decoder = load_decoder(
-            checkpoint, dtype=torch.float32, device=torch.device("cpu"), progress=_ignore
+            checkpoint, dtype=torch.float32, device=torch.device("cpu"), progress=no_progress
         )
         self._product_dtype = product_dtype
         for parameter in self.parameters():
@@ -34,7 +35,7 @@ class Student:
         return self.decoder.config
 
     def parameters(self) -> Iterator[torch.Tensor]:
-        """All that learns: everything but the embedding, and a head that is the embedding."""
+        """All trained weights: all but the embedding, and but a head that is the embedding."""
         decoder = self.decoder
         for layer in decoder.layers:
             yield from layer_tensors(layer)
@@ -44,7 +45,7 @@ class Student:
             yield head
 
     def logits(self, token_ids_bl: torch.Tensor, rows_r: torch.Tensor) -> torch.Tensor:
-        """float32, of some of the t rows, numbered through; sequences are padded at their ends."""
+        """float32 logits of `rows_r`, indices of the t rows. Sequences are padded at their ends."""
         num_sequences, length = token_ids_bl.shape
         group = self.config.num_heads // self.config.num_kv_heads
         window = self.config.sliding_window
@@ -90,7 +91,7 @@ def layer_tensors(layer: DecoderLayer) -> Iterator[torch.Tensor]:
 
 
 def linear_of(projection: Projection) -> Linear:
-    """The product inside."""
+    """The Linear inside a projection that torch computes."""
     if isinstance(projection, GateUp):
         return linear_of(projection.both)
     if isinstance(projection, Head):
@@ -100,7 +101,7 @@ def linear_of(projection: Projection) -> Linear:
 
 
 def weight_of(projection: Projection) -> torch.Tensor:
-    """The matrix inside."""
+    """The weight matrix inside a projection that torch computes."""
     return linear_of(projection).weight
 
 
@@ -108,7 +109,3 @@ def _window_mask(length: int, window: int) -> torch.Tensor:
     places = torch.arange(length)
     distance_ll = places.unsqueeze(1) - places
     return (distance_ll >= 0) & (distance_ll < window)
-
-
-def _ignore(stage: str, part: float) -> None:
-    pass

@@ -1,10 +1,10 @@
-"""Trains a draft model to expect what the target expects, on the target's own answers.
+"""Trains a draft model to match the target's distributions, on the target's own answers.
 
-The loss is the cross-entropy with the target's likeliest tokens (Hinton et al. 2015). What is
-measured on answers kept aside is what counts in the end: how many drafts would be accepted, the sum
-of min(p, q) (Leviathan et al. 2023).
+The loss is the cross-entropy with the target's likeliest tokens (Hinton et al. 2015). The measure,
+on held-out answers, is the fraction of drafts that would be accepted: the sum of min(p, q)
+(Leviathan et al. 2023).
 
-Shape suffixes: r rows with a target, s likeliest tokens of the target, d logits of the draft model.
+Shape suffixes: r rows with a label, s likeliest tokens of the target, d logits of the draft model.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from .generation import Answer
 
 STAGE = "training the draft model"
 BATCH_SIZE = 8
-"""Answers."""
+"""Answers per training step."""
 _LEARNING_RATE = 1e-3
 _LEAST_RATE = 0.05
-"""Part of the learning rate at the end."""
+"""The learning rate at the end, as a fraction of the maximum."""
 _WARM_UP_STEPS = 20
 MEASURED_TEMPERATURE = 0.7
-_Lesson = TypeVar("_Lesson")
+_Batch = TypeVar("_Batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the target expects."""
+    """The target's likeliest tokens and their log-probabilities: the labels of training."""
 
     likeliest_rs: torch.Tensor
-    """int64: index of the logit of each likeliest token; -1: the draft model has none."""
+    """int64: the draft model's logit index of each likeliest token; -1 if it has no such logit."""
     logprobs_rs: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """What part of single drafts the target would accept."""
+    """The fraction of single-token drafts that the target would accept."""
 
     num_measured: int
-    """Drafts."""
-
+    """Number of drafts."""
     sampled: float
-    """Rejection sampling at MEASURED_TEMPERATURE."""
+    """The fraction with rejection sampling at MEASURED_TEMPERATURE."""
     greedy: float
+    """The fraction with greedy sampling."""
 
 
 class LogitIndex:
-    """Which logit of a draft model a token has."""
+    """Maps token ids to logit indices of a draft model."""
 
     def __init__(self, vocab_size: int, token_ids_d: torch.Tensor | None) -> None:
         self._logit_of = np.arange(vocab_size)
@@ -63,7 +63,7 @@ class LogitIndex:
             self._logit_of[token_ids_d.numpy()] = np.arange(len(token_ids_d))
 
     def expected(self, answers: Sequence[Answer]) -> Expected:
-        """At every generated token of these answers, one after the other."""
+        """The labels of every generated token of these answers, concatenated."""
         likeliest = np.concatenate([a.likeliest_ids for a in answers])
         return Expected(
             likeliest_rs=torch.from_numpy(self._logit_of[likeliest]),
@@ -72,9 +72,9 @@ class LogitIndex:
 
 
 def shuffled(
-    answers: Sequence[Answer], seed: int, make: Callable[[list[Answer]], _Lesson]
-) -> Iterator[_Lesson]:
-    """What `make` makes of some answers, without an end; each answer once before any comes again."""
+    answers: Sequence[Answer], seed: int, make: Callable[[list[Answer]], _Batch]
+) -> Iterator[_Batch]:
+    """Endless batches made by `make`, in random order: every answer is used before any repeats."""
     noise = np.random.default_rng(seed)
     while True:
         order: npt.NDArray[np.int64] = noise.permutation(len(answers))
@@ -83,7 +83,7 @@ def shuffled(
 
 
 def in_order(answers: Sequence[Answer]) -> Iterator[Sequence[Answer]]:
-    """Each answer once, as many as make a batch at a time."""
+    """All answers once, in batches of BATCH_SIZE."""
     for start in range(0, len(answers), BATCH_SIZE):
         yield answers[start : start + BATCH_SIZE]
 
@@ -94,8 +94,8 @@ def train(
     num_steps: int,
     progress: Progress,
 ) -> None:
-    """So many steps of AdamW, each with the next of the losses; the same numbers for the same losses
-    and number of threads."""
+    """Train for `num_steps` steps of AdamW, one loss per step. The result is the same for the same
+    losses and number of threads."""
     optimizer = torch.optim.AdamW(
         parameters, lr=_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01
     )
@@ -120,8 +120,8 @@ def distillation_loss(logits_rd: torch.Tensor, expected: Expected) -> torch.Tens
 
 
 def measure(predictions: Iterable[tuple[torch.Tensor, Expected]]) -> Acceptance:
-    """Acceptance of the first draft after each known token, averaged over all rows; `predictions`
-    are logits [r, d], and what the target expects there."""
+    """Measure the acceptance of single drafts, averaged over all rows. `predictions` are pairs of
+    logits [r, d] and labels."""
     sampled = greedy = 0.0
     count = 0
     for logits_rd, expected in predictions:
@@ -138,6 +138,6 @@ def measure(predictions: Iterable[tuple[torch.Tensor, Expected]]) -> Acceptance:
 
 
 def _schedule(step: int, num_steps: int) -> float:
-    """A short rise, then half a cosine."""
+    """A short linear warm-up, then half a cosine."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / num_steps))
     return min(1.0, (step + 1) / _WARM_UP_STEPS) * (_LEAST_RATE + (1 - _LEAST_RATE) * cosine)

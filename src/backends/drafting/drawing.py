@@ -1,8 +1,9 @@
-"""What a draft model proposes for each row: the likeliest token, or one drawn from what it expects.
+"""Choosing a draft model's token for each row: the likeliest, or one drawn from its distribution.
 
-A greedy request gets the likeliest token. A seeded one gets the token that the noise of its position
-draws from the draft model's distribution: it is the target's as often as the two agree. All others
-are drawn with noise of their own, and the distribution goes with them, for rejection sampling.
+A greedy request gets the likeliest token. A seeded request gets the token that is drawn with the
+noise of its position, the same noise as the target's: the more the two distributions agree, the
+more often it is the target's token. All other drafts are drawn with noise of their own, and come
+with their distribution, for rejection sampling.
 
 Shape suffixes: r rows, d logits of the draft model, v the target's vocabulary.
 """
@@ -22,20 +23,21 @@ from ..state.request_state import RequestState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """One token per row."""
+    """The tokens of one pass, one per row."""
 
     token_ids_r: torch.Tensor
     """int64, the target's ids."""
     is_finite_r: torch.Tensor
-    """bool: False where the draft model failed."""
+    """bool: False where the draft model's logits are not finite."""
     probs: dict[int, torch.Tensor]
-    """By row, of those drawn for rejection sampling: what the token was drawn from, float32 [v]."""
+    """By row: the distribution that the token was drawn from, float32 [v]. Only rows whose drafts
+    need rejection sampling have an entry."""
 
 
 class DraftDrawing:
-    """Draws for the same requests in each pass.
+    """Chooses tokens for the same requests in each pass.
 
-    Penalties count known tokens only, not the drafts before: that costs agreement, nothing else.
+    Penalties count known tokens only, not the drafts before. This only lowers the acceptance rate.
     """
 
     def __init__(
@@ -47,7 +49,8 @@ class DraftDrawing:
         device: torch.device,
         sampling: SamplingOps,
     ) -> None:
-        """`token_ids_d`: the target's token of each logit; None: all, in their order."""
+        """`token_ids_d` is the target's token id of each logit; None if logits are in the order of
+        all ids."""
         self._states = tuple(states)
         self._vocab_size = vocab_size
         self._token_ids_d = token_ids_d
@@ -59,11 +62,12 @@ class DraftDrawing:
             self._batch = SamplingBatch(states, vocab_size, device, are_drafts=True)
 
     def holds(self, states: Sequence[RequestState]) -> bool:
-        """True if this was made for these very requests, in this order."""
+        """Whether this was made for these requests, in this order."""
         return self._states == tuple(states)
 
     def draw(self, logits_rd: torch.Tensor, positions_r: torch.Tensor) -> Drawn:
-        """Logits are float32 and are overwritten; positions are those of the tokens to come."""
+        """Choose one token per row. Logits are float32 and are overwritten; `positions_r` are the
+        positions of the tokens to choose."""
         if self._is_widened:
             logits_rd = self._widen(logits_rd)
         reading = self._sampling.read_logits(logits_rd)

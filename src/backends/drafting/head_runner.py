@@ -1,6 +1,6 @@
-"""Runs a draft head: drafts for a whole batch, in as many passes as the longest one has tokens.
+"""Runs a draft head for a whole batch: one pass per token of the longest draft.
 
-Nothing is kept from step to step: each call begins with the hidden states of this step.
+It keeps nothing between steps: each call starts from the hidden states of the current step.
 
 Shape suffixes: r rows, e hidden size, d logits of the head, v the target's vocabulary.
 """
@@ -21,21 +21,21 @@ from .passes import DraftPasses, longest_first
 
 
 class HeadModel(Protocol):
-    """A head, for all rows of a pass."""
+    """A head that computes all rows of a pass at once."""
 
     def step(
         self, state_re: torch.Tensor, token_ids_r: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The states [r, e] after one token more, and the logits [r, d], float32, of the tokens that
-        follow. `state_re` is contiguous, and may be overwritten."""
+        """Compute the states [r, e] after one more token, and the logits [r, d], float32, of the
+        next tokens. `state_re` is contiguous and may be overwritten."""
         ...
 
 
 class TorchHead:
-    """A head computed by torch, or whatever its products are computed by."""
+    """A HeadModel that calls the head's projections one by one."""
 
     def __init__(self, head: DraftHead, embedding_ve: torch.Tensor) -> None:
-        """The embedding is the target's."""
+        """`embedding_ve` is the target's token embedding."""
         self._head = head
         self._embedding_ve = embedding_ve
 
@@ -49,18 +49,18 @@ class TorchHead:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A DraftRow."""
+    """A DraftRow with the hidden state to start from."""
 
     place: int
-    """In the batch."""
+    """Index in the batch."""
     state: RequestState
     num_drafts: int
     hidden_e: torch.Tensor
-    """What chose the last known token."""
+    """The hidden state that the last known token was sampled from."""
 
 
 class DraftHeadRunner:
-    """Everything on the device thread."""
+    """Proposes drafts with a head. Every method runs on the device thread."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class DraftHeadRunner:
         passes: DraftPasses,
         states: Mapping[str, RequestState],
     ) -> None:
-        """`states` are those of the target's runner, as they change."""
+        """`states` is the live view of the states in the target's runner."""
         self._model = model
         self._passes = passes
         self._states = states
@@ -101,6 +101,6 @@ def _rows(batch: ProposalBatch, states: Mapping[str, RequestState]) -> list[_Row
     rows = []
     for place, request in enumerate(batch.requests):
         hidden_ne = request.hidden_states
-        assert isinstance(hidden_ne, torch.Tensor), "a head is given hidden states"
+        assert isinstance(hidden_ne, torch.Tensor), "the runner passes hidden states to a head"
         rows.append(_Row(place, states[request.engine_id], request.max_draft_tokens, hidden_ne[-1]))
     return [rows[i] for i in longest_first(rows)]

@@ -1,4 +1,4 @@
-"""Draft models between loading and running: a whole model, or a head. Each implements DraftModel."""
+"""Loaded draft models: a whole model, or a draft head. Each implements DraftModel."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ log = get_logger("speculation")
 
 
 class RunningTarget(Protocol):
-    """What a draft model sees of the target: ModelRunner."""
+    """The part of the target's ModelRunner that a draft model uses."""
 
     @property
     def states(self) -> Mapping[str, RequestState]:
-        """By request, as they change."""
+        """A live view of the states, by request id."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class RunningTarget(Protocol):
 
 
 class LoadedDraftModel:
-    """A whole model: it has a runner as soon as there is a KV cache."""
+    """A whole draft model. Its runner is made in `start`, when the KV cache's size is known."""
 
     has_kv_cache = True
     needs_hidden_states = False
@@ -61,11 +61,11 @@ class LoadedDraftModel:
 
     @property
     def bytes_per_block(self) -> int:
-        """What a block of the KV cache needs more."""
+        """The draft model's share of one block of the KV cache."""
         return self._parts.bytes_per_block
 
     def start(self, num_blocks: int, num_host_blocks: int, target: RunningTarget) -> DraftRunner:
-        """Give it its part of the KV cache; the runner is to follow each plan."""
+        """Allocate the draft model's KV cache. The returned runner must see every plan."""
         parts, decoder = self._parts, self._parts.decoder
         cache = parts.allocate_cache(num_blocks, num_host_blocks)
         self._runner = DraftRunner(
@@ -93,7 +93,7 @@ class LoadedDraftModel:
         return self._runner
 
     def stop(self) -> None:
-        """Let go of the KV cache, and of the target."""
+        """Release the KV cache and the target."""
         self._runner = None
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
@@ -103,14 +103,14 @@ class LoadedDraftModel:
 
 
 class LoadedDraftHead:
-    """A head on the target's hidden states, without KV."""
+    """A draft head, which continues the target's hidden states and needs no KV cache."""
 
     has_kv_cache = False
     needs_hidden_states = True
     bytes_per_block = 0
 
     def __init__(self, files: DraftHeadFiles, head: DraftHead, spec: AttentionSpec) -> None:
-        """`spec` is the target's."""
+        """`spec` is the target's attention specification."""
         self._files = files
         self._head = head
         self._spec = spec
@@ -122,7 +122,7 @@ class LoadedDraftHead:
         return self._files.name
 
     def start(self, num_blocks: int, num_host_blocks: int, target: RunningTarget) -> None:
-        """Take what it needs of the target; it has no use for blocks."""
+        """Take the target's embedding, states and sampling operations. Blocks are not used."""
         config = self._files.config
         passes = DraftPasses(
             token_ids_d=self._token_ids_d,
@@ -144,7 +144,7 @@ class LoadedDraftHead:
         )
 
     def _one_call(self, embedding_ve: torch.Tensor) -> HeadModel | None:
-        """A whole pass in one native call, where every part of the head is native."""
+        """A head that computes a pass in one native call; None unless all its parts are native."""
         if embedding_ve.device.type != "cpu":
             return None
         from ..cpu.draft_head_call import make_draft_head_call
@@ -152,7 +152,7 @@ class LoadedDraftHead:
         return make_draft_head_call(self._head, embedding_ve)
 
     def stop(self) -> None:
-        """Let go of the target."""
+        """Release the target."""
         self._runner = None
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:

@@ -1,8 +1,8 @@
-"""Runs a draft model: drafts for a whole batch in as many passes as the longest one has tokens.
+"""Runs a draft model for a whole batch: one pass per token of the longest draft.
 
-Its KV lies in the target's blocks: a second set of layers with the same block tables. The first
-pass computes what the draft model lacks of each request, one or two tokens as a rule, and all after
-it one token each. What it computes past the known tokens counts once the target has accepted it.
+Its KV cache is a second set of layers with the target's block tables. The first pass computes the
+known tokens that the draft model has not computed yet, usually one or two per request. Each later
+pass computes one draft token per request. Its K and V become valid if the target accepts the token.
 
 Shape suffixes: t tokens, r rows, d logits of the draft model, v the target's vocabulary.
 """
@@ -28,25 +28,28 @@ from .validity import DraftValidity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftParts:
-    """What a draft model computes with."""
+    """A draft model's weights, KV cache and limits."""
 
     model: StepModel
     attention: AttentionBackend
     kv_cache: KVCache
     num_host_blocks: int
     max_len: int
-    """Tokens that the draft model was made for."""
+    """Maximum sequence length of the draft model, in tokens."""
     token_ids_d: torch.Tensor | None
-    """int64: the target's token of each logit; None: all, in their order."""
+    """int64: the target's token id of each logit; None if logits are in the order of all ids."""
     vocab_size: int
-    """Of the target."""
+    """The target's vocabulary size."""
 
 
 class DraftRunner:
-    """Everything on the device thread; `begin_step` before the target's step, `propose` after."""
+    """Proposes drafts with a draft model.
+
+    Call `begin_step` before the target's step, and `propose` after it, both on the device thread.
+    """
 
     def __init__(self, parts: DraftParts, states: Mapping[str, RequestState]) -> None:
-        """`states` are those of the target's runner, as they change."""
+        """`states` is the live view of the states in the target's runner."""
         cache = parts.kv_cache
         self._parts = parts
         self._states = states
@@ -61,7 +64,7 @@ class DraftRunner:
 
     @torch.inference_mode()
     def begin_step(self, plan: StepPlan) -> None:
-        """Follow a plan: blocks that the target copies or fills anew are the draft model's, too."""
+        """Apply a plan's starts, ends, copies and new blocks to the draft model's KV cache."""
         for request_id in plan.ended:
             self._progress.pop(request_id, None)
         for copies in plan.copies:
@@ -76,8 +79,8 @@ class DraftRunner:
                 self._take_blocks(grant)
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """See DraftModel. No draft for a request that could not be caught up in this step, or that
-        is too long for the draft model."""
+        """See DraftModel. A request gets no draft if its known tokens cannot all be computed in
+        this step, or if it is too long for the draft model."""
         found = [self._sequence(place, request) for place, request in enumerate(batch.requests)]
         sequences = share_budget([one for one in found if one is not None], batch.token_budget)
         drafts = [Draft()] * len(batch.requests)
@@ -91,7 +94,7 @@ class DraftRunner:
         return drafts
 
     def _take_blocks(self, grant: Grant) -> None:
-        """New blocks hold nothing of the draft model, whatever was there before they were taken."""
+        """Mark a grant's new blocks as empty for the draft model."""
         self._validity.clear(grant.new_block_ids)
         state = self._states.get(grant.request_id)
         progress = self._progress.get(grant.request_id)
@@ -104,12 +107,13 @@ class DraftRunner:
         num_known = len(state.token_ids)
         progress.catch_up_with(state.token_ids)
         if num_known - progress.num_computed > MOST_USUAL_TOKENS:
-            # A request that shares blocks with it may have computed them by now.
+            # Another request that shares its blocks may have computed these tokens meanwhile.
             num_valid = min(self._validity.count(state.block_table), num_known - 1)
             progress.num_computed = max(progress.num_computed, num_valid)
             progress.num_marked = max(progress.num_marked, num_valid)
         num_slots = len(state.block_table) * self._parts.kv_cache.block_size
-        num_drafts = min(num_slots, self._parts.max_len) - num_known + 1  # the last is not computed
+        # One more, because the last draft's K and V are never computed.
+        num_drafts = min(num_slots, self._parts.max_len) - num_known + 1
         if num_drafts < 1:
             return None
         return DraftSequence(
@@ -120,7 +124,8 @@ class DraftRunner:
         )
 
     def _compute_known(self, sequences: Sequence[DraftSequence]) -> torch.Tensor:
-        """The first pass: logits [r, d] of the sequences that are caught up by it, in order."""
+        """Run the first pass; returns logits [r, d] of the sequences with no tokens missing after
+        it, in order."""
         grants = [one.known_grant() for one in sequences]
         logits_rd = self._parts.model.logits(self._input(grants, sequences))
         for one in sequences:
@@ -133,7 +138,7 @@ class DraftRunner:
     def _draft(
         self, sequences: Sequence[DraftSequence], logits_rd: torch.Tensor, drafts: list[Draft]
     ) -> None:
-        """All other passes; fills `drafts` in."""
+        """Run all other passes, and write the drafts to `drafts`."""
         order = longest_first(sequences)
         rows = [sequences[i] for i in order]
         if order != list(range(len(order))):
@@ -149,7 +154,7 @@ class DraftRunner:
     def _compute_drafts(
         self, rows: Sequence[DraftSequence], index: int, token_ids_r: torch.Tensor
     ) -> torch.Tensor:
-        """A pass over drafts number `index`, which never leave the device."""
+        """Run the pass over drafts number `index`. The tokens stay on the device."""
         batch = self._input([one.draft_grant(index) for one in rows], rows)
         return self._parts.model.logits(replace(batch, token_ids_t=token_ids_r.contiguous()))
 

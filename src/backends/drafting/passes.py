@@ -1,4 +1,4 @@
-"""The passes of one call for drafts: each draws one token more for every request that has not enough.
+"""The passes of one call for drafts: each adds one token to every draft that is still too short.
 
 Shape suffixes: r rows, d logits of the draft model, v the target's vocabulary, k draft tokens.
 """
@@ -18,18 +18,18 @@ from .drawing import DraftDrawing, Drawn
 
 
 class DraftRow(Protocol):
-    """A request that drafts are made for."""
+    """A request to make a draft for."""
 
     @property
     def state(self) -> RequestState: ...
     @property
     def num_drafts(self) -> int:
-        """How many to make, at least 1."""
+        """The number of draft tokens to make, at least 1."""
         ...
 
 
 class DraftPasses:
-    """Draws for one draft model, step after step."""
+    """Runs the passes for one draft model."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class DraftPasses:
         device: torch.device,
         sampling: SamplingOps,
     ) -> None:
-        """`token_ids_d`: the target's token of each logit; None: all, in their order."""
+        """`token_ids_d` is the target's token id of each logit; None if logits are in the order of
+        all ids."""
         self._token_ids_d = token_ids_d
         self._vocab_size = vocab_size
         self._device = device
@@ -52,11 +53,11 @@ class DraftPasses:
         logits_rd: torch.Tensor,
         next_logits: Callable[[int, torch.Tensor], torch.Tensor],
     ) -> list[Draft]:
-        """One draft per row; rows stand in the order of their number of drafts, the longest first, so
-        that who has enough leaves at the end.
+        """Make one draft per row. Rows are sorted by `longest_first`, so that rows with complete
+        drafts drop off at the end.
 
-        `logits_rd` are those of the first token. `next_logits(index, token_ids_r)` answers those of the
-        tokens after number `index`, of which there are as many as rows that want another one.
+        `logits_rd` are the logits of the first tokens. `next_logits(index, token_ids_r)` returns
+        the logits that follow tokens number `index`, for the first `len(token_ids_r)` rows.
         """
         passes: list[Drawn] = []
         for index in range(rows[0].num_drafts):
@@ -70,7 +71,7 @@ class DraftPasses:
         return _as_drafts(rows, passes)
 
     def _drawing_of(self, rows: Sequence[DraftRow]) -> DraftDrawing:
-        """As a rule that of the pass before, or of the step before."""
+        """The DraftDrawing of these rows; usually that of the last pass or step is reused."""
         states = [row.state for row in rows]
         if self._drawing is None or not self._drawing.holds(states):
             self._drawing = DraftDrawing(
@@ -84,12 +85,13 @@ class DraftPasses:
 
 
 def longest_first(rows: Sequence[DraftRow]) -> list[int]:
-    """Indices of the rows, in the order that `DraftPasses.draft` asks for."""
+    """Indices of the rows, in the order that `DraftPasses.draft` needs."""
     return sorted(range(len(rows)), key=lambda i: -rows[i].num_drafts)
 
 
 def _as_drafts(rows: Sequence[DraftRow], passes: Sequence[Drawn]) -> list[Draft]:
-    """One that came out of what is not a number ends before it."""
+    """Collect the passes' tokens into drafts. A draft ends before a token whose logits are not
+    finite."""
     token_ids = [drawn.token_ids_r.tolist() for drawn in passes]
     is_finite = [drawn.is_finite_r.tolist() for drawn in passes]
     drafts = []
@@ -99,7 +101,7 @@ def _as_drafts(rows: Sequence[DraftRow], passes: Sequence[Drawn]) -> list[Draft]
         probs = None
         if end and place in passes[0].probs:
             found = [drawn.probs[place] for drawn in passes[:end]]
-            # Without a copy where it is one: a row may have 10^5 numbers.
+            # A single row is not copied: it may have 10^5 numbers.
             probs_kv = found[0].unsqueeze(0) if end == 1 else torch.stack(found)
             probs = DraftProbs(probs_kv=probs_kv)
         drafts.append(Draft(token_ids=[token_ids[i][place] for i in range(end)], probs=probs))

@@ -1,4 +1,4 @@
-"""How far a draft model is with each request, and what it computes of it in one call."""
+"""A draft model's progress with each request, and the tokens it computes in one call."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from ...core.plan import Grant
 from ..state.request_state import RequestState
 
 MOST_USUAL_TOKENS = 2
-"""What a draft model lacks as a rule: the token just sampled, and its own last draft if that was
-accepted. More is to catch up."""
+"""Known tokens that a draft model usually has to compute: the token just sampled, and its own last
+draft if that was accepted. Tokens beyond that are limited by the plan's draft token budget."""
 
 
 @dataclass(slots=True)
 class DraftProgress:
-    """What of a request is in the draft model's KV."""
+    """The tokens of a request in the draft model's KV cache."""
 
     num_computed: int
-    """Known tokens, from the first on."""
+    """Number of known tokens, from the first on."""
     num_marked: int = 0
-    """Of these, the ones that DraftValidity knows of."""
+    """Number of them that are recorded in DraftValidity."""
     ahead: list[int] = field(default_factory=list)
-    """Tokens after these, drafts when they were computed."""
+    """Tokens computed after these, which were drafts at that time."""
 
     def catch_up_with(self, token_ids: Sequence[int]) -> None:
-        """Count what became known of the tokens ahead; forget those that did not."""
+        """Count tokens ahead that are known by now, and drop the others."""
         end = self.num_computed
         for token_id in self.ahead:
             if end == len(token_ids) or token_ids[end] != token_id:
                 break
             end += 1
-        # For its logits the last known token is computed in any case.
+        # The last known token is always computed: its logits are needed.
         self.num_computed = min(end, len(token_ids) - 1)
         self.ahead = []
 
     def keep_slots(self, num_slots: int) -> None:
-        """What lies beyond so many slots is lost."""
+        """Drop the tokens beyond the first `num_slots` slots."""
         self.num_computed = min(self.num_computed, num_slots)
         self.num_marked = min(self.num_marked, num_slots)
         del self.ahead[num_slots - self.num_computed :]
@@ -47,16 +47,16 @@ class DraftProgress:
 
 @dataclass(slots=True, kw_only=True)
 class DraftSequence:
-    """One request within a call; an InputSequence of input_batch.py."""
+    """One request within a call. Implements InputSequence of input_batch.py."""
 
     place: int
-    """In the batch."""
+    """Index in the batch."""
     state: RequestState
     progress: DraftProgress
     num_drafts: int
-    """How many to make."""
+    """Number of draft tokens to make."""
     num_tokens: int = 0
-    """To compute in the first pass."""
+    """Number of tokens to compute in the first pass."""
 
     @property
     def num_known(self) -> int:
@@ -71,16 +71,16 @@ class DraftSequence:
         return self.state.block_table
 
     def input_token_ids(self, grant: Grant) -> Sequence[int]:
-        """Known tokens; past them a place for each token that is on the device only."""
+        """The grant's known tokens; 0 as a placeholder for a draft, which is on the device only."""
         end = grant.start + grant.num_tokens
         return self.state.token_ids[grant.start : end] or (0,) * grant.num_tokens
 
     def known_grant(self) -> Grant:
-        """The first pass."""
+        """The grant of the first pass."""
         return self._grant(self.progress.num_computed, self.num_tokens)
 
     def draft_grant(self, index: int) -> Grant:
-        """The pass that computes draft number `index`."""
+        """The grant of the pass that computes draft number `index`."""
         return self._grant(self.num_known + index, 1)
 
     def _grant(self, start: int, num_tokens: int) -> Grant:
@@ -94,8 +94,11 @@ class DraftSequence:
 
 
 def share_budget(sequences: Iterable[DraftSequence], budget: int) -> list[DraftSequence]:
-    """Who computes how much in the first pass: `budget` tokens are there to catch up, over all.
-    Decodes come first, as in every step; who gets nothing is left out."""
+    """Set the number of tokens that each sequence computes in the first pass.
+
+    `budget` limits the sum of the tokens beyond MOST_USUAL_TOKENS of each sequence. Returns the
+    sequences that compute any, single tokens first, as in every step.
+    """
     shared = []
     for one in sequences:
         extra = max(one.num_missing - MOST_USUAL_TOKENS, 0)

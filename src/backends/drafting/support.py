@@ -1,4 +1,4 @@
-"""What the executor offers a speculator while the model is loaded: a draft model, if it wants one."""
+"""The executor's SpeculationSupport: it loads a draft model for a speculator."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ log = get_logger("speculation")
 
 
 class Speculation(Protocol):
-    """What the executor is told of the speculator: PluginHost.speculator."""
+    """The speculator as the executor uses it. PluginHost.speculator returns one."""
 
     @property
     def limits(self) -> SpeculationLimits: ...
     @property
     def needs_hidden_states(self) -> bool:
-        """Whether `propose` needs the model's; final once `prepare` was called."""
+        """Whether `propose` needs the model's hidden states. Final after `prepare`."""
         ...
 
     def prepare(self, support: SpeculationSupport) -> None: ...
@@ -46,7 +46,8 @@ class Speculation(Protocol):
 
 
 class DraftSupport:
-    """Implements SpeculationSupport. It comes before the KV cache is sized; `start` after that."""
+    """Implements SpeculationSupport. Draft models are loaded before the KV cache is sized, because
+    they share the memory; `start` follows afterwards."""
 
     def __init__(
         self,
@@ -69,12 +70,12 @@ class DraftSupport:
 
     @property
     def hidden_size(self) -> int:
-        """Of the target's hidden states."""
+        """Width of the target's hidden states."""
         return self._target.config.hidden_size
 
     @property
     def num_speculative_tokens(self) -> int:
-        """The most that is ever asked for."""
+        """Maximum length of a draft."""
         return self._num_speculative_tokens
 
     @cached_property
@@ -85,16 +86,16 @@ class DraftSupport:
 
     @property
     def bytes_per_block(self) -> int:
-        """What a block of the KV cache needs more for the draft model."""
+        """The draft model's share of one block of the KV cache; 0 without one."""
         return 0 if self._loaded is None else self._loaded.bytes_per_block
 
     @property
     def name(self) -> str | None:
-        """Of the draft model; None: there is none."""
+        """The draft model's name; None if there is none."""
         return None if self._loaded is None else self._loaded.name
 
     def load_draft_model(self, path: Path) -> DraftModel:
-        """See SpeculationSupport. Raises ConfigError when it is called twice, too."""
+        """See SpeculationSupport. Also raises ConfigError if it is called twice."""
         if self._loaded is not None:
             raise ConfigError(f"{self.name} is the draft model already: there can be only one")
         load = self._load_head if is_draft_head(path) else self._load_model
@@ -102,8 +103,8 @@ class DraftSupport:
         return self._loaded
 
     def probs_bytes(self, max_num_seqs: int) -> int:
-        """What the distributions of drafts take at most, from drawing to verifying: theirs, the
-        target's at their places, and what is left of that."""
+        """Maximum memory for the drafts' distributions, from drawing to verification: the draft
+        model's, the target's in the same rows, and the residual of the two."""
         if self._loaded is None:
             return 0
         float_bytes, num_copies = 4, 3
@@ -113,14 +114,14 @@ class DraftSupport:
     def start(
         self, num_blocks: int, num_host_blocks: int, target: RunningTarget
     ) -> DraftRunner | None:
-        """Give the draft model its part of the KV cache. Answers what is to follow each plan; None
-        when there is no draft model, or it has nothing to follow."""
+        """Start the draft model with its share of the KV cache. Returns the runner that must see
+        every plan; None if there is no draft model, or it needs no plans."""
         if self._loaded is None:
             return None
         return self._loaded.start(num_blocks, num_host_blocks, target)
 
     def stop(self) -> None:
-        """Let go of what `start` gave: the speculator may live longer than the executor."""
+        """Release what `start` passed on: the speculator may live longer than the executor."""
         if self._loaded is not None:
             self._loaded.stop()
 
@@ -137,9 +138,9 @@ class DraftSupport:
         found = files.config.vocab_size, files.config.hidden_size
         if found != (self.vocab_size, self.hidden_size):
             raise ConfigError(
-                f"{path} is a draft head for a model with {found[0]} tokens and hidden states of "
-                f"{found[1]} numbers; {self._target.name} has {self.vocab_size} and "
-                f"{self.hidden_size}: a head serves only the model that it was made for"
+                f"{path} is a draft head for a vocabulary of {found[0]} tokens and hidden size "
+                f"{found[1]}, but {self._target.name} has {self.vocab_size} and "
+                f"{self.hidden_size}: use a head that was made for this model"
             )
         if files.made_for != self._target.name:
             log.warning(
@@ -147,7 +148,7 @@ class DraftSupport:
                 head=files.name,
                 made_for=files.made_for,
                 model=self._target.name,
-                consequence="if their weights differ, hardly a guess will be right",
+                consequence="if the models' weights differ, nearly all drafts will be rejected",
             )
         spec = choose_spec(self._target, self._config, self._backend, self._progress)
         makes = choose_projections(HIDDEN_ACT, spec, keeps_quantized=True, progress=self._progress)
@@ -157,22 +158,23 @@ class DraftSupport:
         return LoadedDraftHead(files, head, spec)
 
     def _check_vocabulary(self, draft: Checkpoint) -> None:
-        """Raises ConfigError that names the first difference."""
+        """Raises ConfigError that names the first difference from the target's vocabulary."""
         found, wanted = draft.config.vocab_size, self.vocab_size
         if found != wanted:
             raise ConfigError(
                 f"{draft.path} has a vocabulary of {found} tokens and {self._target.name} one of "
-                f"{wanted}: a draft model must have the same"
+                f"{wanted}: use a draft model with the same vocabulary"
             )
         difference = first_difference(self.tokenizer, load_tokenizer(draft.path), vocab_size=wanted)
         if difference is not None:
             raise ConfigError(
-                f"the vocabulary of {draft.path} is not that of {self._target.name}: {difference}"
+                f"the vocabulary of {draft.path} differs from that of {self._target.name}: "
+                f"{difference}"
             )
 
 
 def first_difference(target: Tokenizer, draft: Tokenizer, *, vocab_size: int) -> str | None:
-    """In words, of two vocabularies; None when each id stands for the same in both."""
+    """Describe the first token id that stands for different bytes; None if there is none."""
     for token_id in range(vocab_size):
         wanted, found = target.token_bytes(token_id), draft.token_bytes(token_id)
         if wanted != found:

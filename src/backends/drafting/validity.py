@@ -1,7 +1,7 @@
-"""Which slots of the KV blocks hold the draft model's half of their content, too.
+"""Tracks which slots of the KV blocks hold valid K and V of the draft model.
 
-The target computes every token; the draft model only those of requests that speculate. So a block
-may come out of the prefix cache, or back from the host, with its draft half missing.
+The target computes every token, the draft model only tokens of requests that speculate. So a block
+from the prefix cache, or one swapped in from the host, may lack the draft model's content.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BlockTable = npt.NDArray[np.int32]
 
 
 class DraftValidity:
-    """For each block, of the device and of the host, how many of its first slots are valid."""
+    """Counts the valid slots of each block, on the device and the host, from its first slot on."""
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
         self._block_size = block_size
@@ -25,19 +25,19 @@ class DraftValidity:
         self._host = np.zeros(num_host_blocks, dtype=np.int32)
 
     def copy(self, copies: BlockCopies) -> None:
-        """Follow blocks that were copied, one after the other."""
+        """Apply copies of blocks, in order."""
         is_out = copies.direction is CopyDirection.OUT
         source, target = (self._device, self._host) if is_out else (self._host, self._device)
         for source_block, target_block in copies.pairs:
             target[target_block] = source[source_block]
 
     def clear(self, block_ids: Sequence[int] | BlockTable) -> None:
-        """These blocks get new content."""
+        """Mark these blocks as empty: they get new content."""
         self._device[np.asarray(block_ids, dtype=np.int64)] = 0
 
     def start(self, block_ids: Sequence[int], num_tokens: int) -> int:
-        """A request starts on these blocks, which hold its first `num_tokens` tokens; how many of
-        them, from the first on, are valid."""
+        """Start a request whose first `num_tokens` tokens are in these blocks already. Returns how
+        many of them, from the first on, are valid."""
         first, rest = divmod(num_tokens, self._block_size)
         if rest:
             self._device[block_ids[first]] = min(self._device[block_ids[first]], rest)
@@ -46,14 +46,13 @@ class DraftValidity:
         return self.count(np.array(block_ids[:first], dtype=np.int32))
 
     def count(self, table: BlockTable) -> int:
-        """How many tokens of a block table are valid, from its first on."""
+        """The number of valid tokens of a block table, from its first on."""
         valid = self._device[table]
         full = int((valid == self._block_size).cumprod().sum())
         return full * self._block_size + (int(valid[full]) if full < len(valid) else 0)
 
     def mark(self, table: BlockTable, start: int, end: int) -> None:
-        """The draft model has computed tokens [start, end) of a block table; those before it were
-        valid."""
+        """Mark tokens [start, end) of a block table as valid. The tokens before must be valid."""
         first, last = start // self._block_size, -(-end // self._block_size)
         ends = np.minimum(end - np.arange(first, last) * self._block_size, self._block_size)
         blocks = table[first:last]

@@ -1,4 +1,4 @@
-"""A model with what computes it: the target's and a draft model's are made alike."""
+"""A model's decoder and attention backend. Target and draft models are loaded in the same way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .runner import StepModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParts:
-    """Weights and attention; the KV cache comes later, when all models are known."""
+    """Weights and attention of one model. The KV cache is allocated after all models are loaded."""
 
     spec: AttentionSpec
     decoder: Decoder
@@ -32,12 +32,12 @@ class ModelParts:
 
     @property
     def bytes_per_block(self) -> int:
-        """Of the KV cache."""
+        """Size of one block of the KV cache."""
         model, spec = self.decoder.config, self.spec
         return kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype)
 
     def allocate_cache(self, num_blocks: int, num_host_blocks: int) -> KVCache:
-        """Raises ConfigError when a CPU's cache asks for more memory than is free."""
+        """Allocate the model's KV cache. Raises ConfigError if a CPU has too little free memory."""
         return kv_cache.allocate(
             self.attention,
             num_layers=self.decoder.config.num_layers,
@@ -49,7 +49,7 @@ class ModelParts:
         )
 
     def step_model(self, cache: KVCache) -> StepModel | None:
-        """The attention backend's own way to compute whole steps; None if it has none for this
+        """The attention backend's own implementation of whole steps; None if it has none for this
         decoder."""
         if not hasattr(self.attention, "step_model"):
             return None
@@ -64,8 +64,10 @@ def choose_spec(
     progress: Progress,
     called: str = "this model",
 ) -> AttentionSpec:
-    """What the model asks of the backend; `called` so in errors. Raises ConfigError for a device, precision or model that
-    cannot work."""
+    """The specification of the attention that the model needs. Errors name the model `called`.
+
+    Raises ConfigError if the backend cannot serve the model, precision or device.
+    """
     model, device = checkpoint.config, choose_device(config.device)
     spec = AttentionSpec(
         num_heads=model.num_heads,
@@ -94,7 +96,7 @@ def load_parts(
     spec: AttentionSpec,
     progress: Progress,
 ) -> ModelParts:
-    """Read the weights."""
+    """Load the weights, and create the attention backend."""
     decoder = load_decoder(
         checkpoint,
         dtype=spec.dtype,
@@ -113,7 +115,7 @@ def load_parts(
 def choose_projections(
     hidden_act: str, spec: AttentionSpec, *, keeps_quantized: bool, progress: Progress
 ) -> Projections | None:
-    """Native ones for bfloat16 on a CPU; None: torch's. float32 stays with torch, the reference."""
+    """Native projections for bfloat16 on a CPU; None to use torch's, the reference for float32."""
     if spec.device.type != "cpu" or spec.dtype is not torch.bfloat16:
         return None
     from ..cpu.projections import native_projections

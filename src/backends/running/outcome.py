@@ -12,22 +12,23 @@ from ..state.request_state import RequestState
 
 
 class Outcome(NamedTuple):
-    """What a step made of one sampled request. A tuple, as there is one per request and step."""
+    """The result of a step for one sampled request."""
 
+    # A tuple, because it is cheap to make: there is one per request and step.
     state: RequestState
     first_row: int
-    """Of its sampled rows."""
+    """Index of the first of its sampled rows."""
     token_ids: Sequence[int]
-    """Accepted drafts and one more."""
+    """The accepted drafts and one more token."""
     logprobs: tuple[TokenLogprobs, ...]
-    """One per token, or none at all."""
+    """One per token; empty if the request asked for none."""
     is_finite: bool
-    """False where the logits of one of these tokens were not: then they mean nothing. Rows after
-    a rejected draft do not count: nobody would have computed them."""
+    """False if the logits of one of these tokens were not finite: then the tokens are meaningless.
+    Rows after a rejected draft do not count: without drafts they would not exist."""
 
 
 def read_outcomes(states: Sequence[RequestState], sampled: Sampled) -> list[Outcome]:
-    """One per state; each has as many rows as drafts, and one more."""
+    """Split the sampled rows among the states: each has one row per draft, and one more."""
     token_ids, logprobs, is_finite = sampled.token_ids, sampled.logprobs, sampled.is_finite
     outcomes, begin = [], 0
     for state in states:

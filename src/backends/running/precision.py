@@ -1,4 +1,4 @@
-"""The precision that the model and its KV cache are computed in."""
+"""The choice of the precision of a model and of its KV cache."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ _KV_CACHE_DTYPES = {
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,
 }
-"""By their names in --kv-cache-dtype."""
+"""Types by their names in --kv-cache-dtype."""
 
 
 def choose_dtype(
     name: str, published: torch.dtype | GGMLQuantizationType, device: torch.device
 ) -> torch.dtype:
-    """The precision of that name; "auto" is bfloat16 where the device computes it natively, else
-    float32. A model that was published in float16 stays in it on a GPU; one that was published
-    quantized, and can stay so on a CPU, is computed in bfloat16.
+    """The precision to compute a model in. `name` is the value of --dtype.
+
+    "auto" is bfloat16 if the device computes it natively, else float32, with two exceptions: a
+    model published in float16 stays in float16 on a GPU, and a quantized model that stays quantized
+    on a CPU is computed in bfloat16.
 
     Raises ConfigError for float16 on a CPU.
     """
@@ -38,7 +40,7 @@ def choose_dtype(
 
 
 def choose_kv_cache_dtype(name: str) -> torch.dtype | None:
-    """The 8-bit type of a --kv-cache-dtype; None for "auto"."""
+    """The 8-bit type that a value of --kv-cache-dtype names; None for "auto"."""
     return _KV_CACHE_DTYPES[name]
 
 

@@ -1,4 +1,4 @@
-"""Asks for drafts at the end of a step, and keeps them for the next plan.
+"""Asks the speculator for drafts at the end of a step, and keeps them for the next plan.
 
 Shape suffixes: r sampled rows, e hidden size.
 """
@@ -20,25 +20,25 @@ from .outcome import Outcome
 log = get_logger("speculation")
 
 Propose = Callable[[ProposalBatch], Sequence[Draft]]
-"""The hook: one draft per request, checked (ids of the vocabulary, not longer than asked for). It
-does not raise."""
+"""The hook that proposes one draft per request. It does not raise, and its drafts are checked: ids
+within the vocabulary, at most the requested length."""
 
 
 class Proposer:
-    """One for each runner. What became of requests is kept until somebody is asked."""
+    """Calls the hook for one runner. Starts and ends of requests are kept until the next call."""
 
     def __init__(self, propose: Propose, vocab_size: int) -> None:
         self._propose = propose
         self._vocab_size = vocab_size
-        self._told: set[str] = set()
-        """Requests that the speculator was told of, and did not hear the end of."""
+        self._reported: set[str] = set()
+        """Requests whose start was reported to the speculator, and whose end was not."""
         self._started: dict[str, None] = {}
         self._ended: dict[str, None] = {}
         self.seconds = 0.0
-        """Time that the last `propose` took."""
+        """Duration of the last `propose`."""
 
     def follow(self, plan: StepPlan) -> None:
-        """Take in who ended and who started."""
+        """Note the requests that ended or started."""
         for request_id in plan.ended:
             self._end(request_id)
         for start in plan.starts:
@@ -51,8 +51,10 @@ class Proposer:
         sampled: Sequence[tuple[Grant, Outcome]],
         hidden_re: torch.Tensor | None,
     ) -> Sequence[RequestState]:
-        """Ask for those of the grants that may have drafts; answers who got some. Hidden states, if
-        they are needed, are those of the step's sampled rows."""
+        """Ask for drafts for the grants that may have some; returns the states that got a draft.
+
+        `hidden_re` holds the hidden states of the step's sampled rows; None if they are not needed.
+        """
         begin = time.perf_counter()
         asked = [(grant, outcome) for grant, outcome in sampled if grant.max_draft_tokens]
         got = self._ask(plan, asked, hidden_re) if asked else []
@@ -71,7 +73,7 @@ class Proposer:
             started=tuple(self._started),
             token_budget=plan.draft_token_budget,
         )
-        self._told |= self._started.keys()
+        self._reported |= self._started.keys()
         self._started, self._ended = {}, {}
         got = []
         for draft, (_, outcome) in zip(self._propose(batch), asked, strict=True):
@@ -84,7 +86,7 @@ class Proposer:
         return got
 
     def _is_usable(self, draft: Draft, state: RequestState) -> bool:
-        """What the hook's own checks cannot know: whether the probabilities are such."""
+        """Check the draft's probabilities; the hook's own checks do not know their type."""
         if draft.probs is None:
             return True
         found, shape = draft.probs, (len(draft.token_ids), self._vocab_size)
@@ -97,20 +99,20 @@ class Proposer:
             log.warning(
                 "draft_dropped",
                 engine_id=state.start.request_id,
-                reason=f"its probs must be DraftProbs of float32 {list(shape)}, see draft_probs.py",
+                reason=f"probs must be a DraftProbs whose probs_kv is float32 {list(shape)}",
             )
         return is_usable
 
     def _end(self, request_id: str) -> None:
         self._started.pop(request_id, None)
-        if request_id in self._told:
-            self._told.remove(request_id)
+        if request_id in self._reported:
+            self._reported.remove(request_id)
             self._ended[request_id] = None
 
 
 def _describe(grant: Grant, outcome: Outcome, hidden_re: torch.Tensor | None) -> ProposalRequest:
     state, begin = outcome.state, outcome.first_row
-    end = begin + len(outcome.token_ids)  # rows of rejected drafts are not told of
+    end = begin + len(outcome.token_ids)  # leaves out the rows of rejected drafts
     return ProposalRequest(
         engine_id=grant.request_id,
         token_ids=state.token_ids,

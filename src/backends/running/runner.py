@@ -1,4 +1,4 @@
-"""Turns plans into tokens: the model's forward pass over one flat batch, then the sampler."""
+"""Computes plans: the model's forward pass over one flat batch, then the sampler."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ from ..state.request_state import RequestState
 from .outcome import Outcome, read_outcomes
 from .proposing import Propose, Proposer
 
-NOT_FINITE = "the model's output for this request was not a number; it cannot be continued"
+NOT_FINITE = (
+    "the model's output for this request is not a number (NaN or infinity): the request ends"
+)
 
 
 class StepModel(Protocol):
-    """The model, for a whole step."""
+    """A model that computes a whole step in one call."""
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
         """float32 [r, v] of the batch's sampled rows, after all its K and V are in the cache."""
         ...
 
     def hidden_states(self) -> torch.Tensor:
-        """[r, e], after the last norm, of the rows of the last `logits`; valid until the next."""
+        """The hidden states [r, e] after the last norm, of the rows of the last call of `logits`.
+        Valid until its next call."""
         ...
 
     @property
     def sampling(self) -> SamplingOps:
-        """How to sample from what `logits` answers."""
+        """The operations that sample from the result of `logits`."""
         ...
 
 
 class LayeredModel:
-    """A decoder layer by layer, with any attention backend."""
+    """A StepModel that runs the decoder layer by layer, with any attention backend."""
 
     def __init__(self, decoder: Decoder, attention: AttentionBackend, kv_cache: KVCache) -> None:
         self._decoder = decoder
@@ -78,7 +81,7 @@ class LayeredModel:
 
 
 class ModelRunner:
-    """Keeps what plans do not repeat: requests' tokens, block tables and sampling parameters."""
+    """Runs plans. Keeps what plans do not repeat: tokens, block tables, sampling parameters."""
 
     def __init__(
         self,
@@ -90,8 +93,8 @@ class ModelRunner:
         *,
         needs_hidden_states: bool = False,
     ) -> None:
-        """`model` computes the decoder's steps; None: layer by layer. `propose` is asked for drafts
-        after each step, and gets hidden states if it needs them."""
+        """`model` computes whole steps of the decoder; None runs it layer by layer. `propose` is
+        asked for drafts after each step, with hidden states if `needs_hidden_states`."""
         self._decoder = decoder
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)
@@ -99,32 +102,33 @@ class ModelRunner:
         self._kv_cache = kv_cache
         self._states: dict[str, RequestState] = {}
         self._lost: set[str] = set()
-        """Requests of a step that raised, until a plan says that they ended."""
+        """Requests of a step that raised, until a plan reports their end."""
         self._sampling: SamplingBatch | None = None
         self._proposer = None if propose is None else Proposer(propose, self._vocab_size)
         self._needs_hidden_states = needs_hidden_states
 
     @property
     def states(self) -> Mapping[str, RequestState]:
-        """By request; changes with every step."""
+        """The states by request id. A live view: it changes with every step."""
         return self._states
 
     @property
     def embedding_ve(self) -> torch.Tensor:
-        """The model's."""
+        """The model's token embedding."""
         return self._decoder.embedding_ve
 
     @property
     def sampling(self) -> SamplingOps:
-        """The model's."""
+        """The model's sampling operations."""
         return self._model.sampling
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step. If it raises, the plan's requests are lost, all others unharmed.
+        """Compute one step. If it raises, the requests of the plan are lost and all others are not
+        affected.
 
-        A plan that was made before that was known may still name lost requests: it computes nothing
-        for them.
+        The next plan may be made before the failure is known, and then still grants lost requests.
+        Such grants are skipped.
         """
         self._forget(plan)
         rows = [i for i, grant in enumerate(plan.grants) if grant.request_id not in self._lost]
@@ -135,12 +139,12 @@ class ModelRunner:
             raise
 
     def lose(self, plan: StepPlan) -> None:
-        """The step raised before its `run`: its requests are lost, as if it had raised there."""
+        """Treat the plan's requests as lost, as if `run` had raised. For a failure before `run`."""
         self._forget(plan)
         self._lose(plan.grants)
 
     def _compute(self, plan: StepPlan, rows: Sequence[int]) -> StepResult:
-        """`rows` are the grants that are computed."""
+        """Compute the grants with indices `rows`; the others get no token."""
         states = self._take_in(plan, rows)
         for copies in plan.copies:
             copy_blocks(self._kv_cache, self._attention, copies)
@@ -165,7 +169,7 @@ class ModelRunner:
     def _speculate(
         self, plan: StepPlan, by_row: Mapping[int, Outcome], proposer: Proposer
     ) -> StepResult:
-        """Ask for drafts, then give back the slots that are not needed for what is known now."""
+        """Ask for drafts, then give back the blocks that known tokens and drafts do not need."""
         fine = [(plan.grants[i], outcome) for i, outcome in by_row.items() if outcome.is_finite]
         hidden_re = self._model.hidden_states() if self._needs_hidden_states else None
         got = proposer.propose(plan, fine, hidden_re)
@@ -181,7 +185,7 @@ class ModelRunner:
         return replace(result, num_proposed_tokens=tuple(counts), proposal_seconds=proposer.seconds)
 
     def _forget(self, plan: StepPlan) -> None:
-        """Requests that ended; a start replaces what was held under its id."""
+        """Drop the state of requests that ended. A start replaces the state with the same id."""
         if self._proposer is not None:
             self._proposer.follow(plan)
         for request_id in plan.ended:
@@ -196,7 +200,8 @@ class ModelRunner:
             self._lost.add(grant.request_id)
 
     def _take_in(self, plan: StepPlan, rows: Sequence[int]) -> list[RequestState]:
-        """Requests that started or grew; done before anything can fail on the device."""
+        """Advance the states of the granted requests; returns them in the order of `rows`."""
+        # This happens before anything can fail on the device.
         grants = [plan.grants[row] for row in rows]
         begin = {grant.request_id: grant.start for grant in grants}
         assert len(begin) == len(grants), "a plan grants each request once"
@@ -222,10 +227,10 @@ class ModelRunner:
 
 
 def _make_result(plan: StepPlan, by_row: Mapping[int, Outcome]) -> StepResult:
-    """Aligned with the plan's grants; outcomes by the grant that they belong to.
+    """The step's result, aligned with the plan's grants. `by_row` has outcomes by grant index.
 
-    Rows that are not finite yield a failure and no token. Their state took the tokens all the same:
-    a plan that is open already may compute them, and will be told again.
+    Outcomes that are not finite yield a failure and no token. Their state keeps the tokens, because
+    a plan that is made already may compute them. That step then fails in the same way.
     """
     token_ids: list[tuple[int, ...]] = [()] * len(plan.grants)
     logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)

@@ -1,4 +1,4 @@
-"""A worst-case step, to know what a GPU needs for activations before the KV cache gets the rest."""
+"""A worst-case step that measures the activations' memory. The KV cache gets the rest of a GPU."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def measure_gpu_memory(
     device: torch.device,
     num_drafts: int = 0,
 ) -> GPUMemory:
-    """Where the GPU's memory goes in a step as large as the configuration allows, with so many
-    draft tokens for each request."""
+    """Measure the use of the GPU's memory in the largest step that the configuration allows, with
+    `num_drafts` draft tokens per request."""
     weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     run_largest_step(decoder, attention, config, dtype, device, num_drafts)
@@ -46,10 +46,10 @@ def run_largest_step(
     device: torch.device,
     num_drafts: int = 0,
 ) -> None:
-    """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, with filters and
-    penalties, as far as the model takes so many; one layer's scratch memory serves all layers.
+    """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, or as many as the
+    model can take, with filters and penalties. All layers share one layer's scratch memory.
 
-    A draft token has a row of logits of its own: it counts like one request more.
+    Each draft token has its own row of logits, so it counts as one more request.
     """
     num_rows = config.max_num_seqs * (1 + num_drafts)
     max_len = decoder.config.max_position_embeddings
@@ -67,7 +67,7 @@ def run_largest_step(
 def _largest_plan(
     config: EngineConfig, num_rows: int, max_len: int, device: torch.device
 ) -> tuple[StepPlan, int]:
-    """Such a plan, and how many blocks it needs: prompts as long as can be, then single tokens."""
+    """The plan, and the number of blocks it needs: prompts of maximum length, then of one token."""
     budget = config.token_budget(device.type)
     num_requests = min(num_rows, budget)
     params = SamplingParams(top_p=0.9, repetition_penalty=1.1, logprobs=config.max_logprobs)

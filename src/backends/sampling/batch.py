@@ -1,4 +1,4 @@
-"""The sampling parameters of a step's rows as tensors, kept as long as the rows stay the same.
+"""The sampling parameters of a step's rows as tensors. Steps with the same rows share them.
 
 Shape suffixes: r sampled rows, g rows of a group, n entries.
 """
@@ -23,7 +23,7 @@ from .verification import FilteredRows, Trials
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sampled row: what comes after a request's known tokens and so many of its drafts."""
+    """One sampled row: the token after a request's known tokens and `num_drafts_before` drafts."""
 
     state: RequestState
     num_drafts_before: int
@@ -33,7 +33,7 @@ class Row:
         return self.state.start.sampling_params
 
     def top_k(self, num_logits: int) -> int:
-        """How many tokens are kept; all of them where the request did not ask."""
+        """The number of tokens to keep: all of them if the request sets no top_k."""
         top_k = self.params.top_k
         return min(top_k, num_logits) if top_k > 0 else num_logits
 
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def token_counts(self) -> TokenCounts:
-        """Of a request with penalties."""
+        """The tokens seen before this row. The request must have penalties."""
         counts = self.state.token_counts
         assert counts is not None, "only rows with penalties are counted"
         return counts.after(self.state.draft_token_ids[: self.num_drafts_before])
@@ -51,33 +51,33 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Some of the sampled rows."""
+    """A group of the sampled rows."""
 
     index_g: torch.Tensor
     """int64, ascending."""
     are_all: bool
 
     def take(self, x_r: torch.Tensor) -> torch.Tensor:
-        """These rows of a tensor; itself when these are all."""
+        """Select these rows of a tensor; return the tensor itself if the group is all rows."""
         return x_r if self.are_all else x_r.index_select(0, self.index_g)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """Rows whose tokens are drawn."""
+    """Rows whose tokens are drawn at random."""
 
     rows: Rows
     temperature_g1: torch.Tensor
     seeds_g: torch.Tensor
     filters: Filters | None
-    """None when every token may be drawn."""
+    """None if every token may be drawn."""
     unseeded: Sequence[tuple[int, int]]
-    """Of requests without a seed: (which of the g, which of all rows)."""
+    """The rows of requests without a seed: (index in the group, index in all rows)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitBias:
-    """All (row, token, value) of the batch."""
+    """All logit biases of the batch, as parallel columns: row, token, value."""
 
     rows_n: torch.Tensor
     token_ids_n: torch.Tensor
@@ -86,7 +86,7 @@ class LogitBias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Penalties:
-    """Rows whose logits depend on the tokens so far."""
+    """Rows whose logits depend on the tokens before them."""
 
     indices: np.ndarray
     rows: Sequence[Row]
@@ -96,8 +96,7 @@ class Penalties:
 
 
 class SamplingBatch:
-    """Everything that the sampler needs to know of its rows: one per state, and after it one for
-    each draft that the state verifies."""
+    """The sampling parameters of all rows: one row per state, then one for each of its drafts."""
 
     def __init__(
         self,
@@ -107,8 +106,8 @@ class SamplingBatch:
         *,
         are_drafts: bool = False,
     ) -> None:
-        """`are_drafts`: what is sampled becomes drafts. For a request without a seed these have noise
-        of their own, independent of what verifies them."""
+        """`are_drafts`: the sampled tokens are drafts. For a request without a seed, drafts use
+        noise of their own, independent of the noise that verifies them."""
         self._states = tuple(states)
         self._num_drafts = _count_drafts(states)
         self._have_probs = _find_probs(states)
@@ -119,18 +118,18 @@ class SamplingBatch:
         params = [row.params for row in rows]
         self.rows = rows
         self.tried = [i for i, row in enumerate(rows) if _is_tried(row)]
-        """Rows whose drafts were drawn at random; a sequence's stand one after the other."""
+        """Rows with a draft that was drawn at random; the rows of one sequence are consecutive."""
         self.drawn = [i for i, p in enumerate(params) if not p.is_greedy and not _is_tried(rows[i])]
-        """Rows whose tokens are drawn."""
+        """Rows whose tokens are drawn at random."""
         self.bias = _bias(params, device)
         self.penalties = _penalties(rows)
         self.min_tokens = [(i, row) for i, row in enumerate(rows) if params[i].min_tokens]
         self.num_logprobs = {i: p.logprobs for i, p in enumerate(params) if p.logprobs is not None}
-        """By row, for those that asked."""
+        """By row; rows without logprobs have no entry."""
 
     @cached_property
     def draws(self) -> Sequence[Draws]:
-        """The drawn rows, those without filters apart from those with."""
+        """The drawn rows in up to two groups: without filters, then with filters."""
         params = {i: self.rows[i].params for i in self.drawn}
         filtered = [i for i in self.drawn if _is_filtered(params[i], self._vocab_size)]
         free = [i for i in self.drawn if not _is_filtered(params[i], self._vocab_size)]
@@ -142,24 +141,24 @@ class SamplingBatch:
 
     @cached_property
     def trials(self) -> Trials | None:
-        """The tried rows."""
+        """The tried rows; None if there are none."""
         if not self.tried:
             return None
         return _trials(self.rows, self.tried, self._vocab_size, self._device)
 
     @property
     def draws_any(self) -> bool:
-        """Whether any row's token is left to chance."""
+        """Whether any row needs random numbers."""
         return bool(self.drawn or self.tried)
 
     @property
     def adjusts(self) -> bool:
-        """Whether any row's logits change before a token is chosen. What else forbids tokens, a
-        grammar's masks, would do so there."""
+        """Whether any row's logits change before a token is chosen. Masks of a grammar belong
+        there, too."""
         return bool(self.min_tokens) or self.bias is not None or self.penalties is not None
 
     def holds(self, states: Sequence[RequestState]) -> bool:
-        """True if this batch was made for these very rows, in this order."""
+        """Whether this batch was made for the rows of these states, in this order."""
         return (
             self._states == tuple(states)
             and self._num_drafts == _count_drafts(states)
@@ -167,7 +166,7 @@ class SamplingBatch:
         )
 
     def seed_of(self, row: Row) -> int:
-        """Of the noise that draws its token."""
+        """The seed of the noise that draws this row's token."""
         start = row.state.start
         is_apart = self._are_drafts and start.sampling_params.seed is None
         return start.seed ^ Purpose.DRAFT if is_apart else start.seed
@@ -193,7 +192,7 @@ def _find_probs(states: Sequence[RequestState]) -> list[bool]:
 
 
 def _is_tried(row: Row) -> bool:
-    """The last row of a sequence has no draft."""
+    """Whether the row has a draft that was drawn at random; a sequence's last row has no draft."""
     num_drafts = len(row.state.draft_token_ids)
     return row.num_drafts_before < num_drafts and row.state.rejects_drafts
 
@@ -230,7 +229,7 @@ def _trials(
 
 
 def tried_states(rows: Sequence[Row], tried: Sequence[int]) -> Sequence[RequestState]:
-    """The sequences of the tried rows, in their order."""
+    """The states of the tried rows, each once, in the order of the rows."""
     return list(dict.fromkeys(rows[i].state for i in tried))
 
 

@@ -1,10 +1,10 @@
 """Picking one token per row: the most likely one, or one drawn with its probability.
 
-A draw is the inverse of the cumulative distribution at one uniform number, in float64. Rows do not
-influence each other: each gets what it would get alone.
+A draw inverts the cumulative distribution at one uniform number, in float64. Rows do not
+influence each other: a row's result is the same alone and in a batch.
 
-Reading the whole vocabulary is what costs, so it is read in blocks: one pass adds up or finds the
-maximum of each, and only the block that holds the answer is looked at token by token.
+Most of the time goes into reading the vocabulary. So it is read in blocks: one pass computes the
+sum or maximum of each block, and only the block that holds the answer is read token by token.
 
 Shape suffixes: r rows, v vocabulary, c blocks of it, w tokens of a block, s likeliest tokens.
 """
@@ -21,28 +21,30 @@ from .filters import Filters, bound_among_best, bound_by_histogram
 _WIDEST_BLOCK = 256
 _NARROWEST_BLOCK = 16
 _NUM_BEST = 128
-"""So many of the likeliest tokens nearly always hold all that filters keep."""
+"""Number of likeliest tokens to sort. They nearly always include all tokens that filters keep."""
 _CPU_ROWS, _GPU_ROWS = 4, 64
-"""Histograms at once: what fits into a core's cache, and what a GPU has memory for."""
+"""Rows per histogram pass: limited by a core's cache on a CPU, by memory on a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsReading:
-    """What one look at rows of logits tells."""
+    """The likeliest token of each row of logits, and whether the row is finite."""
 
     best_r: torch.Tensor
-    """int64: the token of the highest logit; of equals the lowest id. Nothing where not finite."""
+    """int64: the token with the highest logit; the lowest id wins a tie. Meaningless in a row that
+    is not finite."""
     is_finite_r: torch.Tensor
     """bool: False where the row holds NaN or infinity."""
 
 
 def read_logits(logits_rv: torch.Tensor) -> LogitsReading:
-    """Read float32 rows; one bad number spoils their sum."""
+    """Find each row's likeliest token and check that the row is finite. Logits are float32."""
+    # One NaN or infinity makes the sum NaN or infinite, so a single pass finds it.
     return LogitsReading(best_r=most_likely(logits_rv), is_finite_r=logits_rv.sum(dim=1).isfinite())
 
 
 def most_likely(logits_rv: torch.Tensor) -> torch.Tensor:
-    """int64 [r]: the token with the highest logit; of equals the lowest id."""
+    """int64 [r]: the token with the highest logit; the lowest id wins a tie."""
     width = _block_width(logits_rv.shape[1])
     if width < _NARROWEST_BLOCK or logits_rv.is_cuda:
         return logits_rv.argmax(dim=1)
@@ -52,7 +54,7 @@ def most_likely(logits_rv: torch.Tensor) -> torch.Tensor:
 
 
 def draw(probs_rv: torch.Tensor, uniform_r: torch.Tensor) -> torch.Tensor:
-    """int64 [r]: a token of each row, each with its part of the row's sum; never one with 0."""
+    """int64 [r]: one token per row, drawn in proportion to `probs_rv`; never one with 0."""
     width = _block_width(probs_rv.shape[1])
     blocks_rcw = probs_rv.view(len(probs_rv), -1, width)
     mass_rc = blocks_rcw.sum(dim=2, dtype=torch.float64)
@@ -69,8 +71,8 @@ def draw(probs_rv: torch.Tensor, uniform_r: torch.Tensor) -> torch.Tensor:
 def draw_filtered(
     probs_rv: torch.Tensor, uniform_r: torch.Tensor, filters: Filters
 ) -> torch.Tensor:
-    """int64 [r]: as `draw`, among the tokens that the filters keep. Rows of `probs_rv` sum to 1."""
-    if probs_rv.is_cuda:  # to ask which rows a first try left would make it wait
+    """int64 [r]: like `draw`, among the tokens that the filters keep. Rows must sum to 1."""
+    if probs_rv.is_cuda:  # reading back which rows need the second way would stall the GPU
         return _draw_above_bounds(probs_rv, uniform_r, filters, _GPU_ROWS)
     token_ids_r, is_done_r = _draw_among_best(probs_rv, uniform_r, filters)
     rest = (~is_done_r).nonzero().squeeze(1)
@@ -82,7 +84,7 @@ def draw_filtered(
 
 
 def keep_filtered(probs_rv: torch.Tensor, filters: Filters) -> torch.Tensor:
-    """What `draw_filtered` draws from: [r, v], 0 for other tokens, not normalized."""
+    """The weights that `draw_filtered` draws from: [r, v], not normalized, 0 for other tokens."""
     if probs_rv.is_cuda:
         return torch.cat(list(_keep_above_bounds(probs_rv, filters, _GPU_ROWS)))
     best_rs, ids_rs = probs_rv.topk(min(_NUM_BEST, probs_rv.shape[1]), dim=1)
@@ -100,7 +102,7 @@ def keep_filtered(probs_rv: torch.Tensor, filters: Filters) -> torch.Tensor:
 def _draw_among_best(
     probs_rv: torch.Tensor, uniform_r: torch.Tensor, filters: Filters
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A draw among the likeliest tokens, and whether these were all that may be drawn."""
+    """Draw among the likeliest tokens; also whether they include every token the filters keep."""
     best_rs, ids_rs = probs_rv.topk(min(_NUM_BEST, probs_rv.shape[1]), dim=1)
     cdf_rs = best_rs.cumsum(dim=1, dtype=torch.float64)
     bound_r1, is_enough_r = bound_among_best(best_rs, cdf_rs, filters, probs_rv.shape[1])
@@ -125,7 +127,7 @@ def _draw_above_bounds(
 def _keep_above_bounds(
     probs_rv: torch.Tensor, filters: Filters, num_at_once: int
 ) -> Iterator[torch.Tensor]:
-    """So many rows after the other."""
+    """Filter `num_at_once` rows at a time."""
     for start in range(0, len(probs_rv), num_at_once):
         rows = slice(start, start + num_at_once)
         bound_r1 = bound_by_histogram(probs_rv[rows], filters.select(rows))
@@ -137,8 +139,8 @@ def _invert(
 ) -> torch.Tensor:
     """The first place whose cumulative weight exceeds the target."""
     place_r1 = torch.searchsorted(cdf_rs, target_r1, right=True).clamp_(max=cdf_rs.shape[1] - 1)
-    # Where sums are made in another order, or in parallel, a rounding may lead to a place without
-    # weight, or to none at all.
+    # Sums made in another order, or in parallel, round differently: the place that is found may
+    # have no weight, or lie past the end.
     is_possible_r1 = weights_rs.gather(1, place_r1) > 0
     return torch.where(is_possible_r1, place_r1, weights_rs.argmax(dim=1, keepdim=True))
 

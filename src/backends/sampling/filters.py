@@ -1,11 +1,11 @@
-"""min_p, top_k and top_p as one bound per row: the least probability that is kept.
+"""min_p, top_k and top_p as one bound per row: the lowest probability that is kept.
 
-A bound on the value keeps all of several equally likely tokens at the edge, so what is kept does
-not depend on how ties are sorted. There are two ways to the same bound: from a few of the likeliest
-tokens, sorted, which is fast and nearly always enough; and from a histogram of all, which takes the
-same time whatever the distribution, without sorting.
+A bound on the value keeps all of several equally likely tokens at the edge, so the result does not
+depend on how ties are sorted. There are two ways to find the same bound. The first sorts a few of
+the likeliest tokens: it is fast and nearly always enough. The second uses a histogram of all
+tokens: it needs no sorting and takes the same time for any distribution.
 
-Shape suffixes: r rows, v vocabulary, s likeliest tokens in falling order, n bins.
+Shape suffixes: r rows, v vocabulary, s likeliest tokens in descending order, n bins.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from dataclasses import dataclass
 import torch
 
 _DIGIT_BITS = 15
-"""A float32 in [0, 1] has 30 bits below its sign: two digits."""
+"""Bits per digit of the radix selection: a float32 in [0, 1] has 30 bits below its sign."""
 _BITS_OF_ONE = 0x3F800000
+"""The bit pattern of float32 1.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What is kept, per row: min_p, then top_k of that, then top_p of the mass that these leave."""
+    """The filters of each row, in the order they apply: min_p, top_k, then top_p of the mass that
+    is left."""
 
     min_p_r1: torch.Tensor
     """float32; 0 keeps all."""
@@ -42,20 +44,21 @@ class Filters:
 def bound_among_best(
     best_rs: torch.Tensor, cdf_rs: torch.Tensor, filters: Filters, vocab_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bound [r, 1], and whether the sorted tokens are enough to know it, bool [r].
+    """The bound [r, 1], and whether the sorted tokens suffice to know it, bool [r].
 
-    `cdf_rs` is their cumulative sum, in float64; a whole row sums to 1.
+    `cdf_rs` is their cumulative sum, in float64; the probabilities of a whole row sum to 1.
     """
     kth_r1 = best_rs.gather(1, filters.top_k_r1.clamp(max=best_rs.shape[1]) - 1)
     kth_r1 = torch.where(filters.top_k_r1 < vocab_size, kth_r1, 0.0)
     lower_r1 = torch.maximum(kth_r1, filters.min_p_r1 * best_rs[:, :1])
     is_bounded_r1 = lower_r1 > 0
-    # Where nothing but top_p limits, the unsorted tokens need no adding up.
+    # With top_p alone the total is that of the whole row, 1: the other tokens need no summing.
     left_r1 = cdf_rs.gather(1, _count(best_rs >= lower_r1) - 1)
     total_r1 = torch.where(is_bounded_r1, left_r1, 1.0)
     num_nucleus_r1 = _count(cdf_rs - best_rs < filters.top_p_r1 * total_r1)
     bound_r1 = torch.maximum(lower_r1, best_rs.gather(1, num_nucleus_r1 - 1))
-    # Enough, if the last sorted token is beyond every bound: so are all after it, ties too.
+    # The sorted tokens suffice if the last one is below every bound: then so are all other tokens,
+    # including ties.
     least_r1 = best_rs[:, -1:]
     is_beyond_r1 = (least_r1 < bound_r1) & (~is_bounded_r1 | (least_r1 < lower_r1))
     is_enough_r1 = is_beyond_r1 | (least_r1 == 0) | (best_rs.shape[1] == vocab_size)
@@ -63,7 +66,7 @@ def bound_among_best(
 
 
 def bound_by_histogram(probs_rv: torch.Tensor, filters: Filters) -> torch.Tensor:
-    """The bound [r, 1] from all probabilities of rows that sum to 1."""
+    """The bound [r, 1], computed from all probabilities of the rows, which sum to 1."""
     lower_r1 = probs_rv.amax(dim=1, keepdim=True) * filters.min_p_r1
     if not probs_rv.is_cuda and bool((filters.top_k_r1 == probs_rv.shape[1]).all()):
         kth_r1 = lower_r1
@@ -72,8 +75,8 @@ def bound_by_histogram(probs_rv: torch.Tensor, filters: Filters) -> torch.Tensor
         kth_r1 = _greatest_bound(probs_rv, ones_rv, filters.top_k_r1.double())
     lower_r1 = torch.maximum(lower_r1, kth_r1)
     mass_rv = probs_rv.double().masked_fill_(probs_rv < lower_r1, 0.0)
-    # Not a plain sum: torch cuts that of a single row into one part per thread, which rounds
-    # otherwise than a row among others.
+    # Not a plain sum: torch splits the sum of a single row among threads, which rounds differently
+    # from the sum of the same row in a batch.
     wanted_r1 = filters.top_p_r1 * mass_rv.cumsum(dim=1)[:, -1:]
     return torch.maximum(lower_r1, _greatest_bound(probs_rv, mass_rv, wanted_r1))
 
@@ -82,8 +85,9 @@ def _greatest_bound(
     probs_rv: torch.Tensor, weights_rv: torch.Tensor, wanted_r1: torch.Tensor
 ) -> torch.Tensor:
     """The greatest value such that tokens of at least that probability have the wanted weight; 0
-    when all together have less. A radix selection: floats from 0 on order like their bits."""
-    bits_rv = probs_rv.view(torch.int32).clamp(min=0, max=_BITS_OF_ONE)  # NaN is no number of a bin
+    if all together have less. A radix selection: floats >= 0 have the same order as their bits."""
+    # The clamp gives NaN a valid bin.
+    bits_rv = probs_rv.view(torch.int32).clamp(min=0, max=_BITS_OF_ONE)
     high_rv = bits_rv >> _DIGIT_BITS
     high_r1, above_r1 = _find_bin(high_rv, weights_rv, wanted_r1)
     weights_rv = weights_rv.masked_fill(high_rv != high_r1, 0.0)
@@ -95,8 +99,8 @@ def _greatest_bound(
 def _find_bin(
     bins_rv: torch.Tensor, weights_rv: torch.Tensor, wanted_r1: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bin in which the weight, added up from the highest bin down, reaches what is wanted, and
-    the weight above it; bin 0 when all together have less."""
+    """The bin where the weight, summed from the highest bin down, reaches `wanted_r1`, and the
+    weight above that bin. Bin 0 if all together have less."""
     num_bins = 1 << _DIGIT_BITS
     weights_rn = weights_rv.new_zeros(len(bins_rv), num_bins)
     weights_rn.scatter_add_(1, (num_bins - 1 - bins_rv).long(), weights_rv)
@@ -107,5 +111,5 @@ def _find_bin(
 
 
 def _count(is_kept_rs: torch.Tensor) -> torch.Tensor:
-    """How many are kept, [r, 1]: at least one, also in rows with NaN."""
+    """The number of kept tokens, [r, 1]: at least one, also in rows with NaN."""
     return is_kept_rs.sum(dim=1, keepdim=True).clamp_(min=1)

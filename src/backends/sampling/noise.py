@@ -1,8 +1,8 @@
-"""Counter-based noise: random numbers that depend on a request's seed and a token's position only.
+"""Counter-based noise: random numbers that depend only on a request's seed and a token's position.
 
-So a seeded request gets the same tokens whatever else is in the batch, however its prompt was
-chunked, and whether or not it was preempted. Mixing is splitmix64's finalizer (Steele, Lea and
-Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), twice, in wrapping int64.
+A seeded request therefore gets the same tokens with any batch, chunking of its prompt, and
+preemption. The mixer is splitmix64's finalizer (Steele, Lea and Flood, "Fast splittable
+pseudorandom number generators", OOPSLA 2014), applied twice, in wrapping int64.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import torch
 
 
 class Purpose(IntEnum):
-    """What a number is for. Numbers of one seed and position are independent of each other; the
-    values are bits that no two seeds in use are likely to differ by."""
+    """What a random number decides. Numbers for two purposes are independent, also with the same
+    seed and position.
+
+    The value is XORed with the seed. It is a random bit pattern, so that one seed of a purpose is
+    unlikely to equal another seed in use.
+    """
 
     SAMPLE = 0
-    """The token of that position, or what takes a rejected draft's place."""
+    """The token at that position, or the token that replaces a rejected draft."""
     ACCEPT = 0x632BE59BD9B4E019
     """Whether a draft is accepted."""
     DRAFT = 0x1F83D9ABFB41BD6B
-    """What a draft model draws."""
+    """The token that a draft model draws."""
 
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15
@@ -32,11 +36,11 @@ _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 def uniform(
     seeds_r: torch.Tensor, positions_r: torch.Tensor, purpose: Purpose = Purpose.SAMPLE
 ) -> torch.Tensor:
-    """Uniform float64 in (0, 1), never 0 or 1, one per row; seeds and positions are int64."""
+    """Uniform float64 in (0, 1), never 0 or 1, one per row. Seeds and positions are int64."""
     if purpose:
         seeds_r = seeds_r ^ int(purpose)
     mixed_r = _mix(_mix(seeds_r) + positions_r * _GOLDEN)
-    # 52 bits and a half: with one more the largest would round to 1.
+    # 52 bits plus one half: with 53 bits the largest number would round to 1.
     return (_shift_right(mixed_r, 12).double() + 0.5) * 2.0**-52
 
 

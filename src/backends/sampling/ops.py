@@ -1,4 +1,4 @@
-"""What sampling does with whole rows of logits: here with torch, on any device.
+"""The sampling operations that read whole rows of logits, and their implementation in torch.
 
 Shape suffixes: r sampled rows, g rows of a group, v vocabulary, d logits of a draft model.
 """
@@ -16,10 +16,11 @@ from .verification import try_drafts
 
 
 class SamplingOps(Protocol):
-    """A row's result depends on its own logits, parameters, seed and position alone."""
+    """Operations on rows of logits. A row's result depends only on its own logits, parameters, seed
+    and position."""
 
     def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
-        """Read float32 rows."""
+        """Find each row's likeliest token and check that the row is finite. Logits are float32."""
         ...
 
     def draw(
@@ -29,8 +30,11 @@ class SamplingOps(Protocol):
         positions_r: torch.Tensor,
         token_ids_r: torch.Tensor,
     ) -> None:
-        """Draw from rows, or put their drafts to the test, as the batch says. `token_ids_r` come as
-        the likeliest tokens, and are overwritten where others are chosen; logits may be, too."""
+        """Draw a token for each row, or verify its draft, as the batch says.
+
+        `token_ids_r` holds the likeliest tokens and is overwritten where another one is chosen.
+        Logits may be overwritten, too.
+        """
         ...
 
     def draw_drafts(
@@ -42,13 +46,16 @@ class SamplingOps(Protocol):
         places_d: torch.Tensor | None,
         vocab_size: int,
     ) -> dict[int, torch.Tensor]:
-        """As `draw`, for a draft model. Answers by row what those without a seed were drawn from:
-        float32 [vocab_size], each logit at its place; None: in their order."""
+        """Like `draw`, for a draft model. Returns, by row, the distribution of each draw without a
+        seed: float32 [vocab_size].
+
+        `places_d` maps each logit to its token id; None if the logits are in the order of ids.
+        """
         ...
 
 
 class TorchSampling:
-    """See SamplingOps. On a GPU nothing waits for it."""
+    """SamplingOps in torch, on any device. On a GPU it never waits for a result."""
 
     def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
         """See SamplingOps."""

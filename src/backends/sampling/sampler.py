@@ -1,9 +1,9 @@
 """From logits to tokens, for all rows at once.
 
 Order: raw logits give the log-probabilities; then bias, min_tokens, penalties, temperature, min_p,
-top_k and top_p; then the draw. A row's result depends on its own logits, parameters, seed and
-position alone, never on its neighbours. A sequence with drafts has one row more for each of them;
-what they see of tokens is what there would be if the drafts before them were accepted.
+top_k and top_p; then the draw. A row's result depends only on its own logits, parameters, seed and
+position, never on other rows. A sequence with drafts has one more row for each draft; that row is
+sampled as if the drafts before it were accepted.
 
 Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
 """
@@ -23,13 +23,13 @@ from .ops import SamplingOps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """What came out, per row."""
+    """The sampled tokens, per row."""
 
     token_ids: list[int]
     is_finite: list[bool]
-    """False where the logits held NaN or infinity: the token means nothing there."""
+    """False if the logits held NaN or infinity: then the token is meaningless."""
     logprobs: dict[int, TokenLogprobs]
-    """By row, for those that asked."""
+    """By row; rows without logprobs have no entry."""
 
 
 def sample(
@@ -38,15 +38,15 @@ def sample(
     positions_r: torch.Tensor,
     ops: SamplingOps,
 ) -> Sampled:
-    """Sample one token per row. Logits are float32 and are overwritten; positions are those of the
-    tokens to be sampled, int64."""
+    """Sample one token per row. Logits are float32 and are overwritten; `positions_r`, int64, are
+    the positions of the tokens to sample."""
     reading = ops.read_logits(logits_rv)
     logprobs_lv = _raw_logprobs(logits_rv, batch) if batch.num_logprobs else None
     best_r = reading.best_r
     if batch.adjusts:
         adjust_logits(logits_rv, batch)
         best_r = ops.read_logits(logits_rv).best_r
-    token_ids_r = best_r  # of the greedy rows; the others draw
+    token_ids_r = best_r  # right for greedy rows; `draw` overwrites the others
     if batch.draws_any:
         ops.draw(logits_rv, batch, positions_r, token_ids_r)
     return Sampled(
@@ -57,7 +57,7 @@ def sample(
 
 
 def adjust_logits(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:
-    """Bias, min_tokens and penalties, in place."""
+    """Apply bias, min_tokens and penalties, in place."""
     if batch.bias is not None:
         _add_bias(logits_rv, batch.bias)
     if batch.min_tokens:
@@ -75,7 +75,7 @@ def _forbid_early_stops(logits_rv: torch.Tensor, min_tokens: Sequence[tuple[int,
     for index, row in min_tokens:
         start = row.state.start
         if row.num_generated_tokens < start.sampling_params.min_tokens:
-            # A model may name an end token that it has no logit for.
+            # A model may name an end token beyond its logits.
             stops = [token_id for token_id in start.stop_token_ids if token_id < vocab_size]
             logits_rv[index, stops] = -torch.inf
 
@@ -83,7 +83,7 @@ def _forbid_early_stops(logits_rv: torch.Tensor, min_tokens: Sequence[tuple[int,
 def _penalize(logits_rv: torch.Tensor, penalties: Penalties) -> None:
     """Repetition as in Keskar et al., 2019 (CTRL); presence and frequency as in the OpenAI API.
 
-    Only the logits of tokens that were seen are touched, not the whole vocabulary.
+    Only the logits of tokens that the request has seen are read and written.
     """
     counts = [row.token_counts for row in penalties.rows]
     lengths = [len(tokens) for tokens in counts]

@@ -1,16 +1,17 @@
-"""Which drafts are accepted, so that what comes out is what would have come out without them.
+"""Verification of drafts: the output is distributed as it would be without speculation.
 
-Every row of a draft is first sampled like any other, with the drafts before it taken as accepted;
-then a draft is accepted while it equals the token that was sampled before it. For greedy and seeded
-requests this is what exactness means. For others it is rejection sampling (Leviathan et al., 2023;
-Chen et al., 2023) of a certain draft: it is accepted with the probability p of the target, and
-given that it was not, the token sampled is one of the others, in the proportions of p.
+Every row is first sampled like any other, as if the drafts before it were accepted. A draft is
+accepted while it equals the token sampled in its row. For greedy and seeded requests this makes
+the output exactly that of a run without drafts. For other requests it is rejection sampling
+(Leviathan et al., 2023; Chen et al., 2023) of a deterministic draft: the draft is accepted with its
+probability under the target distribution p, and otherwise another token is drawn in proportion to
+p.
 
-A draft model's drafts are not certain: drawn from q. For these the row's token is chosen by the
-draft itself: with probability min(1, p / q) it is the draft, else one drawn from max(p - q, 0).
+A draft model may draw its drafts at random, from q. Then the row's token depends on the draft: it
+is the draft with probability min(1, p / q), else a token drawn from max(p - q, 0).
 
 Shape suffixes: r sampled rows, n rows with a draft that was drawn, s sequences with such rows,
-g filtered ones of the rows, v vocabulary.
+g rows with filters, v vocabulary.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .noise import Purpose, uniform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredRows:
-    """Those of the n rows that have filters."""
+    """The rows with filters, as indices of the n rows, and their filters."""
 
     index_g: torch.Tensor
     filters: Filters
@@ -36,16 +37,16 @@ class FilteredRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
-    """Rows whose drafts are put to the test of both distributions; a sequence's rows stand one
-    after the other."""
+    """Rows whose drafts are accepted or rejected at random; the rows of one sequence are
+    consecutive."""
 
     states: Sequence[RequestState]
     rows_n: torch.Tensor
-    """int64: which of the sampled rows."""
+    """int64: indices of the sampled rows."""
     sequence_n: torch.Tensor
-    """int64: which of `states`."""
+    """int64: indices of `states`."""
     last_s: torch.Tensor
-    """int64: the last of the n rows of each sequence."""
+    """int64: the index, among the n rows, of each sequence's last row."""
     temperature_n1: torch.Tensor
     seeds_n: torch.Tensor
     filtered: FilteredRows | None
@@ -54,14 +55,17 @@ class Trials:
 def try_drafts(
     logits_rv: torch.Tensor, trials: Trials, positions_r: torch.Tensor, token_ids_r: torch.Tensor
 ) -> None:
-    """Fill in the tokens of the trials' rows: up to the first rejection the drafts, there another
-    token than the draft; after it they mean nothing. Logits have been adjusted."""
+    """Write the tokens of the trials' rows to `token_ids_r`. Logits are already adjusted.
+
+    Up to the first rejection these are the drafts; at the rejection it is another token; after it
+    they are meaningless.
+    """
     drafts_n, q_nv = _read_drafts(trials.states, logits_rv.device)
     p_nv = _target_probs(logits_rv, trials)
     positions_n = positions_r.index_select(0, trials.rows_n)
     is_accepted_n = _accept(p_nv, q_nv, drafts_n, trials, positions_n)
     token_ids_r[trials.rows_n] = drafts_n
-    if not p_nv.is_cuda and is_accepted_n.all():  # to ask a GPU would make it wait
+    if not p_nv.is_cuda and is_accepted_n.all():  # reading the result would stall a GPU
         return
     first_s, is_rejected_s = _first_rejected(is_accepted_n, trials)
     residual_sv = residual(
@@ -73,9 +77,10 @@ def try_drafts(
 
 
 def residual(p_sv: torch.Tensor, q_sv: torch.Tensor, rejected_s: torch.Tensor) -> torch.Tensor:
-    """What is left of p where q's part of it was refused: max(p - q, 0), not normalized."""
+    """The distribution that replaces a rejected draft: max(p - q, 0), not normalized."""
     left_sv = (p_sv - q_sv).clamp_(min=0)
-    # The draft itself has nothing left. Where nothing has, p and q differ by rounding alone.
+    # The draft itself must not be drawn again. If no token is left, p and q differ only by
+    # rounding: then p without the draft is used.
     rejected_s1 = rejected_s.unsqueeze(1)
     left_sv.scatter_(1, rejected_s1, 0.0)
     is_left_s1 = left_sv.amax(dim=1, keepdim=True) > 0
@@ -85,7 +90,7 @@ def residual(p_sv: torch.Tensor, q_sv: torch.Tensor, rejected_s: torch.Tensor) -
 
 
 def count_accepted(draft_token_ids: Sequence[int], token_ids: Sequence[int]) -> int:
-    """How many drafts equal the tokens of their rows, up to the first that does not."""
+    """The number of drafts before the first one that differs from its row's token."""
     for i, draft in enumerate(draft_token_ids):
         if draft != token_ids[i]:
             return i
@@ -107,8 +112,8 @@ def _accept(
 def _first_rejected(
     is_accepted_n: torch.Tensor, trials: Trials
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per sequence the first of the n rows whose draft is rejected, and whether there is one; if
-    not, its last row."""
+    """Per sequence: the first of the n rows with a rejected draft, or the last row if there is
+    none; and whether there is one."""
     num_rows = len(is_accepted_n)
     place_n = torch.arange(num_rows, device=is_accepted_n.device)
     place_n = place_n.masked_fill_(is_accepted_n, num_rows)
@@ -118,7 +123,7 @@ def _first_rejected(
 
 
 def _target_probs(logits_rv: torch.Tensor, trials: Trials) -> torch.Tensor:
-    """float32 [n, v]: what each row would be sampled from."""
+    """float32 [n, v]: the distribution that each row would be sampled from without a draft."""
     p_nv = logits_rv.index_select(0, trials.rows_n).div_(trials.temperature_n1).softmax(dim=1)
     if trials.filtered is not None:
         index_g = trials.filtered.index_g
@@ -130,7 +135,7 @@ def _target_probs(logits_rv: torch.Tensor, trials: Trials) -> torch.Tensor:
 def _read_drafts(
     states: Sequence[RequestState], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draft tokens [n], and the distributions that they were drawn from [n, v]."""
+    """The draft tokens [n], and the distributions that they were drawn from [n, v]."""
     token_ids = [token_id for state in states for token_id in state.draft_token_ids]
     probs = [s.draft_probs_kv for s in states if s.draft_probs_kv is not None]
     assert len(probs) == len(states), "only drafts that were drawn are tried"

@@ -1,4 +1,4 @@
-"""What a draft model hands the verifier through `Draft.probs`.
+"""The value of `Draft.probs` that a draft model passes to the verifier.
 
 Shape suffixes: k draft tokens, v vocabulary of the target.
 """
@@ -14,9 +14,8 @@ import torch
 class DraftProbs:
     """The distributions that the tokens of one draft were drawn from, one row per token.
 
-    Only a draft whose tokens were drawn at random has them: each with exactly its row's
-    probabilities, after temperature and filters if there were any. A draft of likeliest tokens is
-    certain, and comes without.
+    Each token was drawn with exactly its row's probabilities, after temperature and filters. A
+    draft of likeliest tokens has no DraftProbs: no random number was involved.
     """
 
     probs_kv: torch.Tensor

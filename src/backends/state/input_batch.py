@@ -1,4 +1,6 @@
-"""One step's plan as flat tensors: decodes first, then prompts and chunks; no loop per token.
+"""Lays out one step's plan as flat tensors: decodes first, then prompts and chunks.
+
+Python loops only over sequences, never over tokens.
 
 Shape suffixes: t tokens, b sequences, r sampled rows, m blocks of the longest block table.
 """
@@ -19,7 +21,7 @@ from ..attention.base import AttentionBatch
 
 
 class InputSequence(Protocol):
-    """A request's part of a step, as RequestState has it."""
+    """A request's tokens and block table, as a step needs them. RequestState implements it."""
 
     @property
     def block_table(self) -> npt.NDArray[np.int32]:
@@ -27,29 +29,29 @@ class InputSequence(Protocol):
         ...
 
     def input_token_ids(self, grant: Grant) -> Sequence[int]:
-        """The tokens that this grant computes."""
+        """The tokens that the grant computes."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputBatch:
-    """What the decoder and the sampler need."""
+    """One step's inputs of the decoder and the sampler."""
 
     token_ids_t: torch.Tensor
     positions_t: torch.Tensor
     attention: AttentionBatch
     grant_order: Sequence[int]
-    """Index in plan.grants of each sequence."""
+    """For each sequence its index in plan.grants."""
     sampled: Sequence[int]
-    """Sequences that are sampled."""
+    """Indices of the sequences that are sampled."""
     sampled_rows_r: torch.Tensor
-    """int64: per sampled sequence the row of its last known token, then those of its drafts."""
+    """int64: for each sampled sequence the row of its last known token, then its drafts' rows."""
 
 
 def build_input_batch(
     grants: Sequence[Grant], states: Sequence[InputSequence], block_size: int, device: torch.device
 ) -> InputBatch:
-    """Lay out the grants' tokens; `states` are aligned with them and have taken the grants in."""
+    """Lay out the grants' tokens. `states` are aligned with them and have advanced by them."""
     order = sorted(range(len(grants)), key=lambda i: grants[i].num_tokens != 1)
     rows = [(grants[i], states[i]) for i in order]
     lens_b = np.array([grant.num_tokens for grant, _ in rows])
@@ -65,8 +67,8 @@ def build_input_batch(
 
     def on_device(array: npt.NDArray[np.integer], dtype: type[np.integer]) -> torch.Tensor:
         tensor = torch.from_numpy(array.astype(dtype, copy=False))
-        # On a CPU no operation of torch's: each lets other threads take the GIL, and the event loop
-        # would deliver a whole step before this one begins.
+        # On a CPU, call no operation of torch: each releases the GIL, and the event loop would
+        # deliver a whole step's outputs before this step begins.
         return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
     return InputBatch(
@@ -92,7 +94,7 @@ def build_input_batch(
 def _sampled_rows(
     ends_b: npt.NDArray[np.int64], drafts_b: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """The last row of each sequence and, before it, one for each of its drafts."""
+    """The last row of each sequence and, before it, one row for each of its drafts."""
     if not drafts_b.any():
         return ends_b - 1
     counts_b = drafts_b + 1

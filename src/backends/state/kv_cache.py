@@ -1,4 +1,4 @@
-"""The KV cache's memory: how many blocks there is room for, and the tensors."""
+"""The KV cache's memory: the number of blocks that fit, and the tensors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ..machine.host_memory import HostMemory
 from ..weights.model_config import ModelConfig
 
 CPU_DEFAULT = 1 << 30
-"""Bytes; on a CPU the cache takes no more than this and no more than a quarter of what is free."""
+"""Maximum size of the cache on a CPU, in bytes. A quarter of the free memory is a second limit."""
 
 SWAP_DEFAULT = 4 << 30
-"""Bytes of host memory for swapped requests, if a quarter of what is free allows it."""
+"""Host memory for swapped requests, in bytes, if this is at most a quarter of the free memory."""
 
 AMPLE_BLOCKS = 1 << 16
-"""More are taken only if the running requests could hold them: on a big GPU a small model would
-get millions, and each costs the host some bytes and start-up time."""
+"""Maximum number of blocks, unless the running requests could hold more. On a big GPU a small model
+would otherwise get millions of blocks, and each costs host memory and start-up time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +43,17 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUMemory:
-    """Where a GPU's memory goes once the weights are there, in bytes."""
+    """The use of a GPU's memory after the weights are loaded, in bytes."""
 
     total: int
     used_elsewhere: int
-    """By other programs, and by this one outside of torch's tensors."""
+    """Memory of other programs, and of this one outside of torch's tensors."""
     weights: int
     activations: int
-    """Most that one step needs beside the weights."""
+    """Peak memory of one step, without the weights."""
 
     def room(self, utilization: float) -> int:
-        """What is left for the KV cache of the part that this engine may use."""
+        """Bytes left for the KV cache when the engine may use this fraction of the total."""
         taken = self.used_elsewhere + self.weights + self.activations
         return int(self.total * utilization) - taken
 
@@ -64,9 +64,9 @@ def bytes_per_block(model: ModelConfig, block_size: int, dtype: torch.dtype) -> 
 
 
 def fixed_num_blocks(config: EngineConfig, block_bytes: int) -> int | None:
-    """How many blocks the configuration asks for; None when what is free decides.
+    """The number of blocks that the configuration sets; None if free memory decides.
 
-    Raises ConfigError when --kv-cache-memory does not hold a single block.
+    Raises ConfigError if --kv-cache-memory does not hold a single block.
     """
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
@@ -77,36 +77,36 @@ def fixed_num_blocks(config: EngineConfig, block_bytes: int) -> int | None:
 
 
 def count_cpu_blocks(config: EngineConfig, model: ModelConfig, block_bytes: int) -> int:
-    """How many blocks main memory has room for, beside everything else that runs there.
+    """The number of blocks on a CPU: at most CPU_DEFAULT bytes and a quarter of the free memory.
 
-    Raises ConfigError when there is no room for a single one.
+    Raises ConfigError if not a single block fits.
     """
     room = min(CPU_DEFAULT, psutil.virtual_memory().available // 4)
-    knob = "free some memory (a quarter of it is taken), or set --kv-cache-memory"
+    knob = "free some memory (the cache takes a quarter of it), or set --kv-cache-memory"
     return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model))
 
 
 def count_gpu_blocks(
     config: EngineConfig, model: ModelConfig, block_bytes: int, memory: GPUMemory
 ) -> int:
-    """How many blocks fit into what weights and activations leave.
+    """The number of blocks that fit into a GPU's memory, after weights and activations.
 
-    Raises ConfigError when there is no room for a single one.
+    Raises ConfigError if not a single block fits.
     """
     knob = (
-        f"of the GPU's {memory.total >> 20} MiB, a part of {config.gpu_memory_utilization:g} may be "
-        f"used; {memory.used_elsewhere >> 20} MiB are in use elsewhere, {memory.weights >> 20} MiB "
-        f"go to weights and {memory.activations >> 20} MiB to activations. Raise --gpu-memory-utilization, lower "
-        "--max-num-batched-tokens or use a smaller model"
+        f"a fraction of {config.gpu_memory_utilization:g} of the GPU's {memory.total >> 20} MiB "
+        f"may be used, {memory.used_elsewhere >> 20} MiB are in use elsewhere, weights take "
+        f"{memory.weights >> 20} MiB and activations {memory.activations >> 20} MiB. Raise "
+        "--gpu-memory-utilization, lower --max-num-batched-tokens or use a smaller model"
     )
     room = memory.room(config.gpu_memory_utilization)
     return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model))
 
 
 def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
-    """Blocks of the host pool that preempted requests are swapped to: `swap_space` GiB of them.
+    """The number of blocks in the host pool for preempted requests: `swap_space` GiB.
 
-    Raises ConfigError when the host has less memory free than what was asked for.
+    Raises ConfigError if the host has less free memory than that.
     """
     free: int = psutil.virtual_memory().available
     if config.swap_space is None:
@@ -114,7 +114,7 @@ def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
     wanted = int(config.swap_space * 2**30)
     if wanted > free:
         raise ConfigError(
-            f"--swap-space asks for {config.swap_space:g} GiB and {free / 2**30:.1f} GiB are free; "
+            f"--swap-space asks for {config.swap_space:g} GiB and {free / 2**30:.1f} GiB are free: "
             "lower it"
         )
     return wanted // block_bytes
@@ -130,11 +130,13 @@ def allocate(
     dtype: torch.dtype,
     device: torch.device,
 ) -> KVCache:
-    """The tensors. The device's are zeroed: backends may read a block's unused slots, and NaN there
-    would spread. The host's are written before they are read. Main memory, the CPU's cache and the
-    host's, is taken from the system only as it is used.
+    """Allocate the cache: one tensor per layer on the device, and one in host memory.
 
-    Raises ConfigError when a CPU's cache asks for more memory than is free."""
+    The system provides main memory, for a CPU's cache and for the host pool, only when it is first
+    written. Raises ConfigError if a CPU's cache needs more memory than is free.
+    """
+    # The device's tensors are zeroed: backends may read a block's unused slots, and NaN there would
+    # spread. The host's tensors are written before they are read.
     shape = attention.kv_cache_shape(num_blocks)
     host_shape = attention.kv_cache_shape(num_host_blocks)
     is_pinned = device.type == "cuda" and num_host_blocks > 0
@@ -149,7 +151,7 @@ def allocate(
 
 
 def copy_blocks(cache: KVCache, attention: AttentionBackend, copies: BlockCopies) -> None:
-    """Copy blocks of every layer between device and host."""
+    """Copy blocks of every layer between the device and the host."""
     out = copies.direction is CopyDirection.OUT
     for device_kv, host_kv in zip(cache.layers, cache.host_layers, strict=True):
         source, target = (device_kv, host_kv) if out else (host_kv, device_kv)
@@ -163,17 +165,18 @@ def _zeros(
         return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
     layer_bytes = math.prod(shape) * dtype.itemsize
     _refuse_more_than_free(num_layers * layer_bytes)
-    memory = HostMemory(num_layers * layer_bytes)  # one for all: each is rounded to huge pages
+    # One allocation for all layers: each allocation is rounded up to whole huge pages.
+    memory = HostMemory(num_layers * layer_bytes)
     return [memory.tensor(i * layer_bytes, shape, dtype) for i in range(num_layers)]
 
 
 def _refuse_more_than_free(num_bytes: int) -> None:
-    """What is taken only as it is used would otherwise be missed in the middle of the work."""
+    """Raise ConfigError if there is less free memory: else it would run out during generation."""
     free: int = psutil.virtual_memory().available
     if num_bytes > free:
         raise ConfigError(
             f"the KV cache would get {num_bytes / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are "
-            "free; lower --kv-cache-memory or --num-gpu-blocks-override"
+            "free: lower --kv-cache-memory or --num-gpu-blocks-override"
         )
 
 

@@ -1,4 +1,4 @@
-"""What the runner keeps of one request between steps."""
+"""The state of one request that the runner keeps between steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .token_counts import TokenCounts
 
 
 class RequestState:
-    """Tokens, drafts, block table and sampling parameters; sampled tokens are appended at once."""
+    """A request's tokens, drafts, block table and sampling parameters."""
 
     __slots__ = (
         "_num_blocks",
@@ -28,21 +28,23 @@ class RequestState:
     )
 
     def __init__(self, start: RequestStart, num_computed_tokens: int, vocab_size: int) -> None:
-        """Raises ValueError for a token that the model does not have: on a GPU it would end all."""
+        """Raises ValueError for a token id outside of the model's vocabulary."""
+        # On a GPU such an id would end the whole process, not only this request.
         params = start.sampling_params
         _check_ids(start.token_ids, vocab_size, start.request_id)
         _check_ids(tuple(params.logit_bias or ()), vocab_size, start.request_id)
         self.start = start
         self.token_ids = list(start.token_ids)
-        """Known tokens; drafts are not among them."""
+        """Known tokens, without drafts."""
         self.num_computed_tokens = num_computed_tokens
-        """Tokens that are in the KV cache; within a step those that it computes, drafts too."""
+        """Tokens in the KV cache. Within a step it includes the tokens and drafts of that step."""
         self.draft_token_ids: Sequence[int] = ()
-        """Between steps what was proposed; within a step those of them that it verifies."""
+        """Between steps the proposed drafts; within a step those that the step verifies."""
         self.draft_probs_kv: torch.Tensor | None = None
-        """What these were drawn from; see DraftProbs. None: they are certain."""
+        """The distributions that the drafts were drawn from, see DraftProbs. None if the drafts are
+        not random."""
         self.token_counts = _count_tokens(start) if is_penalized(params) else None
-        """Only for a request with penalties."""
+        """None for a request without penalties."""
         self._table: npt.NDArray[np.int32] = np.empty(16, dtype=np.int32)
         self._num_blocks = 0
 
@@ -57,13 +59,12 @@ class RequestState:
 
     @property
     def rejects_drafts(self) -> bool:
-        """Whether drafts are accepted at random, by the distributions that they were drawn from."""
+        """Whether drafts are accepted at random, given the distributions they were drawn from."""
         params = self.start.sampling_params
         return self.draft_probs_kv is not None and not params.is_greedy and params.seed is None
 
     def advance(self, grant: Grant, block_size: int, num_blocks: int) -> None:
-        """Take in a grant: from now on its tokens count as computed. Drafts that it does not
-        grant are forgotten."""
+        """Apply a grant: its tokens count as computed, and drafts beyond it are dropped."""
         assert grant.start == self.num_computed_tokens, "a plan computes tokens in order"
         end = grant.start + grant.num_tokens
         self._take_drafts(grant.num_draft_tokens)
@@ -88,8 +89,8 @@ class RequestState:
         return [*token_ids, *self.draft_token_ids] if self.draft_token_ids else token_ids
 
     def settle(self, token_ids: Sequence[int]) -> None:
-        """Take in what came out, accepted drafts and one more; the next plan may compute that. The
-        other drafts count as never computed."""
+        """Append a step's output: the accepted drafts and one more token. Rejected drafts no longer
+        count as computed."""
         if self.draft_token_ids:
             self.num_computed_tokens -= len(self.draft_token_ids) - (len(token_ids) - 1)
             self.drop_drafts()
@@ -99,23 +100,23 @@ class RequestState:
                 self.token_counts.add(token_id)
 
     def propose(self, token_ids: Sequence[int], probs_kv: torch.Tensor | None) -> None:
-        """Keep drafts for the next plan. Where a grammar restricts tokens, they are to be cut here, at
-        the first one that it forbids: before the core is told how many there are."""
+        """Keep drafts for the next plan. A grammar must cut them here, at the first token that it
+        forbids: the core learns their number afterwards."""
         self.draft_token_ids = tuple(token_ids)
         self.draft_probs_kv = probs_kv
 
     def drop_drafts(self) -> None:
-        """Forget them; so does every grant that brings none."""
+        """Drop all drafts. A grant without draft tokens does the same."""
         self.draft_token_ids = ()
         self.draft_probs_kv = None
 
     def give_back(self, block_size: int) -> None:
-        """Cut the block table to what known tokens and proposed drafts need."""
+        """Shorten the block table to the blocks that known tokens and proposed drafts need."""
         num_tokens = len(self.token_ids) + len(self.draft_token_ids)
         self._num_blocks = min(self._num_blocks, -(-num_tokens // block_size))
 
     def _take_drafts(self, num_tokens: int) -> None:
-        """Keep the first ones only."""
+        """Keep only the first `num_tokens` drafts."""
         if not num_tokens:
             self.drop_drafts()
         elif num_tokens < len(self.draft_token_ids):
@@ -144,7 +145,7 @@ def _counts_output(params: SamplingParams) -> bool:
 
 def _count_tokens(start: RequestStart) -> TokenCounts:
     prompt = start.token_ids[: start.num_prompt_tokens]
-    # Presence and frequency look at the output alone.
+    # Presence and frequency penalties count output tokens only.
     counted = prompt if start.sampling_params.repetition_penalty != 1.0 else ()
     return TokenCounts(counted, start.token_ids[start.num_prompt_tokens :])
 

@@ -1,4 +1,4 @@
-"""The tokens that one request has seen, for penalties: kept up to date token by token."""
+"""The tokens that one request has seen, for penalties. Updated with each token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TokenCounts:
 
     @property
     def output_counts(self) -> npt.NDArray[np.float32]:
-        """float32 [u]: 0 for a token of the prompt alone."""
+        """float32 [u]: 0 for a token that occurs only in the prompt."""
         return self._counts[: len(self._places)]
 
     def add(self, token_id: int) -> None:
@@ -44,7 +44,7 @@ class TokenCounts:
         self._counts[place] += 1
 
     def after(self, token_ids: Sequence[int]) -> TokenCounts:
-        """What this would be with these generated, too; itself is left as it is."""
+        """A copy to which these generated tokens are added; self if there are none."""
         if not token_ids:
             return self
         counts = TokenCounts((), ())

@@ -43,7 +43,7 @@ class DraftLengthConformance:
 
     @pytest.mark.parametrize("limits", _LIMITS, ids=str)
     def test_odd_steps_do_no_harm(self, draft_length: object, limits: SpeculationLimits) -> None:
-        """A clock that is set back, a process that was stopped, requests that were never heard of."""
+        """The policy survives a clock that is set back, a stopped process and unknown requests."""
         policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
         for number in range(300):
             requests = [_request(f"request-{number // 10}-{i}") for i in range(rng.randint(0, 4))]

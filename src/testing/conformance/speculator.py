@@ -10,7 +10,7 @@ import pytest
 
 from ...core.contract.speculation import Draft, ProposalBatch
 from .engine import speculating as engine
-from .engine.drafting import KIND, Guess, ask, needs_hidden_states, prepare
+from .engine.drafting import KIND, ProposeCall, ask, needs_hidden_states, prepare
 from .engine.proposal_lives import end_of, one_life, only, random_calls
 from .engine.workload import VOCAB_SIZE, EngineShape
 from .hosting import fresh, load_host
@@ -18,58 +18,59 @@ from .kept_memory import reachable_bytes
 from .reporting import report_time
 
 _MOST_KEPT = 4096
-"""Bytes that 200 ended requests may leave behind, all together."""
+"""Maximum memory, in bytes, that a speculator may keep of 200 ended requests together."""
 _every_shape = pytest.mark.parametrize("shape", engine.SHAPES, ids=str)
 
 
 class SpeculatorConformance:
-    """Subclass it as Test..., with a fixture `speculative_method` that returns one or a function
-    making one.
+    """The suite for a speculative method, or a wrapper around `propose`.
 
-    An object with `@hookimpl(wrapper=True) def propose` is checked around the n-gram method. One
-    that guesses by chance has `is_deterministic = False`, and is not asked to repeat itself.
+    Subclass it as Test..., with a fixture `speculative_method` that returns a method, or a function
+    that makes one. An object with `@hookimpl(wrapper=True) def propose` is tested around the n-gram
+    method. A method with `is_deterministic = False` may propose at random: tests that compare the
+    drafts of two runs are skipped.
     """
 
     def test_it_never_raises(self, speculative_method: object) -> None:
-        """Whoever comes, pauses, is preempted, comes back or ends, in whatever order."""
-        for guess in ask(speculative_method, random_calls()):
-            assert guess.error is None, f"`propose` raised {guess.error!r} for {guess.batch}"
+        """No order of starts, pauses, preemptions, returns and ends makes `propose` raise."""
+        for call in ask(speculative_method, random_calls()):
+            assert call.error is None, f"`propose` raised {call.error!r} for {call.batch}"
 
     def test_every_request_gets_one_draft(self, speculative_method: object) -> None:
-        """The answer is a sequence of Drafts, as long as the batch; for an empty batch it is empty."""
-        for guess in _answered(speculative_method, [*random_calls(), end_of("nobody")]):
-            number = len(guess.batch.requests)
-            assert isinstance(guess.answer, Sequence) and len(guess.answer) == number, (
-                f"{number} requests were given, the answer is {guess.answer!r}"
+        """The answer is a sequence of Drafts, one per request; empty for an empty batch."""
+        for call in _answered(speculative_method, [*random_calls(), end_of("nobody")]):
+            number = len(call.batch.requests)
+            assert isinstance(call.answer, Sequence) and len(call.answer) == number, (
+                f"the answer for {number} requests must have {number} drafts, got {call.answer!r}"
             )
-            for draft in guess.answer:
-                assert isinstance(draft, Draft), f"the answer has Drafts, got {draft!r}"
+            for draft in call.answer:
+                assert isinstance(draft, Draft), f"the answer must have Drafts, got {draft!r}"
 
     def test_no_draft_is_longer_than_asked(self, speculative_method: object) -> None:
-        """`max_draft_tokens` of each request holds."""
-        for guess in _answered(speculative_method, random_calls()):
-            for request in guess.batch.requests:
-                draft = guess.drafts().get(request.engine_id, ())
+        """No draft has more tokens than its request's `max_draft_tokens`."""
+        for call in _answered(speculative_method, random_calls()):
+            for request in call.batch.requests:
+                draft = call.drafts().get(request.engine_id, ())
                 assert len(draft) <= request.max_draft_tokens, (
-                    f"{len(draft)} tokens were guessed for {request.engine_id}, at most "
+                    f"the draft for {request.engine_id} has {len(draft)} tokens, at most "
                     f"{request.max_draft_tokens} were asked for"
                 )
 
     def test_tokens_are_of_the_vocabulary(self, speculative_method: object) -> None:
-        """Every guessed token is an int from 0 to below the size of the vocabulary."""
-        for guess in _answered(speculative_method, random_calls()):
-            for token in (t for draft in guess.drafts().values() for t in draft):
+        """Every draft token is an int, at least 0 and below the size of the vocabulary."""
+        for call in _answered(speculative_method, random_calls()):
+            for token in (t for draft in call.drafts().values() for t in draft):
                 assert type(token) is int and 0 <= token < VOCAB_SIZE, (
-                    f"{token!r} was guessed; ids are in [0, {VOCAB_SIZE})"
+                    f"a draft has the token {token!r}, but ids are in [0, {VOCAB_SIZE})"
                 )
 
     def test_the_tokens_of_requests_are_left_alone(self, speculative_method: object) -> None:
-        """`token_ids` belong to the executor; what the speculator keeps, it copies."""
-        for guess in ask(speculative_method, random_calls()):
-            assert not guess.changed, f"`propose` changed token_ids of {', '.join(guess.changed)}"
+        """`token_ids` belong to the executor: a speculator copies tokens that it keeps."""
+        for call in ask(speculative_method, random_calls()):
+            assert not call.changed, f"`propose` changed token_ids of {', '.join(call.changed)}"
 
     def test_hidden_states_are_not_kept(self, speculative_method: object) -> None:
-        """The next step overwrites them; what the speculator wants to keep, it copies."""
+        """The next step overwrites hidden states: a speculator copies states that it keeps."""
         _skip_if_by_chance(speculative_method)
         if not needs_hidden_states(speculative_method):
             pytest.skip("it needs no hidden states")
@@ -78,9 +79,9 @@ class SpeculatorConformance:
         _compare(kept, _drafts(ask(speculative_method, calls)), "after old hidden states were lost")
 
     def test_each_request_is_guessed_for_on_its_own(self, speculative_method: object) -> None:
-        """A draft follows from the tokens of its request: neither others nor the order matter.
+        """A draft depends only on the tokens of its request, not on other requests or the order.
 
-        What one user writes must not be guessed for another one: its speed would tell them.
+        If one user's text were used in drafts for another, the speed of answers would reveal it.
         """
         _skip_if_by_chance(speculative_method)
         calls = random_calls()
@@ -93,7 +94,7 @@ class SpeculatorConformance:
             _compare(expected, alone, "without the others")
 
     def test_an_id_may_come_again(self, speculative_method: object) -> None:
-        """Nothing of a request that ended shines through when its id is given to another one."""
+        """A new request with the id of an ended one gets drafts without traces of the old one."""
         _skip_if_by_chance(speculative_method)
         before, after = one_life("again", 1), one_life("again", 2)
         expected = _drafts(ask(speculative_method, after))
@@ -103,7 +104,7 @@ class SpeculatorConformance:
             _compare(expected, _drafts(found), "when another request had had its id")
 
     def test_nothing_is_kept_of_ended_requests(self, speculative_method: object) -> None:
-        """A server runs for months: whatever is kept for a request goes when it ends."""
+        """A speculator frees its data about a request when it ends: a server runs for months."""
         provider = fresh(speculative_method)
         host = load_host(KIND, provider)
         propose = prepare(host)
@@ -116,45 +117,45 @@ class SpeculatorConformance:
 
         before = live(f"early-{i}" for i in range(8))
         kept = live(f"request-{i}" for i in range(200)) - before
-        assert kept <= _MOST_KEPT, f"200 requests have ended, and {kept} bytes of them are kept"
+        assert kept <= _MOST_KEPT, f"{kept} bytes are kept of 200 requests that have ended"
 
     def test_it_is_deterministic(self, speculative_method: object) -> None:
-        """The same calls, the same drafts."""
+        """The same batches give the same drafts."""
         _skip_if_by_chance(speculative_method)
         first, second = (_drafts(ask(speculative_method, random_calls())) for _ in range(2))
         _compare(first, second, "when it was asked the same again")
 
     @_every_shape
     def test_tokens_are_exact(self, speculative_method: object, shape: EngineShape) -> None:
-        """In an engine that verifies its drafts every request gets the tokens it would have got."""
+        """In an engine that verifies its drafts, every request gets the tokens of a run without."""
         engine.check_tokens(speculative_method, shape)
 
     @_every_shape
     def test_an_engine_takes_its_answers(
         self, speculative_method: object, shape: EngineShape
     ) -> None:
-        """No answer has to be thrown away, however often requests are preempted."""
+        """The engine never has to drop a draft, however often requests are preempted."""
         engine.check_answers(speculative_method, shape)
 
     def test_time_per_call_is_reported(
         self, speculative_method: object, request: pytest.FixtureRequest
     ) -> None:
-        """How long a call takes, about four requests in it; reported, not judged."""
-        seconds = [guess.seconds for guess in ask(speculative_method, random_calls())]
+        """Report the median time of a call with about four requests. There is no limit."""
+        seconds = [call.seconds for call in ask(speculative_method, random_calls())]
         report_time(request, "propose()", statistics.median(seconds))
 
 
-def _answered(given: object, calls: Iterable[ProposalBatch]) -> list[Guess]:
-    """The calls that were answered: what raises has a test of its own."""
-    return [guess for guess in ask(given, calls) if guess.error is None]
+def _answered(given: object, batches: Iterable[ProposalBatch]) -> list[ProposeCall]:
+    """The calls that did not raise: another test finds exceptions."""
+    return [call for call in ask(given, batches) if call.error is None]
 
 
-def _drafts(guesses: Sequence[Guess]) -> dict[tuple[int, str], tuple[int, ...]]:
-    """By number of the call, and request."""
+def _drafts(calls: Sequence[ProposeCall]) -> dict[tuple[int, str], tuple[int, ...]]:
+    """The draft tokens by number of the call, and request."""
     return {
         (i, engine_id): draft
-        for i, guess in enumerate(guesses)
-        for engine_id, draft in guess.drafts().items()
+        for i, call in enumerate(calls)
+        for engine_id, draft in call.drafts().items()
     }
 
 
@@ -165,10 +166,10 @@ def _compare(
 ) -> None:
     for key in expected.keys() & found.keys():
         assert expected[key] == found[key], (
-            f"{expected[key]} was guessed for {key[1]}, and {found[key]} {when}"
+            f"the draft for {key[1]} was {expected[key]}, and {found[key]} {when}"
         )
 
 
 def _skip_if_by_chance(given: object) -> None:
     if not getattr(fresh(given), "is_deterministic", True):
-        pytest.skip("it guesses by chance, and says so")
+        pytest.skip("is_deterministic is False")

@@ -1,7 +1,7 @@
-"""The planner: what a workload would see of an engine, by a measured model of its steps.
+"""The planner: predicts an engine's latency and throughput from a measured model of step times.
 
-`measuring` makes that model with a real executor, `step_time` is the model and its file, `workload`
-and `workload_file` say what arrives, `virtual_run` serves it in virtual time, `outcome` is what
-came of it. `tokenmill simulate measure` and `tokenmill simulate compare` are the command line of
-this.
+`measuring` makes the model with a real executor, `step_time` holds the model and its file,
+`workload` and `workload_file` define the requests, `virtual_run` serves them in virtual time, and
+`outcome` is the result. The commands `tokenmill simulate measure` and `tokenmill simulate compare`
+use it.
 """

@@ -1,4 +1,4 @@
-"""Fits a step-time model to measured steps: least squares of relative errors, none negative."""
+"""Fits a step-time model to measured steps: non-negative least squares of relative errors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _TERMS = ("num_sampled", "num_context_tokens", "num_attended_pairs", "num_copied
 
 
 def fit_step_time(steps: Sequence[tuple[StepWork, float]], knots: Sequence[int]) -> StepTimeModel:
-    """The model, without the engine loop's overheads, nearest to these (work, seconds).
+    """Fit a model, without the engine loop's overheads, to pairs of (work, seconds).
 
-    Each step counts by its relative error, so that short steps weigh as much as long ones. What
-    cannot be told from the steps (no block was copied, say) is 0, and so is what would be negative.
+    Each step counts by its relative error, so that short steps weigh as much as long ones. A
+    coefficient is 0 if the steps do not determine it (no block was copied, for example), or if the
+    fit would make it negative.
     """
     rows = [_row(work, seconds, knots) for work, seconds in steps]
     found = _solve_nonnegative(rows)
@@ -30,7 +31,7 @@ def fit_step_time(steps: Sequence[tuple[StepWork, float]], knots: Sequence[int])
 
 
 def _row(work: StepWork, seconds: float, knots: Sequence[int]) -> Vector:
-    """The step's equation, divided by its seconds: its right side is 1."""
+    """The left side of the step's equation, divided by its seconds. The right side is then 1."""
     row = [0.0] * len(knots)
     for index, weight in hat_weights(knots, work.num_tokens):
         row[index] = weight
@@ -39,7 +40,7 @@ def _row(work: StepWork, seconds: float, knots: Sequence[int]) -> Vector:
 
 
 def _solve_nonnegative(rows: Sequence[Vector]) -> Vector:
-    """Least squares; the most negative unknown is fixed at 0 until none is negative."""
+    """Least squares: fixes the most negative unknown at 0, and repeats until none is negative."""
     columns = list(zip(*rows, strict=True))
     scales = [sum(value * value for value in column) ** 0.5 for column in columns]
     free = [index for index, scale in enumerate(scales) if scale > 0]
@@ -57,11 +58,11 @@ def _solve_nonnegative(rows: Sequence[Vector]) -> Vector:
 
 
 def _least_squares(columns: Sequence[Vector]) -> Vector:
-    """Minimise |A x - 1| by the normal equations; columns of unit length keep them well behaved."""
+    """Minimise |A x - 1| by the normal equations. Columns must have unit length, for stability."""
     size = len(columns)
     matrix = [[sum(map(float.__mul__, a, b)) for b in columns] + [sum(a)] for a in columns]
     for index in range(size):
-        matrix[index][index] += 1e-12  # two columns that are alike must not divide by 0
+        matrix[index][index] += 1e-12  # avoids a division by 0 for two equal columns
     for index in range(size):
         pivot = max(range(index, size), key=lambda i: abs(matrix[i][index]))
         matrix[index], matrix[pivot] = matrix[pivot], matrix[index]

@@ -1,4 +1,4 @@
-"""Where a measurement was made: what a reader needs to judge its absolute figures."""
+"""Describes the machine of a measurement, so that a reader can judge its absolute figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 
 def describe_machine(num_threads: int) -> dict[str, str | int | float]:
-    """Processor, memory, versions, and the load of the last minute at this moment."""
+    """Processor, memory, versions, and the current load average of the last minute."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
@@ -26,7 +26,7 @@ def describe_machine(num_threads: int) -> dict[str, str | int | float]:
 
 
 def _processor() -> str:
-    """The processor's name; Linux tells it in a file, other systems through Python."""
+    """The processor's name, from /proc/cpuinfo on Linux and from `platform` elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

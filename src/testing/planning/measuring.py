@@ -1,4 +1,4 @@
-"""Measures a real executor: made-up steps for its step times, the real loop for its overhead."""
+"""Measures a real executor: probe steps for its step times, the real loop for its overhead."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .step_time import CheckedStep, StepTimeModel, StepTimes, StepWork
 
 Clock = Callable[[], float]
 _TimedStep = tuple[StepWork, float, float]
-"""What it computed, when it began, when it ended."""
+"""The work of a step, and the times when it began and ended, in seconds."""
 
 LARGEST_STEP = 512
-"""Tokens up to which steps are measured, more only where the engine's budget is larger."""
+"""Size of the largest measured step, in tokens, unless the engine's token budget is larger."""
 MIN_ROUNDS = 3
 MAX_ROUNDS = 25
 _LOOP_PROMPT = 8
@@ -43,11 +43,12 @@ def measure_step_times(
     seconds: float = 30.0,
     clock: Clock = time.perf_counter,
 ) -> StepTimes:
-    """Measure steps for about `seconds`, three rounds at least, then the engine's loop.
+    """Measure steps for about `seconds`, at least MIN_ROUNDS rounds, then the engine's loop.
 
-    Every round runs every step once, in another order, so that a busy moment of the machine hits
-    all alike; the median of the rounds counts. `parts` stay the caller's, who closes them. Raises
-    ConfigError if there is no room to measure anything, or the scheduler keeps decodes apart.
+    Every round runs every step once, in another order, so that a busy moment of the machine does
+    not hit the same step each time. The median of the rounds counts. The caller closes `parts`.
+    Raises ConfigError if the KV cache or --max-model-len is too small, or if the scheduler never
+    puts several decodes into one step.
     """
     info = parts.executor.info
     room = _room(info, config)
@@ -72,14 +73,16 @@ def measure_step_times(
 
 
 def _room(info: ModelInfo, config: EngineConfig) -> int:
-    """The longest sequence that can be measured."""
+    """The longest sequence to measure, in tokens. Raises ConfigError if it is too short."""
     needed = _LOOP_PROMPT + _LOOP_STEPS
     room = info.num_blocks * info.block_size
     if room < needed:
-        raise ConfigError(f"a KV cache of {room} tokens is too small to be measured: enlarge it")
+        raise ConfigError(
+            f"a KV cache of {room} tokens is too small to measure: {needed} tokens are needed"
+        )
     longest = min(info.max_model_len, config.max_model_len or info.max_model_len)
     if longest < needed:
-        raise ConfigError(f"--max-model-len must be {needed} at least to be measured: {longest}")
+        raise ConfigError(f"--max-model-len must be at least {needed} to measure, got {longest}")
     return min(room, longest)
 
 
@@ -95,11 +98,11 @@ def _check(name: str, work: StepWork, seconds: float, model: StepTimeModel) -> C
 def _measure_probes(
     executor: Executor, probes: Sequence[Probe], progress: Progress, seconds: float, clock: Clock
 ) -> tuple[dict[Probe, StepWork], dict[Probe, float], int]:
-    """Work and median seconds of each probe, and the number of rounds that counted."""
+    """Work and median seconds of each probe, and the number of rounds."""
     maker = PlanMaker(executor.info)
     works: dict[Probe, StepWork] = {}
     taken: dict[Probe, list[float]] = defaultdict(list)
-    _run(executor, maker, probes[0], clock)  # the first step pays for much that later ones find
+    _run(executor, maker, probes[0], clock)  # warm-up: the first step is slower
     begin = clock()
     num_rounds = 0
     while num_rounds < MIN_ROUNDS or (num_rounds < MAX_ROUNDS and clock() - begin < seconds):
@@ -117,7 +120,7 @@ def _measure_probes(
 def _run(
     executor: Executor, maker: PlanMaker, probe: Probe, clock: Clock
 ) -> tuple[StepWork, float]:
-    """The probe's last step is the measured one."""
+    """Run a probe; returns the work of its last step, and its duration in seconds."""
     duration, work = 0.0, None
     for plan in maker.plans(probe):
         work = StepWork.of(plan)
@@ -132,7 +135,7 @@ def _run(
 
 
 class _WatchedExecutor:
-    """The executor, and when each of its steps began and ended. Closing is left to the owner."""
+    """An executor that records the begin and end of each step. Its owner closes the real one."""
 
     def __init__(self, executor: Executor, clock: Clock) -> None:
         self.steps: list[_TimedStep] = []
@@ -150,7 +153,7 @@ class _WatchedExecutor:
         return result
 
     def close(self) -> None:
-        """The owner goes on."""
+        """Do nothing: the owner still uses the executor."""
 
 
 def _measure_loop(
@@ -160,14 +163,15 @@ def _measure_loop(
     progress: Progress,
     clock: Clock,
 ) -> tuple[StepTimeModel, list[CheckedStep]]:
-    """The model with the loop's overheads, and decodes in the loop as further checks.
+    """Add the loop's overheads to the model. Also returns decodes in the loop as further checks.
 
-    The real engine serves one request, then several: between the end of a step and the begin of
-    the next the device waits for commit, plan and the hand-over between threads.
+    The real engine serves one request, then several. Between two steps the device waits for commit,
+    plan and the hand-over between threads: that time is the overhead.
     """
     progress("measuring the engine's loop", 0.0)
     info = parts.executor.info
-    # Of the token budget, half is left for prompts: so all decode before the first one ends.
+    # Half of the token budget is left for prompts, so that all requests decode before the first
+    # one ends.
     most = min(16, config.max_num_seqs, info.num_blocks // 4, config.token_budget(info.device) // 2)
     waits, checks = {}, []
     counts = sorted({1, max(1, most)})
@@ -188,7 +192,7 @@ def _measure_loop(
 async def _serve(
     parts: EngineParts, config: EngineConfig, counts: Sequence[int], clock: Clock
 ) -> dict[int, list[_TimedStep]]:
-    """By the number of requests: the steps in which all of them decode."""
+    """For each of `counts`: serve as many requests, and return the steps where all decode."""
     watched = _WatchedExecutor(parts.executor, clock)
     watched_parts = EngineParts(executor=watched, tokenizer=parts.tokenizer, plugins=parts.plugins)
     engine = AsyncEngine(config, lambda config, progress: watched_parts)
@@ -213,7 +217,7 @@ async def _serve(
 
 
 def _with_overhead(model: StepTimeModel, waits: Mapping[int, float]) -> StepTimeModel:
-    """A straight line through the waits: so much per step, so much per request."""
+    """Fit a straight line to the waits: the overhead per step, and per request of a step."""
     fewest, most = min(waits), max(waits)
     per_request = 0.0
     if most > fewest:

@@ -1,4 +1,4 @@
-"""What came out of one virtual run; names are those of `vllm bench serve` where it has them."""
+"""The result of one virtual run. Fields have the names of `vllm bench serve` where it has them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Latencies in milliseconds, None where there are none; all times are virtual."""
+    """Metrics of one virtual run. Latencies are in milliseconds of virtual time, or None."""
 
     duration: float
     """Seconds from the first arrival to the last token."""
     completed: int
     refused: Mapping[str, int]
-    """Requests that were not let in, by reason."""
+    """Number of requests that were not admitted, by reason."""
     timed_out: int
-    """Requests that were ended by request_timeout."""
+    """Number of requests that were ended by request_timeout."""
     failed: int
     total_input_tokens: int
     """Prompt tokens of the completed requests."""
     total_output_tokens: int
-    """Tokens that were generated."""
+    """Generated tokens of all requests."""
     request_throughput: float
     """Completed requests per second."""
     output_throughput: float
     """Generated tokens per second."""
     mean_ttft_ms: float | None
-    """Time to first token, from the arrival."""
+    """Time from arrival to first token."""
     median_ttft_ms: float | None
     p99_ttft_ms: float | None
     median_itl_ms: float | None
@@ -36,28 +36,29 @@ class Outcome:
     p99_itl_ms: float | None
     max_itl_ms: float | None
     median_e2el_ms: float | None
-    """From arrival to last token, of the completed requests."""
+    """Time from arrival to last token, over the completed requests."""
     p99_e2el_ms: float | None
     num_preemptions: Mapping[str, int]
-    """By what was done: recompute or swap."""
+    """By mode: recompute or swap."""
     num_swap_fallbacks: int
-    """Preemptions that should have swapped and found no room: they are counted as recompute."""
+    """Preemptions that found no room to swap. They are counted as recompute."""
     prefix_cache_queries: int
     """Tokens looked up by requests that started."""
     prefix_cache_hits: int
     prefix_cache_hit_rate: float | None
     num_steps: int
     plugin_failures: Mapping[str, int]
-    """By plugin and hook; the engine decided in their place."""
+    """By plugin and hook. The engine's fallback decided instead."""
 
 
-def percentile_ms(seconds: Sequence[float], part: float) -> float | None:
-    """Milliseconds that `part` (0 to 1) of all ascending values do not exceed: nearest rank."""
+def percentile_ms(seconds: Sequence[float], fraction: float) -> float | None:
+    """The value that a fraction of the ascending values does not exceed (nearest rank), in
+    milliseconds. None if there are no values."""
     if not seconds:
         return None
-    return 1000 * seconds[max(0, math.ceil(part * len(seconds)) - 1)]
+    return 1000 * seconds[max(0, math.ceil(fraction * len(seconds)) - 1)]
 
 
 def mean_ms(seconds: Sequence[float]) -> float | None:
-    """The arithmetic mean, in milliseconds."""
+    """The arithmetic mean, in milliseconds. None if there are no values."""
     return 1000 * math.fsum(seconds) / len(seconds) if seconds else None

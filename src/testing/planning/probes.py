@@ -1,4 +1,4 @@
-"""Steps made up to be measured: so many decodes, a chunk of a prompt, some swapped blocks."""
+"""Probes: artificial steps to measure, with decodes, a chunk of a prompt, and swapped blocks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from ...core.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One kind of step. What lies before a position counts as computed: content costs no time."""
+    """One kind of step."""
 
+    # Earlier tokens of a request only count as computed: the time does not depend on their values.
     num_decodes: int = 0
     context: int = 0
-    """Tokens that each decode attends to."""
+    """Number of tokens that each decode attends to."""
     chunk: int = 0
-    """Tokens of a prompt that are computed beside the decodes."""
+    """Number of prompt tokens that are computed in the same step."""
     chunk_start: int = 0
+    """Position of the first of these."""
     num_copies: int = 0
-    """Blocks that are swapped out."""
+    """Number of blocks that are swapped out."""
 
     def __str__(self) -> str:
         parts = []
@@ -34,7 +36,7 @@ class Probe:
         return ", ".join(parts)
 
     def fits(self, info: ModelInfo) -> bool:
-        """Whether model and KV cache are large enough for it."""
+        """Whether the model and its KV cache are large enough for this step."""
         size = info.block_size
         blocks = self.num_decodes * (self.context // size + 1)
         blocks += -(-(self.chunk_start + self.chunk) // size)
@@ -47,7 +49,7 @@ class Probe:
 
 
 class PlanMaker:
-    """Writes plans for one executor: ids and step numbers go on from probe to probe."""
+    """Makes the plans of probes for one executor. Ids and step numbers continue across probes."""
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
@@ -57,7 +59,7 @@ class PlanMaker:
         self._next_block = 0
 
     def plans(self, probe: Probe) -> Iterator[StepPlan]:
-        """The steps that prepare the probe, if any, and last the one to measure."""
+        """The steps of a probe: a step that prepares it, if needed, then the step to measure."""
         self._next_block = 0
         decodes = [self._new_id() for _ in range(probe.num_decodes)]
         ended, self._ended = self._ended, tuple(decodes)
@@ -91,7 +93,7 @@ class PlanMaker:
         )
 
     def _grant(self, name: str, start: int, count: int, *, room: int | None = None) -> Grant:
-        """`room`: the table is new, and gets blocks for so many tokens more than are granted."""
+        """With `room`, the grant brings a new block table, with space for `room` more tokens."""
         blocks: tuple[int, ...] = ()
         if room is not None:
             num_blocks = -(-(start + count + room) // self._info.block_size)
@@ -121,13 +123,14 @@ class PlanMaker:
 
 
 def knots_up_to(num_tokens: int) -> tuple[int, ...]:
-    """1, 2, 4, 8, ..., and the number itself."""
+    """The powers of two below `num_tokens`, and `num_tokens`."""
     powers = [1 << i for i in range(num_tokens.bit_length()) if 1 << i < num_tokens]
     return (*powers, num_tokens)
 
 
 def probes_to_fit(knots: tuple[int, ...], info: ModelInfo) -> list[Probe]:
-    """Prompts at every knot, decodes and chunks behind short and long contexts, copies."""
+    """Steps to fit the model to: prompts at every knot, decodes and chunks with short and long
+    contexts, and copies."""
     largest = knots[-1]
     wanted = [Probe(chunk=count) for count in knots]
     wanted += [
@@ -147,7 +150,7 @@ def probes_to_fit(knots: tuple[int, ...], info: ModelInfo) -> list[Probe]:
 
 
 def probes_to_check(knots: tuple[int, ...], info: ModelInfo) -> list[Probe]:
-    """Steps unlike those that were fitted, as they come in a mixed load."""
+    """Steps to check the model with: unlike the fitted ones, and typical of a mixed load."""
     largest = knots[-1]
     wanted = [
         Probe(chunk=max(2, largest * 3 // 16)),

@@ -1,4 +1,4 @@
-"""How long a step takes, by what is in its plan: a small linear model, and its file."""
+"""A linear model of a step's duration, given the step's plan; and the file that stores it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ FORMAT = "tokenmill-step-time-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What a step's duration depends on."""
+    """The features of a step that its duration depends on."""
 
     num_tokens: int
     num_requests: int
     num_sampled: int
     num_context_tokens: int = 0
-    """Tokens whose KV the decodes read, each decode its own."""
+    """Tokens whose K and V the decodes read, summed over the decodes."""
     num_attended_pairs: int = 0
     """(query, key) pairs of prompts and chunks of prompts."""
     num_copied_blocks: int = 0
-    """KV blocks that are swapped, in either direction."""
+    """KV blocks that are swapped in or out."""
 
     @classmethod
     def of(cls, plan: StepPlan) -> Self:
-        """The work of a plan. A grant of one token is a decode, to backends as well."""
+        """The work of a plan. A grant of one token counts as a decode, as it does in backends."""
         context = pairs = 0
         for grant in plan.grants:
             if grant.num_tokens == 1:
@@ -53,36 +53,36 @@ class StepWork:
 
 
 def hat_weights(knots: Sequence[int], num_tokens: int) -> tuple[tuple[int, float], ...]:
-    """Which two knots a step lies between, and how near it is to each; the weights add up to 1.
+    """The weights of the two nearest knots in a linear interpolation, as (index, weight) pairs.
 
-    Beyond the last knot (and before the first) the nearest two go on as a straight line.
+    The weights sum to 1. Beyond the last knot and before the first it is an extrapolation.
     """
     if len(knots) == 1:
         return ((0, 1.0),)
     right = min(max(bisect_right(knots, num_tokens), 1), len(knots) - 1)
     left = right - 1
-    part = (num_tokens - knots[left]) / (knots[right] - knots[left])
-    return ((left, 1.0 - part), (right, part))
+    fraction = (num_tokens - knots[left]) / (knots[right] - knots[left])
+    return ((left, 1.0 - fraction), (right, fraction))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeModel:
-    """Seconds of a step: a piecewise-linear function of its tokens, and a few linear terms."""
+    """A step's duration in seconds: piecewise linear in its tokens, plus a few linear terms."""
 
     tokens: tuple[tuple[int, float], ...]
-    """(tokens of the step, seconds), ascending: all that depends on the number of tokens alone."""
+    """(tokens of the step, seconds), ascending: the part that depends only on their number."""
     per_sampled_token: float = 0.0
-    """Seconds for the logits and the choice of one token."""
+    """Seconds to compute the logits of one token and sample it."""
     per_context_token: float = 0.0
     per_attended_pair: float = 0.0
     per_copied_block: float = 0.0
     overhead_per_step: float = 0.0
     """Seconds that the device waits between two steps: commit, plan, hand-over."""
     overhead_per_request: float = 0.0
-    """As much more for each request of the step."""
+    """Additional seconds of waiting for each request of the step."""
 
     def run_seconds(self, work: StepWork) -> float:
-        """What the executor takes."""
+        """The predicted duration of the step in the executor."""
         knots = [count for count, _ in self.tokens]
         seconds = sum(
             weight * self.tokens[index][1] for index, weight in hat_weights(knots, work.num_tokens)
@@ -96,14 +96,14 @@ class StepTimeModel:
         )
 
     def step_seconds(self, work: StepWork) -> float:
-        """From one commit to the next: the executor's part, and the engine loop's."""
+        """The predicted time from one commit to the next, with the engine loop's overhead."""
         overhead = self.overhead_per_step + self.overhead_per_request * work.num_requests
         return self.run_seconds(work) + overhead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedStep:
-    """A step that was measured and not used for the fit."""
+    """A measured step that was not used in the fit."""
 
     name: str
     measured_seconds: float
@@ -111,29 +111,29 @@ class CheckedStep:
 
     @property
     def relative_error(self) -> float:
-        """Of the prediction, as a part of what was measured."""
+        """The error of the prediction as a fraction of the measured time."""
         return abs(self.predicted_seconds - self.measured_seconds) / self.measured_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """A measured step-time model, and of what: the content of a step-time file."""
+    """The content of a step-time file: a fitted model, and what it was measured on."""
 
     format: str = FORMAT
     date: str
     machine: Mapping[str, str | int | float]
     model: ModelInfo
-    """Of the measured engine; sizes of the KV cache are where the planner takes its own from."""
+    """The measured engine's model. Its KV cache sizes are the planner's defaults."""
     step_time: StepTimeModel
     num_fitted_steps: int
     num_rounds: int
-    """How often each step was measured; the median counts."""
+    """Number of measurements of each step; their median counts."""
     median_relative_error: float
-    """Over `checked`."""
+    """Median over `checked`."""
     checked: tuple[CheckedStep, ...]
 
     def write(self, path: Path) -> None:
-        """Raises ConfigError where nothing can be written."""
+        """Write the file. Raises ConfigError if that fails."""
         content = msgspec.json.format(msgspec.json.encode(self), indent=2)
         try:
             path.write_bytes(content + b"\n")
@@ -142,7 +142,7 @@ class StepTimes:
 
 
 def read_step_times(path: Path) -> StepTimes:
-    """Raises ConfigError for a file that cannot be read or is not a step-time file."""
+    """Read a step-time file. Raises ConfigError if it cannot be read, or is no such file."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -151,7 +151,8 @@ def read_step_times(path: Path) -> StepTimes:
 
 
 def bundled_step_times() -> StepTimes:
-    """Of the embedded default model, on one core of a machine that is not the reader's."""
+    """The step times in this package: of the embedded default model, on one core of a machine
+    that differs from the reader's."""
     return _decode((files(__package__) / "step-time.json").read_bytes(), "the bundled step times")
 
 
@@ -164,8 +165,8 @@ def _decode(content: bytes, origin: str) -> StepTimes:
         ) from error
     if not _is_sound(found):
         raise ConfigError(
-            f"{origin} is not a step-time file of this version ({FORMAT}), or its numbers cannot "
-            "be: make one with `tokenmill simulate measure`"
+            f"{origin} is not a step-time file of this version ({FORMAT}), or has impossible "
+            "values: make one with `tokenmill simulate measure`"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""An executor that computes nothing and knows how long it would have taken."""
+"""An executor that computes nothing, and predicts each step's duration."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _TOKEN = 0
 
 
 class TimedExecutor:
-    """Answers at once, and says how long a device would have taken."""
+    """Returns at once, and predicts how long a real executor would take."""
 
     def __init__(self, info: ModelInfo, model: StepTimeModel) -> None:
         self.info = info
         self.step_seconds = 0.0
-        """Of the last step: from the commit before it to its own."""
+        """Predicted time of the last step, from the commit before it to its own."""
         self._model = model
 
     def run(self, plan: StepPlan) -> StepResult:
-        """One token for each grant that samples, always the same one."""
+        """Return the same token for each grant that samples, and set `step_seconds`."""
         self.step_seconds = self._model.step_seconds(StepWork.of(plan))
         tokens = tuple((_TOKEN,) if grant.samples else () for grant in plan.grants)
         return StepResult(step_id=plan.step_id, token_ids=tokens)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 def size_kv_cache(measured: ModelInfo, config: EngineConfig, *, swaps: bool) -> ModelInfo:
-    """The measured model, with the KV cache of the settings, or else as it was measured."""
+    """The measured model with the KV cache sizes of `config`; sizes it leaves open stay."""
     token_bytes = measured.kv_bytes_per_block // measured.block_size
     block_bytes = token_bytes * config.block_size
     num_blocks = config.num_gpu_blocks_override

@@ -1,4 +1,4 @@
-"""The shipped engine on a clock that jumps: a workload runs without a model, in no time."""
+"""Runs a workload through the real engine in virtual time, without a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .timed_executor import TimedExecutor, size_kv_cache
 from .workload import PlannedRequest
 
 MAX_IDLE_TURNS = 10_000
-"""So many times in a row a policy may put off a step though requests are there."""
+"""Maximum number of times in a row that a policy may put off a step while requests wait."""
 _REASONS = {
     InvalidRequestError: "never fits",
     OverloadedError: "overloaded",
@@ -43,7 +43,7 @@ _REASONS = {
 
 
 class _Watch:
-    """Counts what the engine tells its observers."""
+    """An observer that counts the engine's events."""
 
     def __init__(self, examples: dict[str, str]) -> None:
         self._examples = examples
@@ -74,25 +74,25 @@ class _Watch:
 
 @dataclass(slots=True)
 class _Life:
-    """One request, as its caller would see it."""
+    """One request, as its client sees it."""
 
     planned: PlannedRequest
     last_token: float | None = None
 
 
 class VirtualRun:
-    """One engine, one workload. It drives EngineCore and PluginHost as the engine's own loop does,
-    but time passes only when a step or the next arrival says so."""
+    """Runs one workload on one engine. It drives EngineCore and PluginHost as the engine's own loop
+    does, but time advances only by the duration of a step, or to the next arrival."""
 
     def __init__(
         self, requests: Sequence[PlannedRequest], config: EngineConfig, times: StepTimes
     ) -> None:
         """Raises ConfigError or PluginError for settings that cannot work.
 
-        Plugins are asked as in a served engine; only their `lifespan` is not entered.
+        Plugins are called as in a real engine, except that their `lifespan` is not entered.
         """
         self.examples: dict[str, str] = {}
-        """The first message of each reason for a refusal, and of each failure of a plugin."""
+        """The first error message for each reason of a refusal, and each failure of a plugin."""
         self._config = config
         self._watch = _Watch(self.examples)
         self._plugins = PluginHost.load(config, extra=[self._watch])
@@ -112,10 +112,10 @@ class VirtualRun:
         self._num_input_tokens = 0
         self._num_output_tokens = 0
 
-    def run(self, progress: Callable[[float], None] = lambda part: None) -> Outcome:
-        """Serve everything. `progress` is called with the part of the requests that are done.
+    def run(self, progress: Callable[[float], None] = lambda fraction: None) -> Outcome:
+        """Serve all requests. `progress` is called with the fraction of requests that are done.
 
-        Raises PluginError when a policy puts off every step for ever.
+        Raises PluginError if a policy puts off every step forever.
         """
         idle_turns = 0
         with quiet_logs():
@@ -135,7 +135,7 @@ class VirtualRun:
     # Time
 
     def _turn(self) -> bool:
-        """One step, or a jump to when there may be one."""
+        """Run one step, or advance the time to the next event. Returns whether a step ran."""
         plan = self._core.plan(self._now)
         self._note(self._core.take_updates())
         if plan is None:
@@ -143,13 +143,13 @@ class VirtualRun:
             return False
         result = self._executor.run(plan)
         end = self._now + self._executor.step_seconds
-        self._let_in(end)  # who comes while the device computes
+        self._let_in(end)  # requests that arrive while the device computes
         self._now = end
         self._note(self._core.commit(plan, result, end))
         return True
 
     def _next_time(self) -> float:
-        """The next arrival, or when the scheduler wants to be asked again."""
+        """The time of the next arrival, or of the scheduler's next turn, whichever is earlier."""
         times = [self._coming[0].at] if self._coming else []
         if self._core.has_work:
             wake_at = self._core.wake_at
@@ -175,7 +175,7 @@ class VirtualRun:
         self._lives[request.request_id] = _Life(planned)
 
     def _make_request(self, planned: PlannedRequest, request_id: str) -> list[Request]:
-        """A priority that the order does not know is left out: the policies are to be compared."""
+        # Policies are compared on one workload, so a policy without priorities ignores them.
         priority = planned.priority if self._plugins.order.uses_priority else 0
         return make_requests(
             request_id=request_id,

@@ -1,4 +1,4 @@
-"""What the planner is asked about: requests with arrival time, prompt and number of tokens."""
+"""The planner's workload: requests with an arrival time, a prompt and a number of tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ...core.errors import ConfigError
 
 VOCAB_SIZE = 32_000
-"""Of made-up prompts. Ids matter only where prompts begin alike."""
+"""Vocabulary size of random prompts. Ids matter only to the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,20 +18,21 @@ class PlannedRequest:
     """One request of a workload."""
 
     at: float
-    """Seconds after the begin."""
+    """Arrival time in seconds, from the start of the run."""
     prompt_token_ids: tuple[int, ...]
     max_tokens: int
-    """Tokens that it generates: all of them, as nothing ends it early."""
+    """The number of tokens that it generates: nothing ends it early."""
     priority: int = 0
     cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticWorkload:
-    """Random requests; names and meanings are those of `vllm bench serve --dataset-name random`.
+    """Random requests. Fields are those of `vllm bench serve --dataset-name random`.
 
-    Lengths are uniform within `random_range_ratio` of their mean; every prompt begins with the same
-    `random_prefix_len` tokens, which come on top. Raises ConfigError when a value cannot work.
+    Lengths are uniform within `random_range_ratio` of their mean. Every prompt begins with the same
+    `random_prefix_len` tokens, in addition to its length. Raises ConfigError for a value out of
+    range.
     """
 
     num_prompts: int = 100
@@ -40,9 +41,9 @@ class SyntheticWorkload:
     random_range_ratio: float = 0.0
     random_prefix_len: int = 0
     request_rate: float = 0.3
-    """Requests per second; infinite: all come at once."""
+    """Requests per second; with infinity all arrive at once."""
     burstiness: float = 1.0
-    """Shape of the gamma distribution of the gaps: 1 is a Poisson process, less comes in bursts."""
+    """Shape of the gamma distribution of the gaps: 1 is a Poisson process, less gives bursts."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class SyntheticWorkload:
         check_arrivals(self.request_rate, self.burstiness)
 
     def draw(self) -> tuple[PlannedRequest, ...]:
-        """The requests, in the order in which they arrive; the same seed draws the same ones."""
+        """The requests in order of arrival. The same seed gives the same requests."""
         rng = random.Random(self.seed)
         prefix = random_tokens(rng, self.random_prefix_len)
         requests = [
@@ -82,7 +83,7 @@ class SyntheticWorkload:
 def let_arrive(
     requests: Sequence[PlannedRequest], request_rate: float, burstiness: float, seed: int
 ) -> tuple[PlannedRequest, ...]:
-    """The requests one after the other, the first at once, with random gaps between them.
+    """Give the requests arrival times: the first at 0, then with random gaps.
 
     Raises ConfigError for a rate or burstiness that is not positive.
     """
@@ -99,7 +100,7 @@ def let_arrive(
 
 
 def check_arrivals(request_rate: float, burstiness: float) -> None:
-    """Raises ConfigError for what is not positive."""
+    """Raises ConfigError for a rate or burstiness that is not positive."""
     if not request_rate > 0:
         raise _wrong("request_rate", "must be positive", request_rate)
     if not 0 < burstiness < math.inf:
@@ -107,7 +108,7 @@ def check_arrivals(request_rate: float, burstiness: float) -> None:
 
 
 def random_tokens(rng: random.Random, count: int) -> tuple[int, ...]:
-    """Token ids that hardly ever repeat those of another prompt."""
+    """Random token ids. Two prompts of them rarely share a prefix."""
     return tuple(rng.choices(range(VOCAB_SIZE), k=count))
 
 

@@ -1,4 +1,4 @@
-"""Reads recorded workloads: a JSON document with a list of requests, or one JSON object a line."""
+"""Reads recorded workloads: a JSON document with a list of requests, or one object per line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIASES = {
     "num_output_tokens": "max_tokens",
     "output_len": "max_tokens",
 }
-"""Other names that recordings use."""
+"""Other names of fields that recordings use."""
 _TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 _Count = Annotated[int, Meta(ge=1, le=2**24)]
 
@@ -29,15 +29,15 @@ _Count = Annotated[int, Meta(ge=1, le=2**24)]
 class RecordedRequest:
     """The fields of one request in a workload file; every other field is ignored.
 
-    A prompt is given by its token ids, or by its length alone; then it is made up, and begins with
-    `num_prefix_tokens` tokens that are the same in all requests of the same `prefix`.
+    A prompt is given by its token ids or by its length. With a length only, it is random, and its
+    first `num_prefix_tokens` tokens are the same for all requests with the same `prefix`.
     """
 
     prompt_token_ids: tuple[_TokenId, ...] | None = None
     num_prompt_tokens: _Count | None = None
     max_tokens: _Count
     at: Annotated[float, Meta(ge=0)] | None = None
-    """Seconds; all requests have it, or none."""
+    """Arrival time in seconds. Either all requests have it, or none."""
     priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
     prefix: str | None = None
     num_prefix_tokens: Annotated[int, Meta(ge=0)] = 0
@@ -46,20 +46,20 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedWorkload:
-    """What a workload file says."""
+    """The content of a workload file."""
 
     requests: tuple[PlannedRequest, ...]
-    """In the order of arrival; all at 0 where the file says nothing about time."""
+    """In order of arrival; all at 0 if the file has no arrival times."""
     has_arrivals: bool
-    """Whether the file says when requests come."""
+    """Whether the file has arrival times."""
     ignored_fields: tuple[str, ...]
-    """Fields that mean nothing to the planner, a recording's texts for example."""
+    """Fields that the planner does not use, for example a recording's texts."""
 
 
 def read_workload(path: Path, seed: int = 0) -> RecordedWorkload:
-    """Read a recorded workload; `seed` makes up the prompts that are given by their length.
+    """Read a recorded workload. `seed` determines the prompts that are given by their length.
 
-    Raises ConfigError that names file, line or request, and field.
+    Raises ConfigError that names the file, the line or request, and the field.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def read_workload(path: Path, seed: int = 0) -> RecordedWorkload:
 
 
 def _entries(text: str, path: Path) -> Iterator[tuple[str, object]]:
-    """(where it stands, value) of each request."""
+    """Yield the location of each request in the file, and its value."""
     if _is_json_lines(text):
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
@@ -95,14 +95,14 @@ def _entries(text: str, path: Path) -> Iterator[tuple[str, object]]:
     if not isinstance(requests, list):
         raise ConfigError(
             f"workload {path}: expected a list of requests, an object with such a list as "
-            '"requests", or one request a line'
+            '"requests", or one request per line'
         )
     for index, value in enumerate(requests):
         yield f"{path}, requests[{index}]", value
 
 
 def _is_json_lines(text: str) -> bool:
-    """The first line is a whole request."""
+    """Whether the first line is a whole request."""
     try:
         first = json.loads(text.lstrip().partition("\n")[0])
     except ValueError:
@@ -121,7 +121,7 @@ def _load(text: str, where: str) -> Any:
 
 
 def _parse(value: object, where: str) -> tuple[RecordedRequest, list[str]]:
-    """The request, and its fields that were ignored."""
+    """The request, and the names of its ignored fields."""
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: expected an object, got {json.dumps(value)[:40]}")
     named = _rename(value, where)
@@ -135,7 +135,7 @@ def _parse(value: object, where: str) -> tuple[RecordedRequest, list[str]]:
 
 
 def _rename(value: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """By the planner's names; two names of one thing must agree."""
+    """Replace aliases of fields. Raises ConfigError if a field and its alias differ."""
     named: dict[str, Any] = {}
     for key, content in value.items():
         name = ALIASES.get(key, key)
@@ -157,13 +157,14 @@ def _check_prompt(request: RecordedRequest, where: str) -> None:
                 f"{where}: num_prompt_tokens is {length}, but prompt_token_ids has {len(ids)}"
             )
         if request.prefix is not None or request.num_prefix_tokens:
-            raise ConfigError(f"{where}: prefix has no effect beside prompt_token_ids")
+            raise ConfigError(f"{where}: prefix has no effect with prompt_token_ids: remove one")
         return
     if (request.prefix is None) != (request.num_prefix_tokens == 0):
-        raise ConfigError(f"{where}: prefix and num_prefix_tokens need each other")
+        raise ConfigError(f"{where}: prefix and num_prefix_tokens must be given together")
     if length is not None and request.num_prefix_tokens > length:
         raise ConfigError(
-            f"{where}: num_prefix_tokens is {request.num_prefix_tokens}, of {length} prompt tokens"
+            f"{where}: num_prefix_tokens is {request.num_prefix_tokens}, but num_prompt_tokens is "
+            f"{length}"
         )
 
 
@@ -179,7 +180,7 @@ def _plan(request: RecordedRequest, begin: float, rng: random.Random, seed: int)
     ids = request.prompt_token_ids
     if ids is None:
         assert request.num_prompt_tokens is not None
-        # The longest prefix of that name, cut: all of its requests begin alike.
+        # The generator depends on the prefix's name only, so requests with that name share it.
         prefix = random_tokens(
             random.Random(f"{seed} prefix {request.prefix}"), request.num_prefix_tokens
         )

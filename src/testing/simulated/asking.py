@@ -1,4 +1,4 @@
-"""Lets the simulated executor ask a real speculator for drafts, as a model's runner does."""
+"""Calls a real speculator for the simulated executor, as a model's runner does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Propose = Callable[[ProposalBatch], Sequence[Draft]]
 
 
 class SimulatedAsking:
-    """Keeps what became of requests until the speculator is asked next."""
+    """Calls `propose`. Requests' starts and ends are collected until the next call."""
 
     def __init__(self, propose: Propose) -> None:
         self._propose = propose
@@ -21,7 +21,7 @@ class SimulatedAsking:
         self._started: list[str] = []
 
     def follow(self, plan: StepPlan) -> None:
-        """Take in who ended and who started."""
+        """Note the requests that ended or started."""
         for request_id in plan.ended:
             self._num_prompt_tokens.pop(request_id, None)
             self._ended.append(request_id)
@@ -34,7 +34,7 @@ class SimulatedAsking:
     def drafts(
         self, pairs: Iterable[tuple[Grant, Sequence[int]]], token_budget: int
     ) -> Mapping[str, tuple[int, ...]]:
-        """By request; of grants with all tokens known after them, those that may have drafts."""
+        """Drafts by request id. `pairs` are grants, each with all known tokens of its request."""
         requests = [self._describe(g, ids) for g, ids in pairs if g.max_draft_tokens]
         if not requests:
             return {}

@@ -1,4 +1,4 @@
-"""Drafts for the simulated executor: right or wrong by chance, short or long, sometimes none."""
+"""A simulated speculator: its drafts are right or wrong, short or long, or empty, at random."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ...core.contract.speculation import SpeculationLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftingSettings:
-    """How a simulated speculator behaves."""
+    """The behaviour of a simulated speculator."""
 
     limits: SpeculationLimits
     draft_length: str = "adaptive"
-    """Name of the policy that chooses how many tokens are drafted."""
+    """Name of the draft length policy."""
     seed: int = 0
     accuracy: float = 0.7
-    """Probability that a proposed token is the right one, if those before it are."""
+    """Probability that a draft token is right, given that those before it are."""
     eagerness: float = 1.0
-    """Probability that it proposes anything when it is asked."""
+    """Probability that a call returns a draft at all."""
 
     @classmethod
     def like_ngram(
         cls, num_tokens: int, *, draft_length: str = "adaptive", seed: int = 0
     ) -> DraftingSettings:
-        """Often nothing; what it finds is mostly right; needs no KV."""
+        """Settings like the n-gram method: often no draft, mostly right, without KV slots."""
         limits = SpeculationLimits(num_speculative_tokens=num_tokens)
         return cls(
             limits=limits, draft_length=draft_length, seed=seed, accuracy=0.85, eagerness=0.4
@@ -36,13 +36,13 @@ class DraftingSettings:
     def like_draft_model(
         cls, num_tokens: int, *, draft_length: str = "adaptive", seed: int = 0
     ) -> DraftingSettings:
-        """Always something, often wrong; writes KV of its own behind the last token."""
+        """Settings like a draft model: always a draft, often wrong, with KV slots of its own."""
         limits = SpeculationLimits(num_speculative_tokens=num_tokens, needs_lookahead=True)
         return cls(limits=limits, draft_length=draft_length, seed=seed, accuracy=0.6)
 
 
 class SimulatedDrafting:
-    """Proposes what `next_token` would say, with errors."""
+    """Proposes the tokens that `next_token` returns, with random errors."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SimulatedDrafting:
         self._vocab_size = vocab_size
 
     def propose(self, token_ids: Sequence[int], seed: int, max_tokens: int) -> tuple[int, ...]:
-        """Up to `max_tokens` tokens that may follow."""
+        """A draft of at most `max_tokens` tokens, or none."""
         rng = self._rng
         if not max_tokens or rng.random() >= self.settings.eagerness:
             return ()

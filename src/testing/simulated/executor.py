@@ -1,9 +1,9 @@
-"""An executor without a model: it proves through its tokens that the plans it got were right.
+"""An executor without a model, whose tokens show whether the engine's plans were right.
 
-It sees only the plan. It writes (token, position) into simulated KV slots through the block table,
-and the next token is a hash of what it reads back. So one wrong block, chunk edge or stale slot
-changes the output, which `expected_tokens` gives without any engine. The slots of rejected drafts
-keep what was written there, so that reading one of them changes the output, too.
+It sees only plans. It writes (token, position) into simulated KV slots through the block table, and
+the next token is a hash of the slots that it reads back. So one wrong block, chunk boundary or
+stale slot changes the output. `expected_tokens` computes the right output without an engine. Slots
+of rejected drafts keep their content, so that reading one of them changes the output, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core.interfaces import ModelInfo
-from ...core.plan import BlockCopies, CopyDirection, Grant, RequestStart, StepPlan, StepResult
+from ...core.plan import BlockCopies, CopyDirection, Grant, StepPlan, StepResult
 from .asking import Propose, SimulatedAsking
 from .drafting import DraftingSettings, SimulatedDrafting
 
@@ -30,7 +30,7 @@ def next_token(history: Sequence[int], seed: int, vocab_size: int) -> int:
 def expected_tokens(
     prompt: Sequence[int], num_tokens: int, seed: int, vocab_size: int
 ) -> list[int]:
-    """What a request must generate, whatever the engine did on the way."""
+    """The tokens that a request must generate, however the engine computed it."""
     history = list(prompt)
     for _ in range(num_tokens):
         history.append(next_token(history, seed, vocab_size))
@@ -44,11 +44,11 @@ class _Row:
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     drafts: tuple[int, ...] = ()
-    """Between steps what was proposed; in a step those of them that it verifies."""
+    """Between steps the proposed drafts; within a step those that it verifies."""
 
 
 class SimulatedExecutor:
-    """Runs plans on simulated KV slots; AssertionError for a plan that no device could run."""
+    """Runs plans on simulated KV slots. Raises AssertionError for a plan that breaks the rules."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class SimulatedExecutor:
         drafting: DraftingSettings | None = None,
         propose: Propose | None = None,
     ) -> None:
-        """Drafts are simulated by `drafting`, or come from a speculator's `propose`; both None:
-        nothing is proposed."""
+        """Drafts come from a simulated speculator with the settings `drafting`, or from a real
+        speculator's `propose`. If both are None, there are no drafts."""
         self.info = ModelInfo(
             name="simulated",
             architecture="Simulated",
@@ -87,12 +87,8 @@ class SimulatedExecutor:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step."""
-        assert plan.step_id > self._last_step, "plans come in order"
-        self._last_step = plan.step_id
-        for request_id in plan.ended:
-            self._rows.pop(request_id, None)
-        for start in plan.starts:
-            self._take(start, plan)
+        assert plan.step_id > self._last_step, "plans must come in order"
+        self._begin(plan)
         if self._asking is not None:
             self._asking.follow(plan)
         for copies in plan.copies:
@@ -107,15 +103,13 @@ class SimulatedExecutor:
         )
 
     def crash(self, plan: StepPlan) -> None:
-        """A step that raised: its requests are lost, and what it should have written is garbage.
+        """Simulate a step that raises: its requests are lost, and all slots that it writes are
+        cleared.
 
-        Later plans may still name them, if they were made before; such grants compute nothing.
+        A plan that was made before the failure may still grant lost requests. Such grants are
+        skipped.
         """
-        self._last_step = plan.step_id
-        for request_id in plan.ended:
-            self._rows.pop(request_id, None)
-        for start in plan.starts:
-            self._take(start, plan)
+        self._begin(plan)
         for copies in plan.copies:
             self._spoil(copies)
         for grant in plan.grants:
@@ -127,12 +121,17 @@ class SimulatedExecutor:
                     self._slots[self._slot(row, position)] = EMPTY
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
-    def _take(self, start: RequestStart, plan: StepPlan) -> None:
-        grant = next(g for g in plan.grants if g.request_id == start.request_id)
-        # What lies before grant.start is in its blocks already: it is read, never written.
-        self._rows[start.request_id] = _Row(list(start.token_ids), start.seed, grant.start)
+    def _begin(self, plan: StepPlan) -> None:
+        self._last_step = plan.step_id
+        for request_id in plan.ended:
+            self._rows.pop(request_id, None)
+        begin = {grant.request_id: grant.start for grant in plan.grants}
+        for start in plan.starts:
+            # Tokens before the grant are in its blocks already (prefix cache): only read them.
+            row = _Row(list(start.token_ids), start.seed, begin[start.request_id])
+            self._rows[start.request_id] = row
 
     def _copy(self, copies: BlockCopies) -> None:
         size = self.info.block_size
@@ -141,7 +140,7 @@ class SimulatedExecutor:
         for source_block, target_block in copies.pairs:
             block = source[source_block * size : (source_block + 1) * size]
             target[target_block * size : (target_block + 1) * size] = block
-            if not out:  # what was read back must never be needed again
+            if not out:  # a block that was swapped in must not be read again
                 source[source_block * size : (source_block + 1) * size] = [EMPTY] * size
 
     def _spoil(self, copies: BlockCopies) -> None:
@@ -155,15 +154,15 @@ class SimulatedExecutor:
         if row is None:
             return  # lost in a crash
         assert grant.num_tokens > 0 and grant.start == row.num_computed, (
-            "tokens are computed in order, once"
+            "a plan must compute tokens in order, and once"
         )
         row.block_table.extend(grant.new_block_ids)
-        assert len(set(row.block_table)) == len(row.block_table), "a block stands twice in a table"
-        assert len(row.drafts) >= grant.num_draft_tokens, "drafts are granted that nobody proposed"
-        row.drafts = row.drafts[: grant.num_draft_tokens]  # the others are forgotten
+        assert len(set(row.block_table)) == len(row.block_table), "a block is in a table twice"
+        assert len(row.drafts) >= grant.num_draft_tokens, "a plan grants drafts never proposed"
+        row.drafts = row.drafts[: grant.num_draft_tokens]
         known = len(row.token_ids)
         assert not row.drafts or grant.start + grant.num_tokens == known + len(row.drafts), (
-            "drafts come after the last known token"
+            "drafts must follow the last known token"
         )
         tokens = [*row.token_ids, *row.drafts]
         for position in range(grant.start, grant.start + grant.num_tokens):
@@ -171,16 +170,16 @@ class SimulatedExecutor:
         row.num_computed += grant.num_tokens
 
     def _sample(self, grant: Grant) -> tuple[int, ...]:
-        """Accepted drafts and one token more."""
+        """Sample the accepted drafts and one more token."""
         row = self._rows.get(grant.request_id)
         if row is None or not grant.samples:
             return ()
         first = len(row.token_ids)
         assert row.num_computed == first + len(row.drafts), (
-            "only the last known token is sampled after"
+            "a plan may only sample after the last known token"
         )
         tokens, positions = zip(*self._read(row), strict=True)
-        assert positions == tuple(range(row.num_computed)), "KV was overwritten"
+        assert positions == tuple(range(row.num_computed)), "KV slots were overwritten"
         for draft in (*row.drafts, None):
             token = self._next_token(tokens[: len(row.token_ids)], row.seed)
             row.token_ids.append(token)
@@ -191,7 +190,8 @@ class SimulatedExecutor:
         return tuple(row.token_ids[first:])
 
     def _propose(self, plan: StepPlan) -> tuple[int, ...] | None:
-        """Drafts for the next step; then both sides know which blocks are not needed."""
+        """Make drafts for the next step, then drop blocks that the request does not need. Returns
+        the number of drafts per grant; None without a speculator."""
         if self._drafting is None and self._asking is None:
             return None
         found = [(grant, self._rows.get(grant.request_id)) for grant in plan.grants]
@@ -216,12 +216,12 @@ class SimulatedExecutor:
         return {g.request_id: propose(r.token_ids, r.seed, g.max_draft_tokens) for g, r in pairs}
 
     def _write_lookahead(self, row: _Row, grant: Grant) -> None:
-        """As a draft model does while it proposes: these slots must be there, and nobody else's."""
+        """Overwrite the row's lookahead slots, as a draft model does."""
         if self._drafting is None or not self._drafting.settings.limits.needs_lookahead:
             return
         end = grant.start + grant.num_tokens
         assert grant.num_lookahead_tokens > grant.max_draft_tokens or not grant.max_draft_tokens, (
-            "drafts are asked for without slots for their KV"
+            "a plan asks for drafts without KV slots for them"
         )
         for position in range(end, end + grant.num_lookahead_tokens):
             self._slots[self._slot(row, position)] = EMPTY
@@ -230,7 +230,7 @@ class SimulatedExecutor:
         return next_token(history, seed, self.info.vocab_size)
 
     def _read(self, row: _Row) -> list[tuple[int, int]]:
-        """(token, position) of every slot that the row has computed, in order."""
+        """(token, position) of every computed slot of the row, in order."""
         size = self.info.block_size
         found: list[tuple[int, int]] = []
         for block in row.block_table:

@@ -1,7 +1,7 @@
-"""Random lives of the engine: a seed decides workload and faults, every token is checked."""
+"""Random simulations of the engine: a seed determines workload and faults; tokens are checked."""
 
 from .life import Life
-from .seeds import Tally, run_seeds
+from .seeds import run_seeds
 from .settings import LifeSettings, Outcome
 
-__all__ = ["Life", "LifeSettings", "Outcome", "Tally", "run_seeds"]
+__all__ = ["Life", "LifeSettings", "Outcome", "run_seeds"]

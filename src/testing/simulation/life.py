@@ -1,9 +1,9 @@
-"""One seed, one life of an engine: a random workload, random faults, and an oracle for every token.
+"""A life: one simulated run of an engine, with a random workload, random faults and all checks.
 
-The seed decides everything: sizes of pools and budgets, policies good and wild, arrivals, shared
+The seed determines everything: pool sizes and budgets, policies (right and wild), arrivals, shared
 prefixes, priorities, n > 1, stop tokens, aborts, deadlines, stop strings, failing steps and failing
-requests, slow steps and jumps of the clock, one or two plans in flight, drafts right and wrong, and
-where plugins raise. It drives the shipped EngineCore and PluginHost, unmodified.
+requests, slow steps and jumps of the clock, one or two plans in flight, right and wrong drafts, and
+exceptions in plugins. It drives the real EngineCore and PluginHost.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from .wild_plugin import BadObserver, Chance, WildPlugin
 
 VOCAB = 1000
 FAULTY_TURNS = 100
-"""After so many turns, and the last arrival, faults, aborts and stop strings cease."""
+"""Number of turns after which faults, aborts and stop strings end, if all requests have arrived."""
 CALM_TURNS = 5_000
-"""From then on so many turns are enough for everything that is left."""
+"""Maximum number of turns after that. All remaining requests must end within them."""
 SLOW_STEP = 30.0
+"""Duration of a slow step, in seconds."""
 CLOCK_JUMPS = (-10.0, 3600.0)
+"""Jumps of the clock, in seconds."""
 
 
 class Life:
-    """Everything of one seed. `settings` overrides what the seed would draw."""
+    """The simulation of one seed. `settings` replaces the settings that the seed would draw."""
 
     def __init__(
         self,
@@ -65,11 +67,11 @@ class Life:
         self._tokens: dict[str, list[int]] = {}
         self._reasons: dict[str, FinishReason] = {}
         self._drafted: dict[str, tuple[int, int]] = {}
-        """Draft tokens verified, and accepted, by request."""
+        """Numbers of verified and of accepted draft tokens, by request."""
         self._open: list[StepPlan] = []
 
     def run(self) -> Outcome:
-        """Live until all requests ended. Raises AssertionError for anything that went wrong."""
+        """Run until all requests have ended. Raises AssertionError if the engine errs."""
         self._say(f"{self.settings}")
         to_come = self.settings.num_requests
         turns = calm_turns = 0
@@ -82,7 +84,7 @@ class Life:
             if not to_come and turns > FAULTY_TURNS:
                 self._chance.rate = self._faults.rate = 0.0
                 calm_turns += 1
-                assert calm_turns < CALM_TURNS, "faults have stopped, and a request is stuck"
+                assert calm_turns < CALM_TURNS, "a request is stuck, although faults have ended"
             elif self._requests and self._rng.random() < 0.05:
                 self._disturb()
             self._turn()
@@ -130,7 +132,7 @@ class Life:
         try:
             self._core.add(members, self.now)
         except RequestFailedError:
-            return  # the wild admission raised; nothing may be left of it
+            return  # the wild admission policy raised; `_check_end` finds any remains
         for member in members:
             self._requests[member.request_id] = member
             self._tokens[member.request_id] = []
@@ -145,7 +147,7 @@ class Life:
         max_tokens = rng.randint(1, min(40, capacity - len(prompt) + 1))
         n = rng.choice([1, 1, 1, 1, 3])
         group = PromptGroup() if n > 1 else None
-        # Without caching nobody shares with anybody, except for the siblings of one request.
+        # Without caching, only the siblings of one request share blocks.
         root = hash_root("m", rng.choice(["", "salt"]), "" if caches else str(number))
         priority = rng.choice([0, 0, 1])
         deadline = self.now + rng.random() * 5 if rng.random() < 0.1 else None
@@ -168,13 +170,13 @@ class Life:
         ]
 
     def _draw_stop(self, prompt: list[int], max_tokens: int, seed: int) -> tuple[int, ...]:
-        """Sometimes a token that will be sampled, so that it ends the request."""
+        """Sometimes a token that the request will sample, as its stop token."""
         if self._stops.random() < 0.7:
             return ()
         return (self._stops.choice(expected_tokens(prompt, max_tokens, seed, VOCAB)),)
 
     def _disturb(self) -> None:
-        """An abort, or a stop string that the detokenizer found."""
+        """Abort a request, or end it as if the detokenizer had found a stop string."""
         name = self._rng.choice(list(self._requests))
         tokens = self._tokens[name]
         if tokens and self._rng.random() < 0.5:
@@ -198,16 +200,16 @@ class Life:
             self._say("plan {}", plan)
             self._open.append(plan)
         elif len(self._reasons) == num_ended:
-            assert self._digest() == before, "a step that came to nothing left a trace"
+            assert self._digest() == before, "planning made no plan, but changed the block pools"
         if not self._open:
             assert plan is None
             idle_on_purpose = self._core.wake_at is not None
-            assert not self._core.has_work or idle_on_purpose, "work, room, and nothing was planned"
+            assert not self._core.has_work or idle_on_purpose, "nothing is planned despite work"
         elif plan is None or len(self._open) >= self.settings.max_inflight or self._is_early():
             self._finish(self._open.pop(0))
 
     def _is_early(self) -> bool:
-        """The oldest step is done before the next one is planned."""
+        """Whether the oldest step completes before the next one is planned."""
         return self._rng.random() < 0.5
 
     def _digest(self) -> tuple[object, ...]:
@@ -251,15 +253,15 @@ class Life:
 
     def _check_plan(self, plan: StepPlan) -> None:
         limits = self.settings.limits
-        assert 0 < plan.num_tokens <= limits.max_num_batched_tokens, "the budget was not kept"
-        assert len(plan.grants) <= limits.max_num_seqs, "more sequences than allowed"
+        assert 0 < plan.num_tokens <= limits.max_num_batched_tokens, "a plan exceeds the budget"
+        assert len(plan.grants) <= limits.max_num_seqs, "a plan has too many sequences"
         assert len({grant.request_id for grant in plan.grants}) == len(plan.grants)
         for grant in plan.grants:
             request = self._requests[grant.request_id]
             most = request.num_prompt_tokens + request.max_tokens
-            assert grant.start + grant.num_tokens < most, "it computes more than is generated"
+            assert grant.start + grant.num_tokens < most, "a grant computes more than is generated"
             drafted = grant.max_draft_tokens + bool(grant.max_draft_tokens)
-            assert grant.start + grant.num_tokens + drafted < most, "drafts pass max_tokens"
+            assert grant.start + grant.num_tokens + drafted < most, "drafts exceed max_tokens"
 
     def _check(self) -> None:
         self._note(self._core.take_updates())
@@ -267,33 +269,34 @@ class Life:
 
     def _note(self, updates: list[RequestUpdate]) -> None:
         for update in updates:
-            assert update.request_id not in self._reasons, "an update after the end"
+            assert update.request_id not in self._reasons, "a request got an update after its end"
             self._tokens[update.request_id] += update.token_ids
             if update.finish_reason is not None:
                 self._reasons[update.request_id] = update.finish_reason
 
     def _check_end(self) -> None:
         core = self._core
-        assert self._reasons.keys() == self._requests.keys(), "a request did not end exactly once"
+        assert self._reasons.keys() == self._requests.keys(), "a request did not end"
         assert core.pool.num_held == core.host_pool.num_held == 0, "a block is still held"
         for name, request in self._requests.items():
             got = self._tokens[name]
             right = expected_tokens(request.prompt_token_ids, len(got), request.seed, VOCAB)
             assert got == right, f"{name} got wrong tokens"
             drafted = request.num_draft_tokens, request.num_accepted_tokens
-            assert drafted == self._drafted.get(name, (0, 0)), "drafts are counted wrong"
+            assert drafted == self._drafted.get(name, (0, 0)), f"{name}: wrong counts of drafts"
             assert len(got) <= request.max_tokens
             assert not set(request.eos_token_ids) & set(got[:-1]), (
-                "it did not end at its stop token"
+                f"{name} did not end at its stop token"
             )
             if self._reasons[name] is FinishReason.LENGTH:
-                assert len(got) == request.max_tokens, "it ended too early"
+                assert len(got) == request.max_tokens, f"{name} ended too early"
                 assert got[-1] not in request.eos_token_ids
             if self._reasons[name] is FinishReason.STOP:
                 assert request.num_generated_tokens == len(got), "tokens after the stop are counted"
 
     def _outcome(self, num_turns: int) -> Outcome:
         return Outcome(
+            num_seeds=1,
             num_requests=len(self._requests),
             num_tokens=sum(map(len, self._tokens.values())),
             num_turns=num_turns,
@@ -306,6 +309,6 @@ class Life:
         )
 
     def _say(self, line: str, *details: object) -> None:
-        """A line for the trace; details are put in only if there is one."""
+        """Write a line to the trace, if there is one; only then is it formatted with `details`."""
         if self._trace is not None:
             self._trace(f"{self.now:.3f} {line.format(*details) if details else line}")

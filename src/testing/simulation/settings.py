@@ -1,4 +1,4 @@
-"""What one simulated life is set up with, and what came of it."""
+"""The settings and the outcome of one life."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class LifeSettings:
     """Sizes, policies and faults of one life."""
 
     scheduler: str
-    """A scheduler by name; "wild" does everything wrong that it can."""
+    """Name of the scheduler; "wild" makes every mistake that it can."""
     preemption_mode: str
     scheduling_policy: str
     block_size: int
     num_blocks: int
     num_host_blocks: int
     max_inflight: int
-    """Plans that may be open at once."""
+    """Maximum number of plans in flight."""
     num_requests: int
     fault_rate: float
-    """How probable each possible fault is, every time that it could happen."""
+    """Probability of each kind of fault, at each place where it can occur."""
     limits: StepLimits
     drafting: DraftingSettings | None = None
-    """How drafts are proposed; None: not at all."""
+    """The simulated speculator; None for no drafts."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Self:
-        """Any settings: the smaller the pools, the more happens in them."""
+        """Random settings. Pools are small, so that requests compete for blocks."""
         block_size = rng.choice([1, 2, 4, 8])
         return cls(
             scheduler=rng.choice(["chunked", "prefill-first", "wild"]),
@@ -72,19 +72,25 @@ def _draw_drafting(rng: random.Random) -> DraftingSettings | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What one life came to."""
+    """Counts of events in one life, or in several."""
 
-    num_requests: int
-    num_tokens: int
-    num_turns: int
-    num_preemptions: int
-    num_swaps: int
-    """Of the preemptions, those whose blocks went to the host."""
-    num_hit_tokens: int
-    """Prompt tokens that the prefix cache gave."""
-    num_plugin_failures: int
+    num_seeds: int = 0
+    num_requests: int = 0
+    num_tokens: int = 0
+    num_turns: int = 0
+    num_preemptions: int = 0
+    num_swaps: int = 0
+    """Preemptions that copied the blocks to the host."""
+    num_hit_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""
+    num_plugin_failures: int = 0
     num_draft_tokens: int = 0
-    """Draft tokens that were verified, of requests that ended in any way."""
+    """Verified draft tokens, of all requests."""
     num_accepted_tokens: int = 0
+
+    def add(self, other: Outcome) -> None:
+        """Add the counts of another outcome."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))

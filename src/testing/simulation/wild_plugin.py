@@ -1,4 +1,4 @@
-"""A plugin whose policies, wrappers and observer do everything wrong that they can, by chance."""
+"""A plugin whose policies, wrappers and observer make every possible mistake, at random."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_WRAPPER_LIMIT = 3
 
 
 class PlantedError(Exception):
-    """What the faulty code raises."""
+    """The exception that this plugin raises."""
 
 
 class Chance:
-    """Raises now and then, wherever it is asked to, until it is told to stop."""
+    """A source of random exceptions. With `rate` 0 there are none."""
 
     def __init__(self, rng: random.Random, rate: float) -> None:
         self.rng = rng
@@ -32,7 +32,7 @@ class Chance:
 
 
 class WildPlugin:
-    """Offers "wild" for every policy, wraps the decisions of others, and watches badly."""
+    """Offers the policy "wild" of every kind, and wraps other plugins' decisions."""
 
     TOKENMILL_API = (1, 1)
 
@@ -77,7 +77,7 @@ class WildPlugin:
 
 
 class BadObserver:
-    """Watches everything, and raises."""
+    """Observes every event, and raises at random."""
 
     TOKENMILL_API = (1, 1)
 
@@ -110,7 +110,8 @@ class BadObserver:
 
 
 class _Scheduler:
-    """Random order, odd amounts, repeats, requests and steps of the past, waits for nothing."""
+    """Schedules in random order, with odd amounts and repeats, uses old requests and steps, and
+    waits without a reason."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
@@ -138,8 +139,8 @@ class _Scheduler:
         old, self._last_step = self._last_step, step
         if old is not None:
             for request in (*old.running, *old.waiting)[:2]:
-                step.schedule(request)  # may have ended since
-                assert old.schedule(request) == 0, "a step that is over still grants"
+                step.schedule(request)  # the request may have ended since
+                assert old.schedule(request) == 0, "a completed step must not grant tokens"
 
 
 class _Preemption:
@@ -169,7 +170,7 @@ class _Order:
 
 
 class _DraftLength:
-    """Any length, now and then one too long or one too many."""
+    """Chooses random lengths, at times one too long or one too many."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance

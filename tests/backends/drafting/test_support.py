@@ -119,7 +119,7 @@ def test_a_vocabulary_of_another_size_is_refused(target: Path, tmp_path: Path) -
 def test_the_first_token_that_differs_is_named(target: Path, tmp_path: Path) -> None:
     other = write_model(tmp_path / "other", DRAFT, 2, swapped=True)
     with pytest.raises(
-        ConfigError, match=r"is not that of target: token 40 stands for b'.', not b'"
+        ConfigError, match=r"differs from that of target: token 40 stands for b'.', not b'"
     ):
         load(target, other, num_gpu_blocks_override=4)
 
@@ -144,7 +144,9 @@ def test_a_head_for_another_model_is_refused(
     other: dict[str, int], target: Path, tmp_path: Path
 ) -> None:
     head = write_head(tmp_path / "head", replace(TARGET, **other), 2)
-    with pytest.raises(ConfigError, match=r"a head serves only the model that it was made for"):
+    with pytest.raises(
+        ConfigError, match=r"hidden size .* use a head that was made for this model"
+    ):
         load(target, head, num_gpu_blocks_override=4)
 
 

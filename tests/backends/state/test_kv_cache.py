@@ -45,7 +45,7 @@ def test_a_cpu_s_cache_that_is_larger_than_what_is_free_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pretend_free(monkeypatch, 10 * BLOCK - 1)
-    with pytest.raises(ConfigError, match=r"are free; lower --kv-cache-memory"):
+    with pytest.raises(ConfigError, match=r"are free: lower --kv-cache-memory"):
         kv_cache.allocate(
             attention(16),
             num_layers=CONFIG.num_layers,

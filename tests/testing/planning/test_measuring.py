@@ -133,7 +133,7 @@ def test_a_scheduler_that_never_lets_requests_decode_together_is_named() -> None
 
 
 def test_a_model_length_that_holds_next_to_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--max-model-len must be 32 at least"):
+    with pytest.raises(ConfigError, match="--max-model-len must be at least 32"):
         measure(SlowExecutor(), replace(CONFIG, max_model_len=31))
     assert (
         measure(SlowExecutor(), replace(CONFIG, max_model_len=100)).step_time.tokens[-1][0] == 100

@@ -104,7 +104,7 @@ GOOD = '{"num_prompt_tokens": 4, "max_tokens": 2}\n'
         (
             GOOD
             + '{"num_prompt_tokens": 1, "max_tokens": 1, "prefix": "a", "num_prefix_tokens": 2}',
-            ["num_prefix_tokens is 2, of 1"],
+            ["num_prefix_tokens is 2, but num_prompt_tokens is 1"],
         ),
         (GOOD + '{"prompt_token_ids": [1], "max_tokens": 1, "prefix": "a"}', ["prefix"]),
         (

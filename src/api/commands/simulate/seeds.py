@@ -35,16 +35,16 @@ def _run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--count must be at least 1, got {count}")
     started = time.perf_counter()
     with ProgressDisplay() as progress:
-        tally = run_seeds(
+        total = run_seeds(
             range(args.seed, args.seed + count),
             progress=lambda done: progress("seeds", done / count),
             trace=print if args.trace else None,
         )
     seconds = time.perf_counter() - started
     print(
-        f"{tally.num_seeds} seeds clean in {seconds:.1f} s: {tally.num_requests} requests, "
-        f"{tally.num_tokens} tokens, {tally.num_preemptions} preemptions "
-        f"({tally.num_swaps} swaps), {tally.num_hit_tokens} tokens from the prefix cache, "
-        f"{tally.num_plugin_failures} plugin failures"
+        f"{total.num_seeds} seeds clean in {seconds:.1f} s: {total.num_requests} requests, "
+        f"{total.num_tokens} tokens, {total.num_preemptions} preemptions "
+        f"({total.num_swaps} swaps), {total.num_hit_tokens} tokens from the prefix cache, "
+        f"{total.num_plugin_failures} plugin failures"
     )
     return 0

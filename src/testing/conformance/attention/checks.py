@@ -278,7 +278,7 @@ def check_graphs(backend: BackendClass, spec: AttentionSpec) -> None:
         step.run(made, expected_cache)
         step.check(graph.run(step))
         assert torch.equal(movable(cache), movable(expected_cache)), (
-            f"a graph of decodes leaves another cache than the same step outside of it: {step.spans}"
+            f"a graph of decodes leaves another cache than the same step without it: {step.spans}"
         )
 
 

@@ -121,8 +121,8 @@ class Step:
             is_close = torch.isclose(actual, expected, rtol=bound, atol=bound)
             assert is_close.all(), (
                 f"sequence {index} of {len(self.spans)} ({span}, the first {self.num_decodes} are "
-                f"decodes): {int((~is_close).sum())} of {is_close.numel()} numbers are wrong, by up "
-                f"to {(actual - expected).abs().max():.3g}, first for query "
+                f"decodes): {int((~is_close).sum())} of {is_close.numel()} numbers are wrong, by "
+                f"at most {(actual - expected).abs().max():.3g}, first for query "
                 f"{int((~is_close).flatten(1).any(1).nonzero()[0])}; {self.spec}"
             )
 

@@ -1,4 +1,4 @@
-"""Puts calls of `propose` to a speculator in a real plugin host, and listens in on its answers."""
+"""Calls `propose` of a speculator in a real plugin host, and records its answers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ KIND = "speculative_method"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guess:
-    """What came of one call."""
+class ProposeCall:
+    """One call of `propose`, with its answer."""
 
     batch: ProposalBatch
-    """As it was asked, whatever the speculator has done to its copy."""
+    """The batch as it was before the call, also if the speculator changed its copy."""
     answer: object
     error: Exception | None
-    """What was raised instead."""
+    """The exception that the call raised, if any."""
     seconds: float
     changed: tuple[str, ...]
-    """Requests whose tokens were not left as they were."""
+    """Requests whose tokens the speculator changed."""
 
     def drafts(self) -> dict[str, tuple[int, ...]]:
-        """The guessed tokens by request, as far as the answer can be read."""
+        """The draft tokens by request. Parts of the answer with a wrong type are left out."""
         if not isinstance(self.answer, Sequence):
             return {}
         pairs = zip(self.batch.requests, self.answer, strict=False)
@@ -40,10 +40,10 @@ class Guess:
 
 
 class ProposeListener:
-    """Notes every answer of `propose`, before the engine makes something of it."""
+    """Records every call of `propose`, before the engine checks the answer."""
 
     def __init__(self) -> None:
-        self.guesses: list[Guess] = []
+        self.calls: list[ProposeCall] = []
 
     @hookimpl(wrapper=True, tryfirst=True)
     def propose(self, batch: ProposalBatch) -> Generator[None, object, object]:
@@ -58,8 +58,8 @@ class ProposeListener:
             raise
         finally:
             seconds = time.perf_counter() - started
-            self.guesses.append(
-                Guess(
+            self.calls.append(
+                ProposeCall(
                     batch=asked,
                     answer=value,
                     error=caught,
@@ -74,28 +74,28 @@ class ProposeListener:
 
 
 def ask(
-    given: object, calls: Iterable[ProposalBatch], *, hidden_overwritten: bool = True
-) -> list[Guess]:
-    """The answers of a fresh speculator, one per call: fewer if it failed three times in a row, as
-    it is asked no more then.
+    given: object, batches: Iterable[ProposalBatch], *, hidden_overwritten: bool = True
+) -> list[ProposeCall]:
+    """Call a fresh speculator once per batch. The host stops calling it after three failures in a
+    row, so there may be fewer calls than batches.
 
-    Each call gets lists of its own, which are emptied after it, and so are hidden states: a
+    Each call gets its own lists of tokens and hidden states, which are emptied afterwards: a
     speculator must not keep them.
     """
     listener = ProposeListener()
     host = load_host(KIND, fresh(given), listener)
     propose = prepare(host, hidden_overwritten=hidden_overwritten)
-    for call in calls:
-        lists = [list(request.token_ids) for request in call.requests]
-        pairs = zip(call.requests, lists, strict=True)
-        propose(replace(call, requests=[replace(r, token_ids=ids) for r, ids in pairs]))
+    for batch in batches:
+        lists = [list(request.token_ids) for request in batch.requests]
+        pairs = zip(batch.requests, lists, strict=True)
+        propose(replace(batch, requests=[replace(r, token_ids=ids) for r, ids in pairs]))
         for token_ids in lists:
             token_ids.clear()
-    return listener.guesses
+    return listener.calls
 
 
 def needs_hidden_states(given: object) -> bool:
-    """Whether it says so, once it is prepared."""
+    """Whether a speculator asks for hidden states, after `prepare`."""
     host = load_host(KIND, fresh(given))
     prepare(host)
     return host.speculator is not None and host.speculator.needs_hidden_states
@@ -104,7 +104,7 @@ def needs_hidden_states(given: object) -> bool:
 def prepare(
     host: PluginHost, *, hidden_overwritten: bool = True
 ) -> Callable[[ProposalBatch], Sequence[Draft]]:
-    """What an executor does while it loads its model; answers how it asks from then on."""
+    """Prepare the speculator as an executor does at load time; returns the function to call."""
     assert host.speculator is not None
     host.speculator.prepare(SimulatedSupport(VOCAB_SIZE, MAX_DRAFT_TOKENS))
     return hidden_states_given(host.speculator, overwritten=hidden_overwritten)

@@ -1,7 +1,7 @@
-"""Lives of requests as a speculator sees them: calls of `propose`, the same in every run.
+"""Lives of requests as a speculator sees them: batches for `propose`, the same in every run.
 
-The texts repeat themselves, so that there is something to guess, and do not depend on the answers,
-so that the same calls can be put to several speculators.
+The texts repeat themselves, so that drafts can be right. They do not depend on the answers, so that
+several speculators can get the same batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hidden states for speculators that need them, without a model: numbers that follow from the tokens.
+"""Hidden states without a model, for speculators that need them: they depend on the tokens only.
 
 Shape suffixes: n rows, e hidden size.
 """
@@ -54,8 +54,8 @@ def hidden_states_given(
 
 
 def simulated_hidden_states(token_ids: Sequence[int], num_new: int) -> torch.Tensor:
-    """float32 [n, e] of the tokens before the last n, all of the `num_new` ones or fewer: several steps
-    may have brought these."""
+    """float32 [n, e]: the states before the last n tokens. n is at most `num_new`, and may be less,
+    because several steps may have generated the new tokens."""
     import torch
 
     end = len(token_ids)

@@ -1,4 +1,4 @@
-"""What an executor offers a speculator, without a model."""
+"""A SpeculationSupport without a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .simulated_hidden import HIDDEN_SIZE
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSupport:
-    """A SpeculationSupport for an engine of this size; whatever path is named, it has a model."""
+    """A SpeculationSupport for an engine of this size. It has a draft model for every path."""
 
     vocab_size: int
     num_speculative_tokens: int
@@ -29,7 +29,7 @@ class SimulatedSupport:
 
 
 class SimulatedDraftModel:
-    """Guesses the token before the last one, again and again: no model, but within all bounds."""
+    """A DraftModel that repeats the last token but one: valid drafts without a model."""
 
     has_kv_cache = True
     needs_hidden_states = False

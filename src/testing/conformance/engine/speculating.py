@@ -1,4 +1,4 @@
-"""Engines that verify drafts, for a speculator or a draft length under test; tokens repeat often."""
+"""Runs a speculator or draft length policy in an engine that verifies drafts, with few tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .workload import SHAPES as OTHER_SHAPES
 from .workload import EngineShape, Job, random_jobs
 
 _VOCAB_SIZE = 3
-"""So few that a guess is often right, and often wrong."""
+"""Small enough for drafts to be often right and often wrong."""
 SHAPES = tuple(
     replace(shape, vocab_size=_VOCAB_SIZE, num_speculative_tokens=number)
     for shape, number in zip(OTHER_SHAPES, (1, 8, 4, 5), strict=True)
@@ -20,7 +20,7 @@ _TURNS = 2000
 
 
 def check_tokens(given: object, shape: EngineShape) -> None:
-    """Every request ends, with exactly the tokens that it would have got without drafts."""
+    """Check that every request ends with exactly the tokens that it would get without drafts."""
     bench = serve(given, shape)
     for request_id, tokens in bench.tokens.items():
         assert bench.reasons.get(request_id) is FinishReason.LENGTH, f"{request_id} never ended"
@@ -31,17 +31,17 @@ def check_tokens(given: object, shape: EngineShape) -> None:
 
 
 def check_answers(given: object, shape: EngineShape) -> None:
-    """Nothing that was answered had to be thrown away."""
+    """Check that the engine did not have to drop any draft."""
     failures = serve(given, shape).failures.describe("propose")
-    assert not failures, f"drafts were thrown away:\n{failures}"
+    assert not failures, f"the engine dropped drafts:\n{failures}"
 
 
 def serve(given: object, shape: EngineShape, *, kind: str = KIND) -> EngineBench:
-    """An engine that has served the random workload; `given` is a provider of this kind."""
+    """Serve a random workload with `given`, a provider of this kind; returns the engine."""
     bench = EngineBench(kind, given, shape)
-    bench.run([_guessable(job) for job in random_jobs(num_jobs=30)], turns=_TURNS)
+    bench.run([_with_few_tokens(job) for job in random_jobs(num_jobs=30)], turns=_TURNS)
     return bench
 
 
-def _guessable(job: Job) -> Job:
+def _with_few_tokens(job: Job) -> Job:
     return replace(job, prompt=tuple(token % _VOCAB_SIZE for token in job.prompt))

@@ -120,7 +120,7 @@ def test_rounds_with_other_settings_are_not_joined(args: Namespace) -> None:
     write(args, [], [])
     args.output_len = 128
 
-    with pytest.raises(SystemExit, match="cannot be joined"):
+    with pytest.raises(SystemExit, match="rounds with other settings"):
         read_rounds(args)
 
     args.rounds = 0  # only to show them

@@ -80,7 +80,7 @@ def test_a_figure_of_mostly_noisy_rounds_is_marked() -> None:
 
     assert row(markdown(rounds), "vLLM bf16")[0] == "10*"
     assert row(markdown(rounds[1:]), "vLLM bf16")[0] == "10"
-    assert "*: others took more than 5%" in markdown(rounds)
+    assert "*: other processes used more than 5%" in markdown(rounds)
     assert "*:" not in markdown(rounds[1:])
 
 
