@@ -17,8 +17,8 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 # Stamps carry this in their names, so that a change of what is installed, or how, installs again.
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install serve test lint format docs bench bench-cpu bench-cpu-peers profile gpu-bundle \
-	gpu-check check soak wheel clean
+.PHONY: help install serve test coverage lint format docs bench bench-cpu bench-cpu-peers profile \
+	gpu-bundle gpu-check check soak wheel clean
 .DEFAULT_GOAL := help
 
 help: ## list what make can do
@@ -31,6 +31,10 @@ serve: install ## serve the embedded model on 127.0.0.1:8000 (flags: ARGS="--por
 
 test: lint ## lint, types and all tests (some of them: ARGS="tests/core -k blocks")
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+coverage: $(VENV)/installed-dev-$(KEY) ## which lines of src/core the fast tests reach
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --cov --cov-report=term-missing:skip-covered \
+		tests/core tests/simulation tests/plugins tests/conformance $(ARGS)
 
 lint: $(VENV)/installed-dev-$(KEY) ## style, types, and who may import whom
 	$(BIN)/ruff check .

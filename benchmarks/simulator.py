@@ -23,6 +23,7 @@ from tokenmill.core.engine.step import StepLimits
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.testing import SimulatedExecutor, expected_tokens
+from tokenmill.testing.engine_driver import EngineDriver
 
 VOCAB = 1000
 BLOCK_SIZE = 16
@@ -67,25 +68,17 @@ def serve(args: argparse.Namespace, checks: bool) -> float:
     num_blocks = 2 * args.max_num_seqs * -(-(args.input_len + args.output_len) // BLOCK_SIZE)
     core = make_core(args, num_blocks)
     executor = SimulatedExecutor(num_blocks=num_blocks, block_size=BLOCK_SIZE, vocab_size=VOCAB)
+    driver = EngineDriver(core, executor, checks=checks)
     requests = make_requests(args)
-    tokens: dict[str, list[int]] = {request.request_id: [] for request in requests}
-    to_come, now = requests[::-1], 0.0
+    to_come = requests[::-1]
     begin = time.perf_counter()
     while to_come or core.has_work:
         while to_come and core.num_waiting < args.max_num_seqs:
-            core.add([to_come.pop()], now)
-        plan = core.plan(now)
-        assert plan is not None
-        if checks:
-            core.check()
-        now += 0.01
-        for update in core.commit(plan, executor.run(plan), now):
-            tokens[update.request_id] += update.token_ids
-        if checks:
-            core.check()
+            driver.queue([to_come.pop()])
+        driver.step()
     for request in requests:
         right = expected_tokens(request.prompt_token_ids, args.output_len, request.seed, VOCAB)
-        assert tokens[request.request_id] == right
+        assert driver.tokens[request.request_id] == right
     seconds = time.perf_counter() - begin
     return float(args.num_prompts / seconds)
 

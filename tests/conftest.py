@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from .ci_skips import pytest_runtest_makereport as pytest_runtest_makereport
+
 # OpenMP's threads wait for each other by spinning; with as many of them as cores, any other process
 # stalls all of them, and the tests take ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

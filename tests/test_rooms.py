@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,62 +13,76 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("torch", "transformers", "starlette", "uvicorn", "numpy")
-LINT_IMPORTS = "from importlinter.cli import lint_imports_command as lint; lint()"
+SRC = ROOT / "src"
+BAD_IMPORTS = {
+    ("core/engine/request.py", "import torch"): "core decides",
+    ("core/engine/request.py", "from ..shell import step_loop"): "core's floors",
+    ("core/contract/policy.py", "from ..host import choice"): "core's floors",
+    ("backends/weights/fields.py", "from ..running import runner"): "backends' floors",
+    ("backends/text/plain_text.py", "from .tokenizer import HFTokenizer"): "no circles",
+    ("plugins/orders/fcfs.py", "from ...core.errors import ConfigError"): "plugins are policies",
+    ("core/engine/request.py", "from ...backends import machine"): "core decides",
+    ("plugins/orders/fcfs.py", "from ...backends import machine"): "plugins are policies",
+    ("plugins/orders/fcfs.py", "from .priority import Priority"): "plugins do not know",
+    ("backends/machine/device.py", "from ...plugins.orders import fcfs"): "backends compute",
+    ("api/openai/sse.py", "from ...backends import machine"): "the API reaches",
+    ("llm.py", "from .backends import machine"): "the library's LLM",
+    ("testing/toy_tokenizer.py", "from ..api import sse"): "testing is for",
+    ("testing/toy_tokenizer.py", "import torch"): "the conformance kit knows",
+    ("backends/machine/device.py", "import transformers"): "transformers is",
+}
+"""A statement in a file, and how the name of the contract begins that it breaks."""
+LINTER = """
+import contextlib, io, json, pathlib, sys
+from importlinter import configuration
+from importlinter.application.use_cases import lint_imports
+
+config, folder, cases = json.loads(sys.argv[1])
+configuration.configure()
+
+def broken_contracts():
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        lint_imports(config, cache_dir=None, no_logo=True)
+    lines = printed.getvalue().splitlines()
+    assert any("Contracts: " in line for line in lines), printed.getvalue()
+    return [line.split(" BROKEN")[0] for line in lines if " BROKEN" in line]
+
+found = [broken_contracts()]
+for file, statement in cases:
+    path = pathlib.Path(folder, file)
+    sound = path.read_text()
+    path.write_text(f"{sound}\\n\\ndef late() -> None:\\n    {statement}\\n")
+    found.append(broken_contracts())
+    path.write_text(sound)
+print(json.dumps(found))
+"""
 
 
-def broken_contracts(root: Path, folder: Path) -> list[str]:
-    """Lint the package in `folder` by the rules of `root`; the names of the contracts it breaks."""
-    config = str(root / "pyproject.toml")
+def broken_contracts(package: Path, cases: list[tuple[str, str]]) -> list[list[str]]:
+    """Names of the contracts that the package breaks: as it is, and with each bad import alone."""
+    arguments = json.dumps([str(ROOT / "pyproject.toml"), str(package), cases])
     done = subprocess.run(
-        [sys.executable, "-c", LINT_IMPORTS, "--no-logo", "--no-cache", "--config", config],
-        env={**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"},
+        [sys.executable, "-c", LINTER, arguments],
+        env={**os.environ, "PYTHONPATH": str(package.parent), "COLUMNS": "200"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "Contracts: " in done.stdout, done.stdout + done.stderr
-    return [line.split(" BROKEN")[0] for line in done.stdout.splitlines() if " BROKEN" in line]
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: list[list[str]] = json.loads(done.stdout)
+    return found
 
 
-def test_every_import_goes_in_the_direction_of_the_arrows() -> None:
-    assert broken_contracts(ROOT, ROOT / ".dev") == []
-
-
-@pytest.mark.parametrize(
-    ("file", "statement", "contract"),
-    [
-        ("core/engine/request.py", "import torch", "core decides"),
-        ("core/engine/request.py", "from ..shell import step_loop", "core's floors"),
-        ("core/contract/policy.py", "from ..host import choice", "core's floors"),
-        ("backends/weights/fields.py", "from ..running import runner", "backends' floors"),
-        ("backends/text/plain_text.py", "from .tokenizer import HFTokenizer", "no circles"),
-        (
-            "plugins/orders/fcfs.py",
-            "from ...core.errors import ConfigError",
-            "plugins are policies",
-        ),
-        ("core/engine/request.py", "from ...backends import machine", "core decides"),
-        ("plugins/orders/fcfs.py", "from ...backends import machine", "plugins are policies"),
-        ("plugins/orders/fcfs.py", "from .priority import Priority", "plugins do not know"),
-        ("backends/machine/device.py", "from ...plugins.orders import fcfs", "backends compute"),
-        ("api/openai/sse.py", "from ...backends import machine", "the API reaches"),
-        ("llm.py", "from .backends import machine", "the library's LLM"),
-        ("testing/toy_tokenizer.py", "from ..api import sse", "testing is for"),
-        ("testing/toy_tokenizer.py", "import torch", "the conformance kit knows"),
-        ("backends/machine/device.py", "import transformers", "transformers is"),
-    ],
-)
-def test_an_import_against_the_arrows_is_found(
-    tmp_path: Path, file: str, statement: str, contract: str
-) -> None:
+def test_imports_follow_the_arrows_and_an_import_against_them_is_found(tmp_path: Path) -> None:
     """Even inside a function; nothing else is reported but the circle that it closes."""
     package = tmp_path / "tokenmill"
-    shutil.copytree(ROOT / "src", package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (package / file).open("a") as source:
-        source.write(f"\n\ndef late() -> None:\n    {statement}\n")
-    broken = broken_contracts(ROOT, tmp_path)
-    assert [name for name in broken if name.startswith(contract)]
-    assert len([name for name in broken if name != "no circles"]) <= 1
+    shutil.copytree(SRC, package, ignore=shutil.ignore_patterns("__pycache__"))
+    cases = list(BAD_IMPORTS)
+    as_it_is, *found = broken_contracts(package, cases)
+    assert as_it_is == []
+    for case, broken in zip(cases, found, strict=True):
+        assert any(name.startswith(BAD_IMPORTS[case]) for name in broken), case
+        assert len([name for name in broken if name != "no circles"]) <= 1, (case, broken)
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -12,13 +12,13 @@ from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import StepView
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.engine.blocks import hash_root
-from tokenmill.core.engine.engine_core import EngineCore, RequestUpdate
+from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.request import PromptGroup, Request
 from tokenmill.core.engine.step import StepLimits
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason
-from tokenmill.core.plan import StepPlan
 from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.testing.engine_driver import EngineDriver
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
 
@@ -71,8 +71,8 @@ def wild(rng: random.Random) -> Callable[[StepView], None]:
     return schedule
 
 
-class Bench:
-    """An EngineCore with its executor, a clock, and the record of what every request got."""
+class Bench(EngineDriver):
+    """A small engine on the simulated executor, whose requests are written in one line."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class Bench:
         if drafting:
             config["draft_length"] = drafting.draft_length
         self.plugins = PluginHost.load(EngineConfig(**config), extra=extra)
-        self.executor = SimulatedExecutor(
+        executor = SimulatedExecutor(
             num_blocks=num_blocks, block_size=block_size, drafting=drafting
         )
-        self.core = EngineCore(
+        core = EngineCore(
             num_blocks=num_blocks,
             block_size=block_size,
             max_model_len=max_model_len,
@@ -116,12 +116,7 @@ class Bench:
             max_inflight=max_inflight,
             speculation=None if drafting is None else drafting.limits,
         )
-        self.now = 0.0
-        self.requests: dict[str, Request] = {}
-        self.tokens: dict[str, list[int]] = {}
-        self.reasons: dict[str, FinishReason] = {}
-        self.plans: list[StepPlan] = []
-        self.open: list[StepPlan] = []
+        super().__init__(core, executor)
         self._caching = enable_prefix_caching
 
     def add(
@@ -147,60 +142,8 @@ class Bench:
             )
             for i in range(n)
         ]
-        self.core.add(requests, self.now)
-        for request in requests:
-            self.requests[request.request_id] = request
-            self.tokens[request.request_id] = []
+        self.queue(requests)
         return requests
-
-    def plan(self) -> StepPlan | None:
-        """Ask for a plan; a step that came to nothing must have left no trace."""
-        before = self.core.pool.digest()
-        plan = self.core.plan(self.now)
-        if plan is None:
-            has_deadlines = any(r.deadline is not None for r in self.requests.values())
-            assert has_deadlines or self.core.pool.digest() == before
-        else:
-            self.plans.append(plan)
-            self.open.append(plan)
-        self.check()
-        return plan
-
-    def commit(self) -> None:
-        """Run and commit the oldest open plan."""
-        plan = self.open.pop(0)
-        result = self.executor.run(plan)
-        self._note(self.core.commit(plan, result, self.now))
-        self.check()
-
-    def fail(self) -> None:
-        """The oldest open plan's step raises."""
-        plan = self.open.pop(0)
-        self.executor.run(plan)
-        self._note(self.core.fail(plan, "planted", self.now))
-        self.check()
-
-    def step(self) -> StepPlan | None:
-        """Plan, run and commit once."""
-        self.now += 0.01
-        plan = self.plan()
-        if self.open:
-            self.commit()
-        return plan
-
-    def run(self, max_steps: int = 5000) -> None:
-        """Until nothing is left to do."""
-        for _ in range(max_steps):
-            if not self.core.has_work:
-                self._note(self.core.take_updates())
-                return
-            self.step()
-        raise AssertionError(f"no end after {max_steps} steps")
-
-    def check(self) -> None:
-        """The invariants, and that every token is the right one."""
-        self._note(self.core.take_updates())
-        self.core.check()
 
     def check_tokens(self) -> None:
         """Every request got exactly the tokens that it would have got alone."""
@@ -211,10 +154,3 @@ class Bench:
             )
             if self.reasons.get(name) is FinishReason.LENGTH:
                 assert len(got) == request.max_tokens, name
-
-    def _note(self, updates: Sequence[RequestUpdate]) -> None:
-        for update in updates:
-            assert update.request_id not in self.reasons, "an update after the end"
-            self.tokens[update.request_id] += update.token_ids
-            if update.finish_reason is not None:
-                self.reasons[update.request_id] = update.finish_reason

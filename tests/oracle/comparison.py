@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from .reference import ReferenceCase, gap
+from .reference import ReferenceCase
 from .settings import Setting
 
 NEAR_TIE = 1e-4
@@ -42,9 +41,14 @@ class NearTie:
 
 
 def find_near_ties(
-    model: Any, cases: Sequence[ReferenceCase], outputs: Sequence[Sequence[int]]
+    gap: Callable[[Sequence[int]], float],
+    cases: Sequence[ReferenceCase],
+    outputs: Sequence[Sequence[int]],
 ) -> list[NearTie]:
-    """Fails for a difference that is no near-tie, or more than one near-tie in 200 requests."""
+    """Fails for a difference that is no near-tie, or more than one near-tie in 200 requests.
+
+    `gap` computes the difference between the reference's best two logits after some tokens.
+    """
     found = []
     for case, output in zip(cases, outputs, strict=True):
         expected = case.token_ids
@@ -52,7 +56,7 @@ def find_near_ties(
         if tuple(output) == expected:
             continue
         at = next(i for i, (a, b) in enumerate(zip(output, expected, strict=True)) if a != b)
-        near = gap(model, [*case.prompt_token_ids, *expected[:at]])
+        near = gap([*case.prompt_token_ids, *expected[:at]])
         assert near < NEAR_TIE, f"{case.name!r} differs at token {at}, gap {near:.2e}"
         found.append(NearTie(name=case.name, position=at, gap=near))
     assert len(found) <= max(1, len(cases) // 200)

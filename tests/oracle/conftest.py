@@ -1,4 +1,4 @@
-"""transformers' model and its continuations, made once for all tests of this folder."""
+"""transformers' model, and what it generated for the prompts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tokenmill.assembly import verify_default_model
 
-from .prompts import all_prompts
+from .continuations import read_cases
 from .reference import Reference, ReferenceCase
 
 
@@ -16,5 +16,5 @@ def reference() -> Reference:
 
 
 @pytest.fixture(scope="session")
-def cases(reference: Reference) -> list[ReferenceCase]:
-    return reference.generate(all_prompts())
+def cases() -> list[ReferenceCase]:
+    return read_cases()

@@ -1,14 +1,14 @@
-"""What transformers generates: the oracle of greedy fp32 numerics."""
+"""What transformers generates: the oracle of greedy fp32 numerics. It is loaded when it is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from .prompts import OraclePrompt
 
@@ -51,14 +51,29 @@ def gap(model: Any, token_ids: Sequence[int]) -> float:
 
 
 class Reference:
-    """transformers' model and tokenizer, loaded by transformers from the same file."""
+    """transformers' model and tokenizer, loaded by transformers from the same file when needed."""
 
     def __init__(self, gguf: Path) -> None:
-        source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(**source)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32).eval()
-        self.model.generation_config.eos_token_id = None  # every prompt gets its full length
-        self.model.generation_config.pad_token_id = 0
+        self._source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(**self._source)
+
+    @cached_property
+    def model(self) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(**self._source, dtype=torch.float32).eval()
+        model.generation_config.eos_token_id = None  # every prompt gets its full length
+        model.generation_config.pad_token_id = 0
+        return model
+
+    def gap(self, token_ids: Sequence[int]) -> float:
+        """See the function `gap`."""
+        return gap(self.model, token_ids)
 
     def encode(self, prompt: OraclePrompt) -> tuple[int, ...]:
         """Token ids by transformers' tokenizer and chat template."""

@@ -15,8 +15,7 @@ from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 
 from .comparison import find_near_ties
-from .prompts import all_prompts
-from .reference import Reference
+from .reference import Reference, ReferenceCase
 from .serving import serve
 from .settings import Setting
 from .speculating import make_head
@@ -64,18 +63,19 @@ def test_tokens_are_those_of_transformers(
     setting: Setting,
     num_tokens: int,
     reference: Reference,
+    cases: list[ReferenceCase],
     request: pytest.FixtureRequest,
 ) -> None:
-    prompts = sorted(all_prompts(), key=lambda prompt: len(prompt.text))[:NUM_PROMPTS]
-    cases = [case.shortened(NUM_TOKENS) for case in reference.generate(prompts)]
+    shortest = sorted(cases, key=lambda case: len(case.prompt_token_ids))[:NUM_PROMPTS]
+    chosen = [case.shortened(NUM_TOKENS) for case in shortest]
     served = serve(
         setting,
-        cases,
+        chosen,
         num_starved_tokens=120,
         speculative_model=str(request.getfixturevalue(kind)),
         num_speculative_tokens=num_tokens,
         speculative_adaptive=False,
     )
-    find_near_ties(reference.model, cases, served.token_ids)
+    find_near_ties(reference.gap, chosen, served.token_ids)
     assert 0 < served.num_accepted_tokens <= served.num_draft_tokens
     assert served.num_swaps > 0 or not setting.swaps

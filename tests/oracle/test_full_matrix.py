@@ -63,7 +63,7 @@ def test_tokens_are_those_of_transformers(
     began = time.monotonic()
     served = serve(setting, cases, count_starved_tokens(setting))
     seconds = time.monotonic() - began
-    near_ties = find_near_ties(reference.model, cases, served.token_ids)
+    near_ties = find_near_ties(reference.gap, cases, served.token_ids)
     check_what_took_place(setting, served)
     if report is not None:
         report.add(setting, cases, served, near_ties, seconds)

@@ -1,15 +1,20 @@
-"""Greedy fp32 output is transformers' own, token for token, whatever engine and memory do."""
+"""Greedy fp32 output is transformers' own, token for token, whatever engine and memory do.
+
+On the real model `make test` tries every choice once, `make soak` every pair of choices; on the toy
+model test_toy_product.py tries the full product in every run.
+"""
 
 from __future__ import annotations
 
 import random
-from dataclasses import astuple
+from collections.abc import Sequence
+from dataclasses import astuple, replace
 from itertools import combinations
 
 import pytest
 
 from .comparison import check_what_took_place, find_near_ties
-from .prompts import NUM_TOKENS, all_prompts
+from .prompts import NUM_LONG_TOKENS, NUM_TOKENS, all_prompts
 from .reference import Reference, ReferenceCase
 from .serving import serve
 from .settings import Setting, full_product
@@ -52,11 +57,17 @@ SETTINGS = [
         max_num_batched_tokens=CHUNKS,
     ),
 ]
-LONG_RUNNING = SETTINGS[5]
+LONG_RUNNING = SETTINGS[7]
 """Here the prompts that have it run to 256 tokens, not only to 48."""
+QUICK = (SETTINGS[0], LONG_RUNNING, SETTINGS[9])
+"""Every choice is among them."""
+CASES = [
+    setting if setting in QUICK else pytest.param(setting, marks=pytest.mark.soak)
+    for setting in SETTINGS
+]
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", CASES, ids=str)
 def test_tokens_are_those_of_transformers(
     setting: Setting, reference: Reference, cases: list[ReferenceCase]
 ) -> None:
@@ -64,7 +75,7 @@ def test_tokens_are_those_of_transformers(
     chosen = cases if is_long else [case.shortened(NUM_TOKENS) for case in cases]
     chosen = random.Random(str(setting)).sample(chosen, len(chosen))
     served = serve(setting, chosen, STARVED_TOKENS)
-    find_near_ties(reference.model, chosen, served.token_ids)
+    find_near_ties(reference.gap, chosen, served.token_ids)
     check_what_took_place(setting, served)
 
 
@@ -73,6 +84,30 @@ def test_every_pair_of_choices_is_among_the_settings() -> None:
         return {pair for s in settings for pair in combinations(enumerate(astuple(s)), 2)}
 
     assert pairs(SETTINGS) == pairs(full_product(WHOLE, CHUNKS))
+
+
+def test_every_choice_is_among_the_quick_settings() -> None:
+    def choices(settings: Sequence[Setting]) -> set[object]:
+        return {choice for setting in settings for choice in enumerate(astuple(setting))}
+
+    assert choices(QUICK) == choices(full_product(WHOLE, CHUNKS))
+
+
+@pytest.mark.parametrize(
+    ("step", "num_tokens"),
+    [
+        pytest.param(1, NUM_LONG_TOKENS, marks=pytest.mark.soak, id="all"),
+        pytest.param(9, 16, id="sample"),
+    ],
+)
+def test_the_recorded_continuations_are_those_of_transformers(
+    step: int, num_tokens: int, reference: Reference, cases: list[ReferenceCase]
+) -> None:
+    prompts = [replace(p, num_tokens=min(p.num_tokens, num_tokens)) for p in all_prompts()[::step]]
+    recorded = [case.shortened(num_tokens) for case in cases[::step]]
+    generated = reference.generate(prompts)
+    assert [c.prompt_token_ids for c in recorded] == [c.prompt_token_ids for c in generated]
+    find_near_ties(reference.gap, recorded, [case.token_ids for case in generated])
 
 
 def test_the_prompts_are_as_many_and_as_long_as_the_comparison_asks_for() -> None:

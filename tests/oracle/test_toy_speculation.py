@@ -1,14 +1,16 @@
 """The full product of settings on a toy model, with drafts: the tokens are those without.
 
-Here every setting meets every method at one length; `make soak` adds all other lengths.
+Here every setting meets every other method, each at one length, and any four choices meet with every
+method. `make soak` adds the rest.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import product
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, replace
+from functools import partial
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -19,16 +21,18 @@ from tokenmill.core.sampling_params import SamplingParams
 from ..backends.tiny_checkpoints import write_model
 from . import toy
 from .comparison import Served, check_what_took_place, find_near_ties
-from .reference import ReferenceCase
-from .settings import Setting, full_product
+from .reference import ReferenceCase, gap
+from .settings import Setting, alternating_product, full_product
 from .speculating import LENGTHS, METHODS, Foresight, make_head, speculate
 from .test_toy_product import CHUNKS, WHOLE
 
 DRAFT_MODEL, DRAFT_HEAD = "draft-model", "draft-head"
 TOY_METHODS = (*METHODS, DRAFT_MODEL, DRAFT_HEAD)
+HALVES = alternating_product(WHOLE, CHUNKS), alternating_product(CHUNKS, WHOLE)
 CASES = [
-    (setting, method, LENGTHS[i % len(LENGTHS)])
-    for i, (method, setting) in enumerate(product(TOY_METHODS, full_product(WHOLE, CHUNKS)))
+    (setting, method, LENGTHS[(i + i // len(LENGTHS)) % len(LENGTHS)])
+    for j, method in enumerate(TOY_METHODS)
+    for i, setting in enumerate(HALVES[j % 2])
 ]
 REST = [
     pytest.param(*case, marks=pytest.mark.soak)
@@ -93,7 +97,7 @@ def test_tokens_are_those_of_transformers(
 ) -> None:
     chosen = random.Random(str(setting)).sample(cases, len(cases))
     served = serve(setting, chosen, method, num_tokens)
-    find_near_ties(model, chosen, served.token_ids)
+    find_near_ties(partial(gap, model), chosen, served.token_ids)
     check_what_took_place(setting, served)
     if method in METHODS or setting.max_num_batched_tokens == WHOLE:
         # Else hardly a token of a step is left, for a draft or for a draft model to catch up with.
@@ -113,5 +117,16 @@ def test_seeded_tokens_are_those_without_drafts(
     check_what_took_place(setting, served)
 
 
-def test_every_length_meets_every_method() -> None:
+def test_every_setting_and_every_length_meets_every_choice() -> None:
     assert {(method, length) for _, method, length in CASES} == set(product(TOY_METHODS, LENGTHS))
+    settings = [setting for setting, _, _ in CASES]
+    assert set(settings) == set(full_product(WHOLE, CHUNKS)) and len(settings) == 4 * 48
+    for method in TOY_METHODS:
+        met = [astuple(setting) for setting, name, _ in CASES if name == method]
+        everything = map(astuple, full_product(WHOLE, CHUNKS))
+        assert quadruples(met) == quadruples(everything), method
+
+
+def quadruples(settings: Iterable[tuple[object, ...]]) -> set[object]:
+    """All choices of four options that occur together."""
+    return {four for setting in settings for four in combinations(enumerate(setting), 4)}

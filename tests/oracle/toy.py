@@ -9,25 +9,18 @@ from typing import Any
 
 import transformers
 
-from tokenmill.backends.attention.choice import choose_attention_backend
-from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Preempted, StepDone
 from tokenmill.core.contract.hookspecs import hookimpl
-from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.request import Request
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.interfaces import Executor, ModelInfo
+from tokenmill.core.interfaces import ModelInfo
 from tokenmill.core.plan import CopyDirection
-from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell.admission import make_requests
-from tokenmill.core.shell.async_engine import EngineParts, fit_max_model_len, make_core
-from tokenmill.testing import ToyTokenizer
 
-from ..backends.models.dense import ignore_progress
+from ..backends.model_engine import make_driver, make_request
 from ..backends.tiny import CONFIG as TINY
 from ..backends.tiny import GREEDY
 from .comparison import Served
@@ -128,23 +121,16 @@ def serve(
     config = EngineConfig(**of_toy | setting.options() | options)
     watcher = Watcher()
     host = PluginHost.load(config, extra=[watcher, *plugins])
-    executor = ModelExecutor.from_checkpoint(
-        checkpoint,
-        config,
-        choose_attention_backend(host),
-        ignore_progress,
-        swaps=host.uses_swap,
-        speculation=host.speculator,
-    )
-    parts = EngineParts(executor=executor, tokenizer=ToyTokenizer(CONFIG.vocab_size), plugins=host)
-    core = make_core(config, parts, fit_max_model_len(config, executor.info))
-    requests = [_make_request(case, executor.info, config, sampling) for case in cases]
-    num_swap_ins = _run(core, executor, requests)
+    driver = make_driver(checkpoint, config, host, host.speculator)
+    info = driver.executor.info
+    requests = [_make_request(case, info, config, sampling) for case in cases]
+    driver.run(requests, per_step=ARRIVALS_PER_STEP)
+    num_swap_ins = sum(c.direction is CopyDirection.IN for p in driver.plans for c in p.copies)
     num_swaps = watcher.modes.count("swap")
     # Blocks that are still in the prefix cache need no copy back, but never all of all requests.
     assert (num_swap_ins > 0) is (num_swaps > 0)
     return Served(
-        attention_backend=executor.info.attention_backend,
+        attention_backend=info.attention_backend,
         token_ids=[tuple(r.token_ids[r.num_prompt_tokens :]) for r in requests],
         num_preempted=sum(r.num_preemptions > 0 for r in requests),
         num_preemptions=len(watcher.modes),
@@ -158,32 +144,6 @@ def serve(
 def _make_request(
     case: ReferenceCase, info: ModelInfo, config: EngineConfig, sampling: SamplingParams
 ) -> Request:
-    (request,) = make_requests(
-        request_id=f"{case.name} {id(case)}",
-        prompt_token_ids=case.prompt_token_ids,
-        params=sampling.with_changes(max_tokens=len(case.token_ids), ignore_eos=True),
-        seed=sampling.seed or 0,
-        options=RequestOptions(),
-        arrival_time=0.0,
-        max_model_len=info.max_model_len,
-        info=info,
-        config=config,
-    )
-    return request
-
-
-def _run(core: EngineCore, executor: Executor, requests: Sequence[Request]) -> int:
-    """Until all have ended; how often blocks were copied back from the host."""
-    arriving = list(reversed(requests))
-    num_swap_ins = 0
-    now = 0.0
-    while arriving or core.has_work:
-        now += 0.01
-        for _ in range(min(ARRIVALS_PER_STEP, len(arriving))):
-            core.add([arriving.pop()], now)
-        plan = core.plan(now)
-        assert plan is not None, "there is work and nothing is planned"
-        core.commit(plan, executor.run(plan), now)
-        core.check()
-        num_swap_ins += sum(copies.direction is CopyDirection.IN for copies in plan.copies)
-    return num_swap_ins
+    params = sampling.with_changes(max_tokens=len(case.token_ids), ignore_eos=True)
+    name, seed = f"{case.name} {id(case)}", sampling.seed or 0
+    return make_request(name, case.prompt_token_ids, params, seed, info=info, config=config)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
-
 from tokenmill.core.engine import accepting, draft_planning, request, step
 from tokenmill.core.engine import engine_core as engine
 from tokenmill.core.engine.blocks import BlockPool, hash_block
@@ -19,19 +17,40 @@ from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.host.observers import Observers
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import Grant
+from tokenmill.testing.simulation import LifeSettings
 
-Patch = pytest.MonkeyPatch
-BUGS: dict[str, Callable[[Patch], None]] = {}
+from .planting import Bug, Planter
+from .test_product import FAILING_SWAPS
+
+BUGS: dict[str, Bug] = {}
+
+COUNTS = "reference counts differ from the block tables"
+OVERWRITTEN = "KV was overwritten"
+TWICE = "a block stands twice in a table"
+NO_ROOM = "has more tokens than its blocks hold"
+NO_BLOCKS = "without blocks"
+UNKNOWN = "more tokens are granted than are known"
+NEVER_PROPOSED = "drafts are granted that nobody proposed"
+TOO_MANY = "it computes more than is generated"
+BUDGET = "the budget was not kept"
+IDLE = "work, room, and nothing was planned"
+WRONG = "got wrong tokens"
 
 
-def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    """Register a bug under its function's name."""
-    BUGS[plant.__name__] = plant
-    return plant
+def bug(
+    *caught_as: str, settings: LifeSettings | None = None
+) -> Callable[[Callable[[Planter], None]], Callable[[Planter], None]]:
+    """Register a bug under its function's name, with the failures that count as its discovery."""
+
+    def register(plant: Callable[[Planter], None]) -> Callable[[Planter], None]:
+        BUGS[plant.__name__] = Bug(plant, caught_as, settings)
+        return plant
+
+    return register
 
 
-@bug
-def sharing_does_not_count(patch: Patch) -> None:
+@bug(COUNTS)
+def sharing_does_not_count(patch: Planter) -> None:
     original = BlockPool.share
 
     def share(self: BlockPool, block: int) -> None:
@@ -41,28 +60,28 @@ def sharing_does_not_count(patch: Patch) -> None:
     patch.setattr(BlockPool, "share", share)
 
 
-@bug
-def one_block_is_never_dropped(patch: Patch) -> None:
+@bug(COUNTS)
+def one_block_is_never_dropped(patch: Planter) -> None:
     original = BlockPool.drop
     patch.setattr(BlockPool, "drop", lambda self, blocks: original(self, list(blocks)[:-1]))
 
 
-@bug
-def the_hash_forgets_its_parent(patch: Patch) -> None:
+@bug(OVERWRITTEN, TWICE)
+def the_hash_forgets_its_parent(patch: Planter) -> None:
     def forgetful(parent: bytes, token_ids: Sequence[int]) -> bytes:
         return hash_block(b"", token_ids)
 
     patch.setattr(request, "hash_block", forgetful)
 
 
-@bug
-def the_hash_forgets_the_tokens_and_nobody_compares(patch: Patch) -> None:
+@bug(WRONG)
+def the_hash_forgets_the_tokens_and_nobody_compares(patch: Planter) -> None:
     patch.setattr(request, "hash_block", lambda parent, ids: hash_block(parent, ids[:1]))
     patch.setattr(BlockPool, "find", lambda self, h, ids: self._by_hash.get(h))
 
 
-@bug
-def a_failed_step_publishes_its_blocks(patch: Patch) -> None:
+@bug(OVERWRITTEN)
+def a_failed_step_publishes_its_blocks(patch: Planter) -> None:
     original = EngineCore.fail
 
     def fail(self: EngineCore, plan: Any, message: str, now: float) -> Any:
@@ -76,8 +95,8 @@ def a_failed_step_publishes_its_blocks(patch: Patch) -> None:
     patch.setattr(EngineCore, "fail", fail)
 
 
-@bug
-def a_whole_prompt_may_come_from_the_cache(patch: Patch) -> None:
+@bug(IDLE)
+def a_whole_prompt_may_come_from_the_cache(patch: Planter) -> None:
     original = Step._find_hits
 
     def find_hits(self: Step, found: Request) -> list[int]:
@@ -92,14 +111,14 @@ def a_whole_prompt_may_come_from_the_cache(patch: Patch) -> None:
     patch.setattr(Step, "_find_hits", find_hits)
 
 
-@bug
-def a_chunk_is_one_token_too_long(patch: Patch) -> None:
+@bug(UNKNOWN, NO_ROOM, BUDGET)
+def a_chunk_is_one_token_too_long(patch: Planter) -> None:
     original = Step._bound
     patch.setattr(Step, "_bound", lambda self, *args: original(self, *args) + 1)
 
 
-@bug
-def a_chunk_inside_a_prompt_samples(patch: Patch) -> None:
+@bug("only the last known token is sampled after")
+def a_chunk_inside_a_prompt_samples(patch: Planter) -> None:
     original = EngineCore._grant
 
     def grant(self: EngineCore, pending: Any) -> Any:
@@ -115,8 +134,8 @@ def a_chunk_inside_a_prompt_samples(patch: Patch) -> None:
     patch.setattr(EngineCore, "_grant", grant)
 
 
-@bug
-def the_budget_is_not_spent(patch: Patch) -> None:
+@bug(BUDGET)
+def the_budget_is_not_spent(patch: Planter) -> None:
     original = Step._grant
 
     def grant(self: Step, pending: Any) -> int:
@@ -127,8 +146,8 @@ def the_budget_is_not_spent(patch: Patch) -> None:
     patch.setattr(Step, "_grant", grant)
 
 
-@bug
-def too_many_sequences_start(patch: Patch) -> None:
+@bug("more sequences than allowed")
+def too_many_sequences_start(patch: Planter) -> None:
     original = Step._may_start
 
     def may_start(self: Step, found: Request) -> bool:
@@ -141,8 +160,8 @@ def too_many_sequences_start(patch: Patch) -> None:
     patch.setattr(Step, "_may_start", may_start)
 
 
-@bug
-def copies_in_go_before_copies_out(patch: Patch) -> None:
+@bug(OVERWRITTEN)
+def copies_in_go_before_copies_out(patch: Planter) -> None:
     """Seen where a step swaps out and in; the plan's order is reversed."""
     original = Step._swap_in
 
@@ -152,8 +171,8 @@ def copies_in_go_before_copies_out(patch: Patch) -> None:
     patch.setattr(Step, "_swap_in", swap_in)
 
 
-@bug
-def the_last_partial_block_is_not_copied_out(patch: Patch) -> None:
+@bug(OVERWRITTEN)
+def the_last_partial_block_is_not_copied_out(patch: Planter) -> None:
     original = Step._take_out
 
     def take_out(self: Step, found: Request, mode: str) -> PendingPreemption:
@@ -166,29 +185,13 @@ def the_last_partial_block_is_not_copied_out(patch: Patch) -> None:
     patch.setattr(Step, "_take_out", take_out)
 
 
-@bug
-def a_failed_copy_is_trusted(patch: Patch) -> None:
-    original = EngineCore.fail
-
-    def fail(self: EngineCore, plan: Any, message: str, now: float) -> Any:
-        patch.setattr(EngineCore, "_distrust_host_copy", lambda self, found: None)
-        # What the device did not copy is gone: blocks of the host hold something else.
-        return original(self, plan, message, now)
-
-    patch.setattr(EngineCore, "fail", fail)
-    patch.setattr(EngineCore, "_release", _release_but_keep_host_blocks)
+@bug(OVERWRITTEN, settings=FAILING_SWAPS)
+def a_failed_copy_is_trusted(patch: Planter) -> None:
+    patch.setattr(EngineCore, "_distrust_host_copy", lambda self, found: None)
 
 
-def _release_but_keep_host_blocks(self: EngineCore, found: Request) -> None:
-    if not found.num_open_plans:
-        self.pool.drop(reversed(found.block_ids))
-        found.block_ids.clear()
-        found.host_block_ids.clear()
-        self._queues.forget(found)
-
-
-@bug
-def host_blocks_are_never_given_back(patch: Patch) -> None:
+@bug(COUNTS)
+def host_blocks_are_never_given_back(patch: Planter) -> None:
     original = EngineCore._close_oldest
 
     def close_oldest(self: EngineCore, plan: Any) -> Any:
@@ -198,8 +201,8 @@ def host_blocks_are_never_given_back(patch: Patch) -> None:
     patch.setattr(EngineCore, "_close_oldest", close_oldest)
 
 
-@bug
-def rollback_forgets_the_last_change(patch: Patch) -> None:
+@bug(COUNTS)
+def rollback_forgets_the_last_change(patch: Planter) -> None:
     original = BlockPool.rollback
 
     def rollback(self: BlockPool) -> None:
@@ -210,13 +213,13 @@ def rollback_forgets_the_last_change(patch: Patch) -> None:
     patch.setattr(BlockPool, "rollback", rollback)
 
 
-@bug
-def rollback_is_skipped(patch: Patch) -> None:
+@bug(COUNTS)
+def rollback_is_skipped(patch: Planter) -> None:
     patch.setattr(BlockPool, "rollback", BlockPool.confirm)
 
 
-@bug
-def an_abort_in_flight_releases_at_once(patch: Patch) -> None:
+@bug(NO_ROOM)
+def an_abort_in_flight_releases_at_once(patch: Planter) -> None:
     def release(self: EngineCore, found: Request) -> None:
         self.pool.drop(reversed(found.block_ids))
         found.block_ids.clear()
@@ -228,8 +231,8 @@ def an_abort_in_flight_releases_at_once(patch: Patch) -> None:
     patch.setattr(EngineCore, "_release", release)
 
 
-@bug
-def a_victim_may_be_in_an_open_plan(patch: Patch) -> None:
+@bug(NO_ROOM)
+def a_victim_may_be_in_an_open_plan(patch: Planter) -> None:
     original = Step._choose_victim
 
     def choose(self: Step, needy: Request) -> Any:
@@ -242,8 +245,8 @@ def a_victim_may_be_in_an_open_plan(patch: Patch) -> None:
     patch.setattr(Step, "_choose_victim", choose)
 
 
-@bug
-def siblings_do_not_wait_and_their_hashes_are_shared(patch: Patch) -> None:
+@bug(UNKNOWN, TOO_MANY, IDLE)
+def siblings_do_not_wait_and_their_hashes_are_shared(patch: Planter) -> None:
     """Without waiting nothing is wrong but speed; with the leader's blocks taken early, much is."""
 
     def ready(self: RequestQueues) -> list[Request]:
@@ -257,8 +260,8 @@ def siblings_do_not_wait_and_their_hashes_are_shared(patch: Patch) -> None:
     patch.setattr(RequestQueues, "ready", ready)
 
 
-@bug
-def siblings_wait_for_a_leader_that_ended(patch: Patch) -> None:
+@bug(IDLE)
+def siblings_wait_for_a_leader_that_ended(patch: Planter) -> None:
     def must_wait(self: PromptGroup, found: Request) -> bool:
         leader = self.members[0]
         return found is not leader and leader.num_computed_tokens < leader.num_prompt_tokens
@@ -266,14 +269,14 @@ def siblings_wait_for_a_leader_that_ended(patch: Patch) -> None:
     patch.setattr(PromptGroup, "must_wait", must_wait)
 
 
-@bug
-def a_step_that_grants_nothing_is_accepted(patch: Patch) -> None:
+@bug(IDLE)
+def a_step_that_grants_nothing_is_accepted(patch: Planter) -> None:
     """The wake-up is lost: nobody asks again."""
     patch.setattr(engine, "decode_first", lambda step: None)
 
 
-@bug
-def a_preempted_request_is_not_queued_again(patch: Patch) -> None:
+@bug("the list of those waiting is wrong")
+def a_preempted_request_is_not_queued_again(patch: Planter) -> None:
     original = RequestQueues.requeue
 
     def requeue(self: RequestQueues, found: Request) -> None:
@@ -283,8 +286,8 @@ def a_preempted_request_is_not_queued_again(patch: Patch) -> None:
     patch.setattr(RequestQueues, "requeue", requeue)
 
 
-@bug
-def the_executor_keeps_a_preempted_requests_tokens(patch: Patch) -> None:
+@bug(NO_ROOM)
+def the_executor_keeps_a_preempted_requests_tokens(patch: Planter) -> None:
     original = EngineCore._requeue
 
     def requeue(self: EngineCore, preemption: PendingPreemption) -> None:
@@ -296,8 +299,8 @@ def the_executor_keeps_a_preempted_requests_tokens(patch: Patch) -> None:
     patch.setattr(EngineCore, "_requeue", requeue)
 
 
-@bug
-def a_deadline_is_noticed_twice(patch: Patch) -> None:
+@bug("an update after the end")
+def a_deadline_is_noticed_twice(patch: Planter) -> None:
     original = EngineCore.finish
 
     def finish(self: EngineCore, name: str, reason: FinishReason, now: float, **more: Any) -> None:
@@ -308,8 +311,8 @@ def a_deadline_is_noticed_twice(patch: Patch) -> None:
     patch.setattr(EngineCore, "finish", finish)
 
 
-@bug
-def a_stop_string_keeps_the_tokens_after_it(patch: Patch) -> None:
+@bug("tokens after the stop are counted")
+def a_stop_string_keeps_the_tokens_after_it(patch: Planter) -> None:
     original = EngineCore.finish
 
     def finish(self: EngineCore, name: str, reason: FinishReason, now: float, **more: Any) -> None:
@@ -319,8 +322,8 @@ def a_stop_string_keeps_the_tokens_after_it(patch: Patch) -> None:
     patch.setattr(EngineCore, "finish", finish)
 
 
-@bug
-def one_token_too_many_is_generated(patch: Patch) -> None:
+@bug(TOO_MANY, IDLE)
+def one_token_too_many_is_generated(patch: Planter) -> None:
     original = accepting.check_end
 
     def check_end(found: Request, token_id: int, max_model_len: int) -> Any:
@@ -343,21 +346,21 @@ def one_token_too_many_is_generated(patch: Patch) -> None:
     )
 
 
-@bug
-def a_step_that_is_over_still_grants(patch: Patch) -> None:
+@bug(COUNTS)
+def a_step_that_is_over_still_grants(patch: Planter) -> None:
     patch.setattr(Step, "close", lambda self: None)
 
 
-@bug
-def an_observer_s_exception_gets_out(patch: Patch) -> None:
+@bug("PlantedError")
+def an_observer_s_exception_gets_out(patch: Planter) -> None:
     def call(self: Observers, *arguments: object) -> list[Any]:
         return [guard.call(*arguments) for guard in self.guards]
 
     patch.setattr(Observers, "__call__", call)
 
 
-@bug
-def a_request_that_admission_fails_stays_queued(patch: Patch) -> None:
+@bug("is in use", "a refused request is served")
+def a_request_that_admission_fails_stays_queued(patch: Planter) -> None:
     original = EngineCore.add
 
     def add(self: EngineCore, requests: Sequence[Request], now: float) -> None:
@@ -370,8 +373,8 @@ def a_request_that_admission_fails_stays_queued(patch: Patch) -> None:
     patch.setattr(EngineCore, "add", add)
 
 
-@bug
-def a_wait_is_never_woken_from(patch: Patch) -> None:
+@bug("a request is stuck")
+def a_wait_is_never_woken_from(patch: Planter) -> None:
     original = EngineCore.plan
 
     def plan(self: EngineCore, now: float) -> Any:
@@ -380,8 +383,8 @@ def a_wait_is_never_woken_from(patch: Patch) -> None:
     patch.setattr(EngineCore, "plan", plan)
 
 
-@bug
-def rejected_drafts_are_published(patch: Patch) -> None:
+@bug(OVERWRITTEN, WRONG)
+def rejected_drafts_are_published(patch: Planter) -> None:
     original = accepting.publish
 
     def publish(pool: BlockPool, found: Request) -> None:
@@ -398,8 +401,8 @@ def rejected_drafts_are_published(patch: Patch) -> None:
     patch.setattr(engine, "publish", publish)
 
 
-@bug
-def rejected_drafts_count_as_computed(patch: Patch) -> None:
+@bug(IDLE, NO_ROOM)
+def rejected_drafts_count_as_computed(patch: Planter) -> None:
     original = accepting.accept
 
     def accept(found: Request, grant: Grant, token_ids: Sequence[int], most: int) -> Any:
@@ -411,8 +414,8 @@ def rejected_drafts_count_as_computed(patch: Patch) -> None:
     patch.setattr(engine, "accept", accept)
 
 
-@bug
-def accepted_drafts_do_not_count_as_computed(patch: Patch) -> None:
+@bug("tokens are computed in order, once")
+def accepted_drafts_do_not_count_as_computed(patch: Planter) -> None:
     original = accepting.accept
 
     def accept(found: Request, grant: Grant, token_ids: Sequence[int], most: int) -> Any:
@@ -423,8 +426,8 @@ def accepted_drafts_do_not_count_as_computed(patch: Patch) -> None:
     patch.setattr(engine, "accept", accept)
 
 
-@bug
-def a_stop_inside_a_run_is_overlooked(patch: Patch) -> None:
+@bug("it did not end at its stop token")
+def a_stop_inside_a_run_is_overlooked(patch: Planter) -> None:
     original = accepting.check_end
     patch.setattr(accepting, "check_end", lambda *args: (None, None))
 
@@ -436,13 +439,13 @@ def a_stop_inside_a_run_is_overlooked(patch: Patch) -> None:
     patch.setattr(engine, "accept", accept)
 
 
-@bug
-def blocks_of_rejected_drafts_are_not_given_back(patch: Patch) -> None:
+@bug(NO_BLOCKS)
+def blocks_of_rejected_drafts_are_not_given_back(patch: Planter) -> None:
     patch.setattr(engine, "give_back", lambda pool, found: None)
 
 
-@bug
-def blocks_of_proposed_drafts_are_given_back(patch: Patch) -> None:
+@bug(TWICE, OVERWRITTEN)
+def blocks_of_proposed_drafts_are_given_back(patch: Planter) -> None:
     original = accepting.give_back
 
     def give_back(pool: BlockPool, found: Request) -> None:
@@ -453,8 +456,8 @@ def blocks_of_proposed_drafts_are_given_back(patch: Patch) -> None:
     patch.setattr(engine, "give_back", give_back)
 
 
-@bug
-def blocks_are_given_back_twice(patch: Patch) -> None:
+@bug("is not held")
+def blocks_are_given_back_twice(patch: Planter) -> None:
     original = accepting.give_back
 
     def give_back(pool: BlockPool, found: Request) -> None:
@@ -467,8 +470,8 @@ def blocks_are_given_back_twice(patch: Patch) -> None:
     patch.setattr(engine, "give_back", give_back)
 
 
-@bug
-def drafts_are_taken_that_were_never_proposed(patch: Patch) -> None:
+@bug(NEVER_PROPOSED)
+def drafts_are_taken_that_were_never_proposed(patch: Planter) -> None:
     original = draft_planning._num_ready
 
     def num_ready(pending: PendingGrant) -> int:
@@ -477,8 +480,8 @@ def drafts_are_taken_that_were_never_proposed(patch: Patch) -> None:
     patch.setattr(draft_planning, "_num_ready", num_ready)
 
 
-@bug
-def drafts_survive_a_preemption(patch: Patch) -> None:
+@bug(NEVER_PROPOSED)
+def drafts_survive_a_preemption(patch: Planter) -> None:
     original = EngineCore._requeue
 
     def requeue(self: EngineCore, preemption: PendingPreemption) -> None:
@@ -487,11 +490,15 @@ def drafts_survive_a_preemption(patch: Patch) -> None:
         preemption.request.num_proposed_tokens = kept
 
     patch.setattr(EngineCore, "_requeue", requeue)
-    patch.setattr(draft_planning, "_num_ready", lambda p: p.request.num_proposed_tokens)
+    patch.setattr(
+        draft_planning,
+        "_num_ready",
+        lambda p: 0 if p.request.num_inflight_tokens else p.request.num_proposed_tokens,
+    )
 
 
-@bug
-def drafts_that_were_not_granted_are_granted_later(patch: Patch) -> None:
+@bug(NO_BLOCKS, OVERWRITTEN, TWICE)
+def drafts_that_were_not_granted_are_granted_later(patch: Planter) -> None:
     original = EngineCore._grant
 
     def grant(self: EngineCore, pending: PendingGrant) -> Grant:
@@ -501,22 +508,22 @@ def drafts_that_were_not_granted_are_granted_later(patch: Patch) -> None:
         return made
 
     patch.setattr(EngineCore, "_grant", grant)
-    patch.setattr(engine._OpenPlan, "must_be_awaited", False)
+    patch.setattr(engine._OpenPlan, "must_be_awaited", property(lambda self: False))
 
 
-@bug
-def a_plan_runs_ahead_of_drafts(patch: Patch) -> None:
-    patch.setattr(engine._OpenPlan, "must_be_awaited", False)
+@bug(NO_BLOCKS, OVERWRITTEN, TWICE)
+def a_plan_runs_ahead_of_drafts(patch: Planter) -> None:
+    patch.setattr(engine._OpenPlan, "must_be_awaited", property(lambda self: False))
 
 
-@bug
-def drafts_pass_max_tokens(patch: Patch) -> None:
+@bug("drafts pass max_tokens")
+def drafts_pass_max_tokens(patch: Planter) -> None:
     original = DraftPlanner._room
     patch.setattr(DraftPlanner, "_room", lambda self, pending: original(self, pending) + 1)
 
 
-@bug
-def drafts_pass_the_budget(patch: Patch) -> None:
+@bug(BUDGET)
+def drafts_pass_the_budget(patch: Planter) -> None:
     original = Step.add_drafts
 
     def add_drafts(self: Step, pending: PendingGrant, num_tokens: int) -> None:
@@ -527,18 +534,18 @@ def drafts_pass_the_budget(patch: Patch) -> None:
     patch.setattr(Step, "add_drafts", add_drafts)
 
 
-@bug
-def drafts_take_blocks_that_are_not_there(patch: Patch) -> None:
+@bug("no block is left to give")
+def drafts_take_blocks_that_are_not_there(patch: Planter) -> None:
     patch.setattr(Step, "_num_free_slots", lambda self, pending: 10**6)
 
 
-@bug
-def drafts_come_without_their_blocks(patch: Patch) -> None:
+@bug(NO_BLOCKS, NO_ROOM)
+def drafts_come_without_their_blocks(patch: Planter) -> None:
     patch.setattr(Step, "_take_slots", lambda self, pending, num_tokens: None)
 
 
-@bug
-def drafts_preempt(patch: Patch) -> None:
+@bug(NO_ROOM)
+def drafts_preempt(patch: Planter) -> None:
     original = Step._num_free_slots
 
     def num_free_slots(self: Step, pending: PendingGrant) -> int:
@@ -550,8 +557,8 @@ def drafts_preempt(patch: Patch) -> None:
     patch.setattr(Step, "_num_free_slots", num_free_slots)
 
 
-@bug
-def lookahead_is_one_slot_short(patch: Patch) -> None:
+@bug("slots are promised without blocks")
+def lookahead_is_one_slot_short(patch: Planter) -> None:
     original = Step._take_slots
 
     def take_slots(self: Step, pending: PendingGrant, num_tokens: int) -> None:
@@ -560,8 +567,8 @@ def lookahead_is_one_slot_short(patch: Patch) -> None:
     patch.setattr(Step, "_take_slots", take_slots)
 
 
-@bug
-def drafts_of_a_dropped_step_keep_their_blocks(patch: Patch) -> None:
+@bug(COUNTS)
+def drafts_of_a_dropped_step_keep_their_blocks(patch: Planter) -> None:
     original = EngineCore._keep
 
     def keep(self: EngineCore, decided: Step, succeeded: bool) -> bool:
@@ -573,8 +580,8 @@ def drafts_of_a_dropped_step_keep_their_blocks(patch: Patch) -> None:
     patch.setattr(EngineCore, "_keep", keep)
 
 
-@bug
-def acceptance_is_counted_as_all_of_the_draft(patch: Patch) -> None:
+@bug("drafts are counted wrong")
+def acceptance_is_counted_as_all_of_the_draft(patch: Planter) -> None:
     original = DraftPlanner.take_in
 
     def take_in(self: DraftPlanner, *args: Any) -> None:

@@ -6,13 +6,17 @@ Life compares every token with the oracle; here it is asserted that what could g
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.step import StepLimits
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulation import Life, LifeSettings, Outcome
+
+from .planting import Planter
 
 NUM_SEEDS = 2
 STARVED_TOKENS = 96
@@ -29,6 +33,7 @@ def make_settings(
     is_starved: bool,
     max_inflight: int,
     drafting: DraftingSettings | None = None,
+    fault_rate: float = 0.0,
 ) -> LifeSettings:
     num_blocks = (STARVED_TOKENS if is_starved else AMPLE_TOKENS) // block_size
     return LifeSettings(
@@ -40,7 +45,7 @@ def make_settings(
         num_host_blocks=4 * num_blocks,
         max_inflight=max_inflight,
         num_requests=20,
-        fault_rate=0.0,
+        fault_rate=fault_rate,
         limits=StepLimits(
             max_num_seqs=16,
             max_num_batched_tokens=48,
@@ -50,6 +55,10 @@ def make_settings(
         ),
         drafting=drafting,
     )
+
+
+FAILING_SWAPS = make_settings("chunked", "swap", True, 4, True, max_inflight=2, fault_rate=0.05)
+"""Steps fail also while they copy blocks out, which the random lives hardly ever come to."""
 
 
 @pytest.mark.parametrize("is_starved", [False, True], ids=["ample", "starved"])
@@ -87,3 +96,14 @@ def test_drafts_change_no_token(
     assert total.num_preemptions > 5 and (total.num_swaps > 5) is (mode == "swap")
     assert 0 < total.num_accepted_tokens < total.num_draft_tokens
     assert total.num_plugin_failures == 0
+
+
+@pytest.mark.parametrize("max_inflight", [1, 2])
+def test_what_a_failed_step_should_have_copied_out_is_computed_again(
+    max_inflight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planter = Planter(monkeypatch)
+    planter.setattr(EngineCore, "_distrust_host_copy", EngineCore._distrust_host_copy)
+    for seed in range(8):
+        Life(seed, replace(FAILING_SWAPS, max_inflight=max_inflight)).run()
+    assert planter.unused == []

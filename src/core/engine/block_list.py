@@ -32,7 +32,7 @@ class BlockList:
     @property
     def first(self) -> int:
         """The oldest block; the list must not be empty."""
-        assert self._len
+        assert self._len, "no block is left to give"
         return self._next[self._end]
 
     def append(self, block: int) -> None:

@@ -586,7 +586,9 @@ class EngineCore:
                 held[block] += 1
             capacity = len(request.block_ids) * self.pool.block_size
             if not request.is_swapped:
-                assert request.num_computed_tokens + request.num_inflight_tokens <= capacity
+                assert request.num_computed_tokens + request.num_inflight_tokens <= capacity, (
+                    f"{request.request_id!r} has more tokens than its blocks hold"
+                )
         self.pool.check(held)
         host_held = [0] * self.host_pool.num_blocks
         for block in itertools.chain(

@@ -132,7 +132,7 @@ def _register(plugin: InstalledPlugin) -> Registry:
 
 def _import(plugin: InstalledPlugin, tmp_path_factory: pytest.TempPathFactory) -> FreshImport:
     bytecode = tmp_path_factory.getbasetemp() / "bytecode"
-    return _import_cached(plugin.source, plugin.entry_point.value, bytecode)
+    return _import_cached(plugin.source, plugin.entry_point.value, bytecode, MOST_SECONDS)
 
 
 _import_cached = cache(import_afresh)

@@ -157,15 +157,18 @@ class SimulatedExecutor:
             "a plan must compute tokens in order, and once"
         )
         row.block_table.extend(grant.new_block_ids)
-        assert len(set(row.block_table)) == len(row.block_table), "a block is in a table twice"
-        assert len(row.drafts) >= grant.num_draft_tokens, "a plan grants drafts never proposed"
-        row.drafts = row.drafts[: grant.num_draft_tokens]
+        assert len(set(row.block_table)) == len(row.block_table), "a block stands twice in a table"
+        end, num_slots = grant.start + grant.num_tokens, len(row.block_table) * self.info.block_size
+        assert end <= num_slots, "tokens are granted without blocks for them"
+        assert len(row.drafts) >= grant.num_draft_tokens, "drafts are granted that nobody proposed"
+        row.drafts = row.drafts[: grant.num_draft_tokens]  # the others are forgotten
         known = len(row.token_ids)
-        assert not row.drafts or grant.start + grant.num_tokens == known + len(row.drafts), (
-            "drafts must follow the last known token"
+        assert not row.drafts or end == known + len(row.drafts), (
+            "drafts come after the last known token"
         )
         tokens = [*row.token_ids, *row.drafts]
-        for position in range(grant.start, grant.start + grant.num_tokens):
+        assert end <= len(tokens), "more tokens are granted than are known"
+        for position in range(grant.start, end):
             self._slots[self._slot(row, position)] = (tokens[position], position)
         row.num_computed += grant.num_tokens
 
@@ -223,6 +226,8 @@ class SimulatedExecutor:
         assert grant.num_lookahead_tokens > grant.max_draft_tokens or not grant.max_draft_tokens, (
             "a plan asks for drafts without KV slots for them"
         )
+        num_slots = len(row.block_table) * self.info.block_size
+        assert end + grant.num_lookahead_tokens <= num_slots, "slots are promised without blocks"
         for position in range(end, end + grant.num_lookahead_tokens):
             self._slots[self._slot(row, position)] = EMPTY
 

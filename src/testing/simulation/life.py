@@ -14,13 +14,14 @@ from dataclasses import replace
 
 from ...core.config import EngineConfig
 from ...core.engine.blocks import hash_root
-from ...core.engine.engine_core import EngineCore, RequestUpdate
+from ...core.engine.engine_core import EngineCore
 from ...core.engine.request import PromptGroup, Request
 from ...core.errors import RequestFailedError
 from ...core.host.plugin_host import PluginHost
 from ...core.outputs import FinishReason
 from ...core.plan import RequestFailure, StepPlan, StepResult
 from ...core.sampling_params import SamplingParams
+from ..engine_driver import EngineDriver
 from ..simulated.executor import SimulatedExecutor, expected_tokens
 from .settings import LifeSettings, Outcome
 from .wild_plugin import BadObserver, Chance, WildPlugin
@@ -47,28 +48,27 @@ class Life:
         trace: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings or LifeSettings.draw(random.Random(seed))
-        self.now = 0.0
         self._rng = random.Random(f"life {seed}")
         self._trace = trace
         self._chance = Chance(random.Random(f"plugins {seed}"), self.settings.fault_rate)
         self._faults = Chance(random.Random(f"device {seed}"), self.settings.fault_rate)
         self._plugin = WildPlugin(self._chance)
-        self._core = self._make_core()
-        self._executor = SimulatedExecutor(
+        executor = SimulatedExecutor(
             num_blocks=self.settings.num_blocks,
             block_size=self.settings.block_size,
             num_host_blocks=self.settings.num_host_blocks,
             vocab_size=VOCAB,
             drafting=self.settings.drafting,
         )
+        self._core = self._make_core()
+        self._driver = EngineDriver(self._core, executor)
         self._stops = random.Random(f"stops {seed}")
         self._stems = [self._random_tokens(self._rng.randint(1, 40)) for _ in range(3)]
-        self._requests: dict[str, Request] = {}
-        self._tokens: dict[str, list[int]] = {}
-        self._reasons: dict[str, FinishReason] = {}
+        self._requests = self._driver.requests
+        self._tokens = self._driver.tokens
+        self._reasons = self._driver.reasons
         self._drafted: dict[str, tuple[int, int]] = {}
-        """Numbers of verified and of accepted draft tokens, by request."""
-        self._open: list[StepPlan] = []
+        """Draft tokens verified, and accepted, by request."""
 
     def run(self) -> Outcome:
         """Run until all requests have ended. Raises AssertionError if the engine errs."""
@@ -88,7 +88,7 @@ class Life:
             elif self._requests and self._rng.random() < 0.05:
                 self._disturb()
             self._turn()
-        self._note(self._core.take_updates())
+        self._driver.check()
         self._check_end()
         return self._outcome(turns)
 
@@ -113,10 +113,10 @@ class Life:
         )
 
     def _pass_time(self) -> None:
-        self.now += self._rng.choice([0.001, 0.01, 0.01, 0.5])
+        self._driver.now += self._rng.choice([0.001, 0.01, 0.01, 0.5])
         if self._faults.rng.random() < self._faults.rate / 4:
-            self.now += self._faults.rng.choice(CLOCK_JUMPS)
-            self._say(f"the clock jumps to {self.now:.3f}")
+            self._driver.now += self._faults.rng.choice(CLOCK_JUMPS)
+            self._say(f"the clock jumps to {self._driver.now:.3f}")
 
     def _random_tokens(self, count: int) -> list[int]:
         return [self._rng.randrange(VOCAB) for _ in range(count)]
@@ -130,12 +130,9 @@ class Life:
             f"max_tokens {members[0].max_tokens}, n {len(members)}"
         )
         try:
-            self._core.add(members, self.now)
+            self._driver.queue(members)
         except RequestFailedError:
-            return  # the wild admission policy raised; `_check_end` finds any remains
-        for member in members:
-            self._requests[member.request_id] = member
-            self._tokens[member.request_id] = []
+            return  # the wild admission raised; nothing may be left of it
 
     def _make_request(self, number: int) -> list[Request]:
         rng = self._rng
@@ -150,14 +147,14 @@ class Life:
         # Without caching, only the siblings of one request share blocks.
         root = hash_root("m", rng.choice(["", "salt"]), "" if caches else str(number))
         priority = rng.choice([0, 0, 1])
-        deadline = self.now + rng.random() * 5 if rng.random() < 0.1 else None
+        deadline = self._driver.now + rng.random() * 5 if rng.random() < 0.1 else None
         return [
             Request(
                 request_id=f"{number}/{index}",
                 prompt_token_ids=tuple(prompt),
                 sampling_params=SamplingParams(n=n),
                 max_tokens=max_tokens,
-                arrival_time=self.now,
+                arrival_time=self._driver.now,
                 seed=number * 8 + index,
                 priority=priority,
                 deadline=deadline,
@@ -184,53 +181,48 @@ class Life:
             self._say(f"stop {name} after {kept} tokens")
             if name not in self._reasons:
                 del tokens[kept:]
-            self._core.finish(name, FinishReason.STOP, self.now, num_tokens=kept)
+            self._core.finish(name, FinishReason.STOP, self._driver.now, num_tokens=kept)
         else:
             self._say(f"abort {name}")
-            self._core.abort(name, self.now)
-        self._check()
+            self._core.abort(name, self._driver.now)
+        self._driver.check()
 
     # Steps
 
     def _turn(self) -> None:
-        before, num_ended = self._digest(), len(self._reasons)
-        plan = self._core.plan(self.now)
-        self._check()
+        plan = self._driver.plan()
         if plan is not None:
             self._say("plan {}", plan)
-            self._open.append(plan)
-        elif len(self._reasons) == num_ended:
-            assert self._digest() == before, "planning made no plan, but changed the block pools"
-        if not self._open:
+        if not self._driver.open:
             assert plan is None
             idle_on_purpose = self._core.wake_at is not None
-            assert not self._core.has_work or idle_on_purpose, "nothing is planned despite work"
-        elif plan is None or len(self._open) >= self.settings.max_inflight or self._is_early():
-            self._finish(self._open.pop(0))
+            assert not self._core.has_work or idle_on_purpose, "work, room, and nothing was planned"
+        elif plan is None or self._is_full() or self._is_early():
+            self._finish(self._driver.open[0])
+
+    def _is_full(self) -> bool:
+        return len(self._driver.open) >= self.settings.max_inflight
 
     def _is_early(self) -> bool:
         """Whether the oldest step completes before the next one is planned."""
         return self._rng.random() < 0.5
 
-    def _digest(self) -> tuple[object, ...]:
-        return self._core.pool.digest(), self._core.host_pool.digest()
-
     def _finish(self, plan: StepPlan) -> None:
         self._check_plan(plan)
         faults = self._faults
         if faults.rng.random() < faults.rate:
-            self.now += SLOW_STEP
+            self._driver.now += SLOW_STEP
         if faults.rng.random() < faults.rate:
             self._say(f"step {plan.step_id} fails")
-            self._executor.crash(plan)
-            updates = self._core.fail(plan, "planted", self.now)
+            updates = self._driver.fail()
         else:
-            result = self._with_failures(plan, self._executor.run(plan))
-            self._count_drafts(plan, result)
-            updates = self._core.commit(plan, result, self.now)
+            updates = self._driver.commit(self._amend)
         self._say("step {} done: {}", plan.step_id, updates)
-        self._note(updates)
-        self._check()
+
+    def _amend(self, plan: StepPlan, result: StepResult) -> StepResult:
+        result = self._with_failures(plan, result)
+        self._count_drafts(plan, result)
+        return result
 
     def _count_drafts(self, plan: StepPlan, result: StepResult) -> None:
         failed = {failure.request_id for failure in result.failures}
@@ -253,26 +245,18 @@ class Life:
 
     def _check_plan(self, plan: StepPlan) -> None:
         limits = self.settings.limits
-        assert 0 < plan.num_tokens <= limits.max_num_batched_tokens, "a plan exceeds the budget"
-        assert len(plan.grants) <= limits.max_num_seqs, "a plan has too many sequences"
-        assert len({grant.request_id for grant in plan.grants}) == len(plan.grants)
+        assert 0 < plan.num_tokens <= limits.max_num_batched_tokens, "the budget was not kept"
+        assert len(plan.grants) <= limits.max_num_seqs, "more sequences than allowed"
+        assert len({grant.request_id for grant in plan.grants}) == len(plan.grants), (
+            "a request has two grants in one step"
+        )
         for grant in plan.grants:
+            assert grant.request_id in self._requests, "a refused request is served"
             request = self._requests[grant.request_id]
             most = request.num_prompt_tokens + request.max_tokens
             assert grant.start + grant.num_tokens < most, "a grant computes more than is generated"
             drafted = grant.max_draft_tokens + bool(grant.max_draft_tokens)
             assert grant.start + grant.num_tokens + drafted < most, "drafts exceed max_tokens"
-
-    def _check(self) -> None:
-        self._note(self._core.take_updates())
-        self._core.check()
-
-    def _note(self, updates: list[RequestUpdate]) -> None:
-        for update in updates:
-            assert update.request_id not in self._reasons, "a request got an update after its end"
-            self._tokens[update.request_id] += update.token_ids
-            if update.finish_reason is not None:
-                self._reasons[update.request_id] = update.finish_reason
 
     def _check_end(self) -> None:
         core = self._core
@@ -311,4 +295,4 @@ class Life:
     def _say(self, line: str, *details: object) -> None:
         """Write a line to the trace, if there is one; only then is it formatted with `details`."""
         if self._trace is not None:
-            self._trace(f"{self.now:.3f} {line.format(*details) if details else line}")
+            self._trace(f"{self._driver.now:.3f} {line.format(*details) if details else line}")

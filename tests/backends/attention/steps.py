@@ -12,6 +12,17 @@ from tokenmill.backends.attention.base import AttentionBackend, AttentionBatch, 
 from tokenmill.backends.attention.fp8 import quantize
 from tokenmill.testing.conformance.attention.reference import reference_attention
 
+SPEC = AttentionSpec(
+    num_heads=6,
+    num_kv_heads=2,
+    head_size=16,
+    block_size=8,
+    dtype=torch.float32,
+    device=torch.device("cpu"),
+    scale=0.25,
+)
+"""Three query heads to a KV head, in blocks that are small enough for many of them."""
+
 
 @dataclass(frozen=True)
 class Span:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.flash.backend import FlashAttention
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.pair import BackendPair
@@ -25,18 +24,8 @@ from .package_fakes import (
     install_flash_attention_2,
     install_flash_attention_3,
 )
-from .steps import BATCHES, VARIANTS, Step
+from .steps import BATCHES, SPEC, VARIANTS, Step
 from .xformers_fakes import install_xformers
-
-SPEC = AttentionSpec(
-    num_heads=6,
-    num_kv_heads=2,
-    head_size=16,
-    block_size=8,
-    dtype=torch.float32,
-    device=torch.device("cpu"),
-    scale=0.25,
-)
 
 
 @pytest.fixture

@@ -7,21 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.fp8 import FP8_DTYPES, movable, quantize
 from tokenmill.backends.attention.torch import TorchAttention
 
-from .steps import BATCHES, CHUNKS, PROMPTS, VARIANTS, Step
-
-SPEC = AttentionSpec(
-    num_heads=6,
-    num_kv_heads=2,
-    head_size=16,
-    block_size=8,
-    dtype=torch.float32,
-    device=torch.device("cpu"),
-    scale=0.25,
-)
+from .steps import BATCHES, CHUNKS, PROMPTS, SPEC, VARIANTS, Step
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -13,11 +13,11 @@ from .emulation import EmulatedOperators
 
 
 @pytest.fixture(scope="session")
-def emulated_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def emulated_libraries(pytestconfig: pytest.Config) -> Path:
     """Where they are built, one per head size, when they are first needed."""
     if shutil.which("g++") is None:
         pytest.skip("the kernels run as C++ only where there is g++")
-    return tmp_path_factory.mktemp("emulated")
+    return Path(pytestconfig.cache.mkdir("compiled"))
 
 
 @pytest.fixture

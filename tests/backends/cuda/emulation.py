@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.compiling import compile_once
 from tokenmill.backends.cuda.build import SOURCES
 
 HERE = Path(__file__).parent
@@ -217,10 +217,6 @@ def make_call(
 def _library(folder: Path, head_size: int) -> ctypes.CDLL:
     compiler = shutil.which("g++")
     assert compiler is not None
-    library = folder / f"emulated-{head_size}.so"
-    source = str(HERE / "emulated.cpp")
-    includes = [f"-I{HERE}", f"-I{SOURCES}"]
-    command = [compiler, *FLAGS, *includes, f"-DHEAD_SIZE={head_size}", "-o", str(library), source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
+    command = [compiler, *FLAGS, f"-I{HERE}", f"-I{SOURCES}", f"-DHEAD_SIZE={head_size}"]
+    library = compile_once(command, HERE / "emulated.cpp", [HERE, SOURCES], folder)
+    return ctypes.CDLL(str(library.path))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.compiling import compile_once
 from tokenmill.backends.cuda import build, library
 from tokenmill.backends.cuda.build import HEAD_SIZES, SOURCES, build_library, find_nvcc
 from tokenmill.backends.machine.compiling import BuildError
+
+with_nvcc = pytest.mark.check
+"""For what calls the real compiler, which takes minutes in all."""
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +24,16 @@ def nvcc() -> str:
         return find_nvcc()
     except BuildError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def fake_nvcc(no_nvcc: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A compiler that only makes the files that it is asked for."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && : >"$2"; shift; done\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CUDACXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 @pytest.fixture
@@ -40,22 +53,22 @@ def registers_and_spills(report: str) -> dict[str, tuple[int, int]]:
     }
 
 
+@with_nvcc
 @pytest.mark.parametrize("architecture", ["8.0", "9.0a"])
 @pytest.mark.parametrize("head_size", [64, 128, 256])
 def test_kernels_compile_without_spills(
     head_size: int,
     architecture: str,
     nvcc: str,
-    tmp_path: Path,
+    pytestconfig: pytest.Config,
     record_property: pytest.RecordProperty,
 ) -> None:
     flags = build.flags_of_kernels(head_size, [architecture])
     flags = [flag for flag in flags if not flag.startswith("-fPIC") and flag != "-Xcompiler"]
-    cubin, source = str(tmp_path / "kernels.cubin"), str(SOURCES / "paged_attention.cu")
-    command = [nvcc, *flags, "-cubin", "-Xptxas", "-v", "-o", cubin, source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    kernels = registers_and_spills(done.stderr)
+    command = [nvcc, *flags, "-cubin", "-Xptxas", "-v"]
+    cache = Path(pytestconfig.cache.mkdir("compiled"))
+    compiled = compile_once(command, SOURCES / "paged_attention.cu", [SOURCES], cache)
+    kernels = registers_and_spills(compiled.report)
     for name in ("attend_few_rows", "attend_many_rows", "attend_plainly", "merge_splits"):
         assert any(name in kernel for kernel in kernels), kernels
     for element in ("E4M3", "E5M2"):
@@ -65,12 +78,10 @@ def test_kernels_compile_without_spills(
         assert spilled == 0, kernel
 
 
-@pytest.mark.slow
+@with_nvcc
 def test_the_library_loads_without_a_gpu_and_refuses_cpu_tensors(nvcc: str) -> None:
     """Its calls reach the kernels only with tensors on a GPU."""
-    stages: list[float] = []
-    path = build_library(lambda stage, part: stages.append(part), ["9.0"])
-    assert not stages or (stages[0], stages[-1]) == (0.0, 1.0)
+    path = build_library(lambda stage, part: None, ["9.0"])
     torch.ops.load_library(str(path))
     operators = torch.ops.tokenmill_cuda
     x_tkd, cache = torch.zeros(1, 2, 64), torch.zeros(1, 2, 2, 16, 64)
@@ -83,6 +94,17 @@ def test_the_library_loads_without_a_gpu_and_refuses_cpu_tensors(nvcc: str) -> N
     partial = (x_tkd, x_tkd, one)
     with pytest.raises(NotImplementedError, match=r"attend_decodes.*'CPU' backend"):
         operators.attend_decodes(*batch, *partial, 0, 1, 1, 1, 0.1, 0, 0.0, 0)
+
+
+def test_a_library_is_built_once_and_its_progress_is_told(
+    fake_nvcc: None,
+) -> None:
+    parts: list[float] = []
+    path = build_library(lambda stage, part: parts.append(part), ["9.0"])
+    assert path.is_file()
+    assert parts == sorted(parts) and (parts[0], parts[-1]) == (0.0, 1.0)
+    assert len(parts) == 2 + 1 + len(HEAD_SIZES)  # begin, end, the binding, and the kernels
+    assert build_library(lambda stage, part: pytest.fail("built again"), ["9.0"]) == path
 
 
 def test_the_head_sizes_are_those_of_the_sources() -> None:
@@ -113,7 +135,7 @@ def test_cudacxx_and_cuda_home_name_the_compiler(
 
 @pytest.mark.parametrize("listed", ["8.0;hopper", "90", " "])
 def test_architectures_that_are_none_are_refused(
-    listed: str, nvcc: str, monkeypatch: pytest.MonkeyPatch
+    listed: str, fake_nvcc: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
     with pytest.raises(BuildError, match=r"must be like '8\.0;9\.0'"):
@@ -122,13 +144,14 @@ def test_architectures_that_are_none_are_refused(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to build for")
 def test_without_a_gpu_the_architectures_must_be_named(
-    nvcc: str, monkeypatch: pytest.MonkeyPatch
+    fake_nvcc: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
     with pytest.raises(BuildError, match="no GPU to build for: set TORCH_CUDA_ARCH_LIST"):
         build_library(lambda stage, part: None)
 
 
+@with_nvcc
 def test_the_compiler_s_first_error_is_told(
     monkeypatch: pytest.MonkeyPatch, nvcc: str, tmp_path: Path
 ) -> None:

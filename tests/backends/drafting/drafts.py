@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenmill.backends.attention.choice import choose_attention_backend
-from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.speculation import (
@@ -17,17 +15,12 @@ from tokenmill.core.contract.speculation import (
     SpeculationLimits,
     SpeculationSupport,
 )
-from tokenmill.core.engine.request import Request
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.host.proposal_hook import ProposalHook
 from tokenmill.core.plan import CopyDirection, StepPlan, StepResult
-from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell.admission import make_requests
-from tokenmill.core.shell.async_engine import EngineParts, fit_max_model_len, make_core
-from tokenmill.testing import ToyTokenizer
 
-from ..models.dense import ignore_progress
+from ..model_engine import make_driver, make_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,49 +99,19 @@ def serve(
     config = EngineConfig(model=str(model), **common | speculation | options)
     plugins = PluginHost.load(config)
     overheard = None if plugins.speculator is None else Overheard(plugins.speculator)
-    executor = ModelExecutor.from_checkpoint(
-        open_checkpoint(model),
-        config,
-        choose_attention_backend(plugins),
-        ignore_progress,
-        swaps=plugins.uses_swap,
-        speculation=overheard,
-    )
-    parts = EngineParts(
-        executor=executor, tokenizer=ToyTokenizer(executor.info.vocab_size), plugins=plugins
-    )
-    core = make_core(config, parts, fit_max_model_len(config, executor.info))
+    driver = make_driver(open_checkpoint(model), config, plugins, overheard)
     each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
-    requests: list[Request] = []
-    for number, (prompt, own) in enumerate(zip(prompts, each, strict=True)):
-        requests += make_requests(
-            request_id=f"request {number}",
-            prompt_token_ids=tuple(prompt),
-            params=own,
-            seed=number,
-            options=RequestOptions(),
-            arrival_time=0.0,
-            max_model_len=executor.info.max_model_len,
-            info=executor.info,
-            config=config,
-        )
-    plans, results = [], []
-    arriving = list(reversed(requests))
-    while arriving or core.has_work:
-        now = len(plans) / 100
-        for _ in range(min(arrivals_per_step, len(arriving))):
-            core.add([arriving.pop()], now)
-        plan = core.plan(now)
-        assert plan is not None, "there is work and nothing is planned"
-        plans.append(plan)
-        results.append(executor.run(plan))
-        core.commit(plan, results[-1], now)
-        core.check()
-    executor.close()
+    info = driver.executor.info
+    requests = [
+        make_request(f"request {number}", prompt, own, number, info=info, config=config)
+        for number, (prompt, own) in enumerate(zip(prompts, each, strict=True))
+    ]
+    driver.run(requests, per_step=arrivals_per_step)
+    driver.executor.close()
     return Serving(
         [tuple(r.token_ids[r.num_prompt_tokens :]) for r in requests],
-        plans,
-        results,
+        driver.plans,
+        driver.results,
         sum(r.num_preemptions for r in requests),
         [] if overheard is None else overheard.proposals,
     )

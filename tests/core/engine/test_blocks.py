@@ -51,7 +51,7 @@ def test_free_blocks_are_taken_before_cached_ones_and_the_oldest_cached_one_goes
 
 
 def test_dropping_a_block_that_nobody_holds_is_a_bug() -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="block 0 is not held"):
         BlockPool(1, 1).drop([0])
 
 

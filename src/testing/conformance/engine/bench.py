@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ....core.contract.speculation import SpeculationLimits
 from ....core.engine.blocks import hash_root
-from ....core.engine.engine_core import EngineCore, RequestUpdate
+from ....core.engine.engine_core import EngineCore
 from ....core.engine.request import Request
 from ....core.engine.step import StepLimits
 from ....core.host.plugin_host import PluginHost
@@ -16,6 +16,7 @@ from ....core.host.proposal_hook import ProposalHook
 from ....core.outputs import FinishReason
 from ....core.plan import StepPlan
 from ....core.sampling_params import SamplingParams
+from ...engine_driver import EngineDriver
 from ...simulated.executor import SimulatedExecutor, expected_tokens
 from ..hosting import FailureWatch, fresh, load_host
 from .simulated_hidden import hidden_states_given
@@ -40,22 +41,26 @@ class EngineBench:
             speculator.prepare(SimulatedSupport(shape.vocab_size, shape.num_speculative_tokens))
         self.core = _make_core(shape, plugins, speculator)
         self._vocab_size = shape.vocab_size
-        self.now = 0.0
         self.jobs: dict[str, Job] = {}
         """What was asked for, out of reach of the plugin."""
-        self.tokens: dict[str, list[int]] = {}
-        self.reasons: dict[str, FinishReason] = {}
-        self.plans: list[StepPlan] = []
         self.most_running = 0
         """Most requests that ran at the same time."""
-        self._executor = SimulatedExecutor(
+        executor = SimulatedExecutor(
             num_blocks=shape.num_blocks,
             block_size=shape.block_size,
             num_host_blocks=shape.num_host_blocks,
             vocab_size=shape.vocab_size,
             propose=None if speculator is None else hidden_states_given(speculator),
         )
-        self._open: deque[StepPlan] = deque()
+        self._driver = EngineDriver(self.core, executor, checks=False)
+        self.tokens = self._driver.tokens
+        self.reasons = self._driver.reasons
+        self.plans = self._driver.plans
+
+    @property
+    def now(self) -> float:
+        """Seconds on the engine's clock."""
+        return self._driver.now
 
     @property
     def num_held_blocks(self) -> tuple[int, int]:
@@ -77,28 +82,24 @@ class EngineBench:
             metadata=job.metadata,
             cache_root=hash_root("conformance"),
         )
-        self.core.add([request], self.now)
+        self._driver.queue([request])
         self.jobs[request_id] = job
-        self.tokens[request_id] = []
         return request
 
     def plan(self) -> list[StepPlan]:
         """Let time go on and plan until no more plans may be open; returns the new ones."""
-        self.now += TURN_SECONDS
+        self._driver.now += TURN_SECONDS
         planned = []
-        while (plan := self.core.plan(self.now)) is not None:
+        while (plan := self._driver.plan()) is not None:
             planned.append(plan)
             self.most_running = max(self.most_running, self.core.num_running)
-        self._open += planned
-        self.plans += planned
         return planned
 
     def turn(self) -> list[StepPlan]:
         """Plan, then run and commit the oldest plan; returns what was planned."""
         planned = self.plan()
-        if self._open:
-            self._commit()
-        self._note(self.core.take_updates())
+        if self._driver.open:
+            self._driver.commit()
         return planned
 
     def run(self, jobs: Sequence[Job], *, turns: int) -> None:
@@ -115,12 +116,12 @@ class EngineBench:
         """End requests early; those that have ended already are left alone."""
         for request_id in request_ids:
             self.core.abort(request_id, self.now)
-        self._note(self.core.take_updates())
+        self._driver.check()
 
     def settle(self) -> None:
         """Commit the open plans, without planning anything."""
-        while self._open:
-            self._commit()
+        while self._driver.open:
+            self._driver.commit()
 
     def expected(self, request_id: str) -> list[int]:
         """The tokens that a request must have got, as far as it has come."""
@@ -128,16 +129,6 @@ class EngineBench:
         is_whole = self.reasons.get(request_id) is FinishReason.LENGTH
         length = job.max_tokens if is_whole else len(self.tokens[request_id])
         return expected_tokens(job.prompt, length, _seed(request_id), self._vocab_size)
-
-    def _commit(self) -> None:
-        plan = self._open.popleft()
-        self._note(self.core.commit(plan, self._executor.run(plan), self.now))
-
-    def _note(self, updates: Sequence[RequestUpdate]) -> None:
-        for update in updates:
-            self.tokens[update.request_id] += update.token_ids
-            if update.finish_reason is not None:
-                self.reasons[update.request_id] = update.finish_reason
 
 
 def _make_core(

@@ -26,17 +26,8 @@ from ..package_fakes import (
     install_flash_attention_4,
     vllm_operators,
 )
-from ..steps import BATCHES, CHUNKS, DECODES, PROMPTS, VARIANTS, Step
+from ..steps import BATCHES, CHUNKS, DECODES, PROMPTS, SPEC, VARIANTS, Step
 
-SPEC = AttentionSpec(
-    num_heads=6,
-    num_kv_heads=2,
-    head_size=16,
-    block_size=8,
-    dtype=torch.float32,
-    device=torch.device("cpu"),
-    scale=0.25,
-)
 INSTALL: dict[str, Callable[[pytest.MonkeyPatch], Calls]] = {
     "2": install_flash_attention_2,
     "3": install_flash_attention_3,

@@ -15,21 +15,12 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
-from tests.backends.attention.steps import VARIANTS, Span, Step
+from tests.backends.attention.steps import SPEC, VARIANTS, Span, Step
 from tokenmill.backends.attention.base import AttentionBatch, AttentionSpec
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.triton.backend import TritonAttention
 from tokenmill.testing.conformance.attention import checks as attention_checks
 
-SPEC = AttentionSpec(
-    num_heads=6,
-    num_kv_heads=2,
-    head_size=16,
-    block_size=8,
-    dtype=torch.float32,
-    device=torch.device("cpu"),
-    scale=0.25,
-)
 DECODES = [Span(1, n) for n in (1, 8, 9, 63, 64, 65, 150)]
 CHUNKS = [Span(n, m) for n, m in ((2, 2), (33, 33), (2, 3), (5, 61), (40, 87), (1, 30))]
 BATCHES = {

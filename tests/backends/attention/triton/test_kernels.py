@@ -20,7 +20,7 @@ from tokenmill.backends.attention.triton.ops import (
 from tokenmill.backends.attention.triton.tiles import Tile, chunk_tile, decode_tile
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.check,
     pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed"),
 ]
 

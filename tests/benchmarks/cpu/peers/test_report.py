@@ -91,6 +91,7 @@ def test_without_a_peer_there_are_no_ratios() -> None:
     assert "offline, bf16" not in table
 
 
+@pytest.mark.check
 def test_the_plot_is_the_same_file_for_the_same_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'bench'")
     rounds = [measured("tokenmill", 120.0), measured("vLLM", 45.0), measured("vLLM", 47.0)]

@@ -1,0 +1,114 @@
+"""Drives an engine by hand, step by step, and records what every request gets."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ..core.engine.engine_core import EngineCore, RequestUpdate
+from ..core.engine.request import Request
+from ..core.interfaces import Executor
+from ..core.outputs import FinishReason
+from ..core.plan import StepPlan, StepResult
+from .simulated.executor import SimulatedExecutor
+
+STEP_SECONDS = 0.01
+
+
+class EngineDriver:
+    """An engine and its executor, with a clock of their own; nothing runs unless it is called.
+
+    With `checks` the engine's books are checked after every change.
+    """
+
+    def __init__(self, core: EngineCore, executor: Executor, *, checks: bool = True) -> None:
+        self.core = core
+        self.executor = executor
+        self.now = 0.0
+        self.requests: dict[str, Request] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.reasons: dict[str, FinishReason] = {}
+        self.plans: list[StepPlan] = []
+        self.results: list[StepResult] = []
+        self.open: deque[StepPlan] = deque()
+        """Plans that are not committed yet, the oldest first."""
+        self._checks = checks
+
+    def queue(self, requests: Sequence[Request]) -> None:
+        """Queue a request and its siblings. Raises what the engine raises."""
+        self.core.add(requests, self.now)
+        for request in requests:
+            self.requests[request.request_id] = request
+            self.tokens[request.request_id] = []
+
+    def plan(self) -> StepPlan | None:
+        """Ask for a plan; a step that comes to nothing must leave no trace."""
+        before, num_ended = self._digest(), len(self.reasons)
+        plan = self.core.plan(self.now)
+        self.check()
+        if plan is not None:
+            self.plans.append(plan)
+            self.open.append(plan)
+        elif len(self.reasons) == num_ended:
+            assert self._digest() == before, "a step that came to nothing left a trace"
+        return plan
+
+    def commit(
+        self, amend: Callable[[StepPlan, StepResult], StepResult] | None = None
+    ) -> list[RequestUpdate]:
+        """Run and commit the oldest open plan, its result amended if that is asked for."""
+        plan = self.open.popleft()
+        result = self.executor.run(plan)
+        if amend is not None:
+            result = amend(plan, result)
+        self.results.append(result)
+        return self._close(self.core.commit(plan, result, self.now))
+
+    def fail(self) -> list[RequestUpdate]:
+        """The step of the oldest open plan raises, on a simulated executor."""
+        plan = self.open.popleft()
+        assert isinstance(self.executor, SimulatedExecutor)
+        self.executor.crash(plan)
+        return self._close(self.core.fail(plan, "planted", self.now))
+
+    def step(self) -> StepPlan | None:
+        """Let time go on, plan, and commit the oldest open plan."""
+        self.now += STEP_SECONDS
+        plan = self.plan()
+        if self.open:
+            self.commit()
+        return plan
+
+    def run(self, arriving: Sequence[Request] = (), *, per_step: int = 2) -> None:
+        """Step until nothing is left to do; `per_step` requests arrive before each step."""
+        to_come, num_idle = list(reversed(arriving)), 0
+        while to_come or self.core.has_work:
+            for _ in range(min(per_step, len(to_come))):
+                self.queue([to_come.pop()])
+            num_idle = 0 if self.step() else num_idle + 1
+            assert num_idle < 1000, "there is work, and nothing is planned"
+        self.check()
+
+    def check(self) -> None:
+        """Record what the engine reports; its books must agree."""
+        self.note(self.core.take_updates())
+        if self._checks:
+            self.core.check()
+
+    def note(self, updates: Sequence[RequestUpdate]) -> None:
+        """Record tokens and ends."""
+        for update in updates:
+            assert update.request_id not in self.reasons, "an update after the end"
+            self.tokens[update.request_id] += update.token_ids
+            if update.finish_reason is not None:
+                self.reasons[update.request_id] = update.finish_reason
+
+    def _close(self, updates: list[RequestUpdate]) -> list[RequestUpdate]:
+        self.note(updates)
+        self.check()
+        return updates
+
+    def _digest(self) -> tuple[object, object] | None:
+        if not self._checks:
+            return None
+        return self.core.pool.digest(), self.core.host_pool.digest()

@@ -1,0 +1,68 @@
+"""The shipped engine on a small model, driven step by step in this thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenmill.backends.attention.choice import choose_attention_backend
+from tokenmill.backends.execution.in_process import ModelExecutor
+from tokenmill.backends.weights.checkpoint import Checkpoint
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.engine.request import Request
+from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.host.proposal_hook import ProposalHook
+from tokenmill.core.interfaces import ModelInfo
+from tokenmill.core.request_options import RequestOptions
+from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.shell.admission import make_requests
+from tokenmill.core.shell.async_engine import EngineParts, fit_max_model_len, make_core
+from tokenmill.testing import ToyTokenizer
+from tokenmill.testing.engine_driver import EngineDriver
+
+from .models.dense import ignore_progress
+
+
+def make_driver(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    plugins: PluginHost,
+    speculation: ProposalHook | None,
+) -> EngineDriver:
+    """An engine with these plugins; its executor computes the checkpoint."""
+    executor = ModelExecutor.from_checkpoint(
+        checkpoint,
+        config,
+        choose_attention_backend(plugins),
+        ignore_progress,
+        swaps=plugins.uses_swap,
+        speculation=speculation,
+    )
+    tokenizer = ToyTokenizer(executor.info.vocab_size)
+    parts = EngineParts(executor=executor, tokenizer=tokenizer, plugins=plugins)
+    return EngineDriver(
+        make_core(config, parts, fit_max_model_len(config, executor.info)), executor
+    )
+
+
+def make_request(
+    request_id: str,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    seed: int,
+    *,
+    info: ModelInfo,
+    config: EngineConfig,
+) -> Request:
+    """A request as admission makes it."""
+    (request,) = make_requests(
+        request_id=request_id,
+        prompt_token_ids=tuple(prompt),
+        params=params,
+        seed=seed,
+        options=RequestOptions(),
+        arrival_time=0.0,
+        max_model_len=info.max_model_len,
+        info=info,
+        config=config,
+    )
+    return request
