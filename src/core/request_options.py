@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from .errors import InvalidRequestError
+from .read_only_dict import ReadOnlyDict
 from .suggest import did_you_mean
 
 MAX_METADATA_PAIRS = 16
@@ -22,35 +23,7 @@ MAX_CACHE_SALT = 128
 MAX_INTEGER = 2**31
 
 
-class Metadata(Mapping[str, str]):
-    """Strings by name, which nobody can change. A deep copy is a dict, so that
-    `dataclasses.asdict` of an event makes something that JSON can hold."""
-
-    __slots__ = ("_pairs",)
-
-    def __init__(self, pairs: Mapping[str, str] | None = None) -> None:
-        self._pairs = dict(pairs or {})
-
-    def __getitem__(self, key: str) -> str:
-        return self._pairs[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._pairs)
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._pairs.items()))
-
-    def __repr__(self) -> str:
-        return f"Metadata({self._pairs!r})"
-
-    def __deepcopy__(self, memo: object) -> dict[str, str]:
-        return dict(self._pairs)
-
-
-NO_METADATA = Metadata()
+NO_METADATA: Mapping[str, str] = ReadOnlyDict()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +87,7 @@ def _check_integer(name: str, value: object, low: int, high: int) -> None:
         raise _invalid(name, f"must be an integer in [{low}, {high}], got {value!r}")
 
 
-def _checked_metadata(given: object) -> Metadata:
-    if isinstance(given, Metadata):
-        return given
+def _checked_metadata(given: object) -> Mapping[str, str]:
     if not isinstance(given, Mapping):
         raise _invalid("metadata", f"must map texts to texts, got {type(given).__name__}")
     if len(given) > MAX_METADATA_PAIRS:
@@ -132,7 +103,7 @@ def _checked_metadata(given: object) -> Metadata:
                 f"takes texts of at most {MAX_METADATA_VALUE} characters, {_seen(value)} "
                 f"for {key!r}",
             )
-    return Metadata(given)
+    return ReadOnlyDict(given)
 
 
 def _seen(value: object) -> str:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from .errors import InvalidRequestError
+from .read_only_dict import ReadOnlyDict
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -23,19 +24,6 @@ class OutputKind(StrEnum):
     CUMULATIVE = "cumulative"
     DELTA = "delta"
     FINAL = "final"
-
-
-class ReadOnlyDict(dict[int, float]):
-    """A dict that cannot be changed: proposers of draft tokens see the parameters of requests."""
-
-    def __reduce__(self) -> tuple[type, tuple[dict[int, float]]]:
-        return type(self), (dict(self),)
-
-    def _refuse(self, *_: object, **__: object) -> Any:
-        raise TypeError("sampling parameters cannot be changed; see SamplingParams.with_changes")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

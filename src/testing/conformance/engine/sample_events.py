@@ -17,7 +17,7 @@ from ....core.contract.events import (
 )
 from ....core.interfaces import ModelInfo
 from ....core.outputs import FinishReason
-from ....core.request_options import Metadata
+from ....core.read_only_dict import ReadOnlyDict
 
 _INFO = ModelInfo(
     name="simulated",
@@ -49,7 +49,7 @@ _ADMITTED = (
         client_request_id="b",
         user="u",
         api_key_id="0123456789abcdef",
-        metadata=Metadata({"tenant": "t"}),
+        metadata=ReadOnlyDict({"tenant": "t"}),
         cache_salt="s",
         deadline=600.0,
     ),
@@ -146,7 +146,7 @@ _LONG_LIFE = FinishedRequest(
     client_request_id="a",
     user="u",
     api_key_id="0123456789abcdef",
-    metadata=Metadata({"tenant": "t"}),
+    metadata=ReadOnlyDict({"tenant": "t"}),
     cache_salt="s",
     deadline=600.0,
 )
