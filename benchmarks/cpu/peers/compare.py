@@ -190,7 +190,7 @@ def read_rounds(args: Namespace) -> list[Measurement]:
 
 
 def read_instruction_set(args: Namespace) -> InstructionSet | None:
-    """Of this run, or of the file when it is only shown; None if the file does not say it."""
+    """The set of this run, or of the file if it is only shown; None if the file names none."""
     if args.rounds or args.json is None or not args.json.exists():
         return in_use(is_emulated=args.emulated)
     found = json.loads(args.json.read_text(encoding="utf-8"))["settings"].get("instruction_set")

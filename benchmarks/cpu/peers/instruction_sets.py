@@ -1,4 +1,4 @@
-"""Which instruction set figures were measured with, and how it was run."""
+"""Names the instruction set that figures were measured with, and how it ran."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LLAMA_CPP_OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionSet:
-    """The set that tokenmill's kernels were compiled for."""
+    """The instruction set of tokenmill's kernels in a measurement."""
 
     name: str
     run: str
-    """"native": the best of this CPU; "TOKENMILL_CPU_ISA": another one, by that variable;
-    "emulated": on a CPU that a program emulates. A set without figures is "only compiled"."""
+    """"native" (the best set of this CPU), "TOKENMILL_CPU_ISA" (a set chosen by that variable) or
+    "emulated" (on a CPU that a program emulates)."""
 
     @property
     def label(self) -> str:
@@ -33,7 +33,7 @@ class InstructionSet:
 
 
 def in_use(*, is_emulated: bool) -> InstructionSet:
-    """The set of this process. Nothing but the user knows whether the CPU is emulated."""
+    """The set of this process. Only the user knows whether the CPU is emulated."""
     from tokenmill.backends.cpu.instruction_sets import choose_sets, supported_sets
 
     name = choose_sets()[0]
@@ -43,7 +43,7 @@ def in_use(*, is_emulated: bool) -> InstructionSet:
 
 
 def note(measured: InstructionSet) -> str:
-    """What a reader of the figures must know about instruction sets."""
+    """A note on the instruction set, for readers of the figures."""
     others = ", ".join(name for name in LLAMA_CPP_OPTIONS if name != measured.name)
     text = (
         f"Instruction set of tokenmill: {measured.label}. Other sets ({others}) were only compiled."
@@ -53,12 +53,12 @@ def note(measured: InstructionSet) -> str:
 
 
 def llama_cpp_folder(name: str | None) -> str:
-    """Where make_peers.py builds llama.cpp for a set; None: for this very CPU."""
+    """The folder where make_peers.py builds llama.cpp for a set; None for this CPU."""
     return "llama.cpp" if name is None else f"llama.cpp-{name}"
 
 
 def llama_cpp_flags(name: str | None) -> list[str]:
-    """CMake settings for a set; None: for this very CPU."""
+    """CMake settings for a set; None for this CPU."""
     if name is None:
         return ["GGML_NATIVE=ON"]
     given = LLAMA_CPP_OPTIONS[name]
@@ -70,5 +70,5 @@ def llama_cpp_flags(name: str | None) -> list[str]:
 
 
 def named_set() -> str | None:
-    """The set that TOKENMILL_CPU_ISA names, for which peers must be built, too."""
+    """The set in TOKENMILL_CPU_ISA, for which llama.cpp must be built, too. None if not set."""
     return os.environ.get(VARIABLE) or None

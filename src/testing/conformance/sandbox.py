@@ -1,4 +1,4 @@
-"""Options that name files, moved into a temporary folder: a check must not write to an audit log."""
+"""Moves options that name files into a temporary folder, so that a check does not write to them."""
 
 from __future__ import annotations
 

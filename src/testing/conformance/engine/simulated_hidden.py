@@ -26,8 +26,8 @@ _NUM_SEEN = 4
 def hidden_states_given(
     hook: ProposalHook, *, overwritten: bool = True
 ) -> Callable[[ProposalBatch], Sequence[Draft]]:
-    """`hook.propose` on a thread of its own, the device thread, as an engine calls it. With hidden
-    states if the speculator needs them; after each call they are overwritten, as by the executor."""
+    """`hook.propose` on a device thread, as an engine calls it. If the speculator needs hidden
+    states, it gets them, and they are overwritten after each call, as an executor does."""
     device = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-device")
     if not hook.needs_hidden_states:
         return lambda batch: device.submit(hook.propose, batch).result()
