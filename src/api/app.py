@@ -1,4 +1,4 @@
-"""The Starlette application over one engine."""
+"""The Starlette application that serves one engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROUTES = (
 
 
 def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> Starlette:
-    """An ASGI app that serves a started engine; who starts the engine also closes it."""
+    """An ASGI app that serves a started engine; the caller starts and closes the engine."""
     settings = settings or ServerSettings()
     middleware = [Middleware(EchoRequestId)]
     if settings.allowed_origins:
@@ -64,6 +64,6 @@ def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> 
             Exception: handle_error,
         },
     )
-    app.router.redirect_slashes = False  # it would answer with an address made from the Host header
+    app.router.redirect_slashes = False  # a redirect's address would come from the Host header
     app.state.context = AppContext(engine=engine, settings=settings)
     return app

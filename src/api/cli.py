@@ -73,7 +73,10 @@ def _print_version(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; a user's mistake is one line on stderr and status 1 (2 for wrong flags)."""
+    """Run a command and return its exit status.
+
+    A user's mistake prints one line on stderr and returns 1; wrong flags exit with status 2.
+    """
     args = make_parser().parse_args(argv)
     try:
         with _warnings_shown():
@@ -86,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _leave_at_once()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has closed the pipe
         return 1
 
 
@@ -97,7 +100,7 @@ def _warnings_shown() -> Iterator[None]:
     handler.setLevel(logging.WARNING)
     handler.setFormatter(EventFormatter("warning: %(message)s"))
     logger = logging.getLogger("tokenmill")
-    if logger.handlers:  # a program's own
+    if logger.handlers:  # a program that embeds the command line has set up its own logging
         yield
         return
     logger.addHandler(handler)
@@ -108,7 +111,7 @@ def _warnings_shown() -> Iterator[None]:
 
 
 def _leave_at_once() -> NoReturn:
-    """Exit without waiting: a thread may still load a model, and exiting would wait."""
+    """Exit at once. A normal exit would wait for a thread that may still load a model."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

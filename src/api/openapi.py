@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the HTTP surface, made from routes, bodies and answers."""
+"""The OpenAPI 3.1 document of the HTTP API, generated from routes, bodies and answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REFERENCES = "#/components/schemas/{name}"
 
 
 def openapi_document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
-    """Every path with what it takes, what it answers, and the error that it may answer."""
+    """The OpenAPI document: every path with its request body, its answer and its error."""
     kinds = [*_BODIES.values(), *_ANSWERS.values(), ErrorBody]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
     schema_of = dict(zip(kinds, schemas, strict=True))

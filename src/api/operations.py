@@ -1,4 +1,4 @@
-"""Health, metrics, models, tokens, plugins: what operators and clients ask beside generating."""
+"""Routes that do not generate: health, metrics, models, tokens and plugins."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ GET  /health  /ready  /load  /metrics  /version    GET /openapi.json
 
 
 async def index(request: Request) -> Response:
-    """GET /: where things are."""
+    """A list of the server's paths, as text."""
     model = context_of(request).engine.model_name
     return PlainTextResponse(INDEX.format(version=__version__, model=model))
 
 
 async def health(request: Request) -> Response:
-    """200 while the engine works or idles; 503 when it is dead, or has work and makes no step."""
+    """200 while the engine works or idles; 503 when it is dead or has work but makes no step."""
     context = context_of(request)
     load = context.engine.load()
     if not load.is_alive:
@@ -46,7 +46,7 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 while new requests are taken; 503 while draining or dead."""
+    """200 while the server accepts new requests; 503 while it drains or the engine is dead."""
     load = context_of(request).engine.load()
     if load.is_draining or not load.is_alive:
         raise APIError(503, "no new requests are taken", code="draining", retry_after=5.0)
@@ -54,17 +54,17 @@ async def ready(request: Request) -> Response:
 
 
 async def load(request: Request) -> Response:
-    """How busy the engine is."""
+    """The engine's current load."""
     return _json(context_of(request).engine.load())
 
 
 async def version(request: Request) -> Response:
-    """Which tokenmill this is."""
+    """The version of tokenmill."""
     return _json({"version": __version__})
 
 
 async def metrics(request: Request) -> Response:
-    """Prometheus's text format."""
+    """Metrics in Prometheus's text format."""
     text = context_of(request).engine.render_metrics()
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
@@ -82,13 +82,13 @@ async def model(request: Request) -> Response:
 
 
 async def plugins(request: Request) -> Response:
-    """Every installed plugin, and what each hook cost and how often it failed. Read-only."""
+    """Installed plugins, and the calls, seconds and failures of each hook."""
     engine = context_of(request).engine
     return _json({"plugins": engine.plugins(), "hooks": engine.hook_stats()})
 
 
 async def tokenize(request: Request) -> Response:
-    """Token ids of a text or a conversation."""
+    """The token ids of a text or a conversation."""
     context = context_of(request)
     body = await read_body(request, TokenizeBody, context.settings.max_body_bytes)
     context.check_model(body.model)
@@ -140,7 +140,7 @@ async def detokenize(request: Request) -> Response:
 
 
 async def openapi(request: Request) -> Response:
-    """The OpenAPI document, made from the bodies and answers themselves."""
+    """The OpenAPI document, generated from the types of bodies and answers."""
     return _json(openapi_document(request.app.routes))
 
 

@@ -1,4 +1,4 @@
-"""Runs the app under uvicorn: one loopback socket, a clean start, and a drain at SIGTERM."""
+"""Runs the app under uvicorn on one socket, and drains it at SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACKLOG = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Where and how to serve."""
+    """The server's address, shutdown time and HTTP settings."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -38,7 +38,7 @@ class ServeOptions:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: who stops it drains the engine first."""
+    """uvicorn without its signal handlers: Stopper handles signals, and drains the engine first."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -46,9 +46,10 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, made before the model is loaded so that a taken port is known at once.
+    """A listening TCP socket.
 
-    Raises ConfigError.
+    `serve` opens it before the model is loaded, so that a port in use is reported at once. Raises
+    ConfigError if the address is empty or cannot be used.
     """
     if not host:
         raise ConfigError(
@@ -70,7 +71,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def make_server(engine: EngineClient, options: ServeOptions) -> uvicorn.Server:
-    """uvicorn over a started engine; it installs no signal handlers."""
+    """A uvicorn server for a started engine. It installs no signal handlers."""
     return _Server(
         uvicorn.Config(
             create_app(engine, options.settings),
@@ -92,9 +93,10 @@ async def serve(
     progress: Progress,
     on_ready: Callable[[EngineClient, str], None],
 ) -> None:
-    """Load the model and serve until SIGTERM or SIGINT; the second of them ends the process.
+    """Load the model and serve until SIGTERM or SIGINT; a second signal ends the process.
 
-    Raises ConfigError when configuration, model, plugins or the address cannot work.
+    `on_ready` gets the engine and the server's URL. Raises ConfigError for an invalid
+    configuration, model, plugin or address.
     """
     sock = bind(options.host, options.port)
     with Stopper(options.shutdown_timeout) as stopper:
@@ -119,7 +121,7 @@ async def _announce(
 
 
 def configure_logging(level: str) -> None:
-    """Send the "tokenmill" logger, and uvicorn's complaints, to stderr in one line each."""
+    """Log the "tokenmill" logger and uvicorn's warnings to stderr, one line per event."""
     from ..core.log import EventFormatter
 
     handler = logging.StreamHandler()
@@ -130,6 +132,6 @@ def configure_logging(level: str) -> None:
         ("uvicorn.access", level),
     ):
         logger = logging.getLogger(name)
-        logger.handlers = [handler]  # instead of the command line's own, which shows warnings only
+        logger.handlers = [handler]  # replaces the handler of `cli`, which shows warnings only
         logger.setLevel(at_least.upper())
         logger.propagate = False

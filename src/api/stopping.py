@@ -1,4 +1,4 @@
-"""What SIGTERM and Ctrl-C do to a server: the first drains it, the second ends it, whatever hangs."""
+"""SIGTERM and Ctrl-C: the first signal drains the server, the second always ends it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from ..core.contract.client import EngineClient
 from ..core.log import get_logger
 
 LAST_WORDS = 1.0
-"""Seconds that answers get to leave after everything was aborted."""
+"""Seconds to send the last chunks after the engine has aborted all requests."""
 CLOSING_SECONDS = 5.0
-"""Seconds that the engine gets to close after the second signal; a step takes less than one."""
+"""Seconds that the engine gets to close after the second signal. A step takes less than one."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 log = get_logger("api")
 
 
 class Stopper:
-    """First signal: refuse new requests, finish the accepted ones. Second: stop now.
+    """Stops a server by signals.
 
-    Signals are read by a thread: the event loop may hang in a plugin's hook.
+    The first signal refuses new requests and finishes the accepted ones. The second stops at once.
+    A thread reads the signals, because the event loop may hang in a plugin's hook.
     """
 
     def __init__(self, timeout: float) -> None:
-        """`timeout` is how many seconds accepted requests get to finish."""
+        """`timeout`: seconds that accepted requests get to finish."""
         self._timeout = timeout
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
@@ -47,7 +48,7 @@ class Stopper:
         self._writer.close()
 
     def install(self, engine: EngineClient, server: uvicorn.Server) -> None:
-        """Take over both signals, until the end of the `with` block. In the main thread."""
+        """Handle both signals until the end of the `with` block. Call it in the main thread."""
         loop = asyncio.get_running_loop()
         previous = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._restore.append(lambda: signal.set_wakeup_fd(previous))
@@ -81,7 +82,7 @@ class Stopper:
             os._exit(128 + signal.SIGTERM)
 
     def _next_signal(self) -> bool:
-        """Wait for one of ours. False: there will be none, because the server has ended."""
+        """Wait for one of SIGNALS. False means that the server has ended."""
         while number := self._reader.recv(1):
             if number[0] in SIGNALS:
                 return True
@@ -96,4 +97,4 @@ class Stopper:
 
 
 def _leave_to_thread(number: int, frame: object) -> None:
-    """Python writes the signal's number to the wake-up socket before it calls this."""
+    """Do nothing: Python has already written the signal's number to the wake-up socket."""

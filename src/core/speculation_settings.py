@@ -12,8 +12,6 @@ from .errors import ConfigError
 
 DEFAULT_NUM_SPECULATIVE_TOKENS = 5
 MAX_NUM_SPECULATIVE_TOKENS = 16
-DRAFT_MODEL = "draft-model"
-"""The method that a model alone implies."""
 _EXAMPLE = '\'{"method": "ngram", "num_speculative_tokens": 5}\''
 _FLAGS = {
     "method": "--speculative-method",
@@ -53,10 +51,9 @@ def read_speculation(
     values: dict[str, Any] = {name: _once(name, flags[name], said) for name in flags}
     _check(values, said)
     options = said if values["model"] is None else {**said, "model": values["model"]}
-    implied = DRAFT_MODEL if values["model"] is not None else None
     number = values["num_speculative_tokens"]
     return SpeculationSettings(
-        method=values["method"] or implied,
+        method=values["method"],
         num_speculative_tokens=DEFAULT_NUM_SPECULATIVE_TOKENS if number is None else number,
         options=options,
         given=tuple(

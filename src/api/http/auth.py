@@ -1,4 +1,4 @@
-"""API keys: every path needs one, but for the few that are listed as public."""
+"""API keys: every path needs one, except the public paths listed here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .errors import APIError, error_response
 
 KEY_ID_DIGITS = 16
-"""Hexadecimal digits of a key's id: enough that no two keys of a server share one."""
+"""Hexadecimal digits of a key's id: enough that no two keys of one server get the same id."""
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping"})
 
 
@@ -20,9 +20,11 @@ class RequireKey:
     """ASGI middleware that lets a request through if its bearer token is one of the keys.
 
     It decides on the path that the router will match, never on a URL made from the Host header
-    (CVE-2026-48746), and compares digests in constant time, always with all keys. It notes the id of
-    the key for `api_key_id`: HMAC-SHA256 of the key with `secret`, so that who reads a log cannot
-    try keys against it. Without a secret one is drawn, and ids change with every start.
+    (CVE-2026-48746). It compares digests in constant time, always with all keys.
+
+    It stores the key's id for `api_key_id`. The id is HMAC-SHA256 of the key with `secret`, so a
+    reader of the logs cannot test guessed keys against it. Without `secret`, a random one is drawn
+    and ids change with every start.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], secret: bytes | None = None) -> None:
@@ -55,7 +57,7 @@ class RequireKey:
 
 
 def api_key_id(scope: Scope) -> str | None:
-    """The id of the key that let a request in; None where no key is needed."""
+    """The id of the API key that a request was sent with; None if the server needs no key."""
     found: str | None = scope.get("state", {}).get("api_key_id")
     return found
 

@@ -1,4 +1,4 @@
-"""One client's connection: uvicorn's, with a deadline for headers and a bound on their number."""
+"""A client's connection: uvicorn's, with a deadline for headers and a limit on connections."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .errors import APIError, error_body, error_response
 
 HEAD_SECONDS = 10.0
-"""How long a client may take from its first byte to the end of its headers."""
+"""Maximum time from the first byte of a request to the end of its headers."""
 MOST_CONNECTIONS = 4096
 OTHER_FILES = 64
-"""File descriptors that are left for everything but connections."""
+"""File descriptors reserved for everything that is not a connection."""
 
 
 class Connection(H11Protocol):
-    """Speaks HTTP/1.1 with one client; what uvicorn itself answers is in OpenAI's shape, too."""
+    """Speaks HTTP/1.1 with one client; errors that uvicorn itself sends have OpenAI's shape."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -41,7 +41,7 @@ class Connection(H11Protocol):
         self._watch_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, or has headers larger than the server takes, and hang up."""
+        """Answer 400 to data that is not HTTP or has too large headers, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = error_body(
                 APIError(400, "this is not a valid HTTP request, or its head is too large")
@@ -60,7 +60,11 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _watch_head(self) -> None:
-        """Between requests uvicorn's keep-alive timer watches; from a head's first byte, this."""
+        """Start or cancel the deadline for a request's headers.
+
+        It covers the time from the first byte of a head. uvicorn's keep-alive timer covers the time
+        between requests.
+        """
         if self.conn.their_state is not h11.IDLE:
             self._forget_deadline()
         elif self._head_deadline is None:
@@ -73,7 +77,7 @@ class Connection(H11Protocol):
 
 
 def max_connections() -> int:
-    """As many as there are file descriptors for, within reason."""
+    """Maximum number of open connections: the free file descriptors, at most MOST_CONNECTIONS."""
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft_limit == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS

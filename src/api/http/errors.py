@@ -1,4 +1,4 @@
-"""Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+"""Errors as HTTP answers in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_un
 
 
 class APIError(Exception):
-    """An answer with an error status, raised anywhere below a route."""
+    """An HTTP error answer. Any code below a route may raise it."""
 
     def __init__(
         self,
@@ -59,7 +59,10 @@ class ErrorBody(msgspec.Struct):
 
 
 def as_api_error(error: Exception) -> APIError:
-    """The answer to an exception; one that is nobody's mistake is logged, and tells nothing."""
+    """The HTTP error for an exception.
+
+    An unexpected exception is logged, and its answer shows no details.
+    """
     match error:
         case APIError():
             return error
@@ -105,7 +108,7 @@ def error_response(error: APIError) -> Response:
 
 
 def handle_error(request: Request, error: Exception) -> Response:
-    """For Starlette's exception handlers."""
+    """Starlette's exception handler for all errors."""
     found = as_api_error(error)
     if found.status == 404 and isinstance(error, HTTPException):
         found = APIError(404, f"there is no {request.method} {request.scope['path']} here")

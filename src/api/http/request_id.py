@@ -1,4 +1,4 @@
-"""X-Request-Id: what a client calls its request comes back with every answer, errors included."""
+"""X-Request-Id: the client's id of a request is sent back with every answer, errors included."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ HEADER = "x-request-id"
 
 
 class EchoRequestId:
-    """ASGI middleware that sends a request's X-Request-Id back; h11 has refused line ends in it."""
+    """ASGI middleware that sends a request's X-Request-Id back.
+
+    The value is safe in a header: h11 refuses requests that have line ends in a header.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

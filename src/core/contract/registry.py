@@ -103,6 +103,8 @@ class Provider:
     kind: str
     name: str
     aliases: tuple[str, ...]
+    switches: Mapping[str, bool]
+    """Flags that are on or off, and the value that selects this provider."""
     factory: Callable[..., object]
     options: type[Any] | None
     source: Source
@@ -153,12 +155,13 @@ class Registry:
         *,
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
+        switches: Mapping[str, bool] | None = None,
     ) -> None:
-        """Offer a scheduler, chosen by --scheduler or [scheduler] use.
+        """Offer a scheduler, chosen by --scheduler or [scheduler] use. `switches={"enable_chunked_prefill": True}` says that this flag selects it.
 
         It runs in the engine's process, on the engine thread.
         """
-        self._offer("scheduler", name, factory, options, aliases)
+        self._offer("scheduler", name, factory, options, aliases, switches)
 
     def scheduling_policy(
         self,
@@ -224,12 +227,13 @@ class Registry:
         *,
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
+        switches: Mapping[str, bool] | None = None,
     ) -> None:
-        """Offer a choice of how many tokens to draft, chosen by --draft-length.
+        """Offer a choice of how many tokens to draft, chosen by --draft-length. `switches={"speculative_adaptive": False}` says that this flag selects it.
 
         It runs in the engine's process, on the engine thread.
         """
-        self._offer("draft_length", name, factory, options, aliases)
+        self._offer("draft_length", name, factory, options, aliases, switches)
 
     def observer(
         self, name: str, factory: Callable[..., object], *, options: type[Any] | None = None
@@ -320,6 +324,7 @@ class Registry:
         factory: Callable[..., object],
         options: type[Any] | None,
         aliases: Sequence[str],
+        switches: Mapping[str, bool] | None = None,
     ) -> None:
         if self._source is None:
             raise PluginError(
@@ -338,6 +343,7 @@ class Registry:
             kind=kind,
             name=names[0],
             aliases=tuple(names[1:]),
+            switches=switches or {},
             factory=factory,
             options=options,
             source=self._source,

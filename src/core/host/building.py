@@ -32,7 +32,7 @@ class BuiltPlugins:
     order: SchedulingPolicy
     draft_length: DraftLengthPolicy
     speculator: Speculator
-    """The speculative method; "none" is one, too."""
+    """The speculative method; one that proposes nothing says so with `proposes = False`."""
     speculation: SpeculationSettings
     preemption_modes: tuple[str, ...]
     """The modes that the chosen preemption mode may answer."""
@@ -55,6 +55,7 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
         plugins.register(choices["scheduling_policy"].provider, order)
     draft_length = build_choice(plugins, choices["draft_length"])
     filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
+    _refuse_unused_flags(filled["speculative_method"], config.speculation())
     _build_watchers(plugins, choices, PluginContext(config=config))
     return BuiltPlugins(
         plugins=plugins,
@@ -78,6 +79,19 @@ def _fill(plugins: PluginSet, choice: Choice, hook: str) -> Any:
     filled = build_choice(plugins, choice)
     plugins.register(choice.provider, filled, fills=hook)
     return filled
+
+
+def _refuse_unused_flags(speculator: Speculator, settings: SpeculationSettings) -> None:
+    if settings.given and settings.method is None and not proposes(speculator):
+        raise ConfigError(
+            f"{' and '.join(settings.given)} has no effect without a method: say which, for example "
+            "--speculative-method ngram"
+        )
+
+
+def proposes(speculator: Speculator) -> bool:
+    """Whether the method ever proposes drafts; the engine does not call one that never does."""
+    return bool(getattr(speculator, "proposes", True))
 
 
 def _check_named(plugins: PluginSet) -> None:

@@ -15,13 +15,8 @@ from .plugin_set import PluginSet
 from .plugins_file import SlotSetting, Table
 
 SPECULATION = "speculative_method"
-NO_SPECULATION = "none"
-"""The provider of that slot that stands for none at all."""
-_SWITCHES = {
-    "scheduler": ("enable_chunked_prefill", "chunked", "prefill-first"),
-    "draft_length": ("speculative_adaptive", "adaptive", "fixed"),
-}
-"""Flags that are on or off, and the provider that each of the two selects."""
+_SWITCHES = {"scheduler": "enable_chunked_prefill", "draft_length": "speculative_adaptive"}
+"""Flags that are on or off. A provider declares the value that selects it."""
 _log = get_logger("plugins")
 
 
@@ -69,12 +64,7 @@ def _choose(slot: str, flagged: str | None, plugins: PluginSet) -> Choice:
 def _speculate(choice: Choice, settings: SpeculationSettings) -> Choice:
     """With what the flags say about the speculative method. Raises ConfigError if it is no use."""
     name = choice.provider.name
-    needs = {o.name: o.default == "required" for o in choice.provider.describe().options}
-    if name == NO_SPECULATION and settings.given and settings.method is None:
-        raise ConfigError(
-            f"{' and '.join(settings.given)} has no effect without a method: say which, for example "
-            "--speculative-method ngram"
-        )
+    needs = _option_needs(choice.provider)
     options = {**choice.options, **settings.options}
     if "model" in settings.options and "model" not in needs:
         raise ConfigError(
@@ -141,20 +131,43 @@ def _flagged(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
 
 
 def _named(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
-    """What a flag says, flags that are on or off included."""
+    """What flags say: the slot's own, one that is on or off, or a draft model."""
     if slot == SPECULATION:
-        return config.speculation().method
+        settings = config.speculation()
+        needs_model = "model" in settings.options and settings.method is None
+        return _method_with_model(plugins) if needs_model else settings.method
     named: str | None = getattr(config, slot)
-    if slot not in _SWITCHES:
+    switch = _SWITCHES.get(slot)
+    is_on: bool | None = None if switch is None else getattr(config, switch)
+    if switch is None or is_on is None:
         return named
-    switch, if_on, if_off = _SWITCHES[slot]
-    is_on: bool | None = getattr(config, switch)
-    if is_on is None:
-        return named
-    implied = if_on if is_on else if_off
-    if named is not None and plugins.find(slot, named) is not plugins.find(slot, implied):
+    if named is None:
+        return _selected_by(slot, switch, is_on, plugins)
+    if plugins.find(slot, named).switches.get(switch) is not is_on:
         raise ConfigError(
-            f"{flag(switch)}={is_on} selects the {label(slot)} {implied!r}, but {flag(slot)} says "
-            f"{named!r}: give only one of them"
+            f"{flag(switch)}={is_on} does not select the {label(slot)} {named!r} that "
+            f"{flag(slot)} names: give only one of them"
         )
-    return implied
+    return named
+
+
+def _selected_by(slot: str, switch: str, is_on: bool, plugins: PluginSet) -> str:
+    for provider in plugins.registry.providers(slot):
+        if provider.switches.get(switch) is is_on:
+            return provider.name
+    raise ConfigError(
+        f"{flag(switch)}={is_on} selects no {label(slot)}: no enabled plugin declares it"
+    )
+
+
+def _method_with_model(plugins: PluginSet) -> str | None:
+    """The first speculative method that requires a model."""
+    for provider in plugins.registry.providers(SPECULATION):
+        if _option_needs(provider).get("model"):
+            return provider.name
+    return None
+
+
+def _option_needs(provider: Provider) -> dict[str, bool]:
+    """By option: whether it is required."""
+    return {option.name: option.default == "required" for option in provider.describe().options}

@@ -37,8 +37,8 @@ from ..contract.policy import (
 from ..contract.registry import Registry
 from ..contract.speculation import Draft, ProposalBatch, SpeculationLimits
 from ..errors import CONTAINED, PluginError, RequestFailedError
-from .building import BuiltPlugins, build_plugins
-from .choice import NO_SPECULATION, SPECULATION, chosen_names
+from .building import BuiltPlugins, build_plugins, proposes
+from .choice import SPECULATION, chosen_names
 from .decision import Decision
 from .failure_log import FailureLog
 from .guard import ADMITS, DECIDES, FAILED, OBSERVES, Rule, make_guards
@@ -240,7 +240,7 @@ class PluginHost:
         return caller
 
     def _make_speculator(self) -> ProposalHook | None:
-        if self.names[SPECULATION] == NO_SPECULATION:
+        if not proposes(self._built.speculator):
             return None
         return ProposalHook(
             self._built.speculator,

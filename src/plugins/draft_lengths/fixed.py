@@ -24,4 +24,4 @@ class FixedDraftLength:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.draft_length("fixed", FixedDraftLength)
+    registry.draft_length("fixed", FixedDraftLength, switches={"speculative_adaptive": False})

@@ -21,4 +21,4 @@ class Chunked:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.scheduler("chunked", Chunked)
+    registry.scheduler("chunked", Chunked, switches={"enable_chunked_prefill": True})

@@ -29,4 +29,9 @@ class PrefillFirst:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.scheduler("prefill-first", PrefillFirst, aliases=("default",))
+    registry.scheduler(
+        "prefill-first",
+        PrefillFirst,
+        aliases=("default",),
+        switches={"enable_chunked_prefill": False},
+    )

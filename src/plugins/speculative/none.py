@@ -1,4 +1,4 @@
-"""No speculation: there are no drafts, and the engine does not ask for any."""
+"""No speculation: nothing is proposed, and the engine does not ask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ TOKENMILL_API = (1, 1)
 
 
 class NoSpeculation:
-    """Fills the slot when there is no speculation."""
+    """Fills the slot where there is no speculation."""
+
+    proposes = False
 
     @hookimpl
     def propose(self, batch: ProposalBatch) -> list[Draft]:

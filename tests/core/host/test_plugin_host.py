@@ -82,8 +82,8 @@ def test_speculative_adaptive_selects_the_draft_length(packages: Packages) -> No
     assert load(plugins_file=path).names["draft_length"] == "fixed"
     assert load(plugins_file=path, speculative_adaptive=True).names["draft_length"] == "adaptive"
     assert refusal(speculative_adaptive=True, draft_length="fixed") == (
-        "--speculative-adaptive=True selects the draft length 'adaptive', but --draft-length says "
-        "'fixed': give only one of them"
+        "--speculative-adaptive=True does not select the draft length 'fixed' that "
+        "--draft-length names: give only one of them"
     )
 
 
@@ -93,9 +93,28 @@ def test_enable_chunked_prefill_selects_the_scheduler(packages: Packages) -> Non
     agreed = load(enable_chunked_prefill=False, scheduler="default")
     assert agreed.names["scheduler"] == "prefill-first"
     assert refusal(enable_chunked_prefill=True, scheduler="prefill-first") == (
-        "--enable-chunked-prefill=True selects the scheduler 'chunked', "
-        "but --scheduler says 'prefill-first': give only one of them"
+        "--enable-chunked-prefill=True does not select the scheduler 'prefill-first' that "
+        "--scheduler names: give only one of them"
     )
+
+
+def test_a_scheduler_of_a_third_party_may_be_what_a_switch_selects(packages: Packages) -> None:
+    class Offers:
+        TOKENMILL_API = (1, 1)
+
+        @hookimpl
+        def register(self, registry: Registry) -> None:
+            registry.scheduler("mine", Own, switches={"enable_chunked_prefill": True})
+
+    class Own:
+        @hookimpl
+        def schedule(self, step: Any) -> None: ...
+
+    config = EngineConfig(enable_chunked_prefill=True, scheduler="mine")
+    assert PluginHost.load(config, extra=[Offers()]).names["scheduler"] == "mine"
+    path = packages.write_settings("[plugins]\ndisable = ['chunked']\n", "mine.toml")
+    config = EngineConfig(enable_chunked_prefill=True, plugins_file=path)
+    assert PluginHost.load(config, extra=[Offers()]).names["scheduler"] == "mine"
 
 
 def test_installed_is_not_active(packages: Packages) -> None:

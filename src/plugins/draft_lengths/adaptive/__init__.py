@@ -19,4 +19,4 @@ __all__ = ["AdaptiveDraftLength"]
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.draft_length("adaptive", AdaptiveDraftLength)
+    registry.draft_length("adaptive", AdaptiveDraftLength, switches={"speculative_adaptive": True})
