@@ -23,7 +23,8 @@ def build_parts(
 ) -> EngineParts:
     """Executor, tokenizer and plugins; what can fail cheaply is tried before the weights are read.
 
-    `plugins` are modules and objects of the embedding program. Raises ConfigError for a configuration, model or plugin that cannot work.
+    `plugins` are modules and objects of the embedding program. Raises ConfigError for a
+    configuration, model or plugin that cannot work.
     """
     host = PluginHost.load(config, extra=plugins)
 

@@ -43,7 +43,7 @@ SLOTS = (
 KINDS = (*SLOTS, "observer", "admission")
 """All kinds; of the last two, every one that an enabled plugin offers is built."""
 
-_REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "scheduler": ("schedule",),
     "scheduling_policy": ("key", "uses_priority"),
     "preemption_mode": ("preempt", "modes"),
@@ -389,7 +389,7 @@ def _make(provider: Provider, arguments: Sequence[object]) -> object:
         raise PluginError(f"{what} could not be built: {type(error).__name__}: {error}") from error
     if built is None and provider.kind not in SLOTS:
         return None
-    missing = [a for a in _REQUIRED_ATTRIBUTES.get(provider.kind, ()) if not hasattr(built, a)]
+    missing = [a for a in REQUIRED_ATTRIBUTES.get(provider.kind, ()) if not hasattr(built, a)]
     if missing:
         raise PluginError(f"{what} lacks {' and '.join(missing)}: its factory returned {built!r}")
     return built

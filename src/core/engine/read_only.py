@@ -88,8 +88,12 @@ class ReadOnlyStep:
 
     def __init__(self, step: StepView) -> None:
         _set(self, "_step", step)
-        for name in self.__slots__[1:]:
-            _set(self, name, getattr(step, name))
+        _set(self, "now", step.now)
+        _set(self, "running", step.running)
+        _set(self, "waiting", step.waiting)
+        _set(self, "schedule", step.schedule)
+        _set(self, "limit", step.limit)
+        _set(self, "wait_until", step.wait_until)
 
     budget: int = _read("_step.budget")
     num_granted: int = _read("_step.num_granted")

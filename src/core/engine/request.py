@@ -139,7 +139,12 @@ class Request:
 
     @property
     def is_decoding(self) -> bool:
-        return self.status is RequestStatus.RUNNING and self.num_uncomputed_tokens <= 1
+        if self.status is not RequestStatus.RUNNING:
+            return False
+        # As `num_uncomputed_tokens` <= 1, without its call: every step asks it of every request.
+        expected = len(self.token_ids) + self.num_inflight_samples
+        uncomputed = expected - self.num_computed_tokens - self.num_inflight_tokens
+        return uncomputed <= 1 or expected - len(self.prompt_token_ids) >= self.max_tokens
 
     @property
     def is_preempted(self) -> bool:

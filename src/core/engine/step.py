@@ -175,12 +175,14 @@ class Step:
         )
 
     def _bound(self, request: Request, uncomputed: int, max_tokens: int | None) -> int:
-        bounds = [uncomputed, self.budget, self._token_limits.get(request.engine_id, uncomputed)]
+        bound: float = min(uncomputed, self.budget)  # a policy may ask for half a token
+        if self._token_limits:
+            bound = min(bound, self._token_limits.get(request.engine_id, bound))
         if max_tokens is not None:
-            bounds.append(max_tokens)
+            bound = min(bound, max_tokens)
         if self._limits.long_prefill_token_threshold and len(self._members) > 1:
-            bounds.append(self._limits.long_prefill_token_threshold)
-        return max(0, int(min(bounds)))
+            bound = min(bound, self._limits.long_prefill_token_threshold)
+        return max(0, int(bound))
 
     def _extend(self, request: Request, max_tokens: int | None) -> int:
         uncomputed = request.num_uncomputed_tokens

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pluggy
 
 from ..contract.hookspecs import hookimpl
-from ..contract.registry import Registry, label
+from ..contract.registry import REQUIRED_ATTRIBUTES, Registry, label
 from ..errors import PluginError
 from .hook_checks import SLOT_HOOKS, implemented_hooks
 
-ORDER = "scheduling_policy"
+DIRECT_SLOTS = ("scheduling_policy", "draft_length")
+"""Slots of policies that are called directly, without a hook."""
 
 
 class HandedOver:
@@ -34,8 +35,9 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
         return None  # refused later, with the advice to make an instance
     hooks = implemented_hooks(manager, plugin)
     slots = [SLOT_HOOKS[hook] for hook in hooks if _decides(manager, plugin, hook)]
-    if hasattr(plugin, "key") and hasattr(plugin, "uses_priority"):
-        slots.append(ORDER)
+    for slot in DIRECT_SLOTS:
+        if all(hasattr(plugin, name) for name in REQUIRED_ATTRIBUTES[slot]):
+            slots.append(slot)
     if "register" in hooks:
         return None
     if len(slots) > 1:

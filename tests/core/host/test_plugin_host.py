@@ -343,8 +343,16 @@ class Greedy:
 def test_policies_that_a_program_hands_over_need_no_package_and_no_name(
     packages: Packages,
 ) -> None:
+    class NoDrafts:
+        def choose(self, requests: list[object], limits: object) -> list[int]:
+            return [0] * len(requests)
+
+        def observe(self, step: object) -> None: ...
+        def forget(self, request_id: str) -> None: ...
+
     scheduler = Greedy()
-    host = load(Backwards(), scheduler)
+    host = load(Backwards(), scheduler, NoDrafts())
+    assert host.names["draft_length"] == "NoDrafts"
     assert host.schedule(cast(Any, None))
     host.emit(Stopping())
     assert scheduler.calls == ["schedule", "on_stopping"]
