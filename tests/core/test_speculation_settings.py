@@ -89,8 +89,9 @@ def test_a_model_is_an_option_of_the_method(name: str) -> None:
 
 
 def test_a_model_alone_means_the_draft_model() -> None:
-    assert EngineConfig(speculative_model="small").speculation().method == "draft-model"
-    assert EngineConfig(speculative_config='{"model": "a"}').speculation().method == "draft-model"
+    assert load(speculative_model="small").names["speculative_method"] == "draft-model"
+    host = load(speculative_config='{"model": "a"}')
+    assert host.names["speculative_method"] == "draft-model"
 
 
 @pytest.mark.parametrize(

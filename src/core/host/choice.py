@@ -161,9 +161,9 @@ def _selected_by(slot: str, switch: str, is_on: bool, plugins: PluginSet) -> str
 
 
 def _method_with_model(plugins: PluginSet) -> str | None:
-    """The first speculative method that requires a model."""
+    """The first speculative method that takes a model."""
     for provider in plugins.registry.providers(SPECULATION):
-        if _option_needs(provider).get("model"):
+        if "model" in _option_needs(provider):
             return provider.name
     return None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ...core.config import EngineConfig
 from ...core.contract.plugin_info import normalize
@@ -55,7 +57,8 @@ class LoadedPlugin:
         enable = tuple(dict.fromkeys((*settings.builtin, self.name)))
         self._settings = replace(settings, enable=enable, disable=())
         self._plugins = PluginSet(self._settings)
-        self._folder = TemporaryDirectory(prefix="tokenmill-check-")
+        self._folder = Path(tempfile.mkdtemp(prefix="tokenmill-check-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._plugins.load_enabled()
         if self.name in self._plugins.failed:
             raise PluginError(self._plugins.failed[self.name][1])
@@ -76,7 +79,7 @@ class LoadedPlugin:
         """
         options = _options(self._settings, provider)
         if provider.kind not in SLOTS and provider.options is not None:
-            options = sandboxed(provider.options, options, Path(self._folder.name))
+            options = sandboxed(provider.options, options, self._folder)
         return self._plugins.registry.build(
             provider.kind,
             provider.name,
