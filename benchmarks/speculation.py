@@ -1,4 +1,4 @@
-"""Speculative decoding on and off, in turns: tokens per second, and how many guesses were right.
+"""Speculative decoding on and off, in turns: tokens per second, and how many draft tokens were accepted.
 
 For each workload and batch all contenders answer the same prompts in turn, in an order that changes
 from round to round; a figure is the median over the rounds of a contender's speed divided by that
@@ -7,9 +7,9 @@ both is what others are divided by, and how far the two are apart is what chance
 are in the prefix cache of every contender, so what is measured is nearly only decoding. As many answers
 as the batch has are always in progress, the next one beginning where one ends; when none is left to
 begin, the clock stops, and what is not over is cut. Were all to begin and end together, each would wait
-for the one with the fewest right guesses.
+for the one with the fewest accepted drafts.
 
-A small model loops when it is greedy, and a loop is easy to guess: each answer is cut where its
+A small model loops when it is greedy, and a loop is easy to draft: each answer is cut where its
 first 20-gram begins a second time (found once, without speculation), and then to between half and all
 of that, once for all rounds: answers of one length would go on ending together.
 """
