@@ -34,11 +34,8 @@ CASES = [
     for j, method in enumerate(TOY_METHODS)
     for i, setting in enumerate(HALVES[j % 2])
 ]
-REST = [
-    pytest.param(*case, marks=pytest.mark.soak)
-    for case in product(full_product(WHOLE, CHUNKS), TOY_METHODS, LENGTHS)
-    if case not in CASES
-]
+EVERYTHING = list(product(full_product(WHOLE, CHUNKS), TOY_METHODS))
+"""`make soak` goes through all lengths of each."""
 Serve = Callable[..., Served]
 SEEDED = SamplingParams(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=7)
 
@@ -86,7 +83,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     return with_drafts
 
 
-@pytest.mark.parametrize(("setting", "method", "num_tokens"), [*CASES, *REST], ids=str)
+@pytest.mark.parametrize(("setting", "method", "num_tokens"), CASES, ids=str)
 def test_tokens_are_those_of_transformers(
     setting: Setting,
     method: str,
@@ -104,7 +101,7 @@ def test_tokens_are_those_of_transformers(
         assert 0 < served.num_accepted_tokens < served.num_draft_tokens
 
 
-@pytest.mark.parametrize(("setting", "method", "num_tokens"), [*CASES[::7], *REST], ids=str)
+@pytest.mark.parametrize(("setting", "method", "num_tokens"), CASES[::7], ids=str)
 def test_seeded_tokens_are_those_without_drafts(
     setting: Setting,
     method: str,
@@ -115,6 +112,21 @@ def test_seeded_tokens_are_those_without_drafts(
     served = serve(setting, seeded_cases, method, num_tokens, sampling=SEEDED)
     assert list(served.token_ids) == [case.token_ids for case in seeded_cases]
     check_what_took_place(setting, served)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("setting", "method"), EVERYTHING, ids=str)
+def test_tokens_are_right_with_every_length(
+    setting: Setting,
+    method: str,
+    model: Any,
+    cases: list[ReferenceCase],
+    seeded_cases: list[ReferenceCase],
+    serve: Serve,
+) -> None:
+    for length in LENGTHS:
+        test_tokens_are_those_of_transformers(setting, method, length, model, cases, serve)
+        test_seeded_tokens_are_those_without_drafts(setting, method, length, seeded_cases, serve)
 
 
 def test_every_setting_and_every_length_meets_every_choice() -> None:
