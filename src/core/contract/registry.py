@@ -107,7 +107,7 @@ class Provider:
     name: str
     aliases: tuple[str, ...]
     switches: Mapping[str, bool]
-    """Flags that are on or off, and the value that selects this provider."""
+    """By flag that is on or off: the value that selects this provider."""
     factory: Callable[..., object]
     options: type[Any] | None
     source: Source
@@ -162,8 +162,9 @@ class Registry:
         aliases: Sequence[str] = (),
         switches: Mapping[str, bool] | None = None,
     ) -> None:
-        """Offer a scheduler, chosen by --scheduler or [scheduler] use. `switches={"enable_chunked_prefill": True}` says that this flag selects it.
+        """Offer a scheduler, chosen by --scheduler or [scheduler] use.
 
+        `switches={"enable_chunked_prefill": True}` means that this flag, when it is on, selects it.
         It runs in the engine's process, on the engine thread.
         """
         self._offer("scheduler", name, factory, options, aliases, switches)
