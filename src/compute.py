@@ -1,4 +1,4 @@
-"""What plugins that compute import: the contracts of attention backends. It imports torch."""
+"""Public interface for plugins that compute: attention backends. It imports torch."""
 
 from __future__ import annotations
 

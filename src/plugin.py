@@ -1,6 +1,6 @@
-"""What policy plugins import: hooks, views, events and the registry. It imports no torch.
+"""Public interface for policy plugins: hooks, views, events and the registry. It imports no torch.
 
-Plugins that compute with tensors find the rest in `tokenmill.compute`.
+Plugins that compute with tensors also use `tokenmill.compute`.
 """
 
 from __future__ import annotations

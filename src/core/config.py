@@ -1,4 +1,4 @@
-"""All settings of the engine. A setting that vLLM also has carries vLLM's name."""
+"""All settings of the engine. A setting that vLLM also has uses vLLM's name."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class EngineConfig:
         self.speculation()
 
     def speculation(self) -> SpeculationSettings:
-        """What the flags say about speculation, --speculative-config read. Raises ConfigError."""
+        """The settings of speculation, with --speculative-config parsed. Raises ConfigError."""
         return read_speculation(
             method=self.speculative_method,
             model=self.speculative_model,
@@ -226,11 +226,12 @@ class EngineConfig:
         )
 
     def token_budget(self, device: str) -> int:
-        """`max_num_batched_tokens`, or its default for "cpu" or "cuda".
+        """Tokens per step: `max_num_batched_tokens`, or its default for "cpu" or "cuda".
 
-        On a CPU 256 tokens already fill the cores: more in a step compute hardly faster, they only
-        make running answers wait longer (benchmarks/token_budget.py). Every running request must be
-        able to get its token in one step, hence max_num_seqs. A GPU needs more tokens to be busy.
+        On a CPU 256 tokens already keep the cores busy. A larger step is hardly faster per token,
+        and running answers wait longer for it (benchmarks/token_budget.py). The default is at least
+        max_num_seqs, so that every running request can get its token in one step. A GPU needs more
+        tokens to be busy.
         """
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
@@ -238,7 +239,7 @@ class EngineConfig:
 
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """A configuration from loose keywords; an unknown one is an error that names near ones."""
+        """Make a configuration from keywords. Raises ConfigError for an unknown one."""
         known = [f.name for f in fields(cls)]
         for name in options:
             if name not in known:

@@ -1,10 +1,13 @@
-"""What tokenmill raises on purpose. A user's mistake is one line; a bug is a traceback."""
+"""Exceptions that tokenmill raises on purpose.
+
+A user's mistake is reported as one line, a bug as a traceback.
+"""
 
 from __future__ import annotations
 
 
 class TokenmillError(Exception):
-    """Base of every deliberate error; its message is for the reader of a terminal or a log."""
+    """Base class of tokenmill's exceptions. The message is written for a terminal or a log."""
 
 
 class ConfigError(TokenmillError):
@@ -12,11 +15,11 @@ class ConfigError(TokenmillError):
 
 
 class PluginError(ConfigError):
-    """A plugin cannot be found, loaded or built; names plugin, distribution and what is known."""
+    """A plugin cannot be found, loaded or built. The message names the plugin."""
 
 
 class InvalidRequestError(TokenmillError):
-    """A request is refused at admission: `param` names the field to change."""
+    """A request is invalid and refused at admission. `param` names the field to change."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -24,7 +27,7 @@ class InvalidRequestError(TokenmillError):
 
 
 class OverloadedError(TokenmillError):
-    """A request is refused for now: try again after `retry_after` seconds."""
+    """A request is refused because of the load. Try again after `retry_after` seconds."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -32,21 +35,21 @@ class OverloadedError(TokenmillError):
 
 
 class RateLimitedError(OverloadedError):
-    """A request is refused because its sender asks too often; others may come in."""
+    """A request is refused because its sender exceeds its rate limit."""
 
 
 class RequestFailedError(TokenmillError):
-    """An accepted request could not be finished, through no fault of its sender."""
+    """An accepted request could not be finished. The sender is not the cause."""
 
 
 class EngineStoppedError(TokenmillError):
-    """The engine is closed or closing and takes no more requests."""
+    """The engine is closed or closing and takes no new requests."""
 
 
 class DeviceError(TokenmillError):
-    """The device can compute no more (a sticky CUDA error, say): the engine ends and says so."""
+    """The device can no longer compute, for example after a sticky CUDA error. The engine stops."""
 
 
 CONTAINED = (Exception, SystemExit)
-"""Exceptions of a plugin that count as its failure. KeyboardInterrupt and CancelledError pass through:
-they are meant for the program."""
+"""Exceptions that count as a failure of the plugin that raised them. KeyboardInterrupt and
+CancelledError pass through, because they are meant for the program."""

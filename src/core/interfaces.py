@@ -1,4 +1,4 @@
-"""What the core asks of the rooms it must not import: the executor and the tokenizer."""
+"""Protocols of the executor and the tokenizer, which core uses and must not import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from .plan import StepPlan, StepResult
 
 Progress = Callable[[str, float], None]
-"""Called with a stage ("loading weights") and the fraction of it that is done, 0.0 to 1.0."""
+"""Called with the name of a stage, for example "loading weights", and the fraction of it that is
+done, 0.0 to 1.0."""
 
 
 def no_progress(stage: str, part: float) -> None:
@@ -22,17 +23,17 @@ ChatMessage = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What the core and the API must know of the loaded model and its KV cache."""
+    """Facts about the loaded model and its KV cache that core and API need."""
 
     name: str
-    """Short name, shown by /v1/models unless --served-model-name says otherwise."""
+    """Short name; the model's name in the API unless --served-model-name is given."""
     architecture: str
     dtype: str
     device: str
     vocab_size: int
-    """Token ids at the boundary are in [0, vocab_size)."""
+    """Token ids are in [0, vocab_size)."""
     max_model_len: int
-    """Longest sequence, prompt and output together, that the model was made for."""
+    """Longest sequence that the model was made for, in tokens: prompt and output together."""
     eos_token_ids: tuple[int, ...]
     num_parameters: int
     block_size: int
@@ -42,48 +43,56 @@ class ModelInfo:
     """KV blocks in host memory, for swapped requests."""
     kv_bytes_per_block: int
     kv_cache_dtype: str | None = None
-    """None: `dtype`."""
+    """None: the same as `dtype`."""
     attention_backend: str = "torch"
     sampling_defaults: Mapping[str, float | int] = field(default_factory=dict)
-    """From the model's generation_config: only names of SamplingParams."""
+    """Fields of SamplingParams that the model's generation_config sets."""
 
 
 class Executor(Protocol):
-    """Computes plans, one at a time and in order, on one thread that is always the same."""
+    """Computes plans, one at a time and in order. All calls come from the same thread."""
 
     @property
     def info(self) -> ModelInfo: ...
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step. Raising ends every request of the plan; a `failure` ends only one."""
+        """Compute one step.
+
+        An exception ends every request of the plan; an entry in `failures` of the result ends only
+        one request.
+        """
         ...
 
     def close(self) -> None:
-        """Give back the device's memory; nothing is called afterwards."""
+        """Free the device's memory. No other method is called afterwards."""
         ...
 
 
 class Detokenizer(Protocol):
-    """Turns one request's tokens into text as they come; holds back what may still change."""
+    """Turns one request's tokens into text as they come. Holds back text that may still change."""
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """The text that became certain through these tokens."""
+        """Add tokens; returns the text that is final because of them."""
         ...
 
     def finish(self) -> str:
-        """What was held back; an incomplete character becomes U+FFFD. Nothing is added after."""
+        """Return the text that was held back, as the last call. An incomplete character becomes
+        U+FFFD."""
         ...
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. Methods may be called from any thread."""
+    """Converts text to token ids and back. Methods may be called from any thread."""
 
     @property
     def vocab_size(self) -> int: ...
 
     @property
     def max_chars_per_token(self) -> int:
-        """No token stands for more characters: a cheap bound before tokenizing."""
+        """Maximum number of characters that one token stands for.
+
+        Admission uses it to refuse prompts that are too long before they are tokenized.
+        """
         ...
 
     @property
@@ -92,7 +101,7 @@ class Tokenizer(Protocol):
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Token ids of a text. With `parse_special` False, even "<|im_end|>" is plain text."""
+        """Token ids of a text. If `parse_special` is False, even "<|im_end|>" is plain text."""
         ...
 
     def encode_chat(
@@ -103,19 +112,19 @@ class Tokenizer(Protocol):
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a chat, through the model's template.
+        """Token ids of a chat, formatted by the model's template.
 
         Text in a message's content never becomes a special token. Raises InvalidRequestError when
-        there is no template or it refuses the messages.
+        there is no template, or the template refuses the messages.
         """
         ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that this token stands for; need not be valid UTF-8."""
+        """The bytes that this token stands for. They need not be valid UTF-8."""
         ...
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        """A fresh incremental detokenizer of generated tokens, without the prompt's text."""
+        """A new incremental detokenizer for generated tokens. Its text excludes the prompt."""
         ...

@@ -1,8 +1,8 @@
 """Logs are structlog events with names, sent through the standard library's "tokenmill" logger.
 
-Nothing global is configured: a program that embeds the engine keeps its own structlog and logging
-set-up, and hears warnings through `logging` as from any library. `tokenmill serve` attaches its
-own handler.
+This module configures nothing globally. A program that embeds the engine keeps its own structlog
+and logging configuration, and gets warnings through `logging` as from any library.
+`tokenmill serve` attaches its own handler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROCESSORS: list[Any] = [
 
 
 class EventFormatter(logging.Formatter):
-    """`event key=value ...` on one line, for handlers of the "tokenmill" logger."""
+    """Formats a log record as one line `event key=value ...`, for the "tokenmill" logger."""
 
     _own = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 

@@ -1,4 +1,4 @@
-"""What a caller gets: one RequestOutput per turn of its stream."""
+"""Outputs of a request: each iteration of its stream yields one RequestOutput."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .plan import TokenLogprobs
 
 
 class FinishReason(StrEnum):
-    """Why a request ended; the first two are OpenAI's."""
+    """Why a request ended. OpenAI's API has the first two."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -19,7 +19,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionOutput:
-    """One of the `n` completions of a request; all so far, or only what is new (`output_kind`)."""
+    """One of the `n` completions of a request: all of it so far, or only the new part.
+
+    The request's `output_kind` decides which.
+    """
 
     index: int
     text: str
@@ -27,7 +30,7 @@ class CompletionOutput:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    """The stop string or stop token id that ended it, if one did."""
+    """The stop string or stop token id that ended the completion, if any."""
 
     @property
     def finished(self) -> bool:
@@ -36,7 +39,7 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
-    """Times of one request, in seconds of the engine's monotonic clock, and what befell it."""
+    """Times and counts of one request. Times are in seconds of the engine's monotonic clock."""
 
     arrival_time: float
     first_scheduled_time: float | None = None
@@ -44,21 +47,21 @@ class RequestMetrics:
     last_token_time: float | None = None
     num_preemptions: int = 0
     num_draft_tokens: int = 0
-    """Tokens that were guessed by the speculative method and verified, of all completions."""
+    """Draft tokens that were verified, over all completions."""
     num_accepted_tokens: int = 0
-    """Those that turned out right."""
+    """Draft tokens that were accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOutput:
-    """The state of one request, as far as its caller's stream has come."""
+    """The state of one request at one iteration of its stream."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
-    """The completions that changed since the last output (for FINAL: all of them), by index."""
+    """The completions that changed since the last output, by index. For FINAL: all completions."""
     finished: bool
     num_cached_tokens: int = 0
-    """Prompt tokens that came from the prefix cache instead of being computed."""
+    """Prompt tokens that came from the prefix cache and were not computed."""
     metrics: RequestMetrics | None = None

@@ -1,9 +1,9 @@
-"""What travels between the deciding core and the computing executor: plain data, nothing else.
+"""Plans and results: the data that the engine and the executor exchange in each step.
 
-A plan is incremental: a request's tokens and parameters are sent once, when it starts (and again,
-whole, when it resumes after a preemption); later steps say only how many more of its tokens to
-compute. The executor appends what it samples to its own copy of the tokens, so the next plan may
-grant a token that is not known to the core yet.
+A plan is incremental. The engine sends a request's tokens and parameters once, when the request
+starts, and again when it resumes after a preemption. Later plans say only how many more of its
+tokens to compute. The executor appends sampled tokens to its own copy, so the next plan may grant a
+token whose id the engine does not know yet.
 
 Each `request_id` here is the engine's own id of one choice (`Request.engine_id`).
 """
@@ -18,18 +18,18 @@ from .sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStart:
-    """All that the executor must know of a request; replaces whatever it held under that id."""
+    """A request's tokens and parameters. They replace what the executor has for the same id."""
 
     request_id: str
     token_ids: tuple[int, ...]
-    """Every known token: the prompt, then (after a preemption) what was generated so far. What lies
-    before its grant's `start` is in its blocks already: from the prefix cache, or swapped in."""
+    """All known tokens: the prompt, and after a preemption also the tokens generated so far. The KV
+    of tokens before `Grant.start` is in the blocks already: found in the cache, or swapped in."""
     num_prompt_tokens: int
     sampling_params: SamplingParams
     seed: int
-    """Seed of this request's noise, in [0, 2**63): the caller's, or drawn by the engine."""
+    """Seed of this request's noise, in [0, 2**63): given by the caller, or drawn by the engine."""
     stop_token_ids: tuple[int, ...]
-    """Tokens that would end the request; not to be sampled before min_tokens are generated."""
+    """Tokens that end the request. They must not be sampled before min_tokens are generated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,38 +38,44 @@ class Grant:
 
     request_id: str
     start: int
-    """Tokens already in the KV cache: the position of the first token to compute."""
+    """Position of the first token to compute: the number of tokens already in the KV cache."""
     num_tokens: int
     new_block_ids: tuple[int, ...]
-    """Blocks to append to the request's block table, before computing."""
+    """Blocks to append to the request's block table before computing."""
     samples: bool
-    """Whether the last computed token's logits are sampled (False inside a chunked prompt)."""
+    """Whether the logits of the last computed token are sampled. False inside a chunked prompt."""
     num_draft_tokens: int = 0
-    """The last so many of `num_tokens` are drafts: the first ones of those that the executor proposed
-    after this request's last grant, and holds until this one; the others are forgotten. Every one
-    is verified; what is rejected counts as never computed."""
+    """Number of draft tokens at the end of `num_tokens`.
+
+    They are the first of the tokens that the executor proposed after this request's last grant; the
+    executor drops the others. The step verifies all of them. A rejected token counts as never
+    computed."""
     max_draft_tokens: int = 0
-    """How many tokens may be proposed for this request after this step. If all of them and all of
-    this step's are accepted, one more token stays within max_tokens and max_model_len."""
+    """Maximum number of tokens to propose for this request after this step.
+
+    If all of them and all of this step's drafts are accepted, one more token still fits into
+    max_tokens and max_model_len."""
     num_lookahead_tokens: int = 0
-    """Slots past the last token of this grant that `new_block_ids` pay for: a draft model writes there
-    while it proposes."""
+    """KV slots behind the last token of this grant, for which `new_block_ids` has room. A draft
+    model writes there while it proposes."""
 
     @property
     def gives_back(self) -> bool:
-        """Whether core and executor cut the block table after this step, both to the blocks of its
-        known tokens (the sampled ones included) and of the drafts that were proposed for it. No
-        other plan is open then."""
+        """Whether engine and executor both shorten the block table after this step.
+
+        They keep the blocks of the known tokens, including sampled ones, and of the proposed
+        drafts. No other plan is open at that time.
+        """
         return bool(self.num_draft_tokens or self.num_lookahead_tokens)
 
     @property
     def speculates(self) -> bool:
-        """Whether it verifies drafts, or new ones may be proposed after it."""
+        """Whether this grant verifies drafts, or new drafts may be proposed after it."""
         return bool(self.num_draft_tokens or self.max_draft_tokens)
 
 
 class CopyDirection(StrEnum):
-    """Which way KV blocks travel: out of the device's memory into the host's, or back in."""
+    """Direction in which KV blocks are copied: out of the device's memory, or back in."""
 
     OUT = "out"
     IN = "in"
@@ -86,9 +92,11 @@ class BlockCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One step of the device. Order of effects: forget `ended`, take `starts`, do `copies` one
-    after the other, compute `grants`. A block that is copied out may be written by this very
-    step."""
+    """One step of the device.
+
+    The executor forgets `ended`, adds `starts`, makes `copies` in order, and then computes
+    `grants`. The order matters: the same step may write to a block that it copies out.
+    """
 
     step_id: int
     ended: tuple[str, ...] = ()
@@ -97,11 +105,11 @@ class StepPlan:
     copies: tuple[BlockCopies, ...] = ()
     grants: tuple[Grant, ...] = ()
     draft_token_budget: int = 0
-    """Tokens that this step has left: a draft model may catch up so many that it has missed."""
+    """Tokens that this step has left. A draft model may compute this many tokens that it missed."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that this step computes, over all requests."""
+        """Number of tokens that this step computes, over all requests."""
         return sum(grant.num_tokens for grant in self.grants)
 
 
@@ -113,12 +121,12 @@ class TokenLogprobs:
     logprob: float
     rank: int
     top: tuple[tuple[int, float], ...] = ()
-    """(token id, log-probability), most likely first; as many as the request asked for."""
+    """Pairs (token id, log-probability), most likely first, in the number that the request set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailure:
-    """One request that the executor could not compute in this step; the others are unharmed."""
+    """A request that the executor could not compute in this step. Other requests are unaffected."""
 
     request_id: str
     message: str
@@ -126,16 +134,17 @@ class RequestFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step produced, aligned with `plan.grants`."""
+    """The results of a step. Tuples with one entry per grant are in the order of `plan.grants`."""
 
     step_id: int
     token_ids: tuple[tuple[int, ...], ...]
-    """Sampled tokens per grant: none where the grant does not sample, else the accepted drafts and
-    one more."""
+    """Sampled tokens per grant: none if the grant does not sample, otherwise the accepted drafts
+    and one more token."""
     logprobs: tuple[tuple[TokenLogprobs, ...], ...] | None = None
-    """Per grant, one per sampled token for requests that asked; None when nobody asked."""
+    """Per grant, one entry per sampled token if the request set `logprobs`; None if none did."""
     failures: tuple[RequestFailure, ...] = ()
     num_proposed_tokens: tuple[int, ...] | None = None
-    """Draft tokens per grant that the executor holds ready for the next plan; None: none for anyone."""
+    """Per grant, the number of draft tokens that the executor holds for the next plan. None: 0 for
+    every grant."""
     proposal_seconds: float = 0.0
-    """Time that proposing took, of the step's."""
+    """The part of the step's time in which drafts were proposed."""

@@ -1,4 +1,4 @@
-"""A dict that cannot be changed, for what plugins are shown of requests."""
+"""A dict that cannot be changed, for fields of requests that plugins can read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class ReadOnlyDict(dict[K, V]):
-    """A dict, so that JSON, msgspec and `dataclasses.asdict` take it, but without a way to write."""
+    """A read-only dict. A subclass of dict, so that JSON, msgspec and `asdict` accept it."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -18,7 +18,7 @@ class ReadOnlyDict(dict[K, V]):
         return type(self), (dict(self),)
 
     def _refuse(self, *_: object, **__: object) -> Any:
-        raise TypeError("this cannot be changed: it belongs to a request; change a copy, dict(...)")
+        raise TypeError("this dict belongs to a request and is read-only; change a copy, dict(...)")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse

@@ -1,4 +1,4 @@
-"""What comes with a request besides its prompt and its SamplingParams, validated where it enters."""
+"""Options of a request besides its prompt and SamplingParams, validated when they are made."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from .suggest import did_you_mean
 
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY = 64
-"""Characters. This limit, the one above and the one below are those of OpenAI's `metadata`."""
+"""Characters. The three limits on metadata are those of OpenAI's `metadata`."""
 MAX_METADATA_VALUE = 512
+"""Characters."""
 MAX_CLIENT_ID = 256
-"""Characters of an id that a client chose."""
+"""Characters of an id that a client chooses."""
 MAX_ID = 2 * MAX_CLIENT_ID
-"""Characters of `request_id`: a client's id, with what a server puts around it."""
+"""Characters of `request_id`: a client's id with the prefix and suffix of the server."""
 MAX_USER = 512
+"""Characters."""
 MAX_CACHE_SALT = 128
+"""Characters."""
 MAX_INTEGER = 2**31
 
 
@@ -28,26 +31,28 @@ NO_METADATA: Mapping[str, str] = ReadOnlyDict()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """Who asks, and how the request is to be treated. Raises InvalidRequestError, whose `param` is
-    the field's name."""
+    """Identity of a request's sender, and options such as its priority.
+
+    Raises InvalidRequestError, whose `param` is the name of the invalid field.
+    """
 
     request_id: str | None = None
-    """The id that the answer, the logs and plugins show; while a live request has it, this one gets
-    a suffix. None: the engine makes one."""
+    """The id in the answer, in logs and for plugins. If a live request has the same id, this one
+    gets a suffix. None: the engine makes an id."""
     client_request_id: str | None = None
-    """What the client itself calls the request, unchanged."""
+    """The client's own id of the request, unchanged."""
     prompt_index: int = 0
-    """Place of the prompt in a call with several; these share their `request_id`."""
+    """Index of the prompt in its call. All prompts of a call share their `request_id`."""
     priority: int = 0
-    """Lower goes first."""
+    """Requests with a lower number go first."""
     user: str | None = None
-    """The end user, as the client names it."""
+    """The end user that the client names."""
     api_key_id: str | None = None
-    """Stands for the API key that the request came with; never the key itself."""
+    """A keyed hash of the request's API key; never the key itself."""
     cache_salt: str | None = None
     """Only requests with the same salt share KV blocks."""
     metadata: Mapping[str, str] = NO_METADATA
-    """What else policies and observers may want to know, for example the tenant."""
+    """Further facts for policies and observers, for example the tenant."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _LENGTHS.items():
@@ -57,8 +62,10 @@ class RequestOptions:
         object.__setattr__(self, "metadata", _checked_metadata(self.metadata))
 
     def with_changes(self, **changes: Any) -> Self:
-        """A validated copy with some fields changed; an unknown one is an error that names near
-        ones."""
+        """A validated copy with some fields changed.
+
+        Raises InvalidRequestError for an unknown field; the message suggests a similar one.
+        """
         known = [field.name for field in fields(self)]
         for name in changes:
             if name not in known:
@@ -74,7 +81,7 @@ _LENGTHS = {
     "api_key_id": (1, MAX_CLIENT_ID),
     "cache_salt": (1, MAX_CACHE_SALT),
 }
-"""Fewest and most characters of each text."""
+"""Minimum and maximum number of characters of each text."""
 
 
 def _check_text(name: str, value: object, low: int, high: int) -> None:

@@ -1,4 +1,4 @@
-"""What a caller may ask of sampling, validated where it enters."""
+"""Sampling parameters of a request, validated when they are made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GREEDY_BELOW = 1e-5
 
 
 class OutputKind(StrEnum):
-    """What each output of a stream carries: all so far, what is new, or all at the end."""
+    """Content of each output of a stream: all so far, only the new part, or all at the end."""
 
     CUMULATIVE = "cumulative"
     DELTA = "delta"
@@ -28,14 +28,14 @@ class OutputKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How one request is sampled; names and meanings are vLLM's.
+    """How one request is sampled. Names and meanings are those of vLLM.
 
-    `temperature` 0 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0 switch that filter off.
-    `max_tokens` None means: all the room that the context leaves. `seed` makes the tokens depend
-    on nothing but the prompt and these parameters. `logprobs` k returns the chosen token and the
-    k most likely ones; they are of the model's raw logits.
+    `temperature` 0 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0 switch off that filter.
+    `max_tokens` None means all tokens for which the context has room. With a `seed` the tokens
+    depend only on the prompt and these parameters. `logprobs` k returns the chosen token and the k
+    most likely ones, computed from the model's raw logits.
 
-    Raises InvalidRequestError, whose `param` is the field's name.
+    Raises InvalidRequestError, whose `param` is the name of the invalid field.
     """
 
     n: int = 1
@@ -71,7 +71,7 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """True when the most likely token is taken, without noise."""
+        """True when sampling takes the most likely token, without noise."""
         return self.temperature < GREEDY_BELOW
 
     def with_changes(self, **changes: Any) -> Self:
@@ -79,7 +79,7 @@ class SamplingParams:
         return replace(self, **changes)
 
 
-# name: (kind, lowest, highest, lowest is allowed itself)
+# name: (type, minimum, maximum, whether the minimum itself is allowed)
 _RANGES: dict[str, tuple[type, float, float, bool]] = {
     "n": (int, 1, MAX_N, True),
     "max_tokens": (int, 1, 2**31, True),

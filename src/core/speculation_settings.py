@@ -1,4 +1,4 @@
-"""What the flags say about speculation: --speculative-config as JSON, or one flag for each thing."""
+"""Settings of speculation, from --speculative-config (JSON) and from single flags."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _FLAGS = {
     "num_speculative_tokens": "--num-speculative-tokens",
 }
 OPTION_FLAGS = ("--speculative-model", "--speculative-config")
-"""Flags that options of the provider may come from."""
+"""Flags that may set options of the provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationSettings:
-    """Flags and JSON together. What is not said here, plugins.toml says."""
+    """The settings of flags and JSON together. plugins.toml decides what they leave open."""
 
     method: str | None
     """Name of the provider; None: plugins.toml decides."""
     num_speculative_tokens: int
     options: Mapping[str, object]
-    """Options of the provider: `model`, and every key of the JSON that is not the engine's own."""
+    """Options of the provider: `model`, and every JSON key that is not a setting of the engine."""
     given: tuple[str, ...]
-    """The flags that were given, for messages."""
+    """Names of the flags that were given, for messages."""
 
 
 def read_speculation(
@@ -42,9 +42,10 @@ def read_speculation(
     num_speculative_tokens: int | None,
     config: str | Mapping[str, object] | None,
 ) -> SpeculationSettings:
-    """The settings from the flags, `config` being the JSON or what it says.
+    """Combine the flags with `config`, which is JSON text or a mapping.
 
-    Raises ConfigError for what is no JSON, has a wrong type or range, or is said twice.
+    Raises ConfigError for invalid JSON, a wrong type, a value out of range, or a setting that is
+    given twice.
     """
     flags = {"method": method, "model": model, "num_speculative_tokens": num_speculative_tokens}
     said = _read_json(config) if isinstance(config, str) else dict(config or {})
@@ -73,11 +74,11 @@ def _read_json(text: str) -> dict[str, object]:
 
 
 def _once(name: str, flagged: object, said: dict[str, object]) -> object:
-    """The value of a flag or of the JSON's key of that name, which is taken out."""
+    """The value of a flag, or of the JSON key of that name. The key is removed from `said`."""
     value = said.pop(name, None)
     if value is not None and flagged is not None:
         raise ConfigError(
-            f"{_FLAGS[name]} is {flagged!r} and --speculative-config says {name!r}: {value!r}: "
+            f"{_FLAGS[name]} is {flagged!r} and --speculative-config has {name!r}: {value!r}; "
             "give only one of them"
         )
     return flagged if value is None else value
@@ -99,4 +100,4 @@ def _check(values: Mapping[str, object], said: Mapping[str, object]) -> None:
         )
     for key in said:
         if not isinstance(key, str):
-            raise ConfigError(f"--speculative-config has the key {key!r}: keys are texts")
+            raise ConfigError(f"keys of --speculative-config must be texts, got {key!r}")

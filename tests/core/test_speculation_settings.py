@@ -109,11 +109,11 @@ def test_a_model_alone_means_the_draft_model() -> None:
         ({"speculative_config": "[1]"}, "must be a JSON object"),
         (
             {"speculative_method": "ngram", "speculative_config": '{"method": "none"}'},
-            "--speculative-method is 'ngram' and --speculative-config says 'method': 'none': give",
+            "--speculative-method is 'ngram' and --speculative-config has 'method': 'none'; give",
         ),
         (
             {"num_speculative_tokens": 2, "speculative_config": '{"num_speculative_tokens": 3}'},
-            "--num-speculative-tokens is 2 and --speculative-config says",
+            "--num-speculative-tokens is 2 and --speculative-config has",
         ),
     ],
 )

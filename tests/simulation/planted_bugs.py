@@ -275,7 +275,7 @@ def a_step_that_grants_nothing_is_accepted(patch: Planter) -> None:
     patch.setattr(engine, "decode_first", lambda step: None)
 
 
-@bug("the list of those waiting is wrong")
+@bug("the waiting queue is wrong")
 def a_preempted_request_is_not_queued_again(patch: Planter) -> None:
     original = RequestQueues.requeue
 

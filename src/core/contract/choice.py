@@ -1,4 +1,4 @@
-"""The outcome of choosing: which provider fills a slot, with which options."""
+"""The chosen provider of a slot, with its options."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class Choice:
     others: tuple[Provider, ...] = ()
     """For "auto": the providers to try after `provider`, best first."""
     is_pair: bool = False
-    """Two attention backends: `provider` for prompts and chunks, the one of `others` for decodes."""
+    """True for two attention backends: `provider` computes prompts and chunks, `others[0]` computes
+    decodes."""
 
     @property
     def name(self) -> str:
-        """The provider's, or both of a pair: "flash-attn,cuda-paged"."""
+        """Name of the provider, or both names of a pair: "flash-attn,cuda-paged"."""
         providers = (self.provider, *self.others) if self.is_pair else (self.provider,)
         return ",".join(provider.name for provider in providers)

@@ -1,4 +1,7 @@
-"""The engine as the API and embedders see it: small enough to stand in another process one day."""
+"""The engine as the API, plugins and embedding programs see it.
+
+The interface is small so that the engine can move into another process later.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,20 @@ class Load:
     num_running: int
     num_waiting: int
     kv_cache_usage: float
-    """Part of the KV blocks that live requests hold, 0 to 1."""
+    """Fraction of the KV blocks that live requests hold, 0 to 1."""
     stalled_for: float
     """Seconds since the last completed step while there was work; 0 when idle."""
     is_alive: bool
-    """False once the engine cannot compute any more."""
+    """False once the engine can no longer compute."""
     is_draining: bool
+    """True once the engine finishes accepted requests and takes no new ones."""
 
 
 class RequestStream(Protocol):
-    """The outputs of one accepted request; to close it early is to abort the request."""
+    """The outputs of one accepted request. Closing the stream early aborts the request."""
 
     request_id: str
-    """The id that was asked for; with a suffix if a live request had it."""
+    """The requested id, with a suffix if a live request already had it."""
     prompt_token_ids: tuple[int, ...]
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
@@ -42,7 +46,7 @@ class RequestStream(Protocol):
 
 
 class EngineClient(Protocol):
-    """What `tokenmill.AsyncEngine` offers once it is started."""
+    """The interface of a started `tokenmill.AsyncEngine`."""
 
     @property
     def config(self) -> EngineConfig: ...
@@ -52,16 +56,16 @@ class EngineClient(Protocol):
     def tokenizer(self) -> Tokenizer: ...
     @property
     def model_name(self) -> str:
-        """The name that the API and metrics show."""
+        """Name of the model in the API and in metrics."""
         ...
 
     @property
     def max_model_len(self) -> int:
-        """Longest sequence, prompt and output together, that this engine accepts."""
+        """Maximum number of tokens of a request: prompt and output together."""
         ...
 
     def default_sampling_params(self, **given: object) -> SamplingParams:
-        """The model's sampling defaults, with `given` on top (a value of None means: not given)."""
+        """The model's sampling defaults, overridden by `given`. None counts as not given."""
         ...
 
     async def submit(
@@ -73,8 +77,9 @@ class EngineClient(Protocol):
     ) -> RequestStream:
         """Validate, tokenize and queue a request; returns once it is accepted.
 
-        `fields` are those of RequestOptions, on top of `options`: `submit(prompt, priority=1)`.
-        Raises InvalidRequestError, OverloadedError or EngineStoppedError; nothing is held then.
+        `fields` are fields of RequestOptions and override `options`: `submit(prompt, priority=1)`.
+        Raises InvalidRequestError, OverloadedError or EngineStoppedError; then the engine keeps
+        nothing of the request.
         """
         ...
 
@@ -85,24 +90,29 @@ class EngineClient(Protocol):
         options: RequestOptions | None = None,
         **fields: Any,
     ) -> AsyncIterator[RequestOutput]:
-        """`submit`, then the stream. Breaking off the iteration aborts the request.
+        """Submit a request and iterate over its outputs. Leaving the iteration aborts the request.
 
-        The stream raises RequestFailedError if the request could not be finished.
+        Raises what `submit` raises, and RequestFailedError if the request could not be finished.
         """
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End a request early, by its stream's id, with finish_reason "abort". Unknown ids are
-        ignored."""
+        """End a request early, with finish_reason "abort". Unknown ids are ignored.
+
+        `request_id` is the id of the request's stream.
+        """
         ...
 
-    def load(self) -> Load: ...
+    def load(self) -> Load:
+        """How busy the engine is at this moment."""
+        ...
+
     def plugins(self) -> tuple[PluginInfo, ...]:
         """Every installed plugin, enabled or not, in order, with what it provides."""
         ...
 
     def hook_stats(self) -> tuple[HookStats, ...]:
-        """Calls, seconds and failures of every plugin in each of its hooks, since the start."""
+        """Calls, seconds and failures since the start, per plugin and hook."""
         ...
 
     def render_metrics(self) -> bytes:
@@ -110,9 +120,12 @@ class EngineClient(Protocol):
         ...
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Take no new requests; wait for the accepted ones, abort them after `timeout` seconds."""
+        """Take no new requests and wait until the accepted ones end.
+
+        After `timeout` seconds the remaining requests are aborted; None waits without a limit.
+        """
         ...
 
     async def close(self) -> None:
-        """Abort what is left and give back the device. Safe to call twice."""
+        """Abort the remaining requests and free the device. Safe to call twice."""
         ...

@@ -1,8 +1,8 @@
 """The contract of the slot `draft_length`: how many tokens to draft for each request.
 
-The engine calls the chosen policy directly, on its own thread: `choose` once per planned step,
-`observe` once per committed step, `forget` when a request ends. All three must be quick and must not
-block. Nothing that a policy answers changes a token, only how fast tokens come.
+The engine calls the chosen policy directly, on the engine thread: `choose` once per planned step,
+`observe` once per committed step, `forget` when a request ends. All three must be quick and must
+not block. A policy changes how fast tokens are generated, never which tokens.
 """
 
 from __future__ import annotations
@@ -17,60 +17,59 @@ from .speculation import SpeculationLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftOutcome:
-    """What became of one request's drafts in a committed step."""
+    """The results of one request's drafts in a committed step."""
 
     engine_id: str
     num_draft_tokens: int
-    """Draft tokens that the step verified; 0: the request had no draft in it."""
+    """Draft tokens that the step verified; 0 if the request had no draft in this step."""
     num_accepted_tokens: int
-    """The first of them that were right."""
+    """Draft tokens that were accepted: all tokens before the first wrong one."""
     max_draft_tokens: int
-    """Tokens that the speculator was asked for after this step; 0: it was not asked. At most what
-    `choose` answered: there may have been no room for more."""
+    """Maximum number of tokens that the speculator could propose after this step; 0 if it was not
+    asked. It is at most what `choose` answered, and less if there was no room."""
     num_proposed_tokens: int
-    """Tokens that it proposed. The next step verifies them if it was planned with a length for this
-    request, too; else they are dropped."""
+    """Tokens that the speculator proposed. The next step verifies them if it was planned with a
+    length for this request, too; otherwise they are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftedStep:
-    """A committed step, as far as draft lengths depend on it."""
+    """The measurements of a committed step that matter for draft lengths."""
 
     num_requests: int
     """At least 1."""
     num_tokens: int
     """Tokens that the step computed, drafts included."""
     is_decode: bool
-    """Whether each request of the step had one known token, and drafts at most: no prompts."""
+    """True if the step computed one known token per request, plus drafts, and no prompts."""
     seconds: float
-    """From the end of the step before it to its own end, proposing included. Zero or negative if
-    the clock was set back."""
+    """Time from the end of the previous step to the end of this one, including the proposal of
+    drafts. Zero or negative if the clock was set back."""
     proposal_seconds: float
-    """Part of `seconds` in which drafts were proposed after this step."""
+    """The part of `seconds` in which drafts were proposed after this step."""
     was_held_back: bool
-    """Whether the step could have been planned while the one before it ran, were it not for drafts.
-    The time that this cost is part of `seconds`."""
+    """True if, without drafts, the step could have been planned while the previous step ran. The
+    time that this cost is part of `seconds`."""
     draft_token_budget: int
-    """Tokens that the step had left, for a draft model to compute what it missed."""
+    """Tokens that the step had left, with which a draft model may compute tokens that it missed."""
     outcomes: Sequence[DraftOutcome]
-    """Of the requests that had a draft in this step or for which one was asked after it."""
+    """One per request that had a draft in this step, or was asked for a draft after it."""
 
 
 class DraftLengthPolicy(Protocol):
-    """How many tokens to draft for each request. Registered as a `draft_length`.
+    """Decides how many tokens to draft for each request. Register it as a `draft_length`.
 
-    Every engine has a policy of its own. It keeps its own records of requests, by `engine_id`.
+    Every engine has a policy object of its own, which keeps its records of requests by `engine_id`.
     """
 
     def choose(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
-        """The most tokens to propose for each of these requests.
+        """The maximum number of tokens to propose for each of these requests.
 
-        - When: once per step, while it is planned; steps without a sampling request included.
+        - When: once per step, while it is planned, even if no request samples in it.
         - Given: the requests that sample in this step, and the limits, which never change.
-        - May answer: one int per request, in their order, from 0 to
-          `limits.num_speculative_tokens`.
-        - On error, or for another answer: nothing is proposed after this step. After three errors
-          in a row nothing is proposed any more.
+        - May answer: one int per request, in order, from 0 to `limits.num_speculative_tokens`.
+        - On error, or for an invalid answer: no drafts are proposed after this step. After three
+          errors in a row no drafts are proposed any more.
         - Cost: per step.
         """
         ...
@@ -79,18 +78,18 @@ class DraftLengthPolicy(Protocol):
         """Learn from a committed step.
 
         - When: once per step, in the order of the steps. With --async-scheduling the next step is
-          planned before this one is observed, unless drafts keep it from that.
-        - On error: counted; after three in a row nothing is proposed any more.
+          planned before this one is observed, except when drafts prevent that.
+        - On error: counted; after three in a row no drafts are proposed any more.
         - Cost: per step.
         """
         ...
 
     def forget(self, engine_id: str) -> None:
-        """Drop what is known of a request: it has ended, and its id may come again.
+        """Drop the records of a request that has ended. Its id may be used again.
 
-        - When: after the last outcome of the request was observed; also for requests for which
-          nothing was ever chosen.
-        - On error: counted; after three in a row nothing is proposed any more.
+        - When: after the last outcome of the request was observed. Also called for requests that
+          `choose` never saw.
+        - On error: counted; after three in a row no drafts are proposed any more.
         - Cost: per request.
         """
         ...

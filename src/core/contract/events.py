@@ -1,4 +1,4 @@
-"""What observers are told: one frozen dataclass per event. New fields never break an observer."""
+"""Events for observers: one frozen dataclass per event. New fields never break an observer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class Admitted:
     """A request entered the waiting queue, with all of its `n` choices."""
 
     request_id: str
-    """The id that answer and logs show."""
+    """The id in the answer and in logs."""
     num_prompt_tokens: int
     max_tokens: int
-    """Of each choice."""
+    """Maximum number of generated tokens of each choice."""
     prompt_index: int = 0
-    """Place of the prompt in a call with several, which share their `request_id`."""
+    """Index of the prompt in its call, from 0. All prompts of a call share their `request_id`."""
     n: int = 1
+    """Number of choices."""
     priority: int = 0
     client_request_id: str | None = None
     user: str | None = None
@@ -39,12 +40,12 @@ class Admitted:
     cache_salt: str | None = None
     """It may be a secret: do not log it."""
     deadline: float | None = None
-    """Seconds of the engine's clock."""
+    """Seconds of the engine's clock; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan is final and goes to the device."""
+    """A plan was sent to the device."""
 
     step_id: int
     num_requests: int
@@ -53,16 +54,19 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted:
-    """A running request lost its KV blocks to another one."""
+    """A running request lost its KV blocks because another request needed them."""
 
     request_id: str
     mode: str
-    """What was done: "recompute" or "swap"."""
+    """The mode that was applied: "recompute" or "swap"."""
     fell_back: bool
-    """True when the policy said swap and host memory had no room."""
+    """True when the policy chose swap but host memory was full, so the request is recomputed."""
     num_computed_tokens: int
+    """Tokens whose KV was in the cache before the preemption."""
     num_blocks: int
+    """KV blocks that the request held."""
     total_cumulative_preemption_cnt: int
+    """Preemptions of this engine since the start, including this one."""
     prompt_index: int = 0
     choice_index: int = 0
 
@@ -73,9 +77,10 @@ class StepDone:
 
     step_id: int
     seconds: float
-    """From plan to commit."""
+    """Time from the plan to the commit."""
     num_prompt_tokens: int
-    """Prompt tokens computed in this step (recomputed ones not counted again)."""
+    """Prompt tokens that this step computed or found in the prefix cache. Each token is counted
+    once, even if it is recomputed later."""
     num_generation_tokens: int
     num_running: int
     num_waiting: int
@@ -84,23 +89,25 @@ class StepDone:
     """Tokens looked up in the prefix cache by the requests that started in this step."""
     prefix_cache_hits: int
     time_to_first_tokens: tuple[float, ...]
-    """Seconds from arrival to first token, for the requests that got it in this step."""
+    """Seconds from arrival to the first token, for each request that got it in this step."""
     inter_token_latencies: tuple[float, ...]
     """Seconds since the previous token, for every other token of this step."""
     num_drafts: int = 0
-    """Requests for which guessed tokens were verified in this step."""
+    """Requests whose draft was verified in this step."""
     num_draft_tokens: int = 0
-    """Guessed tokens that were verified."""
+    """Draft tokens that were verified."""
     num_accepted_tokens: int = 0
-    """Those that turned out right; each of these requests got one token more than that."""
+    """Draft tokens that were accepted. Each request gets one more token than were accepted."""
     accepted_tokens_per_pos: tuple[int, ...] = ()
-    """How many drafts were right up to their first, second, third... token."""
+    """Number of drafts that were accepted at least up to their first, second, third... token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
-    """The whole life of one choice of a request; times in seconds, None for a stage that it never
-    reached."""
+    """Statistics of one choice of a request that ended.
+
+    Times are in seconds. A time is None if the request never reached that stage.
+    """
 
     request_id: str
     finish_reason: FinishReason
@@ -115,14 +122,14 @@ class FinishedRequest:
     prefill_time: float | None
     decode_time: float | None
     num_draft_tokens: int = 0
-    """Tokens that were guessed for it and verified."""
+    """Draft tokens that were verified."""
     num_accepted_tokens: int = 0
-    """Those of them that were right."""
+    """Draft tokens that were accepted."""
     prompt_index: int = 0
     choice_index: int = 0
-    """Which of the `n` choices of its prompt this is, from 0; they share their `request_id`."""
+    """Index of this choice among the `n` choices of its prompt, from 0; they share `request_id`."""
     engine_id: str = ""
-    """The engine's own id of this choice, as RequestView has it."""
+    """The engine's own id of this choice, as in RequestView."""
     priority: int = 0
     client_request_id: str | None = None
     user: str | None = None
@@ -143,17 +150,18 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginFailed:
-    """A plugin raised; the engine went on without its answer."""
+    """A plugin raised an exception or gave an invalid answer; the engine continues without it."""
 
     plugin: str
     hook: str
     error: str
     action: str
-    """What was done instead: "fallback", "contained", "dropped", "request failed"."""
+    """What the engine did: "fallback" (the built-in policy decided), "contained" (the observer will
+    be called again), "dropped" (the plugin is not called any more), or "request failed"."""
     count: int
     """Failures of this plugin in this hook so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping:
-    """The engine is closing; last chance to flush."""
+    """The engine is closing. This is the last event."""

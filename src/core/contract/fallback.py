@@ -8,9 +8,10 @@ from .policy import PreemptionCandidate, StepView, Victim
 
 
 def decode_first(step: StepView) -> None:
-    """Decodes, then prompts in progress, then waiting requests, into what is left of the budget.
+    """Schedule decodes, then prompts in progress, then waiting requests, until the budget is spent.
 
-    Chunked prefill as in Sarathi-Serve (Agrawal et al., OSDI 2024): no decode waits for a prompt.
+    No decode waits for a prompt. Source: chunked prefill of Sarathi-Serve, Agrawal et al.,
+    OSDI 2024.
     """
     prompts = []
     for request in step.running:
@@ -26,5 +27,5 @@ def decode_first(step: StepView) -> None:
 
 
 def last_come(candidates: Sequence[PreemptionCandidate]) -> Victim:
-    """The most junior candidate is recomputed later."""
+    """Choose the most junior candidate; its tokens are recomputed later."""
     return Victim(request=candidates[-1].request, mode="recompute")

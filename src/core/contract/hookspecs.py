@@ -1,8 +1,8 @@
 """The contract with plugins: every hook, in the order in which the engine reaches it.
 
-Each docstring says *when* the hook fires, what it is *given*, what it *may answer*, the *default*,
-what happens *on error*, and its *cost*. A hook implementation may take fewer arguments than the
-hook offers. See docs/hooks.md.
+Each docstring states *when* the engine calls the hook, what the hook is *given*, what it *may
+answer*, the *default*, what happens *on error*, and its *cost*. An implementation may take fewer
+arguments than the hook offers. See docs/hooks.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .speculation import Draft, ProposalBatch
 
 HOOK_API = 1
-"""Number of this contract: additions keep it, removals and changes of meaning raise it."""
+"""Version of this contract. Additions keep it; removals and changes of meaning raise it."""
 
 PROJECT = "tokenmill"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -41,16 +41,17 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 class HookSpecs:
     """All hooks of HOOK_API 1.
 
-    They run in the engine's process, on the engine thread, which plans and commits steps; `propose`
-    runs on the device thread of a worker. Hooks on different threads must not share state.
+    Hooks run in the engine's process, on the engine thread, which plans and commits steps. Only
+    `propose` runs elsewhere: on the device thread of a worker. Hooks on different threads must not
+    share state.
     """
 
     @hookspec
     def register(self, registry: Registry) -> None:
         """Offer providers: names, factories, options.
 
-        When: once per enabled plugin, before anything is built. Given: the registry.
-        May answer: nothing; it calls the registry's methods. Default: no providers.
+        When: once per enabled plugin, before anything is built. Given: the registry, whose methods
+        take the offers. May answer: nothing. Default: no providers.
         On error: the engine does not start, and the error names the plugin. Cost: none at run time.
         """
 
@@ -72,8 +73,8 @@ class HookSpecs:
         """Refuse a request before it queues.
 
         When: on arrival, after the engine's own limits. Given: the request's sizes and the load.
-        May answer: None to admit it, or a Refusal with reason and retry_after. All enabled
-        implementations run until the first refusal. Default: admitted.
+        May answer: None to admit the request, or a Refusal with reason and retry_after. Enabled
+        implementations are called one after the other, until one refuses. Default: admitted.
         On error: that request fails. Cost: about 1.5 µs per request.
         """
 
@@ -85,11 +86,11 @@ class HookSpecs:
     def schedule(self, step: StepView) -> None:
         """Decide how many tokens each request computes in this step.
 
-        When: once per step. Given: the step, with `running` and `waiting` and the token budget;
-        call `step.schedule(request, max_tokens=None)` in the order of your choice, it returns
-        how many tokens were granted. May answer: nothing. Default: the scheduler that plugins.toml
-        chooses. On error: the engine discards what was granted, and the built-in order decides
-        this step; after repeated errors it decides all further steps. Cost: per step.
+        When: once per step. Given: the step, with `running`, `waiting` and the token budget. Call
+        `step.schedule(request, max_tokens=None)` in the order of your choice. It returns the number
+        of tokens that it granted. May answer: nothing. Default: the scheduler that plugins.toml
+        chooses. On error: the engine discards all grants of the step, and the built-in order
+        decides this step; after repeated errors it decides all further steps. Cost: per step.
         """
 
     @hookspec(firstresult=True)
@@ -99,9 +100,9 @@ class HookSpecs:
         """Choose the request that gives up its KV blocks.
 
         When: inside `step.schedule`, when no KV block is free. Given: `needy`, the request that
-        needs blocks, and the requests that may give up theirs, most senior first: junior to `needy`
-        and not granted tokens in this step, or `needy` itself.
-        May answer: a Victim, which is one candidate and a mode; None lets `needy` wait.
+        needs blocks, and `candidates`, the requests that may give up their blocks, most senior
+        first. A candidate is junior to `needy` and has no grant in this step, or it is `needy`
+        itself. May answer: a Victim, which is one candidate and a mode; None lets `needy` wait.
         Default: the preemption mode that plugins.toml chooses. On error: the last candidate is
         recomputed. Cost: per preemption.
         """
@@ -116,16 +117,18 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def propose(self, batch: ProposalBatch) -> Sequence[Draft] | None:
-        """Propose draft tokens for the model to verify. A wrong draft costs time but never changes the
-        output.
+        """Propose draft tokens for the model to verify.
+
+        A wrong draft costs time but never changes the output.
 
         When: after sampling, on the device thread, if a request may speculate. Given: the requests
-        with their known tokens, their maximum draft lengths, and hidden states for a method that
-        needs them; the ids of requests that started and ended since the last call.
-        May answer: one Draft per request, in order; an empty one proposes nothing. Default: the
+        with their known tokens and maximum draft lengths, the hidden states if the method needs
+        them, and the ids of the requests that started and ended since the last call.
+        May answer: one Draft per request, in order; an empty Draft proposes nothing. Default: the
         speculative method that plugins.toml chooses, which is none. On error: no drafts in this
-        step; the same for an answer that is too long or too short, or has tokens outside the
-        vocabulary; after repeated errors no more drafts. Cost: per step; the device waits for it.
+        step. The same holds for an answer that is too long or too short, or that has tokens outside
+        the vocabulary. After repeated errors there are no more drafts. Cost: per step; the device
+        waits for it.
         """
 
     @hookspec
@@ -144,8 +147,9 @@ class HookSpecs:
     def render_metrics(self) -> bytes | None:
         """Return metrics of this plugin.
 
-        When: on GET /metrics. May answer: text in Prometheus's exposition format; the answers of
-        all observers are joined. On error: contained; cut off after three. Cost: per scrape.
+        When: on GET /metrics. May answer: text in Prometheus's exposition format, as bytes; the
+        engine joins the answers of all observers. On error: contained; cut off after three.
+        Cost: per scrape.
         """
 
     @hookspec

@@ -1,4 +1,4 @@
-"""What the engine knows of a plugin, without importing it unless it is enabled."""
+"""Descriptions of plugins and their providers, for listings. Only enabled plugins are imported."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ PluginState = Literal["enabled", "available", "failed", "disabled"]
 
 
 def normalize(name: str) -> str:
-    """The spelling of a name with hyphens; `_` and `-` are equal wherever a name is given."""
+    """Spell a name with hyphens. Wherever a name is given, `_` and `-` are equal."""
     return name.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where something came from: a plugin, and the distribution that installed it."""
+    """The origin of a provider or hook: a plugin, and the distribution that installed it."""
 
     plugin: str
     distribution: str = "-"
-    """"-" for an object that the embedding program handed over."""
+    """"-" for an object that the embedding program passed in."""
     version: str = "-"
 
     def __str__(self) -> str:
@@ -34,35 +34,36 @@ class PluginInfo:
 
     name: str
     distribution: str
-    """The package that brought it; "-" for objects that the program handed over."""
+    """The package that installed the plugin; "-" for objects that the program passed in."""
     version: str
     state: PluginState
-    """available: installed, not enabled. failed: refused at start, or taken out since."""
+    """available: installed, but not enabled. disabled: the settings disable it. failed: refused at
+    start, or taken out of a hook since then."""
     provides: tuple[str, ...] = ()
-    """What it registered, for example "scheduler:chunked"; known once it is imported."""
+    """Providers that it registered, for example "scheduler:chunked"; known once it is imported."""
     chosen: tuple[str, ...] = ()
-    """Those of `provides` that this engine uses."""
+    """The entries of `provides` that this engine uses."""
     hooks: tuple[str, ...] = ()
     """Hooks that it implements, in the order of the specs."""
     error: str | None = None
     failures: int = 0
-    """Times that one of its hooks failed since the start."""
+    """Number of failures of its hooks since the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionInfo:
-    """One option of a provider, to be set in plugins.toml."""
+    """One option of a provider, as plugins.toml may set it."""
 
     name: str
     type: str
     default: str
-    """As written in TOML or Python; "required" when there is none."""
+    """As written in Python; "required" when there is no default."""
     help: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderInfo:
-    """One thing that a plugin offers under a name."""
+    """One provider: what a plugin offers under a name."""
 
     kind: str
     name: str
@@ -70,12 +71,13 @@ class ProviderInfo:
     doc: str
     options: tuple[OptionInfo, ...]
     on_this_machine: tuple[str, ...] = ()
-    """What it finds here and what it misses, whatever the model; of attention backends that say so."""
+    """What an attention backend finds on this machine and what it misses, for any model. Empty for
+    other kinds, and for backends that do not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginDescription:
-    """All about one plugin, as `tokenmill plugins show` prints it."""
+    """A plugin with its providers and their options, as `tokenmill plugins show` prints it."""
 
     info: PluginInfo
     doc: str
@@ -88,16 +90,16 @@ class HookStats:
 
     plugin: str
     hook: str
-    """Or the slot, for a provider that is called directly: "scheduling_policy"."""
+    """The hook, or for a provider that is called directly the slot: "scheduling_policy"."""
     calls: int = 0
     seconds: float = 0.0
-    """Spent in the plugin, and for `schedule` also in the engine's methods that it calls."""
+    """Time spent in the plugin. For `schedule` it includes the engine's methods that it calls."""
     failures: int = 0
     slow: int = 0
-    """Calls of more than 50 ms."""
+    """Calls that took more than 50 ms."""
 
     def __add__(self, other: HookStats) -> HookStats:
-        """The totals of two implementations of one hook in one plugin."""
+        """Add the totals of another implementation of the same hook in the same plugin."""
         return replace(
             self,
             calls=self.calls + other.calls,

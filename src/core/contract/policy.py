@@ -1,4 +1,4 @@
-"""What a policy plugin sees and answers: views of requests and of the step to be decided."""
+"""Views of requests and steps that policies read, and the answers that policies give."""
 
 from __future__ import annotations
 
@@ -8,53 +8,55 @@ from typing import Protocol
 
 
 class RequestView(Protocol):
-    """A request, as policies may see it. All of it is read-only."""
+    """A request as policies see it. All of it is read-only."""
 
     @property
     def request_id(self) -> str:
-        """The id that answer and logs show. All prompts and choices of a call share it."""
+        """The id in the answer and in logs. All prompts and choices of a call share it."""
         ...
 
     @property
     def prompt_index(self) -> int:
-        """Place of the prompt in a call with several, from 0."""
+        """Index of the prompt in its call, from 0."""
         ...
 
     @property
     def choice_index(self) -> int:
-        """Which of the `n` choices of its prompt this is, from 0."""
+        """Index of this choice among the `n` choices of its prompt, from 0."""
         ...
 
     @property
     def engine_id(self) -> str:
-        """The engine's own id of this choice, unique among live requests: the key for what a
-        policy remembers of it. ProposalRequest has the same one."""
+        """The engine's own id of this choice, unique among live requests.
+
+        Use it as the key for what a policy remembers of a request. ProposalRequest has the same id.
+        """
         ...
 
     @property
     def client_request_id(self) -> str | None:
-        """What the client itself calls the request: its X-Request-Id header."""
+        """The client's own id: the header X-Request-Id, or `request_id` in the body."""
         ...
 
     @property
     def priority(self) -> int:
-        """Lower goes first."""
+        """Requests with a lower number go first."""
         ...
 
     @property
     def user(self) -> str | None:
-        """The end user, as the client names it in the body's `user`. Nobody has checked it."""
+        """The end user that the client names in the body's `user`. It is not verified."""
         ...
 
     @property
     def api_key_id(self) -> str | None:
-        """Stands for the API key that the server let in: a keyed hash, never the key itself."""
+        """A keyed hash of the request's API key, never the key itself. None without a key."""
         ...
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """From the body's `metadata`, from headers that the operator allows, or from the embedding
-        program; at most 16 pairs."""
+        """At most 16 pairs from the body's `metadata`, from headers that the operator allows, or
+        from the embedding program."""
         ...
 
     @property
@@ -64,13 +66,13 @@ class RequestView(Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """Seconds of the engine's clock at which the request is ended with what it has; None: it
-        may take as long as it likes."""
+        """Time at which the request ends with the tokens that it has, in seconds of the engine's
+        clock. None: no limit."""
         ...
 
     @property
     def arrival_time(self) -> float:
-        """Seconds of the engine's clock."""
+        """Time of arrival, in seconds of the engine's clock."""
         ...
 
     @property
@@ -82,7 +84,7 @@ class RequestView(Protocol):
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens whose KV was there at the last commit."""
+        """Tokens whose KV was in the cache at the last commit."""
         ...
 
     @property
@@ -92,41 +94,47 @@ class RequestView(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens that it may generate."""
+        """Maximum number of tokens to generate."""
         ...
 
     @property
     def is_decoding(self) -> bool:
-        """True when at most one known token is uncomputed: its next grant samples."""
+        """True when at most one known token is uncomputed, so that the next grant samples."""
         ...
 
     @property
     def is_swapped(self) -> bool:
-        """True while its KV waits in host memory; to schedule it copies that back."""
+        """True while the request's KV is in host memory. Scheduling the request copies it back."""
         ...
 
     @property
-    def num_preemptions(self) -> int: ...
+    def num_preemptions(self) -> int:
+        """How often the request was preempted."""
+        ...
+
     @property
     def num_blocks(self) -> int:
-        """KV blocks that it holds."""
+        """Number of KV blocks that the request holds."""
         ...
 
 
 class StepView(Protocol):
-    """One step while it is being decided. Nothing that a policy does here can break a rule."""
+    """A step while a scheduler decides it. The engine enforces its rules on every call."""
 
     @property
-    def now(self) -> float: ...
+    def now(self) -> float:
+        """Time at which the step began, in seconds of the engine's clock."""
+        ...
+
     @property
     def running(self) -> tuple[RequestView, ...]:
-        """Requests that hold KV blocks, most senior first, as they were when the step began."""
+        """Requests that held KV blocks when the step began, most senior first."""
         ...
 
     @property
     def waiting(self) -> tuple[RequestView, ...]:
-        """Requests that wait: swapped ones, then other preempted ones, then the rest in the order
-        of the scheduling policy."""
+        """Waiting requests: swapped ones, then other preempted ones, then the rest in the order of
+        the scheduling policy."""
         ...
 
     @property
@@ -136,66 +144,71 @@ class StepView(Protocol):
 
     @property
     def num_granted(self) -> int:
-        """Requests that were granted tokens so far."""
+        """Number of requests with a grant in this step so far."""
         ...
 
     def schedule(self, request: RequestView, max_tokens: int | None = None) -> int:
-        """Grant a request up to `max_tokens` of its uncomputed tokens; returns how many it got.
+        """Grant a request up to `max_tokens` of its uncomputed tokens; returns the number granted.
 
-        0 when there is no budget, no room or no reason; calling again is harmless. Running
-        requests may preempt junior ones; a waiting one starts only if all its known tokens fit.
+        Returns 0 when there is no budget, no room, or nothing to compute. Calling it again is
+        harmless. A running request may preempt junior requests. A waiting request starts only if
+        all its known tokens fit into the KV cache.
         """
         ...
 
     def limit(self, request: RequestView, max_tokens: int) -> None:
-        """Grant this request at most `max_tokens` in this step; for wrappers, before they yield."""
+        """Grant this request at most `max_tokens` in this step. For wrappers, before they yield."""
         ...
 
     def wait_until(self, time: float) -> None:
-        """Grant nothing on purpose, and be asked again at `time` (at most a second from now)."""
+        """Grant nothing on purpose. The engine asks again at `time`, or after a second if that is
+        earlier."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionCandidate:
-    """A request that may be preempted, and what that would free."""
+    """A request that may be preempted, and the number of blocks that this would free."""
 
     request: RequestView
     num_freed_blocks: int
-    """Blocks that become free at once; shared ones stay with the others."""
+    """Blocks that become free at once. Blocks shared with other requests are not counted."""
     is_needy: bool
-    """True for the request that needs the blocks: to choose it is to let it stand back."""
+    """True for the request that needs the blocks. If it is chosen, it gives up its own blocks and
+    waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """The answer of `preempt`."""
+    """An answer of `preempt`: the request to preempt, and how."""
 
     request: RequestView
     mode: str = "recompute"
-    """"recompute": free the blocks, compute the tokens again later. "swap": move the blocks to host
-    memory and back; without room there it falls back to recompute."""
+    """"recompute": free the blocks, and compute the tokens again later. "swap": move the blocks to
+    host memory, and back later; if host memory is full, the request is recomputed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The answer of `admit` that keeps a request out."""
+    """An answer of `admit` that refuses the request."""
 
     reason: str
     retry_after: float = 1.0
     """Seconds after which the sender may try again."""
     is_rate_limit: bool = False
-    """True: this sender asks too often, while others may come in (HTTP 429). False: the engine has
-    too much to do (HTTP 503)."""
+    """True: this sender sends too many requests (HTTP 429). False: the engine is overloaded
+    (HTTP 503)."""
 
 
 class SchedulingPolicy(Protocol):
-    """Order of the waiting requests: one method. Registered as a `scheduling_policy`. It may have
-    event hooks, too, to learn what became of the requests."""
+    """A sort key for waiting requests. Register it as a `scheduling_policy`.
+
+    It may also implement event hooks, for example to learn when requests finish.
+    """
 
     uses_priority: bool
-    """False: requests with a priority other than 0 are refused, as it would have no effect."""
+    """False: the engine refuses requests with a priority other than 0; it would have no effect."""
 
     def key(self, request: RequestView, now: float) -> tuple[float, ...]:
-        """Smaller goes first; ties go by arrival."""
+        """Requests with a smaller key go first; equal keys go in order of arrival."""
         ...

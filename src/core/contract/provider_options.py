@@ -1,4 +1,4 @@
-"""Options of providers: a dataclass declares them, a table of plugins.toml fills it, checked."""
+"""Options of providers: a dataclass declares them, and a table of plugins.toml sets them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from .plugin_info import OptionInfo
 
 
 def build_options(cls: type[Any], table: Mapping[str, object], *, where: str, name: str) -> object:
-    """The options object of provider `name` from its table; `where` is the table, for messages.
+    """Make the options object of provider `name` from its table.
 
-    Raises PluginError with one line: unknown option, wrong type, missing option, refused value.
+    `where` names the table in messages. Raises PluginError, whose message is one line, for an
+    unknown or missing option, a wrong type, or a value that the dataclass refuses.
     """
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}
     given = {key.replace("-", "_"): value for key, value in table.items()}
@@ -37,13 +38,13 @@ def build_options(cls: type[Any], table: Mapping[str, object], *, where: str, na
 
 
 def refuse_options(table: Mapping[str, object], *, where: str, name: str) -> None:
-    """Raise PluginError if there is any option, for a provider that takes none."""
+    """Raise PluginError if the table of a provider without options has any."""
     for key in table:
         raise PluginError(f"{where} {key}: {name!r} takes no options")
 
 
 def describe_options(cls: type[Any] | None) -> tuple[OptionInfo, ...]:
-    """Name, type, default and help (the field's metadata "help") of every option."""
+    """Name, type, default and help of every option. The help is the field's metadata "help"."""
     if cls is None:
         return ()
     types = get_type_hints(cls)

@@ -1,7 +1,8 @@
-"""Providers by name: plugins offer them, a name in a flag or in plugins.toml chooses one.
+"""The registry: plugins offer providers by name, and a flag or plugins.toml chooses one.
 
-A registry lists, checks, says "did you mean" and refuses duplicates, which hooks that answer by
-name could not. Names are written with hyphens; underscores are equal on input.
+A registry can list and check offers, suggest similar names and refuse duplicates. A hook that
+returns a provider for a name could not. Names are written with hyphens; on input underscores are
+equal to hyphens.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ SLOTS = (
     "speculative_method",
     "draft_length",
 )
-"""Kinds of which exactly one provider is chosen."""
+"""Kinds with exactly one chosen provider."""
 KINDS = (*SLOTS, "observer", "admission")
-"""All kinds; of the last two, every one that an enabled plugin offers is built."""
+"""All kinds. Every observer and admission of an enabled plugin is built."""
 
 REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "scheduler": ("schedule",),
@@ -55,18 +56,20 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 
 
 class Scheduler(Protocol):
-    """What a scheduler's factory returns; `schedule` is marked with @hookimpl."""
+    """Divides a step among requests. A factory returns it; mark `schedule` with @hookimpl."""
 
     def schedule(self, step: StepView) -> object: ...
 
 
 class PreemptionMode(Protocol):
-    """What a preemption mode's factory returns; `preempt` is marked with @hookimpl."""
+    """Chooses which request to preempt. A factory returns it; mark `preempt` with @hookimpl."""
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes that it may answer, of "recompute" and "swap": host memory is set aside for
-        swap only if it is among them."""
+        """The modes that `preempt` may answer: "recompute", "swap" or both.
+
+        The engine reserves host memory for swapped blocks only if "swap" is among them.
+        """
         ...
 
     def preempt(
@@ -75,36 +78,36 @@ class PreemptionMode(Protocol):
 
 
 class SpeculativeMethod(Protocol):
-    """What a speculative method's factory returns; `propose` is marked with @hookimpl.
+    """Proposes draft tokens. A factory returns it; mark `propose` with @hookimpl.
 
-    One that needs the executor has `prepare(support)`, too: see Speculator in speculation.py.
+    A method that needs the executor also has `prepare(support)`; see Speculator in speculation.py.
     """
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]: ...
 
 
 class Admission(Protocol):
-    """What an admission's factory returns; `admit` is marked with @hookimpl."""
+    """Admits or refuses arriving requests. A factory returns it; mark `admit` with @hookimpl."""
 
     def admit(self, request: RequestView, load: Load) -> Refusal | None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PluginContext:
-    """What the factories of observers and admissions are given."""
+    """First argument of the factories of observers and admissions."""
 
     config: EngineConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Provider:
-    """One offer: a factory under a name, and where it came from."""
+    """A named factory that a plugin offers."""
 
     kind: str
     name: str
     aliases: tuple[str, ...]
     switches: Mapping[str, bool]
-    """Flags that are on or off, and the value that selects this provider."""
+    """By flag that is on or off: the value that selects this provider."""
     factory: Callable[..., object]
     options: type[Any] | None
     source: Source
@@ -113,6 +116,7 @@ class Provider:
         return f"{self.kind}:{self.name}"
 
     def describe(self) -> ProviderInfo:
+        """The provider with its options, for listings; its text is the factory's docstring."""
         return ProviderInfo(
             kind=self.kind,
             name=self.name,
@@ -123,10 +127,11 @@ class Provider:
 
 
 class Registry:
-    """What the `register` hook is given: one method per kind.
+    """The argument of the `register` hook, with one method per kind of provider.
 
-    A factory is called with the options object, if `options` (a dataclass) is declared; those of
-    observers and admissions get a PluginContext before it. Import heavy things inside the factory.
+    If an offer declares `options` (a dataclass), its factory is called with an instance of that
+    class. The factories of observers and admissions get a PluginContext as their first argument.
+    Import heavy modules inside the factory.
     """
 
     def __init__(self) -> None:
@@ -135,9 +140,9 @@ class Registry:
 
     @contextmanager
     def accepting(self, source: Source) -> Iterator[Self]:
-        """Take offers, in the name of this plugin; outside of such a block they are refused.
+        """Accept offers of this plugin inside a `with` block; elsewhere they are refused.
 
-        When the block raises, everything that the plugin offered is forgotten.
+        If the block raises, all offers of the plugin are withdrawn.
         """
         self._source = source
         try:
@@ -157,8 +162,9 @@ class Registry:
         aliases: Sequence[str] = (),
         switches: Mapping[str, bool] | None = None,
     ) -> None:
-        """Offer a scheduler, chosen by --scheduler or [scheduler] use. `switches={"enable_chunked_prefill": True}` says that this flag selects it.
+        """Offer a scheduler, chosen by --scheduler or [scheduler] use.
 
+        `switches={"enable_chunked_prefill": True}` means that this flag, when it is on, selects it.
         It runs in the engine's process, on the engine thread.
         """
         self._offer("scheduler", name, factory, options, aliases, switches)
@@ -171,7 +177,7 @@ class Registry:
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
     ) -> None:
-        """Offer an order of the waiting requests, chosen by --scheduling-policy.
+        """Offer an order for waiting requests, chosen by --scheduling-policy.
 
         It runs in the engine's process, on the engine thread.
         """
@@ -185,7 +191,7 @@ class Registry:
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
     ) -> None:
-        """Offer a choice of the request that gives up its KV blocks, by --preemption-mode.
+        """Offer a rule for which request gives up its KV blocks, chosen by --preemption-mode.
 
         It runs in the engine's process, on the engine thread.
         """
@@ -201,8 +207,9 @@ class Registry:
     ) -> None:
         """Offer an attention backend, chosen by --attention-backend.
 
-        The factory returns the backend's class (see backends/attention/base.py), or anything with
-        its `reasons_against` that makes a backend when called with an AttentionSpec. It runs in a worker, on the device thread.
+        The factory returns the backend's class (see backends/attention/base.py), or any object that
+        has its `reasons_against` and makes a backend when called with an AttentionSpec. It runs in
+        a worker, on the device thread.
         """
         self._offer("attention_backend", name, factory, options, aliases)
 
@@ -216,7 +223,8 @@ class Registry:
     ) -> None:
         """Offer a method that proposes draft tokens, chosen by --speculative-method.
 
-        `--speculative-model` and the keys of `--speculative-config` fill its options. It runs in a worker, on the device thread.
+        `--speculative-model` and the keys of `--speculative-config` fill its options. It runs in a
+        worker, on the device thread.
         """
         self._offer("speculative_method", name, factory, options, aliases)
 
@@ -229,8 +237,9 @@ class Registry:
         aliases: Sequence[str] = (),
         switches: Mapping[str, bool] | None = None,
     ) -> None:
-        """Offer a choice of how many tokens to draft, chosen by --draft-length. `switches={"speculative_adaptive": False}` says that this flag selects it.
+        """Offer a rule for how many tokens to draft, chosen by --draft-length.
 
+        `switches={"speculative_adaptive": False}` means that this flag, when it is off, selects it.
         It runs in the engine's process, on the engine thread.
         """
         self._offer("draft_length", name, factory, options, aliases, switches)
@@ -238,9 +247,10 @@ class Registry:
     def observer(
         self, name: str, factory: Callable[..., object], *, options: type[Any] | None = None
     ) -> None:
-        """Offer an object with hooks, built if its plugin is enabled; a factory may return None.
+        """Offer an object with hooks, which is built if its plugin is enabled.
 
-        It runs in the engine's process, on the engine thread.
+        The factory may return None to stay inactive. The object runs in the engine's process, on
+        the engine thread.
         """
         self._offer("observer", name, factory, options, ())
 
@@ -251,23 +261,23 @@ class Registry:
         *,
         options: type[Any] | None = None,
     ) -> None:
-        """Offer a check of arriving requests, built if its plugin is enabled; a factory may return
-        None.
+        """Offer a check of arriving requests, which is built if its plugin is enabled.
 
-        It runs in the engine's process, on the engine thread.
+        The factory may return None to stay inactive. The check runs in the engine's process, on the
+        engine thread.
         """
         self._offer("admission", name, factory, options, ())
 
     if not TYPE_CHECKING:  # a type checker finds the misspelling itself
 
         def __getattr__(self, kind: str) -> Any:
-            """Name the kinds for a call like registry.schedular(...). Raises AttributeError."""
+            """Raise AttributeError that lists the kinds, for a misspelling like `schedular`."""
             raise AttributeError(f"the registry has no kind {kind!r}{near_and_known(kind, KINDS)}")
 
     def providers(
         self, kind: str | None = None, *, plugin: str | None = None
     ) -> tuple[Provider, ...]:
-        """What was offered, in order; of one kind, or by one plugin."""
+        """Offered providers, in order; only of one kind or of one plugin, if given."""
         unique = dict.fromkeys(self._providers.values())
         return tuple(
             p for p in unique if kind in (None, p.kind) and plugin in (None, p.source.plugin)
@@ -276,9 +286,10 @@ class Registry:
     def find(
         self, kind: str, name: str, *, not_enabled: Sequence[str] = (), left_out: Sequence[str] = ()
     ) -> Provider:
-        """The provider of that name or alias. Raises PluginError that lists what is known.
+        """The provider with this name or alias. Raises PluginError that lists the known names.
 
-        The message also lists plugins that are `not_enabled`, and why others were `left_out`.
+        The message also lists plugins that are `not_enabled`, and the errors of plugins that were
+        `left_out`.
         """
         provider = self._providers.get((kind, normalize(name)))
         if provider is None:
@@ -286,6 +297,7 @@ class Registry:
         return provider
 
     def has(self, kind: str, name: str) -> bool:
+        """Whether a provider of this kind has this name or alias."""
         return (kind, normalize(name)) in self._providers
 
     def build(
@@ -297,9 +309,10 @@ class Registry:
         context: PluginContext | None = None,
         where: str | None = None,
     ) -> Any:
-        """Call the factory of a provider with its options, validated.
+        """Validate the options of a provider and call its factory.
 
-        `where` names the table that the options come from. Raises PluginError with one line.
+        `where` names the table that the options come from. Raises PluginError, whose message is one
+        line, for invalid options and for a factory that fails.
         """
         provider = self.find(kind, name)
         arguments: list[object] = [] if kind in SLOTS else [context]
@@ -313,7 +326,7 @@ class Registry:
         return _make(provider, arguments)
 
     def withdraw(self, source: Source) -> None:
-        """Forget what a plugin offered, because it failed afterwards."""
+        """Remove all offers of a plugin that failed after it registered."""
         for key in [k for k, p in self._providers.items() if p.source == source]:
             del self._providers[key]
 
@@ -377,7 +390,7 @@ class Registry:
 
 
 def label(kind: str) -> str:
-    """A kind, as messages write it."""
+    """The name of a kind in messages."""
     return kind.replace("_", " ")
 
 

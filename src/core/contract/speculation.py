@@ -1,8 +1,8 @@
-"""What a speculator sees and answers: drafts of the tokens to come, which the engine verifies.
+"""The contract of speculation: a speculator proposes draft tokens, and the engine verifies them.
 
-The loop: after sampling, on the device thread, `propose` is asked for drafts; the next plan computes
-as many of them as budget and free blocks allow, together with the last known token, and the
-executor accepts a first part of them, so that what is generated stays what it would have been.
+After sampling, the device thread calls `propose` for drafts. The next plan computes as many draft
+tokens as budget and free blocks allow, together with the last known token. The executor accepts
+draft tokens up to the first wrong one, so drafts do not change what is generated.
 """
 
 from __future__ import annotations
@@ -18,27 +18,31 @@ from ..sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalRequest:
-    """A request that may speculate, as it stands after this step's sampling."""
+    """A request that may speculate, in its state after this step's sampling."""
 
     engine_id: str
     """As in RequestView: each choice of a request has its own."""
     token_ids: Sequence[int]
-    """All known tokens, prompt and output, the one just sampled included. Not to be changed, and
-    valid during the call only: a speculator copies what it wants to keep."""
+    """All known tokens: prompt and output, including the one just sampled. Do not change them. They
+    are valid during the call only: copy the ones that you want to keep."""
     num_prompt_tokens: int
     sampling_params: SamplingParams
     max_draft_tokens: int
-    """Most tokens to propose, at least 1."""
+    """Maximum number of tokens to propose, at least 1."""
     hidden_states: object | None = None
-    """For a speculator that needs them: the executor's tensor [n, hidden_size] of what the model made,
-    after its last norm, of the tokens before the last n known ones. Row i chose the i-th of these n,
-    so the last row chose the last known token. Valid during the call only; None if nobody asked."""
+    """The model's hidden states after its last norm, a tensor [n, hidden_size] of the executor.
+
+    Row i is the state at the token before the i-th of the last n known tokens. It predicts that
+    token, so the last row belongs to the last known token. Valid during the call only. None unless
+    the speculator needs hidden states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalBatch:
-    """One call of `propose`. What happened to requests since the last call comes with it: first
-    forget `ended`, then take `started` in."""
+    """The argument of `propose`: the requests, and which ended and started since the last call.
+
+    An id can be in both. Forget `ended` first, then add `started`.
+    """
 
     requests: Sequence[ProposalRequest]
     ended: Sequence[str] = ()
@@ -46,31 +50,35 @@ class ProposalBatch:
     started: Sequence[str] = ()
     """Ids of requests that started, or came back after a preemption."""
     token_budget: int = 0
-    """Tokens that the step had left: so many may be caught up by a speculator that computes."""
+    """Tokens that the step had left. A speculator that computes with a model may catch up on this
+    many tokens that it has missed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Tokens that may come next, in order; none is a good answer, too."""
+    """Proposed next tokens of one request, in order. An empty draft proposes nothing."""
 
     token_ids: Sequence[int] = ()
     probs: object | None = None
-    """The executor's handle of the distributions that the tokens were drawn from, as DraftModel gives
-    it; without one each token counts as certain."""
+    """The executor's handle of the distributions from which the tokens were drawn, as DraftModel
+    returns it. None: each token counts as drawn with probability 1."""
 
 
 class DraftModel(Protocol):
-    """A second model on the executor's device: a whole one, with its KV in the same block tables, or
-    a head that goes on from the target's hidden states."""
+    """A second model on the executor's device, which proposes drafts.
+
+    It is a whole model, whose KV uses the same block tables, or a head that continues from the
+    target's hidden states.
+    """
 
     @property
     def has_kv_cache(self) -> bool:
-        """Whether drafts need slots before they are granted."""
+        """Whether drafts need KV slots while they are proposed, before they are granted."""
         ...
 
     @property
     def needs_hidden_states(self) -> bool:
-        """Whether `propose` wants them with each request; then they come."""
+        """Whether each request of `propose` must come with hidden states."""
         ...
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
@@ -79,18 +87,18 @@ class DraftModel(Protocol):
 
 
 class SpeculationSupport(Protocol):
-    """What the executor offers a speculator before the KV cache is sized."""
+    """The executor's services for a speculator, available before the KV cache is sized."""
 
     @property
     def vocab_size(self) -> int: ...
     @property
     def hidden_size(self) -> int:
-        """Of the target's hidden states."""
+        """Length of one hidden state of the target model."""
         ...
 
     @property
     def num_speculative_tokens(self) -> int:
-        """The most that is ever asked for."""
+        """Maximum length of a draft."""
         ...
 
     @property
@@ -99,35 +107,39 @@ class SpeculationSupport(Protocol):
         ...
 
     def load_draft_model(self, path: Path) -> DraftModel:
-        """Load a model directory, GGUF file or draft head, once. Its memory counts in that of the KV
-        cache.
+        """Load a model directory, GGUF file or draft head. Call it at most once.
 
-        Raises ConfigError when it cannot be read or was made for another target than this one.
+        The model's memory is taken from the memory of the KV cache. Raises ConfigError when the
+        model cannot be read or was made for another target.
         """
         ...
 
 
 class Speculator(Protocol):
-    """A provider of the slot `speculative_method`. Token ids are always given; one that also needs
-    the model's hidden states has an attribute `needs_hidden_states = True`, read after `prepare`."""
+    """A provider of the slot `speculative_method`.
+
+    It always gets token ids. A speculator that also needs the model's hidden states has an
+    attribute `needs_hidden_states = True`, which the engine reads after `prepare`.
+    """
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """The hook; see hookspecs.py."""
+        """The hook `propose`; see hookspecs.py."""
         ...
 
     def prepare(self, support: SpeculationSupport) -> None:
-        """Called once, while the model is loaded. Optional: only for one that needs the executor.
+        """Set up what needs the executor. Optional. Called once, while the model is loaded.
 
-        Raises ConfigError for what cannot work; the start is refused then.
+        Raise ConfigError for settings that cannot work; then the engine does not start.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationLimits:
-    """How the engine speculates."""
+    """The engine's limits on drafts."""
 
     num_speculative_tokens: int
-    """The most draft tokens of a request in a step."""
+    """Maximum number of draft tokens of a request in a step."""
     needs_lookahead: bool = False
-    """Whether the drafts' own KV needs slots before they are granted: a draft model's do."""
+    """Whether drafts need KV slots while they are proposed, before they are granted. True for a
+    draft model with a KV cache of its own."""

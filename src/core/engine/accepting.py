@@ -1,4 +1,4 @@
-"""What a request becomes through the tokens of a step: longer, perhaps ended, its blocks findable."""
+"""Applies the tokens of a step to a request: appends them, checks for the end, publishes blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .request import Request
 
 
 class AcceptedRun(NamedTuple):
-    """The tokens of one step that a request keeps, and whether the last of them ends it."""
+    """The tokens of one step that a request keeps, and why the last one ends it, if it does."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
@@ -22,11 +22,13 @@ class AcceptedRun(NamedTuple):
 def accept(
     request: Request, grant: Grant, token_ids: Sequence[int], max_model_len: int
 ) -> AcceptedRun:
-    """Append what was sampled, up to the token that ends the request; what came with it in the same
-    step is dropped. The KV of accepted drafts is there, that of the last token is not yet."""
+    """Append the sampled tokens up to the token that ends the request; drop the tokens after it.
+
+    The KV of accepted drafts is in the cache. The KV of the last token is not computed yet.
+    """
     num_tokens = len(token_ids)
     assert 0 < num_tokens <= 1 + grant.num_draft_tokens or not grant.samples, (
-        "a grant that samples yields one token, and one more for each draft that was right"
+        "a grant that samples yields one token, and one more for each accepted draft"
     )
     request.num_computed_tokens += grant.num_tokens - grant.num_draft_tokens
     for i, token_id in enumerate(token_ids):
@@ -41,7 +43,7 @@ def accept(
 def check_end(
     request: Request, token_id: int, max_model_len: int
 ) -> tuple[FinishReason | None, int | None]:
-    """Whether the token just appended ends the request, and the stop token that did."""
+    """Why the token just appended ends the request, if it does, and the stop token if it is one."""
     params = request.sampling_params
     if request.num_generated_tokens >= params.min_tokens:
         if token_id in request.eos_token_ids and not params.ignore_eos:
@@ -54,7 +56,7 @@ def check_end(
 
 
 def publish(pool: BlockPool, request: Request) -> None:
-    """Let the blocks that successful steps filled be found by later requests."""
+    """Add the request's full, computed blocks to the prefix cache."""
     size = pool.block_size
     num_full = request.num_computed_tokens // size
     if not request.publishes or num_full <= request.num_published_blocks:
@@ -66,7 +68,10 @@ def publish(pool: BlockPool, request: Request) -> None:
 
 
 def give_back(pool: BlockPool, request: Request) -> None:
-    """Cut the block table to what known tokens and proposed drafts need; the executor does so, too."""
+    """Shorten the block table to what known tokens and proposed drafts need.
+
+    The executor does the same with its copy of the block table.
+    """
     num_kept = pool.num_blocks_for(request.num_tokens + request.num_proposed_tokens)
     pool.drop(reversed(request.block_ids[num_kept:]))
     del request.block_ids[num_kept:]

@@ -1,4 +1,4 @@
-"""A list of block ids with O(1) removal anywhere, and exact undo of it."""
+"""A list of block ids with O(1) removal at any place, and exact undo of a removal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 class BlockList:
     """Doubly linked list over block ids 0 .. capacity - 1, in two integer arrays.
 
-    `remove` answers the block's predecessor, and `restore` puts it back behind that one: exact as
-    long as changes are undone in reverse order. Rollback of a step rests on this.
+    `remove` returns the block's predecessor, and `restore` inserts the block after it again. This
+    is exact only if changes are undone in reverse order, as the rollback of a step does.
     """
 
     __slots__ = ("_end", "_len", "_next", "_prev")
@@ -31,7 +31,7 @@ class BlockList:
 
     @property
     def first(self) -> int:
-        """The oldest block; the list must not be empty."""
+        """The oldest block. The list must not be empty."""
         assert self._len, "no block is left to give"
         return self._next[self._end]
 
@@ -40,14 +40,14 @@ class BlockList:
         self._insert(block, self._prev[self._end])
 
     def remove(self, block: int) -> int:
-        """Take a block out, wherever it stands; returns what `restore` needs to put it back."""
+        """Remove a block; returns its predecessor, which `restore` needs to undo this."""
         before, after = self._prev[block], self._next[block]
         self._next[before], self._prev[after] = after, before
         self._len -= 1
         return before
 
     def restore(self, block: int, before: int) -> None:
-        """Undo `remove`."""
+        """Insert a block again after `before`, its predecessor when it was removed."""
         self._insert(block, before)
 
     def _insert(self, block: int, before: int) -> None:

@@ -1,8 +1,8 @@
-"""The KV cache's blocks: who holds which, which are free, and which free ones are worth keeping.
+"""The blocks of the KV cache: reference counts, the free list and the prefix cache.
 
-A block is in exactly one state: *held* (reference count above 0), *cached* (free, but its content
-has a hash and may be found again) or *free*. `take` prefers free blocks and then evicts the least
-recently used cached one.
+A block is in exactly one state: *held* (its reference count is above 0), *cached* (not held, but
+its content has a hash and may be found again) or *free*. `take` prefers free blocks; if there are
+none, it evicts the least recently used cached block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .block_list import BlockList
 
 
 class _Did(Enum):
-    """What was done to a block inside a step, so that it can be undone."""
+    """A change to a block inside a step, recorded so that it can be undone."""
 
     TAKE_FREE = auto()
     EVICT = auto()
@@ -38,8 +38,8 @@ class _Change:
 
 
 def hash_root(*identity: str) -> bytes:
-    """Where a hash chain begins: requests share blocks only if their roots are equal."""
-    # repr marks where each part ends, whatever characters a client puts into a salt.
+    """First hash of a hash chain. Requests share blocks only if their roots are equal."""
+    # repr keeps the parts apart, whatever characters a client puts into a salt.
     return hashlib.sha256(repr(identity).encode()).digest()
 
 
@@ -49,7 +49,7 @@ def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 class BlockPool:
-    """Reference counts, free list, prefix cache; every change inside a step can be rolled back."""
+    """Hands out blocks, shares them and finds cached ones. Changes in a step can be rolled back."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
@@ -66,7 +66,7 @@ class BlockPool:
 
     @property
     def num_available(self) -> int:
-        """Blocks that could be taken now, free and cached."""
+        """Number of blocks that could be taken now: free and cached ones."""
         return len(self._free) + len(self._cached)
 
     @property
@@ -74,11 +74,11 @@ class BlockPool:
         return self.num_blocks - self.num_available
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that this many tokens fill, the last one perhaps in part."""
+        """Number of blocks that this many tokens need. The last one may be partly filled."""
         return -(-num_tokens // self.block_size)
 
     def take(self) -> int:
-        """A block for exclusive use; there must be one available."""
+        """Take a block for exclusive use. At least one block must be available."""
         if len(self._free):
             block = self._free.first
             self._note(_Did.TAKE_FREE, block, self._free.remove(block))
@@ -89,7 +89,7 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """One more holder of a block that is held or cached."""
+        """Add a holder to a block that is held or cached."""
         if self._ref_counts[block] == 0:
             self._note(_Did.REVIVE, block, self._cached.remove(block))
         else:
@@ -97,7 +97,11 @@ class BlockPool:
         self._ref_counts[block] += 1
 
     def drop(self, blocks: Iterable[int]) -> None:
-        """One holder fewer of each. Give a table's last blocks first: they are evicted first."""
+        """Remove one holder of each block.
+
+        Pass the last blocks of a block table first: blocks that are dropped first are evicted
+        first, and the beginning of a prompt is the part that later requests can use.
+        """
         for block in blocks:
             assert self._ref_counts[block] > 0, f"block {block} is not held"
             self._ref_counts[block] -= 1
@@ -117,14 +121,14 @@ class BlockPool:
         return self._ref_counts[block] > 0
 
     def find(self, block_hash: bytes, token_ids: Sequence[int]) -> int | None:
-        """The block with this hash, if its token ids are indeed the same."""
+        """The block with this hash, if its token ids are equal, too. Otherwise None."""
         block = self._by_hash.get(block_hash)
         if block is None or self._tokens[block] != tuple(token_ids):
             return None
         return block
 
     def publish(self, block: int, block_hash: bytes, token_ids: Sequence[int]) -> None:
-        """Let a full, computed block be found. Of equal blocks the first stays the one found."""
+        """Add a full, computed block to the prefix cache, unless it has an equal block already."""
         assert self._journal is None, "blocks are published at commit, never inside a step"
         assert self._ref_counts[block] > 0
         if block_hash in self._by_hash or self._hashes[block] is not None:
@@ -134,7 +138,7 @@ class BlockPool:
         self._by_hash[block_hash] = block
 
     def begin(self) -> None:
-        """Start noting changes, so that `rollback` can undo them."""
+        """Start to record changes, so that `rollback` can undo them."""
         assert self._journal is None
         self._journal = []
 
@@ -143,14 +147,14 @@ class BlockPool:
         self._journal = None
 
     def rollback(self) -> None:
-        """Undo all changes since `begin`: reference counts, hashes and the order of both lists."""
+        """Undo all changes since `begin`: reference counts, hashes, and the order of both lists."""
         assert self._journal is not None
         for change in reversed(self._journal):
             self._undo(change)
         self._journal = None
 
     def check(self, expected_ref_counts: Sequence[int]) -> None:
-        """Raise AssertionError unless every block is in one state and held as often as expected."""
+        """Raise AssertionError unless each block has one state and the expected reference count."""
         free, cached = list(self._free), list(self._cached)
         held = [b for b in range(self.num_blocks) if self._ref_counts[b]]
         assert sorted([*free, *cached, *held]) == list(range(self.num_blocks)), (
@@ -167,7 +171,7 @@ class BlockPool:
         )
 
     def digest(self) -> tuple[object, ...]:
-        """All of the state, in order; equal before a step and after its rollback."""
+        """The whole state, for comparison: it is equal before a step and after its rollback."""
         return tuple(self._ref_counts), tuple(self._free), tuple(self._cached), tuple(self._hashes)
 
     def _forget_hash(self, block: int) -> bytes:
@@ -190,8 +194,8 @@ class BlockPool:
                 self._ref_counts[block] = 0
                 self._free.restore(block, change.before)
             case _Did.EVICT:
-                # Its token ids are still there: only `publish` overwrites them, never inside a
-                # step.
+                # Its token ids are still stored: only `publish` overwrites them, and it is never
+                # called inside a step.
                 assert change.evicted_hash is not None
                 self._ref_counts[block] = 0
                 self._cached.restore(block, change.before)

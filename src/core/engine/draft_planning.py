@@ -1,7 +1,7 @@
-"""Drafts in a step that is decided: verify those that the executor holds, and ask for new ones.
+"""Adds drafts to a decided step: verifies the drafts that the executor holds, asks for new ones.
 
-Both take only what the policy left: budget, and blocks beyond the watermark, the most senior request
-first. So drafts never delay a token that is certain, and never preempt.
+Both use only what the scheduler left: budget, and blocks beyond the watermark. The most senior
+request comes first. So drafts never delay other tokens, and never preempt a request.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from .step import PendingGrant, Step
 
 
 class DraftPlanner:
-    """Adds drafts to steps, as many as they are worth."""
+    """Adds to each step the number of drafts that the draft length policy chooses."""
 
     def __init__(
         self, policy: DraftLengthPolicy, limits: SpeculationLimits, max_model_len: int
     ) -> None:
-        """`policy` never raises, and its lengths keep the limits."""
+        """`policy` must not raise, and its lengths must be within the limits."""
         self._policy = policy
         self._limits = limits
         self._max_model_len = max_model_len
         self._outcomes: list[DraftOutcome] = []
-        """Of the step that is being committed."""
+        """Outcomes of the step that is being committed."""
         self._ended: list[str] = []
-        """Requests that the policy has to forget, once their last outcomes were observed."""
+        """Requests that the policy must forget after their last outcomes are observed."""
 
     def add_drafts(self, step: Step) -> None:
-        """Called once for each step that will be a plan, after its last grant."""
+        """Add drafts to a step. Call it once per step that becomes a plan, after its last grant."""
         grants = [pending for pending in step.grants.values() if pending.samples]
         for pending in by_rank(p for p in grants if _num_ready(p)):
             step.add_drafts(pending, _num_ready(pending))
@@ -51,7 +51,7 @@ class DraftPlanner:
     def take_in(
         self, request: Request, grant: Grant, result: StepResult, row: int, tally: StepTally
     ) -> None:
-        """Note how the drafts of a grant did, and what was proposed after it."""
+        """Record how many drafts of a grant were accepted, and how many were proposed after it."""
         proposed = result.num_proposed_tokens
         request.num_proposed_tokens = 0 if proposed is None else proposed[row]
         assert request.num_proposed_tokens <= grant.max_draft_tokens, "more drafts than asked for"
@@ -72,8 +72,11 @@ class DraftPlanner:
     def observe(
         self, plan: StepPlan, result: StepResult, seconds: float, *, was_held_back: bool
     ) -> None:
-        """Show the policy a committed step that ended `seconds` after the one before it.
-        `was_held_back`: it could have been planned earlier, were it not for drafts."""
+        """Report a committed step to the policy.
+
+        `seconds` is the time since the end of the previous step. `was_held_back` says that without
+        drafts the step could have been planned earlier.
+        """
         outcomes, self._outcomes = self._outcomes, []
         num_requests, num_tokens = len(plan.grants), plan.num_tokens
         step = DraftedStep(
@@ -90,8 +93,10 @@ class DraftPlanner:
         self._forget_ended()
 
     def end(self, request: Request) -> None:
-        """A request has ended. The policy forgets it after the commit in progress, if there is one:
-        its last outcome may be part of that."""
+        """Let the policy forget a request that has ended.
+
+        This happens after the commit in progress, if any, which may have its last outcome.
+        """
         self._ended.append(request.engine_id)
 
     def _forget_ended(self) -> None:
@@ -100,8 +105,10 @@ class DraftPlanner:
             self._policy.forget(engine_id)
 
     def _room(self, pending: PendingGrant) -> int:
-        """Drafts that could still become output if this step's are all accepted: after them comes
-        one token of the model's own."""
+        """Number of draft tokens that could still become output if all of this step's are accepted.
+
+        One token is subtracted because the model adds one of its own after the drafts.
+        """
         request = pending.request
         most = min(request.num_prompt_tokens + request.max_tokens, self._max_model_len)
         return most - pending.end - 2
@@ -112,12 +119,12 @@ def _is_decode(grant: Grant) -> bool:
 
 
 def by_rank(grants: Iterable[PendingGrant]) -> list[PendingGrant]:
-    """The most senior request first."""
+    """The grants, most senior request first."""
     return sorted(grants, key=lambda pending: pending.request.rank)
 
 
 def _num_ready(pending: PendingGrant) -> int:
-    """Drafts that continue what is known: none while an open plan samples more."""
+    """Number of drafts that continue the known tokens; 0 while an open plan computes more."""
     request = pending.request
     if pending.is_start or request.num_inflight_tokens:
         return 0

@@ -1,5 +1,8 @@
-"""The engine as a synchronous state machine: `add`, `abort`, `plan`, `commit`. No thread, no await,
-no tensor; clock and executor stay outside, so that a simulator can drive it."""
+"""The engine as a synchronous state machine: `add`, `abort`, `plan`, `commit`.
+
+It has no threads, no `await` and no tensors. Clock and executor stay outside, so that a simulator
+can drive it.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,13 @@ from .statistics import StepTally, describe_admitted, describe_finished
 from .step import PendingGrant, PendingPreemption, PreemptHook, Step, StepLimits
 
 STARVATION_STEPS = 1000
-"""After so many steps without a token the most senior request is served first, whatever the policy."""
+"""Number of steps without a token after which the most senior request is served first, whatever
+the policy decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestUpdate:
-    """What a commit changed for one request."""
+    """The changes to one request since its previous update."""
 
     request_id: str
     """The `engine_id` of the request."""
@@ -46,21 +50,25 @@ class RequestUpdate:
 class _OpenPlan:
     plan: StepPlan
     requests: list[Request]
-    """Aligned with plan.grants."""
+    """In the order of plan.grants."""
     swapped_out: list[Request]
     freed_host_blocks: list[int]
-    """Of requests that it swaps in: read by the plan, so not to be reused before its commit."""
+    """Host blocks of requests that the plan swaps in. The plan reads them, so they must not be
+    reused before its commit."""
     planned_at: float
     was_held_back: bool
-    """Planned later than it would have been without drafts."""
+    """Whether the plan was made later than it would have been without drafts."""
     prefix_cache_queries: int
     prefix_cache_hits: int
 
     @property
     def must_be_awaited(self) -> bool:
-        """Whether no step can be planned behind it: how far its requests get is not known, or drafts
-        were found since it was planned for those it asks for drafts again: their next grant shall
-        have them."""
+        """Whether the next step cannot be planned before this plan is committed.
+
+        There are two reasons. The number of tokens that its requests get is unknown. Or drafts were
+        proposed, since it was planned, for a request that it asks for drafts again; the next grant
+        of that request must verify them.
+        """
         return self.gives_back or any(
             grant.max_draft_tokens and request.num_proposed_tokens
             for grant, request in zip(self.plan.grants, self.requests, strict=True)
@@ -68,15 +76,15 @@ class _OpenPlan:
 
     @property
     def gives_back(self) -> bool:
-        """Whether a grant of it does."""
+        """Whether any of its grants gives back blocks."""
         return any(grant.gives_back for grant in self.plan.grants)
 
 
 class EngineCore:
-    """Decides what the device computes, and keeps the books of requests and blocks.
+    """Decides what the device computes, and keeps track of requests and blocks.
 
-    Calls alternate as the owner likes, within this order: every plan that `plan` returns is given
-    back to `commit` or `fail` exactly once, oldest first; at most `max_inflight` may be open.
+    The owner passes every plan that `plan` returns to `commit` or `fail` exactly once, oldest
+    first. At most `max_inflight` plans may be open. Otherwise calls may come in any order.
     """
 
     def __init__(
@@ -92,7 +100,7 @@ class EngineCore:
         max_inflight: int = 1,
         speculation: SpeculationLimits | None = None,
     ) -> None:
-        """`speculation` None: nobody proposes drafts."""
+        """`speculation` None: there are no drafts."""
         self.max_model_len = max_model_len
         self.pool = BlockPool(num_blocks, block_size)
         self.host_pool = BlockPool(num_host_blocks, block_size)
@@ -112,11 +120,11 @@ class EngineCore:
         self._updates: list[RequestUpdate] = []  # made outside of a commit
         self._step_id = 0
         self._last_closed_at = 0.0
-        """When the step before the next one ended."""
+        """Time at which the last committed step ended, or at which the device became idle."""
         self._holds_back = False
-        """Whether the next step could be planned already, were it not for drafts."""
+        """Whether drafts prevent the next step from being planned already."""
         self.wake_at: float | None = None
-        """When `plan` wants to be asked again, if it answered None because a policy chose to wait."""
+        """Time at which to call `plan` again. Set when a policy chose to wait."""
 
     # Requests in and out
 
@@ -129,10 +137,6 @@ class EngineCore:
         return len(self._queues.waiting)
 
     @property
-    def num_open_plans(self) -> int:
-        return len(self._open)
-
-    @property
     def has_work(self) -> bool:
         return bool(self._queues.running or self._queues.waiting or self._open)
 
@@ -140,8 +144,8 @@ class EngineCore:
     def kv_cache_usage(self) -> float:
         return self.pool.num_held / self.pool.num_blocks
 
-    def load(self, now: float) -> Load:
-        """What `admit` plugins are told."""
+    def load(self) -> Load:
+        """The load that `admit` plugins get."""
         return Load(
             num_running=self.num_running,
             num_waiting=self.num_waiting,
@@ -152,20 +156,20 @@ class EngineCore:
         )
 
     def add(self, requests: Sequence[Request], now: float) -> None:
-        """Queue the members of one request (several when n > 1), all or none.
+        """Queue all choices of one request, or none of them.
 
-        Raises InvalidRequestError for one that can never run, OverloadedError when the queue is
-        full or a plugin refuses, RequestFailedError when an admission plugin raises.
+        Raises InvalidRequestError for a request that can never run, OverloadedError when the queue
+        is full or a plugin refuses, RequestFailedError when an admission plugin raises.
         """
         for request in requests:
             self._check_fits(request)
         if self.num_waiting + len(requests) > self._max_num_queued_reqs:
             raise OverloadedError(
-                f"{self.num_waiting} requests are waiting and the limit is {self._max_num_queued_reqs} "
-                "(--max-num-queued-reqs); try again later"
+                f"{self.num_waiting} requests are waiting and the limit is "
+                f"{self._max_num_queued_reqs} (--max-num-queued-reqs); try again later"
             )
         for request in requests:
-            refusal = self._plugins.admit(request.view, self.load(now))
+            refusal = self._plugins.admit(request.view, self.load())
             if refusal is not None:
                 error = RateLimitedError if refusal.is_rate_limit else OverloadedError
                 raise error(refusal.reason, retry_after=refusal.retry_after)
@@ -176,11 +180,14 @@ class EngineCore:
             self._plugins.emit(describe_admitted(requests))
 
     def has(self, request_id: str) -> bool:
-        """Whether a request with this `engine_id` is live, or ended and not forgotten yet."""
+        """Whether the id is in use: its request is live, or ended but still in an open plan.
+
+        `request_id` is an `engine_id`.
+        """
         return request_id in self._queues
 
     def abort(self, request_id: str, now: float) -> None:
-        """End a request early, wherever it stands, by its `engine_id`; unknown ids are ignored."""
+        """End a request early, by its `engine_id`. Unknown ids are ignored."""
         self.finish(request_id, FinishReason.ABORT, now)
 
     def finish(
@@ -192,9 +199,10 @@ class EngineCore:
         num_tokens: int | None = None,
         stop_reason: str | int | None = None,
     ) -> None:
-        """End a request from outside, keeping its first `num_tokens` generated tokens.
+        """End a request for another reason than a sampled token, for example a stop string.
 
-        The detokenizer calls this for stop strings; later tokens are neither delivered nor counted.
+        The request keeps its first `num_tokens` generated tokens, or all for None. Later tokens are
+        neither delivered nor counted.
         """
         request = self._queues.live(request_id)
         if request is None:
@@ -207,7 +215,7 @@ class EngineCore:
         )
 
     def take_updates(self) -> list[RequestUpdate]:
-        """Updates that no commit returned: aborts, timeouts, stop strings."""
+        """Return and clear the updates that no commit returned: aborts, timeouts, stop strings."""
         updates, self._updates = self._updates, []
         return updates
 
@@ -226,16 +234,21 @@ class EngineCore:
         needed = self.pool.num_blocks_for(request.num_prompt_tokens + request.max_tokens - 1)
         if needed > self.pool.num_blocks:
             raise InvalidRequestError(
-                f"the prompt's {request.num_prompt_tokens} tokens and max_tokens {request.max_tokens} need "
-                f"{needed} KV blocks and the cache has {self.pool.num_blocks}; shorten the prompt, lower "
-                "max_tokens or give the server more KV cache memory",
+                f"the prompt's {request.num_prompt_tokens} tokens and max_tokens "
+                f"{request.max_tokens} need {needed} KV blocks and the cache has "
+                f"{self.pool.num_blocks}; shorten the prompt, lower max_tokens or give the server "
+                "more KV cache memory",
                 param="max_tokens",
             )
 
     # Planning
 
     def plan(self, now: float) -> StepPlan | None:
-        """The next step, or None when there is nothing to do now: idle, waiting, or draining."""
+        """The next step, or None when there is nothing to do now.
+
+        None means that there is no work, that a policy chose to wait (see `wake_at`), or that an
+        open plan must be committed first.
+        """
         self._expire(now)
         waited, self.wake_at = self.wake_at is not None, None
         if len(self._open) >= self._max_inflight or not (self.num_running or self.num_waiting):
@@ -244,7 +257,7 @@ class EngineCore:
             self._holds_back = True
             return None
         if not self._open and (waited or not self.num_running):
-            self._last_closed_at = now  # the device had nothing to do
+            self._last_closed_at = now  # the device was idle: that time is no cost of the next step
             self._holds_back = False
         step = self._decide(now)
         return None if step is None else self._apply(step, now)
@@ -254,7 +267,7 @@ class EngineCore:
             self.finish(request.engine_id, FinishReason.ABORT, now, stop_reason="request_timeout")
 
     def _decide(self, now: float) -> Step | None:
-        """A step that grants something, by the policy or, where it fails, by the built-in order."""
+        """Let the scheduler decide a step, or the built-in order if the scheduler fails."""
         step = self._begin_step(now, self._plugins.preempt)
         if step.starving is not None:
             step.schedule(step.starving.view)
@@ -262,7 +275,7 @@ class EngineCore:
         if self._keep(step, succeeded):
             return step
         if succeeded and (step.must_drain or self._open):
-            return None  # asked again after the next commit
+            return None  # the owner calls `plan` again after the next commit
         if succeeded and step.wake_at is not None and step.wake_at > now:
             self.wake_at = step.wake_at
             return None
@@ -271,7 +284,7 @@ class EngineCore:
         if not self._keep(step, True):
             return None
         if succeeded:
-            self._plugins.reject_schedule("granted nothing although something could run")
+            self._plugins.reject_schedule("granted nothing although a request could run")
         return step
 
     def _begin_step(self, now: float, preempt: PreemptHook) -> Step:
@@ -301,7 +314,7 @@ class EngineCore:
         return False
 
     def _waiting_in_order(self, now: float) -> list[Request]:
-        """Who could start: swapped ones, other preempted ones, the rest by the scheduling policy."""
+        """Requests that could start: swapped, other preempted, then the rest by the policy."""
         if self.num_running >= self._limits.max_num_seqs:
             return []
         ready = self._queues.ready()
@@ -379,7 +392,7 @@ class EngineCore:
         request.num_published_blocks = 0
         if preemption.host_block_ids:
             request.host_block_ids.extend(preemption.host_block_ids)
-            request.num_open_plans += 1  # until the copies are made
+            request.num_open_plans += 1  # its blocks stay until the copies are made
         else:
             request.num_computed_tokens = 0
 
@@ -408,7 +421,7 @@ class EngineCore:
         request.block_ids.extend(pending.new_block_ids)
         request.num_inflight_tokens += num_tokens
         request.num_inflight_samples += pending.samples
-        request.num_proposed_tokens = 0  # those that were not granted are forgotten
+        request.num_proposed_tokens = 0  # the executor drops drafts that are not granted
         request.num_open_plans += 1
         request.last_served_step = self._step_id
         return Grant(
@@ -425,7 +438,7 @@ class EngineCore:
     # Committing
 
     def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestUpdate]:
-        """Take in what the oldest open plan produced; returns what changed for whom."""
+        """Apply the result of the oldest open plan; returns the updates of its requests."""
         opened = self._close_oldest(plan)
         for request in opened.swapped_out:
             self._unpin(request)
@@ -436,7 +449,7 @@ class EngineCore:
         for i, (grant, request) in enumerate(zip(plan.grants, opened.requests, strict=True)):
             self._settle(request, grant)
             if request.status is RequestStatus.FINISHED:
-                continue  # its row is dropped
+                continue  # it ended while the step ran: its tokens are dropped
             if request.engine_id in failures:
                 updates.append(self._fail(request, failures[request.engine_id], now))
                 continue
@@ -446,7 +459,7 @@ class EngineCore:
         if self._drafts is not None:
             seconds = now - self._last_closed_at
             self._drafts.observe(plan, result, seconds, was_held_back=opened.was_held_back)
-            # Nobody may have asked for a plan behind this one.
+            # `plan` may not have been called since, and would have set this.
             self._holds_back |= self._max_inflight > 1 and opened.gives_back
             self._plugins.flush()
         self._last_closed_at = now
@@ -462,7 +475,10 @@ class EngineCore:
         now: float,
         tally: StepTally,
     ) -> RequestUpdate | None:
-        """One row of a result. Blocks are published before an end gives them back."""
+        """Apply one row of a result.
+
+        Blocks are published before the request may end, because its end gives them back.
+        """
         token_ids = result.token_ids[row]
         run = accept(request, grant, token_ids, self.max_model_len)
         for _ in run.token_ids:
@@ -487,7 +503,10 @@ class EngineCore:
         )
 
     def fail(self, plan: StepPlan, message: str, now: float) -> list[RequestUpdate]:
-        """The oldest open plan raised: its requests end with an error, all others go on."""
+        """End the requests of the oldest open plan with an error, because its step raised.
+
+        All other requests continue.
+        """
         opened = self._close_oldest(plan)
         for request in opened.swapped_out:
             self._distrust_host_copy(request)
@@ -508,7 +527,7 @@ class EngineCore:
         return opened
 
     def _distrust_host_copy(self, request: Request) -> None:
-        """The step that should have copied its blocks out failed: it must be recomputed."""
+        """Have a swapped request recomputed: the step that should have copied its blocks failed."""
         self.host_pool.drop(request.host_block_ids)
         request.host_block_ids.clear()
         request.num_computed_tokens = 0
@@ -544,7 +563,7 @@ class EngineCore:
         self._release(request)
 
     def _release(self, request: Request) -> None:
-        """Give back an ended request's blocks, unless an open plan still touches them."""
+        """Give back an ended request's blocks, unless an open plan still uses them."""
         if request.num_open_plans:
             return
         self.pool.drop(reversed(request.block_ids))
@@ -579,7 +598,7 @@ class EngineCore:
     # Self-check
 
     def check(self) -> None:
-        """Raise AssertionError unless the books agree: blocks, queues, requests."""
+        """Raise AssertionError unless the states of blocks, queues and requests agree."""
         held = [0] * self.pool.num_blocks
         for request in self._queues:
             for block in request.block_ids:

@@ -1,4 +1,4 @@
-"""Who is waiting, who is running: every live request stands in exactly one of the two."""
+"""The queues of waiting and running requests. Every live request is in exactly one of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from .request import Request, RequestStatus
 class RequestQueues:
     """The engine's requests by `engine_id`, by arrival and by rank, and their deadlines.
 
-    A finished request stays known until it is forgotten: an open plan may still touch its blocks.
+    A finished request stays known until `forget`, because an open plan may still use its blocks.
     """
 
     def __init__(self) -> None:
         self.running: list[Request] = []
         """Most senior first."""
         self.waiting: dict[str, Request] = {}
-        """By arrival; preempted requests stand behind those that came before their preemption."""
+        """In order of arrival. A preempted request comes after those that were waiting at the time
+        of its preemption."""
         self._requests: dict[str, Request] = {}
         self._deadlines: list[tuple[float, int, Request]] = []
         self._last_sequence = 0
@@ -31,12 +32,12 @@ class RequestQueues:
         return iter(self._requests.values())
 
     def live(self, request_id: str) -> Request | None:
-        """The request, if it is known and has not ended."""
+        """The request with this `engine_id`, if it is known and has not ended."""
         request = self._requests.get(request_id)
         return None if request is None or request.status is RequestStatus.FINISHED else request
 
     def add(self, request: Request) -> None:
-        """A new request waits; it gets its place in the order of arrival."""
+        """Queue a new request, and give it its place in the order of arrival."""
         self._last_sequence += 1
         request.sequence = self._last_sequence
         self._requests[request.engine_id] = request
@@ -47,19 +48,19 @@ class RequestQueues:
             heapq.heappush(self._deadlines, (request.deadline, request.sequence, request))
 
     def start(self, request: Request) -> None:
-        """A waiting request runs."""
+        """Move a waiting request to the running ones."""
         del self.waiting[request.engine_id]
         insort(self.running, request, key=lambda r: r.rank)
         request.status = RequestStatus.RUNNING
 
     def requeue(self, request: Request) -> None:
-        """A running request waits again."""
+        """Move a running request back to the waiting ones."""
         self.running.remove(request)
         self.waiting[request.engine_id] = request
         request.status = RequestStatus.WAITING
 
     def end(self, request: Request) -> None:
-        """A live request is finished."""
+        """Mark a live request as finished and remove it from its queue."""
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         else:
@@ -67,33 +68,32 @@ class RequestQueues:
         request.status = RequestStatus.FINISHED
 
     def forget(self, request: Request) -> None:
-        """A finished request is not needed any more; its id may be used again."""
+        """Remove a finished request completely. Its id may be used again."""
         assert request.status is RequestStatus.FINISHED
         del self._requests[request.engine_id]
-        del (
-            request.view
-        )  # they refer to each other: its memory would wait for the garbage collector
+        # Request and view refer to each other. Without this, only the garbage collector frees them.
+        del request.view
 
     def take_expired(self, now: float) -> list[Request]:
-        """The live requests whose deadline has passed; each is answered once."""
+        """The live requests whose deadline has passed. Each one is returned once."""
         expired = []
         while self._deadlines and self._deadlines[0][0] <= now:
             expired.append(heapq.heappop(self._deadlines)[2])
         return [r for r in expired if r.status is not RequestStatus.FINISHED]
 
     def ready(self) -> list[Request]:
-        """Waiting requests that could start; siblings wait until their prompt is computed."""
+        """Waiting requests that could start. Siblings wait until their prompt is computed."""
         return [r for r in self.waiting.values() if r.group is None or not r.group.must_wait(r)]
 
     def most_senior(self) -> Request | None:
-        """The live request of the best rank."""
+        """The live request with the smallest rank, or None."""
         oldest = min(self.waiting.values(), key=lambda r: r.rank, default=None)
         if self.running and (oldest is None or self.running[0].rank < oldest.rank):
             return self.running[0]
         return oldest
 
     def check(self) -> None:
-        """Raise AssertionError unless every live request stands in exactly one queue, its own."""
+        """Raise AssertionError unless every live request is in the queue of its status, once."""
         running = {request.engine_id: request for request in self.running}
         assert len(running) == len(self.running), (
             f"a request runs twice: {[request.engine_id for request in self.running]}"
@@ -106,12 +106,12 @@ class RequestQueues:
             if request.status is RequestStatus.FINISHED:
                 assert request.num_open_plans, f"{request.engine_id!r} ended and is still known"
         assert len(self.running) + len(self.waiting) <= len(self._requests), (
-            f"unknown requests stand among {[*running, *self.waiting]}"
+            f"unknown requests are among {[*running, *self.waiting]}"
         )
         assert self.running == sorted(self.running, key=lambda r: r.rank), (
-            f"{list(running)} run, which is not their order"
+            f"running requests are not in the order of their rank: {list(running)}"
         )
 
 
 def _wrong(request: Request, queue: str) -> str:
-    return f"{request.engine_id!r} is {request.status.value}: the list of those {queue} is wrong"
+    return f"{request.engine_id!r} is {request.status.value}: the {queue} queue is wrong"

@@ -1,6 +1,7 @@
-"""What policies get of requests and steps: objects that read the engine's state and cannot write it.
+"""Read-only views of requests and steps for policies.
 
-They cost next to nothing in a step: what never changes is a slot, the rest is read by C functions.
+They cost almost nothing per step: fields that never change are slots of the view, and the others
+are read by C functions (`attrgetter`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _read(path: str) -> Any:
 
 
 class ReadOnlyRequest:
-    """One request. The engine makes one view per request, so views can be compared by `is`."""
+    """The view of a request. There is one view per request, so compare views with `is`."""
 
     __slots__ = (
         "_request",
@@ -76,7 +77,7 @@ class ReadOnlyRequest:
 
 
 class ReadOnlyStep:
-    """One step. Its three methods are the step's own, so a call costs no detour."""
+    """The view of a step. Its methods are the bound methods of the step, so calls are direct."""
 
     __slots__ = ("_step", "limit", "now", "running", "schedule", "wait_until", "waiting")
     now: float

@@ -1,5 +1,8 @@
-"""One request inside the engine: three numbers drive everything (num_tokens, num_computed_tokens,
-num_inflight_tokens); prefill, chunks, decode and resuming are all "compute the next k tokens"."""
+"""One request inside the engine.
+
+Three numbers decide what a request needs next: num_tokens, num_computed_tokens and
+num_inflight_tokens. Prefill, chunks, decode and resuming are all "compute the next k tokens".
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .read_only import ReadOnlyRequest
 
 
 class RequestStatus(Enum):
-    """Where a live request stands; a finished one may still be pinned by an open plan."""
+    """State of a request. A finished request may still be part of an open plan."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -24,7 +27,7 @@ class RequestStatus(Enum):
 
 @dataclass(slots=True, eq=False)
 class PromptGroup:
-    """The siblings of one prompt with n > 1: the first computes it, the others share its blocks."""
+    """The choices of one prompt with n > 1. The first computes the prompt; all share its blocks."""
 
     members: list[Request] = field(default_factory=list)
 
@@ -40,16 +43,16 @@ class PromptGroup:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
-    """A request's state, which the engine alone writes; policies get its `view`."""
+    """The state of a request. Only the engine writes it; policies get its `view`."""
 
     request_id: str
-    """The id that answer, logs and plugins show; the prompts and choices of a call share it."""
+    """The id in the answer, in logs and for plugins. All prompts and choices of a call share it."""
     engine_id: str = ""
-    """Names this request alone, in plans and towards the executor; "": `request_id` does."""
+    """Unique id of this choice, used in plans and by the executor. "": the same as `request_id`."""
     prompt_token_ids: tuple[int, ...]
     sampling_params: SamplingParams
     max_tokens: int
-    """Most tokens to generate; always known here."""
+    """Maximum number of tokens to generate; admission replaces None by a number."""
     arrival_time: float
     seed: int
     eos_token_ids: tuple[int, ...] = ()
@@ -61,16 +64,16 @@ class Request:
     client_request_id: str | None = None
     metadata: Mapping[str, str] = NO_METADATA
     deadline: float | None = None
-    """Time of the engine's clock at which it is ended, with what it has."""
+    """Time of the engine's clock at which the request ends with the tokens that it has."""
     cache_salt: str | None = None
     cache_root: bytes = b""
-    """Start of its hash chain; only requests with the same root share blocks."""
+    """First hash of its hash chain. Only requests with the same root share blocks."""
     publishes: bool = True
-    """Whether its full blocks may be found by others."""
+    """Whether other requests may find its full blocks in the prefix cache."""
     group: PromptGroup | None = None
 
     sequence: int = 0
-    """Order of arrival, unique; with the priority it makes the rank."""
+    """Unique number in the order of arrival. Priority and sequence make the rank."""
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
@@ -79,12 +82,13 @@ class Request:
     num_inflight_samples: int = 0
     """Tokens that open plans will sample."""
     num_proposed_tokens: int = 0
-    """Draft tokens that the executor holds for its next grant."""
+    """Draft tokens that the executor holds for the request's next grant."""
     num_open_plans: int = 0
-    """Open plans that compute it or copy its blocks; its blocks stay until they are committed."""
+    """Open plans that compute the request or copy its blocks. Its blocks are not given back before
+    these plans are committed."""
     block_ids: list[int] = field(default_factory=list)
     host_block_ids: list[int] = field(default_factory=list)
-    """Host blocks that hold its computed tokens while it is swapped out."""
+    """Host blocks that hold the KV of its computed tokens while the request is swapped out."""
     block_hashes: list[bytes] = field(default_factory=list)
     num_published_blocks: int = 0
     num_preemptions: int = 0
@@ -92,9 +96,9 @@ class Request:
     num_counted_prompt_tokens: int = 0
     """Prompt tokens already in the statistics, so that recomputing does not count them again."""
     num_draft_tokens: int = 0
-    """Draft tokens that were verified in its life."""
+    """Draft tokens that were verified."""
     num_accepted_tokens: int = 0
-    """Those that were accepted."""
+    """Draft tokens that were accepted."""
     last_served_step: int = 0
     finish_reason: FinishReason | None = None
     first_scheduled_time: float | None = None
@@ -110,7 +114,7 @@ class Request:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Seniority, a total order: smaller is more senior."""
+        """Seniority as a total order: a smaller rank is more senior."""
         return self.priority, self.sequence
 
     @property
@@ -131,7 +135,7 @@ class Request:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Tokens that a plan could grant now; 0 once the open plans will sample the last one."""
+        """Tokens that a plan could grant now. 0 once open plans will sample the last token."""
         expected = len(self.token_ids) + self.num_inflight_samples
         if expected - len(self.prompt_token_ids) >= self.max_tokens:
             return 0
@@ -148,22 +152,22 @@ class Request:
 
     @property
     def is_preempted(self) -> bool:
-        """True while it waits to come back."""
+        """True while the request waits after a preemption."""
         return self.status is RequestStatus.WAITING and self.num_preemptions > 0
 
     @property
     def is_swapped(self) -> bool:
-        """True while its KV waits in host memory."""
+        """True while the request's KV is in host memory."""
         return bool(self.host_block_ids)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end it: the model's own, unless ignored, and the caller's."""
+        """Tokens that end the request: the model's own, unless ignored, and those of the caller."""
         eos = () if self.sampling_params.ignore_eos else self.eos_token_ids
         return (*eos, *self.sampling_params.stop_token_ids)
 
     def hashes_for(self, num_blocks: int, block_size: int) -> Sequence[bytes]:
-        """Hashes of its first full blocks; `num_blocks` * block_size tokens must be known."""
+        """Hashes of the first `num_blocks` blocks. All tokens in these blocks must be known."""
         while len(self.block_hashes) < num_blocks:
             start = len(self.block_hashes) * block_size
             parent = self.block_hashes[-1] if self.block_hashes else self.cache_root

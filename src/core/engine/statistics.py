@@ -1,4 +1,4 @@
-"""What the engine counts, for the events that observers get."""
+"""Statistics of steps and requests, for the events that observers get."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class StepTally:
     accepted_tokens_per_pos: list[int] = field(default_factory=list)
 
     def count_prompt(self, request: Request) -> None:
-        """Count prompt tokens that became available (computed or cached), each once in its life."""
+        """Count prompt tokens that were computed or found in the cache. Each token counts once."""
         available = min(request.num_computed_tokens, request.num_prompt_tokens)
         if available > request.num_counted_prompt_tokens:
             self.num_prompt_tokens += available - request.num_counted_prompt_tokens
             request.num_counted_prompt_tokens = available
 
     def count_draft(self, request: Request, num_tokens: int, num_accepted: int) -> None:
-        """Count one draft, of which the first `num_accepted` tokens were right."""
+        """Count one draft, whose first `num_accepted` tokens were accepted."""
         self.num_drafts += 1
         self.num_draft_tokens += num_tokens
         self.num_accepted_tokens += num_accepted
@@ -42,7 +42,7 @@ class StepTally:
         request.num_accepted_tokens += num_accepted
 
     def count_token(self, request: Request, now: float) -> None:
-        """Count one generated token, and note its time in the request."""
+        """Count one generated token, and record its time in the request."""
         self.num_generation_tokens += 1
         if request.last_token_time is None:
             request.first_token_time = now
@@ -53,7 +53,7 @@ class StepTally:
 
 
 def describe_admitted(choices: Sequence[Request]) -> Admitted:
-    """What the choices of a request that was queued have in common."""
+    """The event for a request that was queued, given all of its choices."""
     request = choices[0]
     return Admitted(
         request_id=request.request_id,
@@ -72,7 +72,7 @@ def describe_admitted(choices: Sequence[Request]) -> Admitted:
 
 
 def describe_finished(request: Request, now: float) -> FinishedRequest:
-    """The life of a request that just ended."""
+    """The statistics of a request that just ended."""
     assert request.finish_reason is not None
     return FinishedRequest(
         request_id=request.request_id,

@@ -1,7 +1,8 @@
-"""One step while it is being decided: a transaction over the block pool that no policy can break.
+"""A step while it is being decided: a transaction over the block pool.
 
-Nothing of a request changes here. A step notes grants and preemptions, and the pool journals its
-changes; the engine then applies the step whole, or drops it whole.
+Requests do not change here. A step records grants and preemptions, and the pool records its changes
+in a journal. The engine then applies the whole step or drops the whole step, so a policy that fails
+half-way does no harm.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .read_only import ReadOnlyStep
 from .request import Request, RequestStatus
 
 MAX_WAIT = 1.0
-"""Longest that a policy may put off a step, in seconds."""
+"""Maximum time for which a policy may postpone a step, in seconds."""
 
 PreemptHook = Callable[[StepView, RequestView, tuple[PreemptionCandidate, ...]], Victim | None]
 
@@ -29,44 +30,44 @@ class StepLimits:
     max_num_batched_tokens: int
     long_prefill_token_threshold: int
     watermark_blocks: int
-    """Blocks that a newly started request must leave available while others run."""
+    """Number of blocks that a newly started request must leave available while others run."""
     enable_prefix_caching: bool
 
 
 @dataclass(slots=True, eq=False)
 class PendingGrant:
-    """What a request was granted, not yet applied."""
+    """A grant of the step that is being decided; not applied yet."""
 
     request: Request
     num_tokens: int
     new_block_ids: list[int]
     num_hit_tokens: int = 0
-    """Tokens that the prefix cache gave to a request that starts."""
+    """Tokens that a starting request found in the prefix cache."""
     start: int = 0
-    """Tokens that need no computing: hits, or what was swapped in."""
+    """Tokens of a starting request that need no computing: found in the cache, or swapped in."""
     is_start: bool = False
     samples: bool = False
-    """Whether it reaches the last known token."""
+    """Whether the grant reaches the last known token."""
     num_draft_tokens: int = 0
-    """Drafts to verify, beyond `num_tokens`."""
+    """Draft tokens to verify, in addition to `num_tokens`."""
     max_draft_tokens: int = 0
     num_lookahead_tokens: int = 0
 
     @property
     def end(self) -> int:
-        """Position behind the last token that it computes."""
+        """Position after the last token that the grant computes."""
         computed = self.request.num_computed_tokens + self.request.num_inflight_tokens
         return (self.start if self.is_start else computed) + self.num_tokens + self.num_draft_tokens
 
     @property
     def num_blocks(self) -> int:
-        """Length of the request's block table with this grant."""
+        """Length of the request's block table including this grant."""
         return len(self.request.block_ids) + len(self.new_block_ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingPreemption:
-    """Who was preempted and how, not yet applied."""
+    """A preemption of the step that is being decided; not applied yet."""
 
     request: Request
     mode: str
@@ -75,7 +76,7 @@ class PendingPreemption:
 
 
 class Step:
-    """The step behind the view that schedulers drive."""
+    """The step whose view schedulers get."""
 
     def __init__(
         self,
@@ -100,7 +101,8 @@ class Step:
         self.copies: list[BlockCopies] = []
         self.wake_at: float | None = None
         self.must_drain = False
-        """A request that should go is in an open plan: the step is asked again after its commit."""
+        """Whether a request that should be preempted is in an open plan. Then the engine drops this
+        step and decides again after the plan's commit."""
         self._pool = pool
         self._host_pool = host_pool
         self._limits = limits
@@ -117,9 +119,11 @@ class Step:
         return len(self.grants)
 
     def close(self) -> None:
-        """From now on every call grants 0: a policy may have kept the step."""
+        """Make every further call grant 0, because a policy may have kept the step."""
         self._is_open = False
-        del self.view  # they refer to each other, and there is a step every few milliseconds
+        # Step and view refer to each other. There is a step every few milliseconds, and without
+        # this only the garbage collector would free them.
+        del self.view
 
     def limit(self, request: RequestView, max_tokens: int) -> None:
         known = self._token_limits.get(request.engine_id, max_tokens)
@@ -137,7 +141,10 @@ class Step:
         return self._start(member, max_tokens)
 
     def add_drafts(self, pending: PendingGrant, num_tokens: int) -> None:
-        """Let a grant verify up to so many drafts. They take what is left, and preempt nobody."""
+        """Let a grant verify up to `num_tokens` drafts.
+
+        Drafts use only the budget and blocks that are left, and preempt no request.
+        """
         limit = self._token_limits.get(pending.request.engine_id, self.budget + pending.num_tokens)
         room = min(self.budget, limit - pending.num_tokens, self._num_free_slots(pending))
         num_tokens = max(0, min(num_tokens, room))
@@ -146,8 +153,11 @@ class Step:
         self.budget -= num_tokens
 
     def ask_for_drafts(self, pending: PendingGrant, num_tokens: int, *, lookahead: bool) -> None:
-        """Have up to so many drafts proposed after this step. With `lookahead` every one needs a
-        slot behind the grant, and one more: of free blocks, or there will be fewer drafts."""
+        """Have up to `num_tokens` drafts proposed for a request after this step.
+
+        With `lookahead` each draft token needs a KV slot behind the grant, and one more slot is
+        needed in all. If there are too few free slots, fewer drafts are asked for.
+        """
         if lookahead:
             num_tokens = max(0, min(num_tokens, self._num_free_slots(pending) - 1))
             pending.num_lookahead_tokens = num_tokens + 1 if num_tokens else 0
@@ -155,8 +165,11 @@ class Step:
         pending.max_draft_tokens = num_tokens
 
     def _num_free_slots(self, pending: PendingGrant) -> int:
-        """KV slots behind a grant that cost nobody anything: in its own last block, and in blocks
-        that are available beyond the watermark. Those that were preempted have a better claim."""
+        """KV slots behind a grant that drafts may use without a disadvantage for other requests.
+
+        They are in the grant's own last block, and in blocks available beyond the watermark. After
+        a preemption the available blocks are left to the preempted requests.
+        """
         blocks = 0 if self.preempted else max(0, self._pool.num_available - self._watermark())
         return (pending.num_blocks + blocks) * self._pool.block_size - pending.end
 
@@ -224,7 +237,7 @@ class Step:
         )
 
     def _swap_in(self, request: Request, blocks: Sequence[int], num_hits: int) -> None:
-        """What the prefix cache does not have comes from the host; a last block may be partial."""
+        """Copy the blocks that the prefix cache lacks from the host. The last may be partial."""
         pairs = tuple(zip(request.host_block_ids, blocks, strict=False))[num_hits:]
         if pairs:
             self.copies.append(BlockCopies(direction=CopyDirection.IN, pairs=pairs))
@@ -235,7 +248,7 @@ class Step:
         if request.num_open_plans:
             return False  # its blocks are still being copied out
         if self._claims and not request.is_preempted and request.rank > min(self._claims):
-            return False  # those that were thrown out come back first
+            return False  # a preempted request that is more senior comes back first
         starving = self.starving
         return starving is None or request is starving or request.rank < starving.rank
 
@@ -243,7 +256,10 @@ class Step:
         return self._limits.watermark_blocks if self._num_running else 0
 
     def _find_hits(self, request: Request) -> list[int]:
-        """Blocks that hold the beginning of this request, never its last token: it is computed."""
+        """Blocks of the prefix cache that hold the beginning of this request.
+
+        They never include its last token, which must be computed to sample the next one.
+        """
         if not self._limits.enable_prefix_caching and request.group is None:
             return []
         size = self._pool.block_size
@@ -269,7 +285,7 @@ class Step:
         return True
 
     def _could_make_room(self, needy: Request, num_blocks: int) -> bool:
-        """A waiting request preempts nobody in vain."""
+        """Whether preemption can free enough blocks. If not, a waiting request preempts nobody."""
         missing = num_blocks - self._pool.num_available
         if missing <= 0:
             return True
@@ -290,8 +306,11 @@ class Step:
         return victim
 
     def _may_go(self, request: Request, needy: Request) -> bool:
-        """A running request gives way to its seniors, also by standing back itself; to a waiting
-        one only if that is more urgent, and then even if it was granted tokens in this step."""
+        """Whether a running request may be preempted for `needy`.
+
+        For a running `needy` it must be junior, or `needy` itself, and have no grant in this step.
+        For a waiting `needy` it must have a lower priority; then it may have a grant.
+        """
         if not request.block_ids or request.engine_id in self.preempted:
             return False
         if needy.status is RequestStatus.WAITING:
@@ -318,7 +337,7 @@ class Step:
         self._num_running -= 1
 
     def _take_out(self, request: Request, mode: str) -> PendingPreemption:
-        """Swap copies the computed blocks to the host before they are dropped, if they fit."""
+        """For "swap", plan to copy the computed blocks to the host, if they fit there."""
         num_blocks = self._pool.num_blocks_for(request.num_computed_tokens)
         if mode != "swap" or not num_blocks:
             return PendingPreemption(request, "recompute")

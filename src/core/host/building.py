@@ -1,4 +1,4 @@
-"""From settings to live objects: slots filled, enabled observers built, all registered."""
+"""Builds the chosen providers, observers and admissions, and registers their hooks."""
 
 from __future__ import annotations
 
@@ -24,31 +24,34 @@ from .plugins_file import NamedSetting, read_settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltPlugins:
-    """All that a PluginHost runs on."""
+    """The plugins and policies that a PluginHost uses."""
 
     plugins: PluginSet
     choices: Mapping[str, Choice]
-    """The provider of each slot."""
+    """The choice for each slot."""
     order: SchedulingPolicy
     draft_length: DraftLengthPolicy
     speculator: Speculator
-    """The speculative method; one that proposes nothing says so with `proposes = False`."""
+    """The speculative method. A method that never proposes has `proposes = False`."""
     speculation: SpeculationSettings
     preemption_modes: tuple[str, ...]
     """The modes that the chosen preemption mode may answer."""
     sources: Mapping[str, Source]
-    """By the name under which pluggy knows an object."""
+    """By the name that an object has in pluggy."""
 
 
 def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPlugins:
-    """Load, choose and build. Raises PluginError or ConfigError in one line."""
+    """Load plugins, choose providers and build them.
+
+    Raises PluginError or ConfigError with a one-line message.
+    """
     plugins = PluginSet(read_settings(config.plugins_file))
     plugins.load_enabled()
     for plugin in extra:
         plugins.add(plugin)
     plugins.refuse_failures()
     choices = choose(config, plugins)
-    plugins.refuse_failures()  # a choice may have made another plugin necessary
+    plugins.refuse_failures()  # again, because a choice may have loaded another plugin
     _check_named(plugins)
     order = build_choice(plugins, choices["scheduling_policy"])
     if implemented_hooks(plugins.manager, order):
@@ -70,7 +73,7 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
 
 
 def build_choice(plugins: PluginSet, choice: Choice) -> Any:
-    """What the factory of the chosen provider returns. Raises PluginError in one line."""
+    """Build the chosen provider; returns what its factory returns. Raises PluginError."""
     provider = choice.provider
     return plugins.registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
 
@@ -84,8 +87,8 @@ def _fill(plugins: PluginSet, choice: Choice, hook: str) -> Any:
 def _refuse_unused_flags(speculator: Speculator, settings: SpeculationSettings) -> None:
     if settings.given and settings.method is None and not proposes(speculator):
         raise ConfigError(
-            f"{' and '.join(settings.given)} has no effect without a method: say which, for example "
-            "--speculative-method ngram"
+            f"{' and '.join(settings.given)} has no effect without a method: choose one, for "
+            "example --speculative-method ngram"
         )
 
 
@@ -95,7 +98,7 @@ def proposes(speculator: Speculator) -> bool:
 
 
 def _check_named(plugins: PluginSet) -> None:
-    """Raise ConfigError for options of an observer or admission that nobody offers."""
+    """Raise ConfigError for options of an observer or admission that no plugin offers."""
     excused = {*plugins.settings.disable, *plugins.failed}
     for (kind, name), setting in plugins.settings.named.items():
         if name not in excused and not plugins.registry.has(kind, name):
@@ -111,14 +114,14 @@ def _build_watchers(
     registry = plugins.registry
     for provider in (*registry.providers("observer"), *registry.providers("admission")):
         if provider.source.plugin not in plugins.loaded:
-            continue  # left out, because an earlier provider of the same plugin failed
+            continue  # an earlier provider of the same plugin failed, so the plugin is left out
         try:
             _build_watcher(plugins, provider, context)
         except PluginError as error:
             plugins.fail(provider.source.plugin, str(error))
             plugins.refuse_failures()
             if any(choice.provider.source == provider.source for choice in choices.values()):
-                raise  # it also fills a slot, so there is no leaving it out
+                raise  # the plugin also fills a slot, so it cannot be left out
 
 
 def _build_watcher(plugins: PluginSet, provider: Provider, context: PluginContext) -> None:

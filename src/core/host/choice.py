@@ -1,4 +1,4 @@
-"""Which provider fills each slot, with which options: flag or constructor, then plugins.toml."""
+"""Chooses the provider and options of each slot: from flags or constructor, then plugins.toml."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .plugins_file import SlotSetting, Table
 
 SPECULATION = "speculative_method"
 _SWITCHES = {"scheduler": "enable_chunked_prefill", "draft_length": "speculative_adaptive"}
-"""Flags that are on or off. A provider declares the value that selects it."""
+"""By slot: a flag that is on or off. A provider declares the value that selects it."""
 _log = get_logger("plugins")
 
 
 def choose(config: EngineConfig, plugins: PluginSet) -> dict[str, Choice]:
-    """The provider of every slot. Raises PluginError or ConfigError in one line."""
+    """The choice for every slot. Raises PluginError or ConfigError with a one-line message."""
     choices = {slot: _choose(slot, _flagged(slot, config, plugins), plugins) for slot in SLOTS}
     choices[SPECULATION] = _speculate(choices[SPECULATION], config.speculation())
     return choices
 
 
 def chosen_names(choices: Mapping[str, Choice]) -> dict[str, str]:
-    """The names alone, by slot."""
+    """The name of the chosen provider, by slot."""
     return {slot: choice.name for slot, choice in choices.items()}
 
 
 def configured(slot: str, plugins: PluginSet) -> Choice:
-    """What plugins.toml says, flags aside."""
+    """The choice of plugins.toml for a slot, without flags. Raises PluginError."""
     setting = _setting(slot, plugins)
     if setting.use is None:
         raise PluginError(f"{setting.origin}: no {label(slot)} is chosen; add `use = ...`")
@@ -62,7 +62,7 @@ def _choose(slot: str, flagged: str | None, plugins: PluginSet) -> Choice:
 
 
 def _speculate(choice: Choice, settings: SpeculationSettings) -> Choice:
-    """With what the flags say about the speculative method. Raises ConfigError if it is no use."""
+    """Add the options of the flags to the chosen method. Raises ConfigError if they do not fit."""
     name = choice.provider.name
     needs = _option_needs(choice.provider)
     options = {**choice.options, **settings.options}
@@ -93,7 +93,7 @@ def _made(providers: Sequence[Provider], name: str, options: Table, origin: str)
 
 
 def _chooses(choice: Choice, providers: Sequence[Provider]) -> bool:
-    """The same provider, or "auto", whose options are for whichever backend it takes."""
+    """Whether the choice consists of exactly these providers."""
     return (choice.provider, *choice.others) == tuple(providers)
 
 
@@ -103,8 +103,11 @@ def _setting(slot: str, plugins: PluginSet) -> SlotSetting:
 
 
 def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
-    """By name; for attention, auto is every backend that enabled plugins offer, in their order,
-    and two names are a pair."""
+    """The providers with this name; several only for attention.
+
+    For attention, "auto" means every backend that enabled plugins offer, in their order, and two
+    names mean a pair.
+    """
     if slot != "attention_backend":
         return (plugins.find(slot, name),)
     offered = plugins.registry.providers(slot)
@@ -120,18 +123,18 @@ def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
 
 
 def _flagged(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
-    """What a flag or the constructor says, an object that was handed over included."""
+    """The name that a flag or the constructor gives, or that of an object that was passed in."""
     named, own = _named(slot, config, plugins), plugins.handed_over.get(slot)
     if named is not None and own is not None:
         raise ConfigError(
-            f"{slot}={named!r} chooses a {label(slot)}, and plugin {own!r} was handed over as one: "
+            f"{slot}={named!r} chooses a {label(slot)}, but plugin {own!r} was passed in as one; "
             "give only one of them"
         )
     return own or named
 
 
 def _named(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
-    """What flags say: the slot's own, one that is on or off, or a draft model."""
+    """The name that flags give: by name, by a flag that is on or off, or by a draft model."""
     if slot == SPECULATION:
         settings = config.speculation()
         needs_model = "model" in settings.options and settings.method is None

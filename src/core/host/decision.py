@@ -1,4 +1,4 @@
-"""A decision: providers that are asked in order, and wrappers around them."""
+"""A decision: calls the providers of a hook in order, and the wrappers around them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .failure_log import FailureLog
 from .guard import FAILED, WRAPS, Guard, Later, Rule, make_guards
 
 Check = Callable[..., str | None]
-"""Called with an answer and the arguments of the hook."""
+"""Called with an answer and the arguments of the hook; returns what is wrong, or None."""
 _Wrapping = Generator[None, Any, Any]
 
 
 class Decision:
-    """Asks a hook in pluggy's order. Unlike pluggy it knows which plugin raised.
+    """Calls the implementations of a hook in pluggy's order, and knows which plugin raised.
 
-    The first provider that answers something else than None decides. Wrappers are generators that
-    yield once, as everywhere in pluggy.
+    The first provider whose answer is not None decides. Wrappers are generators that yield once, as
+    everywhere in pluggy. pluggy itself does not say which plugin raised.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Decision:
         check: Check | None = None,
         later: Later | None = None,
     ) -> None:
-        """`check` says what is wrong with an answer, if anything."""
+        """`check` validates answers; `later` is for hooks on another thread, see Guard."""
         self._providers = make_guards(hook, rule, sources, log, later=later)
         self._wrappers = make_guards(hook, wrapper_rule, sources, log, wrappers=True, later=later)
         self.guards = (*self._providers, *self._wrappers)
@@ -44,11 +44,11 @@ class Decision:
         self._is_out = False
 
     def __bool__(self) -> bool:
-        """Whether any plugin is asked."""
+        """Whether any plugin implements the hook."""
         return bool(self.guards)
 
     def ask(self, *arguments: object) -> Any:
-        """The answer, or FAILED when a plugin raised or the provider was taken out."""
+        """The answer. FAILED if a plugin raised, the answer is invalid, or the provider is out."""
         if self._is_out:
             return FAILED
         try:
@@ -86,7 +86,8 @@ class Decision:
         return None
 
     def _ask_through_wrappers(self, arguments: tuple[object, ...]) -> Any:
-        """As pluggy does it: an exception passes through the wrappers, and each may replace it."""
+        """Call wrappers and providers as pluggy does: an exception passes through the wrappers, and
+        each of them may replace it."""
         entered: list[tuple[Guard, _Wrapping]] = []
         answer, error = None, None
         try:

@@ -1,7 +1,7 @@
-"""Installed plugins: found by entry point without importing them, imported one at a time.
+"""Finds installed plugins by their entry points, and imports them one at a time.
 
-pluggy's own loader is not used: it imports everything that is installed, stops at the first import
-error and silently skips a second distribution with the same name.
+pluggy's own loader is not used. It imports all installed plugins, stops at the first import error,
+and silently skips a second distribution with the same name.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _log = get_logger("plugins")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledPlugin:
-    """An entry point of the group, not imported."""
+    """An installed plugin that is not imported: an entry point of the group."""
 
     source: Source
     entry_point: EntryPoint
     rivals: tuple[Source, ...] = ()
-    """Other distributions that claim the same name: then it cannot be enabled."""
+    """Other distributions that claim the same name. A plugin with rivals cannot be enabled."""
 
     @property
     def conflict(self) -> str | None:
-        """What is wrong when several distributions claim the name."""
+        """The error message if several distributions claim the name, otherwise None."""
         if not self.rivals:
             return None
         claimed_by = " and ".join(
@@ -45,7 +45,7 @@ class InstalledPlugin:
 
 
 def find_installed() -> dict[str, InstalledPlugin]:
-    """Every installed plugin by name: tokenmill's own first, then by name."""
+    """Every installed plugin, by name. tokenmill's own come first; then they are sorted by name."""
     found: dict[str, InstalledPlugin] = {}
     for source, entry_point in sorted(_entry_points(), key=lambda pair: _order(pair[0])):
         first = found.get(source.plugin)
@@ -57,9 +57,9 @@ def find_installed() -> dict[str, InstalledPlugin]:
 
 
 def import_plugin(plugin: InstalledPlugin) -> object:
-    """The module or object that the entry point names.
+    """Import a plugin; returns the module or object that its entry point names.
 
-    Raises PluginError with one line that says which plugin of which distribution failed, and why.
+    Raises PluginError, whose message is one line with plugin, distribution and reason.
     """
     source = plugin.source
     if plugin.conflict:
@@ -82,7 +82,7 @@ def check_api(
             return
         raise PluginError(
             f"{source} does not say which hook API it supports: "
-            f"declare TOKENMILL_API = ({HOOK_API}, {HOOK_API}), the lowest and the highest"
+            f"declare TOKENMILL_API = ({HOOK_API}, {HOOK_API}), the lowest and the highest version"
         )
     try:
         lowest, highest = map(int, declared)
@@ -92,14 +92,15 @@ def check_api(
         ) from None
     if not lowest <= HOOK_API <= highest:
         raise PluginError(
-            f"{source} needs hook API {lowest}..{highest}; this engine speaks {HOOK_API}"
+            f"{source} needs hook API {lowest}..{highest}; this engine has {HOOK_API}"
         )
 
 
 def check_own_installation(installed: Iterable[InstalledPlugin], wanted: Iterable[str]) -> None:
     """Raise PluginError if built-in plugins that the packaged settings enable are not installed.
 
-    That is so after an update without reinstalling, and in a checkout that was never installed.
+    This happens after an update without a new installation, and in a checkout that was never
+    installed.
     """
     own = {p.source.plugin for p in installed if p.source.distribution == OWN_DISTRIBUTION}
     missing = [name for name in wanted if name not in own]
@@ -117,7 +118,7 @@ def _entry_points() -> Iterator[tuple[Source, EntryPoint]]:
         try:
             found = list(distribution.entry_points.select(group=GROUP))
             if not found:
-                continue  # reading the metadata of everything that is installed takes long
+                continue  # reading the metadata of all installed packages would take long
             name, version = distribution.metadata["Name"], distribution.version
         except Exception as error:  # one broken installation must not hide all others
             _log.warning(
@@ -125,7 +126,7 @@ def _entry_points() -> Iterator[tuple[Source, EntryPoint]]:
             )
             continue
         if normalize(name.lower()) in seen:
-            continue  # the first on sys.path is the one that is imported
+            continue  # Python imports the first one on sys.path
         seen.add(normalize(name.lower()))
         for entry_point in found:
             plugin = normalize(entry_point.name)

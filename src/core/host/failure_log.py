@@ -1,4 +1,4 @@
-"""Reports of failing and slow plugins: counted, logged, and sent to the observers."""
+"""Counts and logs failures and slow calls of plugins, and sends failures to the observers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FailureLog:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def record(self, source: Source, hook: str, error: BaseException | str, action: str) -> None:
-        """Note one failure, and what was done instead."""
+        """Record one failure. `action` says what the engine did; see PluginFailed."""
         self._counts[source.plugin, hook] += 1
         count = self._counts[source.plugin, hook]
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
@@ -39,7 +39,7 @@ class FailureLog:
                 count=count,
                 exc_info=error if isinstance(error, BaseException) else None,
             )
-        if hook != "on_plugin_failed":  # or an observer of failures that fails would call itself
+        if hook != "on_plugin_failed":  # a failing observer of failures must not call itself again
             self._emit(
                 PluginFailed(
                     plugin=source.plugin, hook=hook, error=text, action=action, count=count
@@ -47,7 +47,10 @@ class FailureLog:
             )
 
     def take_out(self, source: Source, hook: str, instead: str) -> None:
-        """Log as an error that a plugin is not called any more in this hook."""
+        """Log as an error that this hook of a plugin is not called any more.
+
+        `instead` says what the engine does from now on.
+        """
         self.taken_out[source.plugin] = f"taken out of {hook!r} after repeated failures"
         _log.error(
             "plugin_taken_out",
@@ -72,7 +75,7 @@ class FailureLog:
             )
 
     def of_plugin(self, plugin: str) -> int:
-        """Failures of a plugin, in all hooks."""
+        """Number of failures of a plugin, over all hooks."""
         return sum(n for (p, _), n in self._counts.items() if p == plugin)
 
 

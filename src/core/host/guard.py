@@ -1,4 +1,4 @@
-"""One hook of one plugin: calls are timed and counted, failures are contained and reported."""
+"""A guard calls one hook of one plugin: it times and counts calls, and contains failures."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from ..errors import CONTAINED
 from .failure_log import FailureLog
 
 FAILED: Final = object()
-"""Stands for the answer of a call that raised."""
+"""The answer of a call that raised."""
 SLOW_SECONDS = 0.05
-"""A longer call is warned about: ten steps of a small model fit into it."""
+"""Longer calls are logged. A small model computes about ten steps in this time."""
 
 Later = Callable[[Callable[[], None]], None]
-"""Takes a report and makes it at another time, on the engine's thread."""
+"""Takes a report, to be made later on the engine thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What failures of one kind of hook lead to; actions are those of PluginFailed."""
+    """What the engine does when a hook fails. Actions are those of PluginFailed."""
 
     action: str
     last_action: str = ""
-    """Of the failure after which the plugin is not called any more, if another one."""
+    """Action for the failure after which the hook is not called any more, if it is different."""
     max_failures: float = 3
-    """The number of failures after which the plugin is taken out of the hook."""
+    """Number of failures after which the plugin is taken out of the hook."""
     in_a_row: bool = True
-    """Whether a call that succeeds starts the count again."""
+    """Whether a successful call resets the count of failures."""
     instead: str = ""
-    """What happens from then on, for the log."""
+    """What the engine does from then on, for the log."""
 
 
 DECIDES = Rule(action="fallback", instead="the built-in policy decides")
@@ -49,7 +49,7 @@ ADMITS = Rule(action="request failed", max_failures=math.inf)
 
 
 class Guard:
-    """Calls one hook of one plugin. After as many failures as its rule allows, `is_out` is true."""
+    """Calls one hook of one plugin. `is_out` becomes true after `max_failures` of its rule."""
 
     def __init__(
         self,
@@ -61,22 +61,22 @@ class Guard:
         *,
         later: Later | None = None,
     ) -> None:
-        """`later` is for hooks on another thread than the engine's: it takes their reports."""
+        """`later` takes the reports of a hook that does not run on the engine thread."""
         self.function = function
         self.source = source
         self.hook = hook
         self.rule = rule
         self.is_out = False
         self.since = 0.0
-        """Time of `perf_counter` at which the call that runs now began; 0: none runs."""
+        """Time of `perf_counter` at which the running call began; 0: no call is running."""
         self.thread = 0
-        """The thread of the last call."""
+        """Id of the thread of the last call."""
         self.warns_slow = True
         self._log = log
         self._later = later
         self._calls = self._failures = self._slow = self._streak = 0
         self._seconds = 0.0
-        self._failed_at = 0  # number of the call
+        self._failed_at = 0  # number of the last call that failed
 
     @property
     def stats(self) -> HookStats:
@@ -90,7 +90,7 @@ class Guard:
         )
 
     def __call__(self, *arguments: object) -> Any:
-        """The answer, or FAILED if it raised."""
+        """Call the hook; returns its answer, or FAILED if it raised."""
         try:
             return self.call(*arguments)
         except CONTAINED as error:
@@ -98,12 +98,13 @@ class Guard:
             return FAILED
 
     def call(self, *arguments: object) -> Any:
-        """The answer. What the plugin raises passes through: the caller reports it to `fail`."""
+        """Call the hook; returns its answer. Exceptions pass through, and the caller must report
+        them to `fail`."""
         self._calls += 1
         return self.resume(self.function, *arguments)
 
     def resume(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Another part of the same call: timed, and not counted again."""
+        """Run another part of the same call. It is timed, but not counted as a call."""
         self.thread = get_ident()
         self.since = started = perf_counter()
         try:
@@ -147,7 +148,7 @@ def make_guards(
     wrappers: bool = False,
     later: Later | None = None,
 ) -> tuple[Guard, ...]:
-    """The implementations of a hook, or its wrappers, in the order in which pluggy calls them."""
+    """Guards of the implementations of a hook, or of its wrappers, in pluggy's calling order."""
     assert hook.spec is not None
     return tuple(
         Guard(
@@ -164,7 +165,7 @@ def make_guards(
 
 
 def _positional(implementation: pluggy.HookImpl, offered: Sequence[str]) -> Callable[..., Any]:
-    """The implementation as a function of all arguments of the hook; it may take fewer."""
+    """A function that takes all arguments of the hook and passes on those that it implements."""
     function: Callable[..., Any] = implementation.function
     if tuple(implementation.argnames) == tuple(offered):
         return function

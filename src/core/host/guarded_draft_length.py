@@ -1,4 +1,4 @@
-"""The draft length policy behind its guards: where it fails, nothing is drafted."""
+"""The draft length policy behind its guards. If it fails, no drafts are asked for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOT = "draft_length"
 
 
 class GuardedDraftLength:
-    """A DraftLengthPolicy that never raises, and whose answers keep the limits."""
+    """A DraftLengthPolicy that never raises, and whose answers are within the limits."""
 
     def __init__(self, policy: DraftLengthPolicy, source: Source, log: FailureLog) -> None:
         rule = replace(DECIDES, instead="nothing is drafted any more")
@@ -35,27 +35,28 @@ class GuardedDraftLength:
         return lengths
 
     def observe(self, step: DraftedStep) -> None:
-        """Show the policy a committed step."""
+        """Report a committed step to the policy."""
         self._ask(self._observe, step)
 
     def forget(self, engine_id: str) -> None:
-        """Tell the policy that a request has ended."""
+        """Report to the policy that a request has ended."""
         self._ask(self._forget, engine_id)
 
     def _ask(self, guard: Guard, *arguments: object) -> Any:
-        """The answer, or FAILED: a policy that is out of one method is not asked at all."""
+        """The answer, or FAILED. A policy that was taken out of one method is not called at all."""
         return FAILED if any(one.is_out for one in self.guards) else guard(*arguments)
 
     def _checked(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
         lengths = self._policy.choose(requests, limits)
         if not isinstance(lengths, Sequence) or len(lengths) != len(requests):
             raise PluginError(
-                f"'choose' answers one length per request, {len(requests)} here, got {lengths!r}"
+                f"'choose' must return one length for each of {len(requests)} requests, "
+                f"got {lengths!r}"
             )
         for length in lengths:
             if type(length) is not int or not 0 <= length <= limits.num_speculative_tokens:
                 raise PluginError(
-                    f"'choose' answers lengths from 0 to {limits.num_speculative_tokens}, "
+                    f"'choose' must return lengths from 0 to {limits.num_speculative_tokens}, "
                     f"got {length!r}"
                 )
         return lengths

@@ -1,4 +1,4 @@
-"""Policies that an embedding program hands over as plain objects, without a package or a name."""
+"""Policies that an embedding program passes in as plain objects, without a package or a name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DIRECT_SLOTS = ("scheduling_policy", "draft_length")
 
 
 class HandedOver:
-    """Stands in for an object that decides: offers it, under the name of its class."""
+    """A plugin that offers a policy object of the program, under the name of its class."""
 
     def __init__(self, policy: object, slot: str, name: str) -> None:
         self.slot = slot
@@ -27,12 +27,12 @@ class HandedOver:
 
 
 def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
-    """The slot that an object fills by itself; None for one that observes, wraps or registers.
+    """The slot that an object fills by itself; None if it observes, wraps or registers.
 
-    Raises PluginError for one that would fill several, and for one that computes.
+    Raises PluginError for an object that would fill several slots.
     """
     if isinstance(plugin, type):
-        return None  # refused later, with the advice to make an instance
+        return None  # `register_checked` refuses it, with the advice to pass an instance
     hooks = implemented_hooks(manager, plugin)
     slots = [SLOT_HOOKS[hook] for hook in hooks if _decides(manager, plugin, hook)]
     for slot in DIRECT_SLOTS:
@@ -42,7 +42,7 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
         return None
     if len(slots) > 1:
         raise PluginError(
-            f"{plugin!r} is {' and '.join(map(label, slots))} at once: hand over an object for each"
+            f"{plugin!r} is {' and '.join(map(label, slots))} at once; pass one object for each"
         )
     return slots[0] if slots else None
 

@@ -1,4 +1,4 @@
-"""What is checked of hook implementations at start, so that it need not go wrong in a step."""
+"""Checks of hook implementations at the start, so that mistakes are found before the first step."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SLOT_HOOKS = {
     "preempt": "preemption_mode",
     "propose": "speculative_method",
 }
-"""Hooks that exactly one chosen provider implements, and its kind."""
+"""Hooks that exactly one chosen provider implements, with the kind of the provider."""
 WRAPPABLE = (*SLOT_HOOKS, "admit")
 
 
 def new_manager() -> pluggy.PluginManager:
-    """A plugin manager that knows our hooks, and no plugin yet."""
+    """A pluggy manager with tokenmill's hooks and no plugins."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(HookSpecs)
     return manager
 
 
 def implemented_hooks(manager: pluggy.PluginManager, plugin: object) -> tuple[str, ...]:
-    """Hooks that an object, class or module implements, in the order of the specs."""
+    """Names of the hooks that an object, class or module implements, in the order of the specs."""
     found = set()
     for name in dir(plugin):
         options = manager.parse_hookimpl_opts(plugin, name)
@@ -48,10 +48,11 @@ def register_checked(
     *,
     fills: str | None = None,
 ) -> None:
-    """Register an object's hooks; `fills` is the hook of the slot that it was chosen for.
+    """Check and register the hooks of an object.
 
-    Raises PluginError, with nothing registered, for an unknown hook or argument and for whatever
-    pluggy would only notice at the call, or never.
+    `fills` is the hook of the slot for which the object was chosen, if any. Raises PluginError, and
+    registers nothing, for an unknown hook or argument, and for mistakes that pluggy finds only at
+    the call or never.
     """
     if inspect.isclass(plugin):
         raise PluginError(f"{source} is the class {plugin.__name__}: name a module or an instance")

@@ -1,4 +1,4 @@
-"""What `tokenmill plugins list` and `show` say: it works although plugins are broken."""
+"""Lists and describes plugins for `tokenmill plugins list` and `show`, even if some are broken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .plugins_file import read_settings
 
 
 def discover_plugins(plugins_file: str | None = None) -> tuple[PluginInfo, ...]:
-    """Every installed plugin, and what plugins.toml makes of it; only enabled ones are imported.
+    """Every installed plugin with its state under plugins.toml. Only enabled ones are imported.
 
     Raises ConfigError if a plugins.toml cannot be read, PluginError if tokenmill's own plugins are
     not installed.
@@ -26,10 +26,10 @@ def discover_plugins(plugins_file: str | None = None) -> tuple[PluginInfo, ...]:
 
 
 def describe_plugin(name: str, plugins_file: str | None = None) -> PluginDescription:
-    """One plugin with its providers and their options; it is imported, even if not enabled.
+    """One plugin with its providers and their options. It is imported, even if it is not enabled.
 
-    `name` may also be that of a provider. Attention backends tell what they find on this machine,
-    which may import what they need. Raises PluginError if nothing has that name.
+    `name` may also be the name of a provider. Attention backends report what they find on this
+    machine, and may import packages for that. Raises PluginError if nothing has this name.
     """
     plugins = _load(plugins_file)
     info = _info(plugins, name)
@@ -54,7 +54,7 @@ def _findings(provider: Provider, plugins: PluginSet) -> tuple[str, ...]:
     try:
         backend = plugins.registry.build(provider.kind, provider.name)
         return tuple(backend.on_this_machine()) if hasattr(backend, "on_this_machine") else ()
-    except Exception as error:  # the description is there to show what is wrong
+    except Exception as error:  # the description shows errors instead of failing
         return (f"{type(error).__name__}: {error}",)
 
 
@@ -77,6 +77,6 @@ def _info(plugins: PluginSet, name: str) -> PluginInfo:
 def _chosen(plugins: PluginSet) -> dict[str, str]:
     chosen = dict.fromkeys(SLOTS, "")
     for slot in SLOTS:
-        with suppress(PluginError):  # the list is there to show what is wrong
+        with suppress(PluginError):  # the list shows errors instead of failing
             chosen[slot] = configured(slot, plugins).name
     return chosen

@@ -1,4 +1,4 @@
-"""The observers of one event: called in a fixed order, and cut off after three failures."""
+"""The observers of one event, which are called in order and cut off after three failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Observers:
         return bool(self._called)
 
     def __call__(self, *arguments: object) -> list[tuple[Guard, Any]]:
-        """Call them all; returns each answer that is not None, with its plugin's guard."""
+        """Call all of them; returns the answers that are not None, each with its plugin's guard."""
         answers = []
         for guard in self._called:
             answer = guard(*arguments)

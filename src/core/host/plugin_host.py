@@ -1,4 +1,4 @@
-"""The plugins of one engine behind typed methods: the engine calls these and never sees pluggy."""
+"""The plugins of one engine behind typed methods, so that the engine need not know pluggy."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PREEMPTION_MODES = ("recompute", "swap")
 
 
 class PluginHost:
-    """Asks the chosen providers and tells the observers; what they do wrong ends here.
+    """Calls the chosen providers and the observers, and contains their failures.
 
     One host belongs to one engine, and is called from one thread at a time.
     """
@@ -74,20 +74,20 @@ class PluginHost:
         self.names: Mapping[str, str] = chosen_names(built.choices)
         """The chosen provider of every slot: {"scheduler": "chunked", ...}."""
         self.order: SchedulingPolicy = built.order
-        """The chosen scheduling policy itself; `sort_waiting` is the safe way to use its key."""
+        """The chosen scheduling policy itself. Use `sort_waiting` for its key, which may fail."""
         self._waiting_order = WaitingOrder(self.order, self._source("scheduling_policy"), self._log)
         self._draft_length = GuardedDraftLength(
             built.draft_length, self._source("draft_length"), self._log
         )
         self.draft_length: DraftLengthPolicy = self._draft_length
-        """The number of draft tokens of each request; it never raises."""
+        """The chosen draft length policy. Its methods never raise."""
         self._schedule = self._decision("schedule", DECIDES)
         self._preempt = self._decision("preempt", DECIDES, check=_check_victim)
         self._admit = self._decision("admit", ADMITS, wrapper_rule=ADMITS, check=_check_refusal)
         self._events = {event: self._observers(hook) for event, hook in EVENTS.items()}
         self._metrics = self._observers("render_metrics")
         self.speculator: ProposalHook | None = self._make_speculator()
-        """Proposes draft tokens; its `propose` belongs to the device thread. None: no drafts."""
+        """Proposes draft tokens. Call its `propose` on the device thread. None: no drafts."""
         self.guards = (
             *self._schedule.guards,
             self._waiting_order.guard,
@@ -98,46 +98,46 @@ class PluginHost:
             *(guard for observers in self._events.values() for guard in observers.guards),
             *self._metrics.guards,
         )
-        """Of every plugin and each of its hooks."""
+        """The guards of all hooks of all plugins."""
 
     @classmethod
     def load(cls, config: EngineConfig, *, extra: Iterable[object] = ()) -> Self:
-        """Load the plugins that the configuration and plugins.toml ask for, and build all of them.
+        """Load and build the plugins that the configuration and plugins.toml select.
 
         `extra` are modules or objects with hooks, from the embedding program. Raises PluginError
-        or ConfigError with one line that says what is wrong, where, and what is known.
+        or ConfigError with a one-line message.
         """
         return cls(build_plugins(config, extra))
 
     @property
     def registry(self) -> Registry:
-        """Builds providers of slots that compute; the executor's side asks, when it is ready."""
+        """The registry. The executor builds the providers of slots that compute from it."""
         return self._built.plugins.registry
 
     def choice(self, slot: str) -> Choice:
-        """What flags and plugins.toml say about a slot that computes."""
+        """The choice of flags and plugins.toml for a slot."""
         return self._built.choices[slot]
 
     @property
     def speculation_limits(self) -> SpeculationLimits | None:
-        """How the engine speculates, final once the model is loaded; None: not at all."""
+        """The limits on drafts, final once the model is loaded. None: no speculation."""
         return self.speculator.limits if self.speculator else None
 
     @property
     def uses_swap(self) -> bool:
-        """Whether the chosen preemption mode may swap, so that host memory is needed."""
+        """Whether the chosen preemption mode may swap, which needs host memory."""
         return "swap" in self._built.preemption_modes
 
     def schedule(self, step: StepView) -> bool:
-        """Let the scheduler decide. False: it failed, and the step must be dropped and redone."""
+        """Let the scheduler decide a step. False: it failed, and the step must be dropped."""
         return self._schedule.ask(step) is not FAILED
 
     def reject_schedule(self, complaint: str) -> None:
-        """The last `schedule` was useless, for example granted nothing: it counts as a failure."""
+        """Count the last `schedule` as a failure, for example because it granted nothing."""
         self._schedule.reject(complaint)
 
     def sort_waiting(self, requests: Iterable[AnyRequest], now: float) -> list[AnyRequest]:
-        """Waiting requests in the order of the scheduling policy; by arrival where that fails."""
+        """Waiting requests in the order of the scheduling policy, or by arrival if it fails."""
         return self._waiting_order.sort(requests, now)
 
     def preempt(
@@ -146,26 +146,26 @@ class PluginHost:
         needy: RequestView,
         candidates: tuple[PreemptionCandidate, ...],
     ) -> Victim | None:
-        """Who gives up its blocks, always one of the candidates; None lets the needy one wait."""
+        """Choose one of the candidates to give up its blocks. None lets `needy` wait."""
         answer = self._preempt.ask(step, needy, candidates)
         victim: Victim | None = last_come(candidates) if answer is FAILED else answer
         return victim
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """One draft per request, within its bounds, and never an exception. On the device thread."""
+        """One valid draft per request. Never raises. Call it on the device thread."""
         return (
             self.speculator.propose(batch) if self.speculator else [Draft()] * len(batch.requests)
         )
 
     def flush(self) -> None:
-        """Report what happened in `propose` to logs and observers; the engine calls it in each commit."""
+        """Log failures of `propose` and report them to observers. Called in each commit."""
         if self.speculator is not None:
             self.speculator.flush()
 
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
         """The first refusal, or None. Raises RequestFailedError if an admission plugin failed.
 
-        One that fails is never taken out: from then on every request would be let in.
+        A failing admission is never taken out, because then every request would be admitted.
         """
         if not self._admit:
             return None
@@ -178,7 +178,7 @@ class PluginHost:
         return refusal
 
     def observes(self, event: type) -> bool:
-        """Whether anybody listens: an unobserved event need not be built."""
+        """Whether any observer listens to this event. If not, the engine need not build it."""
         return bool(self._events[event])
 
     def emit(self, event: object) -> None:
@@ -188,19 +188,19 @@ class PluginHost:
             observers(event)
 
     def render_metrics(self) -> bytes:
-        """The metrics of all observers that offer some, joined."""
+        """The joined metrics of all observers that have any."""
         parts = []
         for guard, text in self._metrics():
             if isinstance(text, bytes):
                 parts.append(text if not text or text.endswith(b"\n") else text + b"\n")
             else:
-                self._metrics.reject(guard, f"'render_metrics' answers bytes, got {text!r}")
+                self._metrics.reject(guard, f"'render_metrics' must return bytes, got {text!r}")
         return b"".join(parts)
 
     def lifespans(self, engine: EngineClient) -> list[AbstractAsyncContextManager[None]]:
-        """What to enter once the engine is ready, and to leave in reverse order.
+        """Context managers to enter once the engine is ready, and to leave in reverse order.
 
-        Raises PluginError, here or on entering, that names the plugin.
+        This method and their entering raise PluginError that names the plugin.
         """
         found: list[AbstractAsyncContextManager[None]] = []
         for implementation in reversed(self._caller("lifespan").get_hookimpls()):
@@ -215,11 +215,11 @@ class PluginHost:
         return found
 
     def plugins(self) -> tuple[PluginInfo, ...]:
-        """Every plugin, enabled or not, with what it provides and how often it failed."""
+        """Every plugin, enabled or not, with its providers and its number of failures."""
         return tuple(map(self._with_failures, self._built.plugins.infos(chosen=self.names)))
 
     def hook_stats(self) -> tuple[HookStats, ...]:
-        """Calls, seconds and failures of every plugin in each of its hooks, since the start."""
+        """Calls, seconds and failures since the start, per plugin and hook."""
         found: dict[tuple[str, str], HookStats] = {}
         for stats in (guard.stats for guard in self.guards):
             key = stats.plugin, stats.hook
@@ -274,10 +274,10 @@ class PluginHost:
 
 
 def _check_refusal(answer: object, *_: object) -> str | None:
-    """What is wrong with an answer of `admit`."""
+    """What is wrong with an answer of `admit`, or None."""
     if answer is None or isinstance(answer, Refusal):
         return None
-    return f"answers None or a Refusal, got {answer!r}"
+    return f"the answer must be None or a Refusal, got {answer!r}"
 
 
 def _check_victim(
@@ -286,11 +286,11 @@ def _check_victim(
     needy: RequestView,
     candidates: tuple[PreemptionCandidate, ...],
 ) -> str | None:
-    """What is wrong with an answer of `preempt`."""
+    """What is wrong with an answer of `preempt`, or None."""
     if answer is None:
         return None
     if not isinstance(answer, Victim):
-        return f"answers None or a Victim, got {answer!r}"
+        return f"the answer must be None or a Victim, got {answer!r}"
     if not any(answer.request is candidate.request for candidate in candidates):
         return f"chose {answer.request.request_id!r}, which is not among the candidates"
     if answer.mode not in PREEMPTION_MODES:

@@ -1,4 +1,4 @@
-"""The plugins of one engine: loaded one at a time, so that a broken one harms nobody else."""
+"""The plugins of one engine, loaded one at a time so that a broken one does not affect others."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .plugins_file import PluginSettings
 
 @dataclass(slots=True, kw_only=True)
 class LoadedPlugin:
-    """A plugin, and the objects with hooks that belong to it: itself first, then its providers."""
+    """A plugin and its objects with hooks: first the plugin itself, then what it provides."""
 
     source: Source
     objects: list[object] = field(default_factory=list)
 
 
 class PluginSet:
-    """Finds, imports and registers plugins; keeps what they offered and why some failed.
+    """Finds, imports and registers plugins. Keeps their offers, and the errors of failed ones.
 
-    Raises PluginError at once only if tokenmill's own plugins are not installed.
+    The constructor raises PluginError if tokenmill's own plugins are not installed.
     """
 
     def __init__(self, settings: PluginSettings) -> None:
@@ -42,14 +42,14 @@ class PluginSet:
         self.loaded: dict[str, LoadedPlugin] = {}
         self.failed: dict[str, tuple[Source, str]] = {}
         self.handed_over: dict[str, str] = {}
-        """By slot, the name of the object that the program handed over to fill it."""
+        """By slot: the name of the object that the program passed in to fill it."""
         self.sources: dict[str, Source] = {}
-        """By the name under which pluggy knows an object."""
+        """By the name that an object has in pluggy."""
         self._installed: Mapping[str, InstalledPlugin] = find_installed()
         check_own_installation(self._installed.values(), settings.builtin)
 
     def load_enabled(self) -> None:
-        """Load what the settings enable. A failure is kept in `failed`."""
+        """Load the plugins that the settings enable. Failures are kept in `failed`."""
         for name in self.settings.enabled:
             self.load(name)
 
@@ -68,22 +68,23 @@ class PluginSet:
             self.failed[name] = source, str(error)
 
     def add(self, plugin: object) -> None:
-        """Take a module or object that the embedding program hands over. Raises PluginError.
+        """Add a module or object of the embedding program. Raises PluginError.
 
-        An object that is a policy itself fills its slot; it needs no name and no `register`.
+        An object that is a policy fills its slot; it needs no name and no `register`.
         """
         source = Source(plugin=self._free_name(plugin))
         check_api(plugin, source, required=False)
         if hasattr(plugin, "reasons_against"):
             raise PluginError(
-                f"{source} computes, and is chosen by a name: hand over an object whose 'register' "
-                'calls registry.attention_backend("NAME", ...), and say attention_backend="NAME"'
+                f"{source} is an attention backend, which needs a name: pass an object whose "
+                "'register' calls registry.attention_backend(\"NAME\", ...), and set "
+                'attention_backend="NAME"'
             )
         slot = slot_of(self.manager, plugin)
         if slot in self.handed_over:
             raise PluginError(
-                f"{source} and plugin {self.handed_over[slot]!r} are both handed over as "
-                f"{label(slot)}: give only one of them"
+                f"{source} and plugin {self.handed_over[slot]!r} are both passed in as "
+                f"{label(slot)}; give only one of them"
             )
         if slot is not None:
             plugin = HandedOver(plugin, slot, source.plugin)
@@ -91,7 +92,10 @@ class PluginSet:
         self._adopt(plugin, source)
 
     def find(self, kind: str, name: str) -> Provider:
-        """The provider of that name; to name an installed plugin is to make it necessary."""
+        """The provider with this name. Loads the installed plugin of the same name if needed.
+
+        Raises PluginError if there is none, or if that plugin fails to load.
+        """
         plugin = normalize(name)
         if not self.registry.has(kind, name) and self._may_still_load(plugin):
             self.load(plugin)
@@ -105,9 +109,9 @@ class PluginSet:
         )
 
     def register(self, provider: Provider, built: object, *, fills: str | None = None) -> None:
-        """Take in the hooks of what a provider's factory returned. Raises PluginError.
+        """Register the hooks of the object that a provider's factory returned. Raises PluginError.
 
-        `fills` is the hook of the slot for which the provider was chosen.
+        `fills` is the hook of the slot for which the provider was chosen, if any.
         """
         name = f"{provider.source.plugin}/{provider}"
         register_checked(self.manager, built, name, provider.source, fills=fills)
@@ -115,7 +119,7 @@ class PluginSet:
         self.sources[name] = provider.source
 
     def fail(self, name: str, message: str) -> None:
-        """Leave out a plugin that was loaded, because something of it could not be built."""
+        """Remove a loaded plugin because one of its providers could not be built."""
         loaded = self.loaded.pop(name)
         for plugin in loaded.objects:
             if self.manager.is_registered(plugin):
@@ -124,14 +128,14 @@ class PluginSet:
         self.failed[name] = loaded.source, message
 
     def refuse_failures(self) -> None:
-        """Raise PluginError with every failure, unless the settings say strict = false."""
+        """Raise PluginError with all failures, unless the settings have strict = false."""
         if self.settings.strict is not False and self.failed:
             raise PluginError("; ".join(message for _, message in self.failed.values()))
 
     def infos(self, *, chosen: Mapping[str, str]) -> tuple[PluginInfo, ...]:
-        """Every plugin: loaded ones in order, then failed, then those that are only installed.
+        """Every plugin: loaded ones in order, then failed ones, then the other installed ones.
 
-        `chosen` is the provider of every slot.
+        `chosen` is the name of the chosen provider, by slot.
         """
         rest = [p for name, p in self._installed.items() if name not in self._seen()]
         return (
@@ -170,7 +174,7 @@ class PluginSet:
         )
 
     def _in_package(self, name: str) -> str:
-        """For the name of a package in place of its plugin's."""
+        """A hint if `name` is the name of a package instead of its plugin."""
         sources = [plugin.source for plugin in self._installed.values()]
         offered = [s.plugin for s in sources if normalize(s.distribution.lower()) == name.lower()]
         return f"; the package of that name has the plugin {listed(offered)}" if offered else ""
@@ -213,5 +217,5 @@ class PluginSet:
 
 
 def _names(chosen: str) -> list[str]:
-    """Of a pair, both."""
+    """The names in a choice; a pair has two."""
     return chosen.split(",")

@@ -1,7 +1,7 @@
 """plugins.toml: which plugins are enabled, which provider fills each slot, and its options.
 
-The packaged file is the documented default. A user's file says only what is different: what it
-enables or disables is added, what it chooses or sets replaces.
+The packaged file is the documented default. A user's file contains only differences: its `enable`
+and `disable` lists are added, and its choices and options replace those of the packaged file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Table = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSetting:
-    """Who fills a slot, and the options in its table."""
+    """The table of a slot: the name of the provider that fills it, and its options."""
 
     use: str | None
     options: Table
@@ -46,7 +46,7 @@ class NamedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSettings:
-    """One plugins.toml, or several on top of each other."""
+    """The settings of one plugins.toml, or of several that were merged."""
 
     origin: str
     enable: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class PluginSettings:
     named: Mapping[tuple[str, str], NamedSetting] = field(default_factory=dict)
     """By kind (observer, admission) and name."""
     builtin: tuple[str, ...] = ()
-    """What the packaged file enables: they must be installed."""
+    """Plugins that the packaged file enables. They must be installed."""
 
     @property
     def enabled(self) -> tuple[str, ...]:
@@ -65,10 +65,10 @@ class PluginSettings:
 
 
 def read_settings(plugins_file: str | None = None) -> PluginSettings:
-    """The packaged settings, with the user's file on top.
+    """Read the packaged settings and merge the user's file into them.
 
-    The user's file is `plugins_file` or, if there is one, ./plugins.toml. Raises ConfigError that
-    names the file, the table and the key.
+    The user's file is `plugins_file`; if that is None, ./plugins.toml if it exists. Raises
+    ConfigError that names the file, the table and the key.
     """
     packaged = read_plugins_file(packaged_file())
     packaged = replace(packaged, builtin=packaged.enable)
@@ -86,7 +86,7 @@ def packaged_file() -> Path:
 
 
 def read_plugins_file(path: Path) -> PluginSettings:
-    """One file, checked as far as that is possible without loading plugins."""
+    """Read one file and check it as far as possible without loading plugins. Raises ConfigError."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -175,7 +175,7 @@ def _merge(base: PluginSettings, user: PluginSettings) -> PluginSettings:
 
 
 def _merge_slot(base: SlotSetting | None, user: SlotSetting) -> SlotSetting:
-    """Options belong to the provider they were written for: another `use` starts without any."""
+    """Merge the tables of a slot. If `use` differs, the base's options do not apply."""
     if (
         base is None
         or base.use is None

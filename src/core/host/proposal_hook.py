@@ -1,7 +1,7 @@
-"""The hook `propose`: called on the device thread, checked, and reported from the engine's thread.
+"""The hook `propose`: calls it on the device thread, and checks its answers.
 
-Observers belong to the engine's thread. Reports of the device thread therefore wait for the next
-`flush`, which the engine calls in each commit.
+Observers run on the engine thread. So reports of failures wait for the next `flush`, which the
+engine calls in each commit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .guard import DECIDES, FAILED
 
 
 class ProposalHook:
-    """The chosen speculator behind its hook: a Speculator that never raises while it proposes."""
+    """The chosen speculator behind its hook. Its `propose` never raises."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ProposalHook:
         self.provider = provider
         self._source = source
         self._settings = settings
-        self._reports: deque[Callable[[], None]] = deque()  # a few per step; each commit empties it
+        self._reports: deque[Callable[[], None]] = deque()  # short: each commit empties it
         self._decision = Decision(
             manager.hook.propose,
             replace(DECIDES, instead="no drafts are proposed any more"),
@@ -62,7 +62,7 @@ class ProposalHook:
 
     @property
     def limits(self) -> SpeculationLimits:
-        """How the engine is to speculate; final once `prepare` was called."""
+        """The limits on drafts, final once `prepare` was called."""
         return SpeculationLimits(
             num_speculative_tokens=self._settings.num_speculative_tokens,
             needs_lookahead=self._needs_lookahead,
@@ -70,13 +70,13 @@ class ProposalHook:
 
     @property
     def needs_hidden_states(self) -> bool:
-        """Whether requests must come with them; final once `prepare` was called."""
+        """Whether requests must come with hidden states, final once `prepare` was called."""
         return self._needs_hidden_states
 
     def prepare(self, support: SpeculationSupport) -> None:
-        """Let the speculator take what it needs of the executor. Once, while the model is loaded.
+        """Let the speculator set up what needs the executor. Call it once, while the model loads.
 
-        Raises ConfigError when that cannot work, PluginError when the plugin is broken.
+        Raises ConfigError for settings that cannot work, PluginError if the plugin fails.
         """
         self._vocab_size = support.vocab_size
         noted = _NotedSupport(support)
@@ -96,23 +96,23 @@ class ProposalHook:
             self._needs_lookahead = noted.model.has_kv_cache
             self._needs_hidden_states |= noted.model.needs_hidden_states
             for guard in self.guards:
-                guard.warns_slow = False  # it computes, which takes its time
+                guard.warns_slow = False  # a model computes in it, so slow calls are expected
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """One draft per request, within its bounds; empty ones if the speculator failed."""
+        """One valid draft per request. All are empty if the speculator failed."""
         answer = self._decision.ask(batch)
         drafts: Sequence[Draft] = [Draft()] * len(batch.requests) if answer is FAILED else answer
         return drafts
 
     def flush(self) -> None:
-        """Make the reports of the device thread to logs and observers. On the engine's thread."""
+        """Send reports of the device thread to logs and observers. Call it on the engine thread."""
         while self._reports:
             self._reports.popleft()()
 
     def _complaint(self, answer: object, batch: ProposalBatch) -> str | None:
         requests = batch.requests
         if not isinstance(answer, Sequence) or len(answer) != len(requests):
-            return f"answers one Draft per request, {len(requests)} here, got {_short(answer)}"
+            return f"'propose' must return {len(requests)} drafts, got {_short(answer)}"
         for draft, request in zip(answer, requests, strict=True):
             complaint = self._complaint_about(draft, request)
             if complaint is not None:
@@ -121,23 +121,23 @@ class ProposalHook:
 
     def _complaint_about(self, draft: object, request: ProposalRequest) -> str | None:
         if not isinstance(draft, Draft):
-            return f"answers one Draft per request, got {_short(draft)}"
+            return f"'propose' must return a Draft per request, got {_short(draft)}"
         if not isinstance(draft.token_ids, Sequence):
-            return f"token_ids of a Draft is a list or tuple, got {_short(draft.token_ids)}"
+            return f"token_ids of a Draft must be a list or tuple, got {_short(draft.token_ids)}"
         if len(draft.token_ids) > request.max_draft_tokens:
             return (
-                f"guessed {len(draft.token_ids)} tokens for {request.engine_id!r}, at most "
-                f"{request.max_draft_tokens} were asked for"
+                f"drafted {len(draft.token_ids)} tokens for {request.engine_id!r}, the maximum is "
+                f"{request.max_draft_tokens}"
             )
         end = self._vocab_size
         for token_id in draft.token_ids:
             if type(token_id) is not int or token_id < 0 or (end is not None and token_id >= end):
-                return f"guessed {token_id!r}, which is no token id of the model"
+                return f"drafted {token_id!r}, which is not a token id of the model"
         return None
 
 
 class _NotedSupport:
-    """The executor's support, and the draft model that was asked of it."""
+    """The executor's support; it keeps the draft model that was loaded."""
 
     def __init__(self, support: SpeculationSupport) -> None:
         self._support = support

@@ -1,4 +1,4 @@
-"""Sorts waiting requests by the chosen scheduling policy; by arrival when the policy fails."""
+"""Sorts waiting requests by the chosen scheduling policy, or by arrival if the policy fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOT = "scheduling_policy"
 
 
 class HasView(Protocol):
-    """A request that policies see through a view."""
+    """A request with a read-only view for policies."""
 
     @property
     def view(self) -> RequestView: ...
@@ -27,7 +27,7 @@ AnyRequest = TypeVar("AnyRequest", bound=HasView)
 class WaitingOrder:
     """The scheduling policy behind its guard.
 
-    It is no pluggy hook, because a key is needed for every waiting request.
+    It is not a pluggy hook, because a key is needed for every waiting request.
     """
 
     def __init__(self, policy: SchedulingPolicy, source: Source, log: FailureLog) -> None:
@@ -36,7 +36,7 @@ class WaitingOrder:
         self.guard = Guard(self._sort, source, SLOT, rule, log)
 
     def sort(self, requests: Iterable[AnyRequest], now: float) -> list[AnyRequest]:
-        """The requests, smallest key first; equal ones stay in the order that they came in."""
+        """The requests, smallest key first. Requests with equal keys stay in the given order."""
         given = list(requests)
         ordered: Any = FAILED if self.guard.is_out else self.guard(given, now)
         if ordered is FAILED:

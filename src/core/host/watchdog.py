@@ -1,4 +1,4 @@
-"""A thread that logs hooks that have been running for too long, with the stack of their thread."""
+"""A thread that logs hooks that run for too long, with the stack of their thread."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ..log import get_logger
 from .guard import Guard
 
 MAX_POLL_SECONDS = 1.0
-"""Looking at a dozen guards once a second costs nothing that can be measured."""
+"""Maximum time between two looks at the guards, which take no measurable time."""
 _MAX_FRAMES = 12
-"""Innermost frames of a stack that are logged."""
+"""Number of frames that are logged, innermost first."""
 _log = get_logger("plugins")
 
 
 class Watchdog:
-    """Looks at the guards of one engine; the hooks themselves do nothing for it."""
+    """Looks at the guards of one engine from a thread of its own, so hooks pay nothing for it."""
 
     def __init__(self, guards: Iterable[Guard], seconds: float) -> None:
-        """`seconds` is how long a hook may run before it is logged; 0: as long as it likes."""
+        """`seconds` is the time after which a running hook is logged; 0: no hook is logged."""
         self._guards = tuple(guards)
         self._seconds = seconds
         self._due: dict[Guard, tuple[float, float]] = {}
-        """By guard: when its call began, and after how many seconds it is logged next."""
+        """By guard: the time at which its call began, and its duration at which to log it next."""
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -38,7 +38,10 @@ class Watchdog:
         self._stopped.set()
 
     def look(self, now: float) -> None:
-        """Log hooks that are due at this time of `perf_counter`; each again at twice its age."""
+        """Log the hooks that are due at `now`, a time of `perf_counter`.
+
+        A hook that still runs is logged again each time that its duration has doubled.
+        """
         for guard, since in self._innermost().items():
             began, after = self._due.get(guard, (0.0, 0.0))
             if began != since:
@@ -53,7 +56,10 @@ class Watchdog:
             self.look(perf_counter())
 
     def _innermost(self) -> dict[Guard, float]:
-        """The hook that each thread runs, and since when. `preempt` runs inside of `schedule`."""
+        """The innermost hook that each thread runs, and the time at which it began.
+
+        Hooks can be nested: `preempt` runs inside `schedule`.
+        """
         running = ((guard.since, guard) for guard in self._guards)
         by_thread = {
             guard.thread: (guard, since)
@@ -64,7 +70,7 @@ class Watchdog:
 
     def _report(self, guard: Guard, seconds: float) -> None:
         stack = _stack_of(guard)
-        if stack:  # or the hook has ended meanwhile
+        if stack:  # otherwise the hook has ended meanwhile
             _log.warning(
                 "hook_hangs",
                 plugin=guard.source.plugin,

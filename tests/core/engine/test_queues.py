@@ -57,12 +57,12 @@ def run_out_of_order(queues: RequestQueues) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lose_from_waiting, "'r2' is waiting: the list of those waiting is wrong"),
-        (wait_and_run, "'r1' is running: the list of those waiting is wrong"),
-        (end_without_leaving, "'r0' is finished: the list of those running is wrong"),
+        (lose_from_waiting, "'r2' is waiting: the waiting queue is wrong"),
+        (wait_and_run, "'r1' is running: the waiting queue is wrong"),
+        (end_without_leaving, "'r0' is finished: the running queue is wrong"),
         (stay_known, "'r0' ended and is still known"),
         (run_twice, r"a request runs twice: \['r0', 'r1', 'r0'\]"),
-        (run_out_of_order, r"\['r1', 'r0'\] run, which is not their order"),
+        (run_out_of_order, r"not in the order of their rank: \['r1', 'r0'\]"),
     ],
 )
 def test_a_request_that_stands_wrongly_is_named(

@@ -263,7 +263,7 @@ def test_the_victim_is_the_one_that_was_chosen() -> None:
     ("answer", "error"),
     [
         (fail, "ValueError: planted"),
-        (lambda candidates: candidates[0], "answers None or a Victim"),
+        (lambda candidates: candidates[0], "must be None or a Victim"),
         (lambda candidates: Victim(request=cast(Any, Request("d"))), "chose 'd', which is not"),
         (
             lambda candidates: Victim(request=candidates[0].request, mode="swop"),

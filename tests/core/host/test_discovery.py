@@ -60,8 +60,8 @@ def test_a_plugin_cannot_exit_the_process_by_being_imported(packages: Packages) 
     ("header", "message"),
     [
         ("", "does not say which hook API it supports: declare TOKENMILL_API = (1, 1)"),
-        ("TOKENMILL_API = (0, 0)\n", "needs hook API 0..0; this engine speaks 1"),
-        ("TOKENMILL_API = (2, 9)\n", "needs hook API 2..9; this engine speaks 1"),
+        ("TOKENMILL_API = (0, 0)\n", "needs hook API 0..0; this engine has 1"),
+        ("TOKENMILL_API = (2, 9)\n", "needs hook API 2..9; this engine has 1"),
         ("TOKENMILL_API = 1\n", "TOKENMILL_API must be two numbers (lowest, highest), got 1"),
     ],
 )

@@ -89,11 +89,11 @@ class Answering(Policy):
     ("policy", "error"),
     [
         (Raising(), "ValueError: planted"),
-        (Answering(None), "answers one length per request, 1 here, got None"),
-        (Answering([1, 2]), "answers one length per request, 1 here, got [1, 2]"),
-        (Answering([5]), "answers lengths from 0 to 4, got 5"),
-        (Answering([-1]), "answers lengths from 0 to 4, got -1"),
-        (Answering([True]), "answers lengths from 0 to 4, got True"),
+        (Answering(None), "must return one length for each of 1 requests, got None"),
+        (Answering([1, 2]), "must return one length for each of 1 requests, got [1, 2]"),
+        (Answering([5]), "must return lengths from 0 to 4, got 5"),
+        (Answering([-1]), "must return lengths from 0 to 4, got -1"),
+        (Answering([True]), "must return lengths from 0 to 4, got True"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -366,7 +366,7 @@ def test_policies_that_a_program_hands_over_need_no_package_and_no_name(
 
 
 def test_two_choices_for_one_slot_are_refused(packages: Packages) -> None:
-    assert "both handed over as scheduler: give only one" in refusal(Greedy(), Greedy())
+    assert "both passed in as scheduler; give only one" in refusal(Greedy(), Greedy())
     with pytest.raises(ConfigError, match="scheduler='chunked' chooses a scheduler, and plugin"):
         load(Greedy(), scheduler="chunked")
 
@@ -390,7 +390,7 @@ def test_a_handed_over_plugin_must_keep_to_its_api_range(packages: Packages) -> 
         @hookimpl
         def on_stopping(self) -> None: ...
 
-    assert refusal(Old()) == "plugin 'Old' needs hook API 0..0; this engine speaks 1"
+    assert refusal(Old()) == "plugin 'Old' needs hook API 0..0; this engine has 1"
 
 
 def test_every_engine_has_providers_of_its_own(packages: Packages) -> None:

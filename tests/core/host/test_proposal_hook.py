@@ -69,18 +69,18 @@ def test_the_chosen_method_is_asked_and_its_drafts_are_handed_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        (None, "answers one Draft per request, 1 here, got None"),
-        ([], "answers one Draft per request, 1 here, got []"),
-        ([Draft(), Draft()], "answers one Draft per request, 1 here"),
-        ([(1, 2)], "answers one Draft per request, got (1, 2)"),
-        ([Draft(token_ids=(1, 2, 3, 4, 5))], "guessed 5 tokens for '0', at most 4"),
-        ([Draft(token_ids=(1, 100))], "guessed 100, which is no token id"),
-        ([Draft(token_ids=(-1,))], "guessed -1, which is no token id"),
-        ([Draft(token_ids=(1.0,))], "guessed 1.0, which is no token id"),  # type: ignore[arg-type]
-        ([Draft(token_ids=(True,))], "guessed True, which is no token id"),
+        (None, "must return 1 drafts, got None"),
+        ([], "must return 1 drafts, got []"),
+        ([Draft(), Draft()], "must return 1 drafts"),
+        ([(1, 2)], "must return a Draft per request, got (1, 2)"),
+        ([Draft(token_ids=(1, 2, 3, 4, 5))], "drafted 5 tokens for '0', the maximum is 4"),
+        ([Draft(token_ids=(1, 100))], "drafted 100, which is not a token id"),
+        ([Draft(token_ids=(-1,))], "drafted -1, which is not a token id"),
+        ([Draft(token_ids=(1.0,))], "drafted 1.0, which is not a token id"),  # type: ignore[arg-type]
+        ([Draft(token_ids=(True,))], "drafted True, which is not a token id"),
         (7, "got 7"),
-        ([Draft(token_ids=None)], "is a list or tuple, got None"),  # type: ignore[arg-type]
-        ([Draft(token_ids=iter((1,)))], "is a list or tuple, got <"),  # type: ignore[arg-type]
+        ([Draft(token_ids=None)], "must be a list or tuple, got None"),  # type: ignore[arg-type]
+        ([Draft(token_ids=iter((1,)))], "must be a list or tuple, got <"),  # type: ignore[arg-type]
     ],
 )
 def test_an_answer_that_breaks_the_rules_counts_as_a_failure(answer: Any, complaint: str) -> None:
