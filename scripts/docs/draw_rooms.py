@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
+from math import fsum
 from pathlib import Path
 
 import grimp
@@ -119,7 +120,8 @@ def order(floors: Iterable[list[str]], arrows: Arrows) -> tuple[tuple[str, ...],
         place = {b: (i + 0.5) / len(row) for row in rows for i, b in enumerate(row)}
         for row in rows:
             row.sort(
-                key=lambda b: sum(place[n] for n in near[b]) / len(near[b]) if near[b] else 0.5
+                # fsum: a sum that depends on the order of a set would differ from run to run
+                key=lambda b: fsum(place[n] for n in near[b]) / len(near[b]) if near[b] else 0.5
             )
     return tuple(tuple(row) for row in rows)
 

@@ -15,9 +15,6 @@ from .test_errors import check_error
 ASK: dict[str, Any] = {"prompt": "abc", "max_tokens": 2}
 KEYS = ("first-key", "second-key")
 SETTINGS = """
-[plugins]
-enable = ["token-bucket"]
-
 [admission.token-bucket]
 requests_per_minute = 2
 """

@@ -8,8 +8,6 @@ import pytest
 
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
-from tokenmill.core.config import EngineConfig
-from tokenmill.core.contract.registry import PluginContext
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
@@ -96,19 +94,23 @@ class TestOwnObservers(ObserverConformance):
         return request.param.make()
 
 
-class TestOwnAdmissions(AdmissionConformance):
-    @pytest.fixture(params=of_kind("admission"), ids=lambda subject: subject.name)
-    def admission(self, request: pytest.FixtureRequest) -> object:
-        return request.param.make
+TIGHT = TokenBucketOptions(requests_per_minute=6, tokens_per_minute=600, burst=10)
 
 
-class TestTightTokenBucket(AdmissionConformance):
-    """With limits that the suite's requests meet."""
+class TestTokenBucket(AdmissionConformance):
+    """With limits that the suite's requests meet; without a limit it stays out."""
 
     @pytest.fixture
     def admission(self) -> object:
-        options = TokenBucketOptions(requests_per_minute=6, tokens_per_minute=600, burst=10)
-        return TokenBucket(PluginContext(config=EngineConfig()), options)
+        return TokenBucket(TIGHT)
+
+
+class TestHooksOfTokenBucket(ObserverConformance):
+    """With limits that the suite's requests do not meet."""
+
+    @pytest.fixture
+    def observer(self) -> object:
+        return TokenBucket(TokenBucketOptions(requests_per_minute=1e9, tokens_per_minute=1e9))
 
 
 def test_each_of_them_is_put_to_a_suite() -> None:

@@ -8,7 +8,11 @@ import pytest
 
 from tokenmill.core.contract.events import Admitted, Finished
 from tokenmill.core.contract.policy import Refusal
-from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
+from tokenmill.plugins.admission.token_bucket import (
+    TokenBucket,
+    TokenBucketOptions,
+    make_token_bucket,
+)
 
 from .samples import context, finished_request
 from .steps import FakeRequest
@@ -20,7 +24,7 @@ class Door:
     """A bucket, and requests of 10 prompt tokens that come to it."""
 
     def __init__(self, **options: float) -> None:
-        self.bucket = TokenBucket(context(), TokenBucketOptions(**options))
+        self.bucket = TokenBucket(TokenBucketOptions(**options))
 
     def ask(self, now: float, *, key: str | None = "k", max_tokens: int = 20) -> Refusal | None:
         """The answer to a request, which is queued if it may come in."""
@@ -93,3 +97,8 @@ def test_a_clock_that_goes_back_changes_nothing() -> None:
     assert door.ask(5.0) is None
     refusal = door.ask(1.0)
     assert refusal is not None and refusal.retry_after == pytest.approx(1.0)
+
+
+def test_without_a_limit_it_stays_out() -> None:
+    assert make_token_bucket(context(), TokenBucketOptions()) is None
+    assert make_token_bucket(context(), TokenBucketOptions(tokens_per_minute=1)) is not None

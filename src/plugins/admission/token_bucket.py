@@ -31,7 +31,7 @@ class TokenBucketOptions:
     """Options of [admission.token-bucket]."""
 
     requests_per_minute: Annotated[float, Meta(ge=0)] = field(
-        default=60.0, metadata={"help": "requests of one API key; 0: any number"}
+        default=0.0, metadata={"help": "requests of one API key; 0: any number"}
     )
     tokens_per_minute: Annotated[float, Meta(ge=0)] = field(
         default=0.0, metadata={"help": "tokens of one API key, prompts and answers; 0: any number"}
@@ -72,7 +72,7 @@ class TokenBucket:
     generate when it ends. There are as many buckets as the server has keys.
     """
 
-    def __init__(self, context: PluginContext, options: TokenBucketOptions) -> None:
+    def __init__(self, options: TokenBucketOptions) -> None:
         self._options = options
         self._requests: dict[str | None, Bucket] = {}
         self._tokens: dict[str | None, Bucket] = {}
@@ -130,6 +130,12 @@ class TokenBucket:
             buckets[key].pay(price)
 
 
+def make_token_bucket(context: PluginContext, options: TokenBucketOptions) -> TokenBucket | None:
+    """Limits the requests and tokens of each API key; without a limit it stays out."""
+    limits = options.requests_per_minute, options.tokens_per_minute
+    return TokenBucket(options) if any(limits) else None
+
+
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.admission("token-bucket", TokenBucket, options=TokenBucketOptions)
+    registry.admission("token-bucket", make_token_bucket, options=TokenBucketOptions)

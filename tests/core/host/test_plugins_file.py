@@ -39,10 +39,10 @@ def test_the_packaged_file_fills_every_slot() -> None:
     assert settings.strict is True
 
 
-def test_the_packaged_file_enables_the_built_in_plugins_but_the_token_bucket() -> None:
+def test_the_packaged_file_enables_exactly_the_engine_s_own_entry_points() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     own = project["entry-points"]["tokenmill.plugins"]
-    assert set(read_plugins_file(packaged_file()).enable) == set(own) - {"token-bucket"}
+    assert set(read_plugins_file(packaged_file()).enable) == set(own)
 
 
 def test_a_user_s_file_says_only_what_is_different(own_folder: Path) -> None:
