@@ -27,7 +27,10 @@ class InvalidRequestError(TokenmillError):
 
 
 class OverloadedError(TokenmillError):
-    """A request is refused because of the load. Try again after `retry_after` seconds."""
+    """A request is refused for now, for example because the queue is full.
+
+    The sender may try again after `retry_after` seconds.
+    """
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)

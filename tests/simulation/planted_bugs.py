@@ -54,7 +54,7 @@ def sharing_does_not_count(patch: Planter) -> None:
     original = BlockPool.share
 
     def share(self: BlockPool, block: int) -> None:
-        if not self.is_held(block):
+        if not self._ref_counts[block]:
             original(self, block)
 
     patch.setattr(BlockPool, "share", share)

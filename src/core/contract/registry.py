@@ -381,9 +381,7 @@ class Registry:
         text = f"no {label(kind)} named {name!r}{near} Known: {listed(known) or 'none'}."
         if not_enabled:
             text += f" Installed but not enabled: {listed(not_enabled)}."
-            text += (
-                " What a plugin offers under another name than its own needs `[plugins] enable`."
-            )
+            text += " A provider with another name than its plugin needs `[plugins] enable`."
         if left_out:
             text += f" Left out: {'; '.join(left_out)}."
         return text

@@ -117,9 +117,6 @@ class BlockPool:
     def is_shared(self, block: int) -> bool:
         return self._ref_counts[block] > 1
 
-    def is_held(self, block: int) -> bool:
-        return self._ref_counts[block] > 0
-
     def find(self, block_hash: bytes, token_ids: Sequence[int]) -> int | None:
         """The block with this hash, if its token ids are equal, too. Otherwise None."""
         block = self._by_hash.get(block_hash)

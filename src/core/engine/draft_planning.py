@@ -107,7 +107,7 @@ class DraftPlanner:
     def _room(self, pending: PendingGrant) -> int:
         """Number of draft tokens that could still become output if all of this step's are accepted.
 
-        One token is subtracted because the model adds one of its own after the drafts.
+        The 2 stands for the model's own tokens: one after this step's drafts, one after the next.
         """
         request = pending.request
         most = min(request.num_prompt_tokens + request.max_tokens, self._max_model_len)

@@ -65,9 +65,10 @@ class _OpenPlan:
     def must_be_awaited(self) -> bool:
         """Whether the next step cannot be planned before this plan is committed.
 
-        There are two reasons. The number of tokens that its requests get is unknown. Or drafts were
-        proposed, since it was planned, for a request that it asks for drafts again; the next grant
-        of that request must verify them.
+        There are two reasons. First, a grant verifies drafts or has lookahead slots, so the tokens
+        and blocks of its request after the step are unknown. Second, drafts were found since this
+        plan was made, for a request that it asks for drafts again: the next grant of that request
+        must verify them.
         """
         return self.gives_back or any(
             grant.max_draft_tokens and request.num_proposed_tokens

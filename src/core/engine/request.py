@@ -145,7 +145,7 @@ class Request:
     def is_decoding(self) -> bool:
         if self.status is not RequestStatus.RUNNING:
             return False
-        # As `num_uncomputed_tokens` <= 1, without its call: every step asks it of every request.
+        # The same as `num_uncomputed_tokens` <= 1, inlined: every step reads it for every request.
         expected = len(self.token_ids) + self.num_inflight_samples
         uncomputed = expected - self.num_computed_tokens - self.num_inflight_tokens
         return uncomputed <= 1 or expected - len(self.prompt_token_ids) >= self.max_tokens

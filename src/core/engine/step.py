@@ -188,7 +188,7 @@ class Step:
         )
 
     def _bound(self, request: Request, uncomputed: int, max_tokens: int | None) -> int:
-        bound: float = min(uncomputed, self.budget)  # a policy may ask for half a token
+        bound: float = min(uncomputed, self.budget)  # a policy may pass a fraction
         if self._token_limits:
             bound = min(bound, self._token_limits.get(request.engine_id, bound))
         if max_tokens is not None:

@@ -200,7 +200,7 @@ class PluginHost:
     def lifespans(self, engine: EngineClient) -> list[AbstractAsyncContextManager[None]]:
         """Context managers to enter once the engine is ready, and to leave in reverse order.
 
-        This method and their entering raise PluginError that names the plugin.
+        Raises PluginError that names the plugin, here or when a context manager is entered.
         """
         found: list[AbstractAsyncContextManager[None]] = []
         for implementation in reversed(self._caller("lifespan").get_hookimpls()):

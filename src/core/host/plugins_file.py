@@ -79,7 +79,7 @@ def read_settings(plugins_file: str | None = None) -> PluginSettings:
 
 
 def packaged_file() -> Path:
-    """The default plugins.toml: inside the installed package, or beside src/ in a checkout."""
+    """The default plugins.toml: inside the installed package, or next to src/ in a checkout."""
     package = Path(__file__).resolve().parents[2]
     inside = package / FILE_NAME
     return inside if inside.is_file() else package.parent / FILE_NAME

@@ -12,7 +12,7 @@ from ..log import get_logger
 from .guard import Guard
 
 MAX_POLL_SECONDS = 1.0
-"""Maximum time between two looks at the guards, which take no measurable time."""
+"""Maximum time between two looks at the guards. A look takes no measurable time."""
 _MAX_FRAMES = 12
 """Number of frames that are logged, innermost first."""
 _log = get_logger("plugins")

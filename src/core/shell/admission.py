@@ -1,4 +1,4 @@
-"""A request is checked here, before it is queued: the engine loop meets no bad value."""
+"""Validates requests before they are queued, so that the engine loop gets only valid values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from ..sampling_params import SamplingParams
 
 
 def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> None:
-    """Refuse a text that is too long by its characters alone, before it is tokenized."""
+    """Refuse a text whose number of characters alone is too large, before it is tokenized.
+
+    Raises InvalidRequestError.
+    """
     most = max_model_len * tokenizer.max_chars_per_token
     if len(prompt) > most:
         raise InvalidRequestError(
@@ -27,7 +30,10 @@ def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> 
 
 
 def check_prompt_ids(prompt_token_ids: Sequence[int], info: ModelInfo) -> tuple[int, ...]:
-    """The ids as a tuple; refuses an empty prompt and ids that the model does not have."""
+    """Return the ids as a tuple.
+
+    Raises InvalidRequestError for an empty prompt, and for ids outside the vocabulary.
+    """
     ids = tuple(prompt_token_ids)
     if not ids:
         raise InvalidRequestError("the prompt is empty; give at least one token", param="prompt")
@@ -39,7 +45,10 @@ def check_prompt_ids(prompt_token_ids: Sequence[int], info: ModelInfo) -> tuple[
 
 
 def check_sampling_params(params: SamplingParams, info: ModelInfo, max_logprobs: int) -> None:
-    """Refuse what depends on the model: token ids outside its vocabulary, too many logprobs."""
+    """Check the parameters that depend on the model or the engine.
+
+    Raises InvalidRequestError for token ids outside the vocabulary, and for too many logprobs.
+    """
     for token_id in params.stop_token_ids:
         _check_id(token_id, info.vocab_size, "stop_token_ids")
     for token_id in params.logit_bias or ():
@@ -53,9 +62,9 @@ def check_sampling_params(params: SamplingParams, info: ModelInfo, max_logprobs:
 
 
 def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_len: int) -> int:
-    """How many tokens the request may generate.
+    """Maximum number of tokens that the request may generate.
 
-    Raises InvalidRequestError with both numbers when prompt and max_tokens exceed the context.
+    Raises InvalidRequestError with both numbers if prompt and max_tokens exceed the context.
     """
     room = max_model_len - num_prompt_tokens
     if room < 1:
@@ -84,7 +93,8 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
 
 
 def engine_ids(request_id: str, prompt_index: int, n: int) -> list[str]:
-    """What the engine calls the choices of a request: by its id, if there is only one."""
+    """The engine's ids of the `n` choices of a prompt. A single choice of a single prompt has the
+    id of the request."""
     if n == 1 and prompt_index == 0:
         return [request_id]
     return [f"{request_id}/{prompt_index}/{index}" for index in range(n)]
@@ -102,14 +112,15 @@ def make_requests(
     info: ModelInfo,
     config: EngineConfig,
 ) -> list[Request]:
-    """The engine's requests of one caller's request: `n` that share the prompt's blocks.
+    """Make the engine's requests for one prompt: `n` choices that share the prompt's blocks.
 
-    `request_id` is the one that is shown, whatever `options` asked for.
+    `request_id` is the id in the answer; the one in `options` may have been in use. Raises
+    InvalidRequestError if the prompt is too long.
     """
     max_tokens = room_for_output(len(prompt_token_ids), params, max_model_len)
     group = PromptGroup() if params.n > 1 else None
-    # Without prefix caching the members of a group still share their prompt, but with nobody else:
-    # a client may use its id again, so it would not keep later requests out.
+    # Without prefix caching the choices of a prompt still share its blocks, but only they do. The
+    # scope must be random: a request id would not do, because a client may use its id again.
     scope = "" if config.enable_prefix_caching else uuid.uuid4().hex
     return [
         Request(

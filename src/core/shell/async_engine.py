@@ -1,4 +1,4 @@
-"""The asyncio shell around the engine: what callers use, start, drain and close."""
+"""The asyncio interface of the engine: start, submit, abort, drain and close."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ from .output_stream import Completion, OutputStream
 from .step_loop import StepLoop
 
 LONG_TEXT = 4096
-"""Characters from which on a prompt is tokenized off the event loop (about a millisecond's work)."""
+"""Characters. Prompts of this length or more are tokenized on another thread, because that takes a
+millisecond or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """What an engine is made of; built on the device thread."""
+    """The parts of an engine, which are built on the device thread."""
 
     executor: Executor
     tokenizer: Tokenizer
@@ -54,9 +55,10 @@ Builder = Callable[[EngineConfig, Progress], EngineParts]
 class AsyncEngine:
     """Serves many requests at once. Use as `async with`, or call `start` and `close`.
 
-    All methods belong to the event loop in which it was started. It installs no signal handler and
-    configures no logging. On a CPU, building an engine may start the compiler of the native kernels,
-    and their self-test once per library and CPU; TOKENMILL_CPU_SELF_TEST=0 switches the test off.
+    Call all methods in the event loop in which the engine was started. It installs no signal
+    handler and configures no logging. On a CPU, building an engine may start the compiler of the
+    native kernels, and their self-test once per library and CPU. TOKENMILL_CPU_SELF_TEST=0 switches
+    the test off.
     """
 
     def __init__(
@@ -110,7 +112,10 @@ class AsyncEngine:
         )
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Take no new requests and wait for the accepted ones; abort what is left after `timeout` seconds."""
+        """Take no new requests and wait until the accepted ones end.
+
+        After `timeout` seconds the remaining requests are aborted; None waits without a limit.
+        """
         self._is_draining = True
         loop = self._running_loop()
         try:
@@ -120,7 +125,7 @@ class AsyncEngine:
             await loop.wait_idle()
 
     async def close(self) -> None:
-        """Abort what is left and give back the device. Safe to call twice."""
+        """Abort the remaining requests and free the device. Safe to call twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -131,7 +136,7 @@ class AsyncEngine:
         await self._lifespans.aclose()
         if self._parts is not None:
             self._parts.plugins.emit(Stopping())
-            with suppress(RuntimeError):  # the program ends, and its worker threads have already
+            with suppress(RuntimeError):  # at the end of a program its worker threads have ended
                 await self._on_device(self._parts.executor.close)
         self._device.shutdown(wait=False)
         if self._watchdog is not None:
@@ -153,17 +158,17 @@ class AsyncEngine:
 
     @property
     def max_model_len(self) -> int:
-        """Longest sequence, prompt and output together, that this engine accepts."""
+        """Maximum number of tokens of a request: prompt and output together."""
         self._started()
         return self._max_model_len
 
     @property
     def model_name(self) -> str:
-        """The name that API and metrics show."""
+        """Name of the model in the API and in metrics."""
         return self._config.served_model_name or self.info.name
 
     def default_sampling_params(self, **given: Any) -> SamplingParams:
-        """The model's sampling defaults, with `given` on top (a value of None means: not given)."""
+        """The model's sampling defaults, overridden by `given`. None counts as not given."""
         defaults = self.info.sampling_defaults if self._config.generation_config == "auto" else {}
         chosen = {name: value for name, value in given.items() if value is not None}
         return SamplingParams(**{**defaults, **chosen})
@@ -177,8 +182,9 @@ class AsyncEngine:
     ) -> OutputStream:
         """Validate, tokenize and queue a request; returns once it is accepted.
 
-        `fields` are those of RequestOptions, on top of `options`: `submit(prompt, priority=1)`.
-        Raises InvalidRequestError, OverloadedError or EngineStoppedError; nothing is held then.
+        `fields` are fields of RequestOptions and override `options`: `submit(prompt, priority=1)`.
+        Raises InvalidRequestError, OverloadedError or EngineStoppedError; then the engine keeps
+        nothing of the request.
         """
         self._check_accepting()
         options = (options or RequestOptions()).with_changes(**fields)
@@ -186,7 +192,7 @@ class AsyncEngine:
         check_sampling_params(params, self.info, self._config.max_logprobs)
         arrival_time = time.monotonic()
         prompt_token_ids = await self._tokenize(prompt)
-        loop = self._check_accepting()  # it may have closed meanwhile
+        loop = self._check_accepting()  # the engine may have been closed during tokenization
         requests = make_requests(
             request_id=loop.free_id(
                 options.request_id or f"request-{uuid.uuid4().hex}", options.prompt_index, params.n
@@ -211,7 +217,7 @@ class AsyncEngine:
         options: RequestOptions | None = None,
         **fields: Any,
     ) -> AsyncIterator[RequestOutput]:
-        """`submit`, then the stream. Breaking off the iteration aborts the request.
+        """Submit a request and iterate over its outputs. Leaving the iteration aborts the request.
 
         Raises what `submit` raises, and RequestFailedError if the request could not be finished.
         """
@@ -221,8 +227,10 @@ class AsyncEngine:
                 yield output
 
     async def abort(self, request_id: str) -> None:
-        """End a request early, by its stream's id; the stream ends with finish_reason "abort".
-        Unknown ids are ignored."""
+        """End a request early, with finish_reason "abort". Unknown ids are ignored.
+
+        `request_id` is the id of the request's stream.
+        """
         self._running_loop().abort(request_id)
 
     def load(self) -> Load:
@@ -242,7 +250,7 @@ class AsyncEngine:
         return self._started().plugins.plugins()
 
     def hook_stats(self) -> tuple[HookStats, ...]:
-        """Calls, seconds and failures of every plugin in each of its hooks, since the start."""
+        """Calls, seconds and failures since the start, per plugin and hook."""
         return self._started().plugins.hook_stats()
 
     def render_metrics(self) -> bytes:
@@ -299,9 +307,9 @@ class AsyncEngine:
 
 
 def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
-    """The longest sequence that model and KV cache allow.
+    """The maximum sequence length that the configuration, the model and the KV cache allow.
 
-    Raises ConfigError when the configuration asks for more.
+    Raises ConfigError if the configuration asks for more than model or KV cache allow.
     """
     room = info.num_blocks * info.block_size
     wanted = config.max_model_len
@@ -313,14 +321,15 @@ def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
         )
     if wanted > room:
         raise ConfigError(
-            f"--max-model-len is {wanted} and the KV cache holds {room} tokens ({info.num_blocks} blocks of "
-            f"{info.block_size}); lower it, or give the cache more memory"
+            f"--max-model-len is {wanted} and the KV cache holds {room} tokens "
+            f"({info.num_blocks} blocks of {info.block_size}); lower it, or give the cache more "
+            "memory"
         )
     return wanted
 
 
 def make_core(config: EngineConfig, parts: EngineParts, max_model_len: int) -> EngineCore:
-    """The state machine for these parts."""
+    """Make the engine's state machine for these parts."""
     info = parts.executor.info
     token_budget = config.token_budget(info.device)
     return EngineCore(

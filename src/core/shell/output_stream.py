@@ -1,4 +1,4 @@
-"""From accepted tokens to what the caller reads: text, stop strings, and one bounded stream."""
+"""The stream of a request's outputs: turns accepted tokens into text and finds stop strings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StopFound:
 
 
 class Completion:
-    """One of a request's completions: its tokens, its text, and what of them was not read yet."""
+    """One completion of a request: its tokens and text, or only the part that was not read yet."""
 
     def __init__(self, index: int, params: SamplingParams, detokenizer: Detokenizer) -> None:
         self.index = index
@@ -45,7 +45,7 @@ class Completion:
         self._logprobs: list[TokenLogprobs] = []
 
     def apply(self, update: RequestUpdate) -> StopFound | None:
-        """Take in an update; a StopFound means that the engine must be told to end the request."""
+        """Apply an update. If it returns a StopFound, the caller must end the request there."""
         if self.finish_reason is not None:
             return None
         self.has_news = True
@@ -86,7 +86,8 @@ class Completion:
         self.stop_reason = stop_reason
 
     def take(self, *, keep: bool) -> CompletionOutput:
-        """What there is now; with `keep` it stays, and the next output will hold all again."""
+        """The current output. With `keep` the next output has this part again; otherwise it does
+        not."""
         output = CompletionOutput(
             index=self.index,
             text=self._text,
@@ -104,8 +105,11 @@ class Completion:
 
 
 class OutputStream:
-    """The RequestStream of one request. A slow reader gets several steps' tokens at once, so that
-    what is buffered never exceeds what the request may generate."""
+    """The RequestStream of one request.
+
+    A slow reader gets the tokens of several steps at once. So the stream never buffers more than
+    the tokens that the request may generate.
+    """
 
     def __init__(
         self,
@@ -129,7 +133,7 @@ class OutputStream:
 
     @property
     def is_finished(self) -> bool:
-        """True when every completion has ended, read or not."""
+        """True when every completion has ended, even if its end was not read yet."""
         return self._error is not None or all(c.finish_reason is not None for c in self.completions)
 
     def fail(self, message: str) -> None:
@@ -138,7 +142,7 @@ class OutputStream:
         self._news.set()
 
     def wake(self) -> None:
-        """Let the reader see what came; called once per step."""
+        """Wake the reader if there is an output for it. Called once per step."""
         if self._output_kind is not OutputKind.FINAL or self.is_finished:
             self._news.set()
 
@@ -157,7 +161,7 @@ class OutputStream:
         return self._take()
 
     async def aclose(self) -> None:
-        """Stop reading; aborts the request if it has not ended."""
+        """Stop reading. Aborts the request if it has not ended."""
         self._is_exhausted = True
         self._news.set()
         if not self.is_finished:
@@ -177,7 +181,7 @@ class OutputStream:
         )
 
     def _metrics(self) -> RequestMetrics:
-        """Times of the first completion, as the others share its prompt; counts of all."""
+        """Times of the first completion, whose prompt the others share, and counts over all."""
         request = self.requests[0]
         return RequestMetrics(
             arrival_time=request.arrival_time,

@@ -1,4 +1,7 @@
-"""The engine loop: plan, run on the device thread, commit; deliver while the next step runs."""
+"""The engine loop: plan a step, run it on the device thread, commit it, deliver its tokens.
+
+Tokens are delivered while the next step runs.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,21 @@ from .output_stream import Completion, OutputStream
 log = get_logger("engine")
 
 RETRY_SECONDS = 0.05
-"""How soon a plan is asked for again when there is work that could not be planned."""
+"""Time after which the loop calls `plan` again if there is work that could not be planned."""
 
 
 class StepLoop:
-    """Drives one EngineCore and its executor, and brings what comes out to the streams."""
+    """Drives one EngineCore and its executor, and delivers the results to the streams."""
 
     def __init__(self, core: EngineCore, executor: Executor, device: ThreadPoolExecutor) -> None:
         self.core = core
         self.death: str | None = None
-        """Why the engine cannot compute any more."""
+        """The reason why the engine can no longer compute; None while it can."""
         self._executor = executor
         self._device = device
         self._open: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
         self._streams: dict[str, dict[int, OutputStream]] = {}
-        """Of live requests, by the id that is shown and the index of the prompt."""
+        """The streams of live requests, by request id and index of the prompt."""
         self._members: dict[str, tuple[OutputStream, Completion]] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -47,8 +50,10 @@ class StepLoop:
     # For the shell
 
     def free_id(self, wanted: str, prompt_index: int, n: int) -> str:
-        """`wanted`, or with a suffix if a live request has that id. Further prompts of a call share
-        the id of the first."""
+        """Return `wanted`, with a suffix if a live request has that id.
+
+        Further prompts of a call share the id of the first.
+        """
         found = wanted
         while self._is_taken(found, prompt_index, n):
             found = f"{wanted}-{uuid.uuid4().hex[:8]}"
@@ -60,7 +65,7 @@ class StepLoop:
         return any(map(self.core.has, engine_ids(request_id, prompt_index, n)))
 
     def add(self, requests: Sequence[Request], stream: OutputStream) -> None:
-        """Queue a request; raises what EngineCore.add raises, and then holds nothing."""
+        """Queue a request. Raises what EngineCore.add raises; then the loop keeps nothing of it."""
         if not self.core.has_work:
             self._last_progress = time.monotonic()
         self.core.add(requests, time.monotonic())
@@ -71,12 +76,12 @@ class StepLoop:
         self._wake.set()
 
     def abort(self, request_id: str) -> None:
-        """End a request early, all prompts of its call; unknown ids are ignored."""
+        """End all prompts of a call early. Unknown ids are ignored."""
         for stream in list(self._streams.get(request_id, {}).values()):
             self.abort_stream(stream)
 
     def abort_stream(self, stream: OutputStream) -> None:
-        """End one prompt early; its stream ends at once, its blocks are freed when the step ends."""
+        """End one prompt early. Its stream ends at once, its blocks are freed after the step."""
         for request in stream.requests:
             self.core.abort(request.engine_id, time.monotonic())
         self._deliver(self.core.take_updates())
@@ -90,23 +95,23 @@ class StepLoop:
         return [stream for streams in self._streams.values() for stream in streams.values()]
 
     async def wait_idle(self) -> None:
-        """Return once no request is left."""
+        """Wait until no request is left."""
         await self._idle.wait()
 
     def stop(self) -> None:
-        """Let `run` return after the open steps."""
+        """Make `run` return after the open steps."""
         self._is_stopping = True
         self._wake.set()
 
     @property
     def stalled_for(self) -> float:
-        """Seconds since the last completed step while there was work."""
+        """Seconds since the last completed step while there was work; 0 when idle."""
         return time.monotonic() - self._last_progress if self.core.has_work else 0.0
 
     # The loop
 
     async def run(self) -> None:
-        """Serve until `stop`. An exception of the engine itself ends all requests, and the loop."""
+        """Serve until `stop`. An exception of the engine itself ends all requests and the loop."""
         try:
             while not self._is_stopping or self._open:
                 await self._turn()
@@ -123,20 +128,26 @@ class StepLoop:
             await self._sleep()
 
     def _launch(self) -> None:
-        """Open as many plans as may be open; the device runs them in order."""
+        """Open as many plans as allowed. The device runs them in order."""
         loop = asyncio.get_running_loop()
         while self._may_launch() and (plan := self.core.plan(time.monotonic())) is not None:
             self._open.append((plan, loop.run_in_executor(self._device, self._executor.run, plan)))
 
     def _may_launch(self) -> bool:
-        """One step ahead of the device only where that step is short: a request that comes now
-        waits for all open ones, so a long prompt in them would be paid for twice."""
+        """Whether another plan may be opened: only if every open plan is a plain decode step.
+
+        A new request waits for all open plans. With a prompt among them it would wait for two long
+        steps.
+        """
         if self._is_stopping or self.death is not None:
             return False
         return all(grant.num_tokens == 1 for plan, _ in self._open for grant in plan.grants)
 
     async def _finish_oldest(self) -> None:
-        """Commit the oldest open step, plan the next, only then deliver: the device never waits."""
+        """Commit the oldest open step, then plan the next one, and only then deliver tokens.
+
+        In this order the device does not wait for the delivery.
+        """
         plan, future = self._open.popleft()
         try:
             result = await future
@@ -179,9 +190,9 @@ class StepLoop:
         self._idle.set()
 
     def _die(self, reason: str) -> None:
-        """Fail every request; nothing is computed from now on."""
+        """Fail every request. The engine computes nothing from now on."""
         if self.death is not None:
-            return  # an open step failed after another one
+            return  # another open step has failed before
         log.error("engine_stopped", reason=reason)
         self.death = reason
         for stream in self._live_streams():
@@ -194,7 +205,7 @@ class StepLoop:
     # Outputs
 
     def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
-        """Turn accepted tokens into text, and wake each reader once."""
+        """Apply updates to their streams, and wake each reader once."""
         touched: dict[OutputStream, None] = {}
         for update in updates:
             member = self._members.get(update.request_id)
@@ -235,7 +246,7 @@ class StepLoop:
             del self._members[update.request_id]
 
     def _fail(self, stream: OutputStream, message: str) -> None:
-        """End one caller's request with an error, its siblings included."""
+        """End a stream with an error, and abort all of its requests."""
         stream.fail(message)
         for request in stream.requests:
             self._members.pop(request.engine_id, None)

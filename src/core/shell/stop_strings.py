@@ -1,15 +1,15 @@
-"""Finds stop strings in text that comes in pieces, and says how much of it may be sent already."""
+"""Finds stop strings in text that comes in pieces, and decides how much of it may be sent."""
 
 from __future__ import annotations
 
 
 class StopStringMatcher:
-    """Looks for several strings at once in a stream.
+    """Looks for several strings at once in a stream of text.
 
-    The stop string whose last character comes first ends the text; of those that end at the same
-    character the longest, so that no part of any stop string is left in front of it. Thus the
-    result depends on the text alone, never on how it was cut into pieces. Each stop string keeps
-    its own Knuth-Morris-Pratt state: time is linear in the text, whatever the strings.
+    The text ends at the stop string whose last character comes first. If several end at the same
+    character, the longest one counts, so that no part of it is left before the end. So the result
+    depends only on the text, not on how it was split into pieces. Each stop string has its own
+    Knuth-Morris-Pratt state: for each of them time is linear in the length of the text.
     """
 
     def __init__(self, stops: tuple[str, ...], include_in_output: bool = False) -> None:
@@ -22,11 +22,11 @@ class StopStringMatcher:
         self._is_done = False
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """Takes the next piece; returns what may be sent now, and the stop string if one was found.
+        """Add the next piece; returns the text that may be sent now, and the stop string if found.
 
-        Held back is the longest end of the text that could begin a stop string. Once one is found,
-        the text sent ends before it (or after it, with `include_in_output`), the rest of the piece
-        is dropped, and nothing more may be fed.
+        The longest end of the text that could begin a stop string is held back. Once a stop string
+        is found, the returned text ends before it, or after it with `include_in_output`. The rest
+        of the piece is dropped, and `feed` must not be called again.
         """
         assert not self._is_done, "fed after the end"
         if not self._held and self._first_chars.isdisjoint(text):
@@ -43,13 +43,13 @@ class StopStringMatcher:
         return seen[:safe], None
 
     def flush(self) -> str:
-        """What was held back, when the text ends without a stop string."""
+        """Return the text that was held back, when the text ends without a stop string."""
         held, self._held = self._held, ""
         self._is_done = True
         return held
 
     def _step(self, char: str) -> str | None:
-        """Advances every stop string by one character; the longest that is complete now, if any."""
+        """Advance every stop string by one character; returns the longest complete one, if any."""
         for index, stop in enumerate(self._stops):
             matched = self._matched[index]
             while matched and stop[matched] != char:
@@ -62,7 +62,7 @@ class StopStringMatcher:
 
 
 def _fallbacks(pattern: str) -> list[int]:
-    """For each prefix of the pattern, the length of its longest proper end that is also one."""
+    """For each prefix of the pattern, the length of its longest proper suffix that is a prefix."""
     fallbacks = [0] * len(pattern)
     length = 0
     for index in range(1, len(pattern)):

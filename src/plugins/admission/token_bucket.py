@@ -1,8 +1,8 @@
-"""A token bucket per API key: how many requests and tokens a key may spend in a minute.
+"""A token bucket per API key, which limits the requests and tokens of a key per minute.
 
-The algorithm is that of RFC 2697 with a single bucket: it fills at a steady rate up
-to its capacity, and a request comes in if it holds the price. A request that costs more than the
-capacity comes in when the bucket is full, and leaves a debt.
+The algorithm is that of RFC 2697 with a single bucket. The bucket fills at a steady rate up to its
+capacity, and a request is admitted if the bucket holds its price. A request that costs more than
+the capacity is admitted when the bucket is full, and leaves a debt.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ class TokenBucketOptions:
     )
     burst: Annotated[float, Meta(gt=0)] = field(
         default=60.0,
-        metadata={
-            "help": "seconds: a key may save up the allowance of so long and spend it at once"
-        },
+        metadata={"help": "seconds of unused allowance that a key may save and spend at once"},
     )
 
 
@@ -53,7 +51,7 @@ class Bucket:
         self._filled_at = now
 
     def seconds_until(self, price: float, now: float) -> float:
-        """How long until the bucket holds `price`, or is full; 0: it does now."""
+        """Seconds until the bucket holds `price` or is full; 0 if it does now."""
         elapsed = max(0.0, now - self._filled_at)
         self._filled_at += elapsed
         self._balance = min(self._capacity, self._balance + elapsed * self._per_second)
@@ -61,15 +59,16 @@ class Bucket:
         return max(0.0, missing / self._per_second)
 
     def pay(self, price: float) -> None:
-        """Take `price` out, even if that leaves a debt; put it in if it is negative."""
+        """Take `price` out, even if that leaves a debt. A negative price is put in."""
         self._balance -= price
 
 
 class TokenBucket:
-    """Refuses an API key that spent its allowance. Requests without a key share one bucket.
+    """Refuses requests of an API key that has spent its allowance.
 
-    A request pays for its prompt and `max_tokens` when it comes in, and gets back what it did not
-    generate when it ends. There are as many buckets as the server has keys.
+    Requests without a key share one bucket. A request pays for its prompt and `max_tokens` on
+    arrival. When it ends, it gets back the tokens that it did not generate. There are as many
+    buckets as the server has keys.
     """
 
     def __init__(self, options: TokenBucketOptions) -> None:
@@ -79,7 +78,7 @@ class TokenBucket:
 
     @hookimpl
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
-        """Each choice is asked about, and the first one for the request and its prompt as well."""
+        """Check each choice. The first one also pays for the request and its prompt."""
         is_first = request.choice_index == 0
         price = request.max_tokens + (request.num_prompt_tokens if is_first else 0)
         limits = (

@@ -1,4 +1,4 @@
-"""The same draft length for every request in every step: --num-speculative-tokens."""
+"""Fixed draft length: --num-speculative-tokens, for every request in every step."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _ITERATION = (1, 8, *(2**power for power in range(4, 15)))
 
 
 class Histogram:
-    """Counts per bucket; a value belongs to the first one whose upper bound is not below it."""
+    """Counts values per bucket. A value's bucket is the first whose upper bound is not below it."""
 
     __slots__ = ("_bounds", "_counts", "_sum", "help")
 
@@ -35,13 +35,13 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float | None) -> None:
-        """Count one value; None, for a stage that was never reached, is left out."""
+        """Count one value. None stands for a stage that was never reached, and is not counted."""
         if value is not None:
             self._counts[bisect_left(self._bounds, value)] += 1
             self._sum += value
 
     def sample(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative counts by upper bound, as Prometheus wants them, and the sum of all values."""
+        """Cumulative counts by upper bound, as Prometheus needs them, and the sum of all values."""
         bounds = [*map(str, map(float, self._bounds)), "+Inf"]
         return list(zip(bounds, map(float, accumulate(self._counts)), strict=True)), self._sum
 
@@ -85,7 +85,7 @@ def make_histograms(max_model_len: int) -> dict[str, Histogram]:
 
 
 def measure(request: FinishedRequest) -> dict[str, float | None]:
-    """What the histograms count of a finished request, by their names."""
+    """The values of a finished request, by the name of their histogram."""
     prefill, decode = request.prefill_time, request.decode_time
     both = None if prefill is None or decode is None else prefill + decode
     intervals = request.num_generation_tokens - 1

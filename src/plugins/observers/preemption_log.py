@@ -1,4 +1,4 @@
-"""A warning when a request is preempted, with the settings that would avoid it."""
+"""Logs a warning when a request is preempted, with the settings that would avoid it."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class PrometheusMetrics:
 
     @hookimpl
     def render_metrics(self) -> bytes:
-        if self._engine is not None:  # aborted requests are gone before the next step is done
+        if self._engine is not None:  # requests may have been aborted since the last step
             load = self._engine.load()
             self._set_gauges(load.num_running, load.num_waiting, load.kv_cache_usage)
         return generate_latest(self._registry)

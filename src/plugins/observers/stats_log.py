@@ -1,4 +1,4 @@
-"""A log line with throughput, queue lengths and cache usage, every ten seconds."""
+"""Logs a line with throughput, queue lengths and cache usage every ten seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StatsLogOptions:
 
 @dataclass(slots=True)
 class Interval:
-    """What happened since the last line."""
+    """Counts since the last log line."""
 
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
@@ -41,7 +41,7 @@ class Interval:
 
 
 class StatsLog:
-    """One info event per interval in which anything happened; an idle engine is silent."""
+    """Logs one info event per interval in which a step was committed."""
 
     def __init__(self, options: StatsLogOptions) -> None:
         self._seconds = options.interval
@@ -81,7 +81,7 @@ class StatsLog:
             self.write(time.monotonic() - started)
 
     def write(self, seconds: float) -> None:
-        """Log what happened in the last `seconds`, if anything did, and begin anew."""
+        """Log the counts of the last `seconds`, if a step was committed, and reset them."""
         interval, last = self._interval, self._last
         self._interval, self._last = Interval(), None
         if last is None:
@@ -98,7 +98,7 @@ class StatsLog:
         if interval.prefix_cache_queries:
             rate = interval.prefix_cache_hits / interval.prefix_cache_queries
             fields["prefix_cache_hit_rate"] = f"{rate:.1%}"
-        if interval.num_drafts:  # each draft brings one more token than are accepted, as in vLLM
+        if interval.num_drafts:  # as in vLLM, the mean includes the model's own token
             mean = 1 + interval.num_accepted_tokens / interval.num_drafts
             fields["mean_acceptance_length"] = f"{mean:.2f}"
             rate = interval.num_accepted_tokens / interval.num_draft_tokens
@@ -108,7 +108,7 @@ class StatsLog:
 
 
 def make_stats_log(context: PluginContext, options: StatsLogOptions) -> StatsLog | None:
-    """The log line, unless --disable-log-stats is given."""
+    """Make the observer, unless --disable-log-stats is given."""
     return None if context.config.disable_log_stats else StatsLog(options)
 
 

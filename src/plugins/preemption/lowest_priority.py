@@ -13,7 +13,8 @@ TOKENMILL_API = (1, 1)
 
 
 class LowestPriority:
-    """Preempts the least urgent candidate; among equals the one that frees most, then the last."""
+    """Preempts the least urgent candidate; among equals the one that frees most blocks, then the
+    last one."""
 
     modes: tuple[str, ...] = ("recompute",)
 

@@ -41,7 +41,7 @@ class DraftModelSpeculator:
         self._model: DraftModel | None = None
 
     def prepare(self, support: SpeculationSupport) -> None:
-        """Raises ConfigError when no model is named, or it does not fit the target."""
+        """Load the model. Raises ConfigError if none is given, or it does not fit the target."""
         if self._path is None:
             raise ConfigError(
                 "the speculative method draft-model needs a model: give --speculative-model DIR; "

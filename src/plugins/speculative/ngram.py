@@ -17,7 +17,7 @@ from ...plugin import Draft, ProposalBatch, Registry, hookimpl
 TOKENMILL_API = (1, 1)
 DEFAULT_MIN, DEFAULT_MAX = 2, 4
 FEW = 8
-"""New tokens up to which a plain loop is the fastest."""
+"""Number of new tokens up to which a plain loop is the fastest."""
 Length = Annotated[int, Meta(ge=1, le=32)]
 
 
@@ -51,9 +51,9 @@ class NgramOptions:
 
 
 class NgramIndex:
-    """Where each n-gram of one request's tokens ended last, for every length that is looked up.
+    """The latest end position of each n-gram in one request's tokens, for all lengths to look up.
 
-    It grows with the tokens, each of which is taken in once: time and memory are linear in them.
+    Each token is added once, so time and memory are linear in the number of tokens.
     """
 
     def __init__(self, lengths: range) -> None:
@@ -62,14 +62,15 @@ class NgramIndex:
 
     @property
     def num_ngrams(self) -> int:
-        """N-grams that it knows, of all lengths."""
+        """Number of n-grams in the index, of all lengths."""
         return sum(map(len, self._ends.values()))
 
     def continuation(self, token_ids: Sequence[int], num_tokens: int) -> Sequence[int]:
-        """What followed the last tokens at their latest earlier place, the longest n-gram first.
+        """The tokens after the latest earlier occurrence of the last tokens; at most `num_tokens`.
 
-        Where the known tokens end it goes on with what it copied itself, so that a loop is
-        guessed to go on as a loop. Empty if the last tokens are new.
+        The longest n-gram that occurs earlier counts. If the copy reaches the end of the known
+        tokens, it continues with its own beginning, so that a repetition continues as a repetition.
+        Empty if the last tokens do not occur earlier.
         """
         self._extend(token_ids)
         length = len(token_ids)
@@ -80,9 +81,9 @@ class NgramIndex:
         return ()
 
     def _extend(self, token_ids: Sequence[int]) -> None:
-        """Take in all n-grams but those at the very end, which would only find themselves.
+        """Add all n-grams except those at the very end, which would only find themselves.
 
-        Their hashes stand for them, to save memory: a collision is just a bad guess.
+        Only their hashes are kept, to save memory. A collision only leads to a wrong draft.
         """
         known, self._num_tokens = self._num_tokens, len(token_ids) - 1
         if self._num_tokens - known > FEW:
@@ -94,7 +95,7 @@ class NgramIndex:
                     ends[hash(tuple(token_ids[end - n : end]))] = end
 
     def _extend_by_many(self, token_ids: Sequence[int], known: int) -> None:
-        """The same for a whole prompt, without a loop in Python."""
+        """Add the n-grams of many new tokens, for example of a prompt, without a Python loop."""
         for n, ends in self._ends.items():
             first = max(known + 1, n)
             window = token_ids[first - n : self._num_tokens]
@@ -108,7 +109,7 @@ class NgramSpeculator:
     def __init__(self, options: NgramOptions) -> None:
         self.lengths = options.lengths
         self.indexes: dict[str, NgramIndex] = {}
-        """By request."""
+        """By `engine_id` of the request."""
 
     @hookimpl
     def propose(self, batch: ProposalBatch) -> list[Draft]:

@@ -112,7 +112,7 @@ def test_an_unknown_name_says_what_is_known_installed_and_left_out(registry: Reg
     assert str(caught.value) == (
         "no scheduler named 'sjff'. Did you mean 'sjf'? Known: plain, short-first, sjf. "
         "Installed but not enabled: acme-dup. "
-        "What a plugin offers under another name than its own needs `[plugins] enable`. "
+        "A provider with another name than its plugin needs `[plugins] enable`. "
         "Left out: plugin 'acme-broken' (acme-broken 1.0) failed to load: no."
     )
     assert "no attention backend named 'x'. Known: none." in error_of(

@@ -1,10 +1,12 @@
-"""Draft lengths that follow what drafts bring and what they cost on this machine, down to none.
+"""Adaptive draft lengths: they follow the measured gain and cost of drafts, down to no drafts.
 
-A draft of k tokens, of which each is accepted with probability a if those before it are, brings
-a + a^2 + ... + a^k tokens (Leviathan et al. 2023). Verifying it makes the step longer; so does asking
-for drafts, whether or not any are found. Requests get drafts while the tokens of a step grow more than
-its duration. acceptance.py measures the first, costs.py the second, phases.py decides when drafts are
-tried and when steps without drafts are measured again, lengths.py chooses the lengths.
+A draft of k tokens yields a + a^2 + ... + a^k tokens on average, if each token is accepted with
+probability a once those before it are (Leviathan et al. 2023). Verifying a draft makes the step
+longer. Asking for drafts does so, too, even if none are found. Drafts pay while they increase the
+tokens of a step by a larger factor than its duration.
+
+acceptance.py measures the gain, costs.py the cost. phases.py decides when to try drafts and when to
+measure steps without drafts again. lengths.py chooses the lengths.
 """
 
 from __future__ import annotations

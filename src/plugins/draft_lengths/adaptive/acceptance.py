@@ -1,4 +1,4 @@
-"""How often drafts are found, and how often their tokens are accepted."""
+"""Measures how often drafts are found, and how often their tokens are accepted."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from ....plugin import DraftOutcome
 
 REQUEST_MEMORY, ENGINE_MEMORY = 20, 64
-"""Drafts, or answers of the speculator, in the means of one request and of all."""
+"""Number of drafts or answers of the speculator in the mean of one request, and of all requests."""
 PRIOR_TOKENS = 8.0
-"""Draft tokens of one request, or of all, that weigh as much as what was assumed of them before."""
+"""Weight of the assumed acceptance, in draft tokens. After this many tokens, the assumption and the
+measurement weigh the same."""
 FIRST_ACCEPTANCE = 0.6
-"""Probability that is assumed before the first draft."""
+"""Probability of acceptance that is assumed before the first draft."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """A mean of yes and no, in which older ones count less."""
+    """A fraction of successes, in which older trials count less."""
 
     hits: float = 0.0
     trials: float = 0.0
@@ -28,7 +29,7 @@ class _Share:
 
 
 class Acceptance:
-    """Means over the last drafts, of each request and of all."""
+    """Means over the last drafts of each request, and over the last drafts of all requests."""
 
     def __init__(self) -> None:
         self._all = _Share(FIRST_ACCEPTANCE * PRIOR_TOKENS, PRIOR_TOKENS)
@@ -41,7 +42,7 @@ class Acceptance:
         return self._answers.hits / self._answers.trials
 
     def of(self, engine_id: str) -> float:
-        """Probability that a draft token of this request is accepted if those before it are."""
+        """Probability that a draft token of this request is accepted once those before it are."""
         mean = self._all.hits / self._all.trials
         own = self._requests.get(engine_id)
         if own is None:
@@ -49,14 +50,14 @@ class Acceptance:
         return (own.hits + PRIOR_TOKENS * mean) / (own.trials + PRIOR_TOKENS)
 
     def add_draft(self, outcome: DraftOutcome) -> None:
-        """Add a draft that was verified. Tokens behind a rejected one say nothing."""
+        """Add a verified draft. Tokens after the first rejected one are not counted as trials."""
         hits = outcome.num_accepted_tokens
         trials = min(hits + 1, outcome.num_draft_tokens)
         self._all.add(hits, trials, ENGINE_MEMORY)
         self._requests.setdefault(outcome.engine_id, _Share()).add(hits, trials, REQUEST_MEMORY)
 
     def add_answer(self, outcome: DraftOutcome) -> None:
-        """Add what the speculator answered for a request."""
+        """Add an answer of the speculator: whether it found a draft for a request."""
         self._answers.add(outcome.num_proposed_tokens > 0, 1, ENGINE_MEMORY)
 
     def forget(self, engine_id: str) -> None:

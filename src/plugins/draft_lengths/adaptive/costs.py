@@ -1,7 +1,7 @@
-"""What steps with drafts cost, compared with steps without drafts shortly before them.
+"""Measures the cost of steps with drafts, compared with recent steps without drafts.
 
-A machine becomes slower and faster within seconds. So a step with drafts is compared with the median of
-the last steps without, while these are fresh, and only the ratio is kept.
+The speed of a machine changes within seconds. So a step with drafts is compared with the median of
+the last steps without drafts, while these are fresh, and only the ratio is kept.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from math import log2
 from statistics import median
 
 PLAIN_STEPS = 5
-"""Steps without drafts in the median: few, to follow the machine, enough to ignore an outlier."""
+"""Number of steps without drafts in the median: few, to follow the machine's speed, but enough to
+ignore an outlier."""
 FRESH_STEPS = 24
-"""Steps for which others are compared with this median."""
+"""Number of steps for which this median is used for comparison."""
 STALE_STEPS = 2000
-"""Steps after which a cost that was not measured again is forgotten, so that it is tried again."""
+"""Number of steps after which an old cost is dropped, so that its draft lengths are tried again."""
 COST_SAMPLES = 16
-"""Samples in the mean of a cost."""
+"""Number of samples in the mean of a cost."""
 OUTLIER = 1.5
-"""A sample counts as at most this many times the mean: the process may have been stopped."""
+"""Limit of a sample, as a multiple of the mean. A step is an outlier if the process was stopped."""
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class _Mean:
     num_samples: int = 1
 
     def add(self, num_drafts: int, cost: float, step: int) -> None:
-        """Add a sample. The second one corrects the first only downwards."""
+        """Add a sample. The second sample can only lower the first."""
         self.num_samples = min(self.num_samples + 1, COST_SAMPLES)
         weight = 1 / self.num_samples
         self.num_drafts += weight * (num_drafts - self.num_drafts)
@@ -45,31 +46,31 @@ class _Mean:
 
 
 class StepCosts:
-    """Costs of steps with one number of requests. The unit is such a step without drafts."""
+    """Costs of steps with about the same number of requests. A step without drafts costs 1."""
 
     def __init__(self) -> None:
         self._plain: deque[float] = deque(maxlen=PLAIN_STEPS)
         self._last_plain = 0
         self._means: dict[int, _Mean] = {}
-        """By bucket of the number of draft tokens in the step."""
+        """Mean costs, by bucket of the number of draft tokens in the step."""
 
     def is_comparable(self, step: int) -> bool:
-        """Whether steps without drafts are known and fresh at this step."""
+        """Whether there are enough fresh steps without drafts for a comparison."""
         return len(self._plain) > PLAIN_STEPS // 2 and step - self._last_plain <= FRESH_STEPS
 
     def expire(self) -> None:
-        """Have steps without drafts measured anew."""
+        """Drop the steps without drafts, so that new ones are measured."""
         self._plain.clear()
 
     def add_plain(self, seconds: float, step: int) -> None:
-        """Add a step that had no drafts, asked for none and was not held back by any."""
+        """Add a step that verified no drafts, asked for none and was not delayed by any."""
         if step - self._last_plain > FRESH_STEPS:
             self._plain.clear()
         self._plain.append(seconds)
         self._last_plain = step
 
     def add(self, num_drafts: int, seconds: float, step: int) -> float:
-        """Add any other step, with the draft tokens that it verified; 0 if none were found.
+        """Add any other step. `num_drafts` is the number of draft tokens that it verified, or 0.
 
         Returns its cost, or 1 if there is nothing to compare with.
         """
@@ -92,9 +93,10 @@ class StepCosts:
 
 
 class CostLine:
-    """Cost of a step by its draft tokens: straight between points, and never less for more.
+    """Estimates the cost of a step by its number of draft tokens.
 
-    Beyond the last point it is flat: what was never tried may be cheap.
+    It interpolates between points and never decreases. Beyond the last point it is constant, so
+    that lengths that were never tried are not ruled out.
     """
 
     def __init__(self, points: list[tuple[float, float]]) -> None:
@@ -106,11 +108,11 @@ class CostLine:
 
     @property
     def end(self) -> float:
-        """The most draft tokens that were measured."""
+        """The largest number of draft tokens that was measured."""
         return self._counts[-1]
 
     def cost(self, num_drafts: float) -> float:
-        """Estimate for this many draft tokens."""
+        """Estimated cost of a step with this many draft tokens."""
         right = bisect_left(self._counts, num_drafts)
         if not right or right == len(self._counts):
             return self._costs[max(0, right - 1)]
@@ -120,5 +122,5 @@ class CostLine:
 
 
 def _bucket(num_drafts: int) -> int:
-    """0 for none, then two for each power of two: what doubles may cost much more."""
+    """0 for no draft tokens, then two buckets per power of two: twice as many may cost far more."""
     return 1 + round(2 * log2(num_drafts)) if num_drafts else 0

@@ -1,4 +1,4 @@
-"""The draft length of each request: the one that makes the engine fastest, as far as is known."""
+"""Chooses the draft length of each request that promises the highest speed of the engine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .costs import CostLine, StepCosts
 from .phases import Phase, Phases, TrialBudget
 
 LEVELS = 16
-"""Probabilities are rounded to this many steps."""
+"""Number of steps to which probabilities are rounded."""
 
 
 class _Batch:
-    """What is known of steps with one number of requests."""
+    """Costs and phases of steps with about the same number of requests."""
 
     def __init__(self) -> None:
         self.costs = StepCosts()
@@ -24,7 +24,7 @@ class _Batch:
 
 
 class AdaptiveDraftLength:
-    """Lengths that follow what drafts bring and cost. No clock is read here."""
+    """A policy that follows the measured gain and cost of drafts. It reads no clock itself."""
 
     def __init__(self) -> None:
         self._acceptance = Acceptance()
@@ -32,7 +32,7 @@ class AdaptiveDraftLength:
         """By bucket of the number of requests."""
         self._budget = TrialBudget()
         self._seen: set[str] = set()
-        """Requests that a length was chosen for."""
+        """Requests for which a length was chosen."""
         self._needs_lookahead = False
         self._step = 0
 
@@ -60,7 +60,7 @@ class AdaptiveDraftLength:
         for outcome in step.outcomes:
             if outcome.num_draft_tokens:
                 self._acceptance.add_draft(outcome)
-            # A draft model without room to compute what it missed cannot answer yet.
+            # A draft model that has no budget to compute tokens that it missed cannot answer yet.
             can_answer = not self._needs_lookahead or step.draft_token_budget
             if outcome.num_proposed_tokens or (outcome.max_draft_tokens and can_answer):
                 self._acceptance.add_answer(outcome)
@@ -83,18 +83,20 @@ class AdaptiveDraftLength:
             batch.costs.add_plain(step.seconds, self._step)
 
     def _batch(self, num_requests: int) -> _Batch:
-        """Two for each power of two: a step of others costs about the same."""
+        """The batch of this number of requests. There are two per power of two, because steps with
+        similar numbers of requests cost about the same."""
         return self._batches.setdefault(round(2 * log2(num_requests)), _Batch())
 
 
 def best_lengths(
     levels: Mapping[int, int], found: float, costs: CostLine, longest: int
 ) -> tuple[float, Mapping[int, int]]:
-    """The highest speedup that drafts promise, and the length for each level of acceptance.
+    """The highest estimated speedup, and the draft length for each level of acceptance.
 
-    `levels` says how many requests have each level, and `found` for what fraction of them a draft is
-    found. Tokens are drafted while they are accepted with at least some probability; the best such
-    threshold is looked for. A step has at most twice as many draft tokens as were measured before.
+    `levels` has the number of requests of each level. `found` is the fraction of requests for which
+    a draft is found. Tokens are drafted while their probability of acceptance is at least a
+    threshold, and the threshold with the highest speedup is chosen. A step has at most twice as
+    many draft tokens as were measured before.
     """
     num_requests = sum(levels.values())
     most = 2 * max(costs.end, num_requests)
@@ -118,7 +120,7 @@ def best_lengths(
 
 
 def _length(level: int, threshold: int, longest: int) -> int:
-    """Draft tokens that are accepted with at least the probability of the threshold."""
+    """Number of draft tokens whose probability of acceptance is at least the threshold."""
     if level >= LEVELS:
         return longest
     if level < threshold:
@@ -127,7 +129,7 @@ def _length(level: int, threshold: int, longest: int) -> int:
 
 
 def _num_accepted(acceptance: float, length: int) -> float:
-    """Tokens of such a draft that are accepted on average."""
+    """Average number of accepted tokens of a draft of this length."""
     if acceptance == 1:
         return length
     return acceptance * (1 - acceptance**length) / (1 - acceptance)

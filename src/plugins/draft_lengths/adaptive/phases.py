@@ -1,6 +1,7 @@
-"""When drafts are asked for: a trial now and then while they do not pay, a pause while they do.
+"""Decides in which steps drafts are asked for.
 
-Both measure the other state while the machine is as it is now. What trials may cost is bounded.
+While drafts do not pay, they are tried now and then. While they pay, they pause now and then. So
+both states are measured at the current speed of the machine. The cost of trials is limited.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from enum import Enum
 from .costs import StepCosts
 
 SPEEDUP = 1.06
-"""Drafts are asked for where they promise steps that are this many times faster. Estimates err, and
-what is chosen by them is more often what they flatter."""
+"""Minimum estimated speedup for which drafts are asked for. It is above 1 because choosing the
+highest of several estimates favours those that are too high."""
 TRIAL_STEPS = 8
-"""Steps of a trial. The first two bring no drafts where steps are planned ahead."""
+"""Number of steps of a trial. If steps are planned ahead, the first two have no drafts."""
 TRIAL_PAUSE = 128
-"""Steps between trials, unless a new request comes before."""
+"""Number of steps between trials, unless a new request arrives earlier."""
 TRIAL_SHARE = 0.01
-"""Time that trials may cost, as a fraction of all; a trial ends early if it costs a step too much."""
+"""Time that trials may cost, as a fraction of the total time."""
 CHECK_PAUSE = 128
-"""Steps with drafts until steps without are measured again."""
+"""Number of steps with drafts before steps without drafts are measured again."""
 
 
 class Phase(Enum):
-    """What is done with the requests of a step."""
+    """Whether drafts are asked for, and why."""
 
     OFF = "off"
     """No drafts."""
@@ -32,11 +33,11 @@ class Phase(Enum):
     ON = "on"
     """Drafts, since they pay."""
     CHECK = "check"
-    """No drafts, until enough steps without were measured."""
+    """No drafts, until enough steps without drafts are measured."""
 
 
 class TrialBudget:
-    """What trials may cost, in steps: it fills slowly, and losses empty it."""
+    """The time that trials may cost, in steps. It fills slowly, and losses reduce it."""
 
     def __init__(self) -> None:
         self._steps = 1.0
@@ -48,28 +49,28 @@ class TrialBudget:
 
     @property
     def is_overdrawn(self) -> bool:
-        """Whether a trial has to end."""
+        """Whether a trial must end early: it has cost a step more than allowed."""
         return self._steps < -1
 
     def fill(self) -> None:
-        """A step without drafts was planned."""
+        """Add the share of a planned step without drafts."""
         self._steps = min(1.0, self._steps + TRIAL_SHARE)
 
     def spend(self, loss: float) -> None:
-        """A step of a trial took so many steps longer than its tokens are worth."""
+        """Subtract the loss of a trial's step: its extra cost minus its extra tokens, in steps."""
         self._steps = min(1.0, self._steps - loss)
 
 
 class Phases:
-    """The phases of steps with one number of requests."""
+    """The phases of steps with about the same number of requests."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
         self._left = 0
-        """Steps until the phase is thought over."""
+        """Number of steps until the phase may change."""
         self.phase = Phase.OFF
         self.speedup = 1.0
-        """What drafts promise at best, set by the owner while they are asked for."""
+        """The highest estimated speedup. The owner sets it while drafts are asked for."""
 
     @property
     def asks(self) -> bool:
@@ -77,7 +78,7 @@ class Phases:
         return self.phase in (Phase.TRIAL, Phase.ON)
 
     def advance(self, step: int, budget: TrialBudget, *, has_new: bool) -> None:
-        """Go on to this step. `has_new`: a request takes part that was not seen before."""
+        """Move on to this step. `has_new` says that it has a request that was not seen before."""
         self._left -= 1
         is_comparable = self._costs.is_comparable(step)
         if self.phase is Phase.OFF:
