@@ -1,4 +1,7 @@
-"""Builds an engine's parts from a configuration. It may import every room, and holds no logic."""
+"""Builds an engine's parts from a configuration.
+
+This module may import every package of the engine. It only connects them and holds no logic.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ if TYPE_CHECKING:
 def build_parts(
     config: EngineConfig, progress: Progress, *, plugins: Iterable[object] = ()
 ) -> EngineParts:
-    """Executor, tokenizer and plugins; what can fail cheaply is tried before the weights are read.
+    """Build executor, tokenizer and plugins. Everything that can fail early does so before the
+    weights are read.
 
-    `plugins` are modules and objects of the embedding program. Raises ConfigError for a
-    configuration, model or plugin that cannot work.
+    `plugins`: modules and objects of the embedding program. Raises ConfigError for an invalid
+    configuration, model or plugin.
     """
     host = PluginHost.load(config, extra=plugins)
 
@@ -35,7 +39,7 @@ def build_parts(
     from .backends.weights.default_model import find_default_model
 
     model = Path(config.model) if config.model else find_default_model()
-    checkpoint = open_checkpoint(model)  # what it says of a wrong file is more than a tokenizer can
+    checkpoint = open_checkpoint(model)  # first: its errors about a wrong file are more precise
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
@@ -49,16 +53,16 @@ def build_parts(
 
 
 def build_engine(config: EngineConfig, progress: Progress | None = None) -> CoreEngine:
-    """An engine that is not started yet."""
+    """An engine that has not been started."""
     return CoreEngine(config, build_parts, progress)
 
 
 class AsyncEngine(CoreEngine):
     """The engine for programs that embed it: `async with AsyncEngine(model, **options) as engine`.
 
-    `plugins` are policies and observers: objects, or modules with `register`, that need no package.
-    `options` are the fields of EngineConfig, the same words as the command line's flags.
-    Raises ConfigError for an option that does not exist or cannot work.
+    `plugins`: policies and observers, as objects or as modules with `register`. They need no
+    package. `options`: fields of EngineConfig, with the names of the command line's flags. Raises
+    ConfigError for an unknown or invalid option.
     """
 
     def __init__(
@@ -81,9 +85,9 @@ def make_draft_model(
     prompts_file: Path | None = None,
     **recipe: Any,
 ) -> MadeDraft:
-    """Write a draft model of the configured model; `recipe` are the fields of DraftRecipe.
+    """Derive a draft model from the configured model and write it to `output`.
 
-    Raises ConfigError for what cannot work.
+    `recipe`: fields of DraftRecipe. Raises ConfigError for an invalid configuration or recipe.
     """
     from .backends.attention.choice import choose_attention_backend
     from .backends.distill.make import DraftRecipe, make_draft
@@ -111,9 +115,9 @@ def make_draft_model(
 
 
 def verify_default_model(progress: Progress) -> Path:
-    """Path of the embedded default model, after its SHA-256 was checked.
+    """Check the SHA-256 of the embedded default model, and return its path.
 
-    Raises ConfigError when it is not installed or damaged.
+    Raises ConfigError if it is not installed or is damaged.
     """
     from .backends.weights import default_model
 
@@ -123,7 +127,7 @@ def verify_default_model(progress: Progress) -> Path:
 
 
 def num_compute_threads() -> int:
-    """Threads that a CPU computes with in this process."""
+    """Number of threads that compute on the CPU in this process."""
     import torch
 
     return torch.get_num_threads()

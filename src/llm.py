@@ -1,4 +1,4 @@
-"""The synchronous face of the engine, for scripts and notebooks."""
+"""LLM: a synchronous interface to the engine, for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ Prompt = str | Sequence[int]
 
 
 class LLM:
-    """Generates for lists of prompts; the engine runs on an event loop in a thread of its own, so
-    it works inside a running loop, too.
+    """Generates outputs for lists of prompts, and waits for them.
 
-    `plugins` and `options` are those of AsyncEngine. Close it, or use it as a context manager.
+    The engine runs on an event loop in a thread of its own, so LLM also works inside a running
+    loop. `plugins` and `options` are those of AsyncEngine. Close it, or use it as a context
+    manager.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class LLM:
 
     @property
     def engine(self) -> AsyncEngine:
-        """The engine behind it; its coroutines belong to another thread's event loop."""
+        """The engine. Its coroutines must run on the event loop of another thread."""
         return self._engine
 
     def generate(
@@ -63,11 +64,11 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """One RequestOutput per prompt, in their order; `use_tqdm` shows a progress bar.
+        """Generate one RequestOutput per prompt, in the order of the prompts.
 
-        A prompt is a text or a list of token ids. Raises InvalidRequestError for the first prompt
-        or parameter that is refused, RequestFailedError for the first request that fails; the
-        others are aborted then.
+        A prompt is a text or a list of token ids. `use_tqdm` shows a progress bar. Raises
+        InvalidRequestError for the first prompt or parameter that is refused, RequestFailedError
+        for the first request that fails. An error aborts the other requests.
         """
         prompt_list = _as_prompts(prompts)
         params = _as_params(sampling_params, len(prompt_list), self._engine)
@@ -80,14 +81,14 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """`generate` for one conversation or several, through the model's chat template."""
+        """Like `generate`, for one or several conversations in the model's chat template."""
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         encode = self._engine.tokenizer.encode_chat
         prompts = [encode(conversation) for conversation in conversations]  # type: ignore[arg-type]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def close(self) -> None:
-        """Give back the model's memory and end the thread. Safe to call twice."""
+        """Free the model's memory and end the thread. Safe to call twice."""
         self._finalizer()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -98,13 +99,13 @@ class LLM:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # a Ctrl-C ends the requests, too
+            future.cancel()  # aborts the requests, also after a Ctrl-C
             raise
 
     async def _generate_all(
         self, prompts: list[Prompt], params: list[SamplingParams], show_progress: bool
     ) -> list[RequestOutput]:
-        # No more at once than the queue takes, so that a long list is never refused for its length.
+        # Submit at most as many at once as the queue takes: otherwise a long list would be refused.
         most_n = max((p.n for p in params), default=1)
         room = asyncio.Semaphore(max(1, self._engine.config.max_num_queued_reqs // most_n))
         with _progress_bar(len(prompts)) if show_progress else nullcontext() as bar:
@@ -129,7 +130,7 @@ class LLM:
 
 
 async def _all_or_first_error(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order; the first exception cancels the rest and is raised as it is."""
+    """All results in order. The first exception cancels the rest and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
@@ -154,7 +155,10 @@ def _as_params(
     if isinstance(given, SamplingParams):
         return [given] * num_prompts
     if len(given) != num_prompts:
-        raise ValueError(f"{num_prompts} prompts need as many sampling_params, got {len(given)}")
+        raise ValueError(
+            f"there are {num_prompts} prompts and {len(given)} sampling_params; "
+            "give one for each prompt, or one for all"
+        )
     return list(given)
 
 
@@ -164,7 +168,7 @@ def _progress_bar(total: int) -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),  # its own: rich allows one display per console
+        console=Console(stderr=True),  # a new one, because rich allows one display per console
         transient=True,
     )
     bar.add_task("generating", total=total)
@@ -182,6 +186,6 @@ def _shut_down(
 ) -> None:
     closing = asyncio.run_coroutine_threadsafe(engine.close(), loop)
     closing.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
-    if thread is not threading.current_thread():  # the garbage collector may run in any
+    if thread is not threading.current_thread():  # the garbage collector may call this in any
         thread.join()
         closing.result()

@@ -1,4 +1,4 @@
-"""`tokenmill chat`: a conversation in the terminal, with a running server or without."""
+"""`tokenmill chat`: a conversation in the terminal, with a server or with an engine of its own."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Messages = list[dict[str, str]]
 
 
 class Partner(Protocol):
-    """Whoever answers."""
+    """A model that answers: a server's, or one in this process."""
 
     def answer(self, messages: Messages) -> AsyncIterator[str]:
-        """The answer, piece by piece."""
+        """The text of the answer, in pieces."""
         ...
 
 
@@ -55,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises TokenmillError when there is no model or no server."""
+    """Run the command. Raises TokenmillError if there is no model or no server."""
     asyncio.run(_talk(args))
     return 0
 
@@ -117,7 +117,7 @@ async def _partner(args: argparse.Namespace) -> AsyncIterator[Partner]:
 
 
 def _base_url(url: str) -> str:
-    """With http:// and /v1, as nobody types them every time. Raises ConfigError."""
+    """The server's URL, with http:// and /v1 added if they are missing. Raises ConfigError."""
     if "://" not in url:
         url = f"http://{url}"
     parts = urlsplit(url)
@@ -144,7 +144,7 @@ class _Embedded:
 
 
 class _Server:
-    """A server of the OpenAI API; lines are read in a thread."""
+    """A server with the OpenAI API. A thread reads its lines."""
 
     def __init__(self, url: str, api_key: str | None, options: dict[str, Any]) -> None:
         self._url = url
@@ -172,7 +172,7 @@ class _Server:
 
 
 def _pieces(event: dict[str, Any]) -> list[str]:
-    """The text of a chunk. Raises TokenmillError for an error that ends the stream."""
+    """The texts of a chunk's choices. Raises TokenmillError for an error event."""
     if "error" in event:
         raise TokenmillError(event["error"]["message"])
     return [choice["delta"].get("content") or "" for choice in event["choices"]]

@@ -23,7 +23,7 @@ _ENGINE_FLAGS = (
 )
 
 _FEW_MEASURED = 500
-"""Drafts; a rate over fewer is noise."""
+"""Drafts. An acceptance rate over fewer is noise."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -75,7 +75,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _make(args: argparse.Namespace) -> int:
-    """Raises ConfigError."""
     config = engine_config(args)
     from ...assembly import make_draft_model
 

@@ -85,7 +85,7 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
 
 
 def _plain_type(hint: Any) -> type:
-    """`int` out of `int | None`."""
+    """The type of an optional field: `int` for `int | None`."""
     if isinstance(hint, types.UnionType):
         hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     assert isinstance(hint, type)

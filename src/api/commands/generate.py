@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ConfigError, InvalidRequestError."""
+    """Run the command. Raises ConfigError, InvalidRequestError."""
     config = engine_config(args)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     from ...assembly import build_engine

@@ -1,4 +1,4 @@
-"""`tokenmill model`: install the embedded default model, or print its path."""
+"""`tokenmill model`: installs the embedded default model, or prints its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokenmill plugins check NAME`: the conformance suites, in a pytest run of their own."""
+"""`tokenmill plugins check NAME`: runs the conformance suites in a separate pytest process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _PYTEST_USAGE_ERROR = 4
 
 
 def run_check(name: str, plugins_file: str | None = None, time_limit: float | None = None) -> int:
-    """Run the suites of every kind that the installed plugin has; its output goes to the terminal.
+    """Run the conformance suite of every kind that an installed plugin provides.
 
-    Returns 0 if it passed, 1 if a check failed, 2 if there is no such plugin. Options come from
-    `plugins_file`; without one the plugin gets its own defaults. A test that takes longer than
-    `time_limit` seconds fails. Raises ConfigError without pytest.
+    The output goes to the terminal. Returns 0 if all checks passed, 1 if one failed, 2 if there is
+    no such plugin. Options come from `plugins_file`; without a file, the plugin gets its defaults.
+    A test that takes longer than `time_limit` seconds fails. Raises ConfigError without pytest.
     """
     if find_spec("pytest") is None:
         raise ConfigError(
             "`tokenmill plugins check` runs pytest: install it with `pip install pytest`"
         )
-    # Neither the user's pytest settings nor other pytest plugins have a say in the outcome.
+    # The user's pytest settings and other pytest plugins must not change the outcome.
     command = [sys.executable, "-P", "-m", "pytest", "-v", "--no-header", "--tb=short"]
     command += ["-c", os.devnull, "-p", "no:cacheprovider", "-p", "tokenmill.testing.pytest_plugin"]
     command += ["--pyargs", SUITE, f"--plugin={name}"]

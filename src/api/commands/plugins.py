@@ -1,4 +1,4 @@
-"""`tokenmill plugins`: list, describe and check plugins."""
+"""`tokenmill plugins`: lists, describes and checks plugins."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _print_table(infos: tuple[PluginInfo, ...]) -> None:
             ", ".join(info.hooks) or "-",
             f"{info.distribution} {info.version}",
         )
-    # Who reads it through a pipe wants one row per plugin, however long.
+    # A reader behind a pipe wants one row per plugin, however long it is.
     Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
     for info in infos:
         if info.error:

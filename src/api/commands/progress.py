@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a bar on a terminal, a line per stage elsewhere."""
+"""Shows progress of long work on stderr: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 
 class ProgressDisplay:
-    """Called with (stage, part done), from any thread; a context manager."""
+    """Shows the progress of stages. Call it with (stage, fraction done), from any thread.
+
+    It is a context manager.
+    """
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
@@ -40,21 +43,21 @@ class ProgressDisplay:
         self.stop()
 
     def stop(self) -> None:
-        """Leave the terminal to others. Safe to call twice."""
+        """Remove the bar, so that others can write to the terminal. Safe to call twice."""
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, stage: str, part: float) -> None:
+    def __call__(self, stage: str, fraction: float) -> None:
         if self._bar is None:
-            self._print(stage, part)
+            self._print(stage, fraction)
             return
         if stage not in self._tasks:
             self._tasks[stage] = self._bar.add_task(stage, total=1.0)
-        self._bar.update(self._tasks[stage], completed=part)
+        self._bar.update(self._tasks[stage], completed=fraction)
 
-    def _print(self, stage: str, part: float) -> None:
+    def _print(self, stage: str, fraction: float) -> None:
         if stage not in self._announced:
             self._announced.add(stage)
             print(f"{stage} ...", file=sys.stderr, flush=True)
-        if part >= 1.0:
+        if fraction >= 1.0:
             print(f"{stage}: done", file=sys.stderr, flush=True)

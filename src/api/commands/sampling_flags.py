@@ -1,4 +1,4 @@
-"""Sampling flags of `generate` and `chat`; None means the model's own default."""
+"""Sampling flags of `generate` and `chat`. A flag that is not given is the model's default."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Values of the flags, by the names of SamplingParams' fields; None means not given."""
+    """Values of the flags, by the names of SamplingParams' fields; None if not given."""
     given = {name: getattr(args, f"sampling_{name}") for name, _, _ in _FLAGS}
     return given | {"stop": args.stop}

@@ -138,7 +138,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _keys(args: argparse.Namespace) -> tuple[str, ...]:
-    """Raises ConfigError for an empty key: an unset shell variable must not open the server."""
+    """The API keys from --api-key, or from the environment variable.
+
+    Raises ConfigError for an empty key, so that an unset shell variable does not open the server
+    to everyone.
+    """
     given = args.api_key
     if given is None:
         key = os.environ.get(KEY_VARIABLE)
@@ -164,7 +168,7 @@ def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host in ("localhost", "")  # an empty one is refused when it is bound
+        return host in ("localhost", "")  # `bind` refuses an empty host
 
 
 def _seconds(text: str) -> float:

@@ -1,7 +1,7 @@
-"""What clients may send: every field with its type and range, in this one place.
+"""Request bodies of the HTTP API: every field with its type and range.
 
-The OpenAPI document is made from these structs. `null` means "not given" everywhere, and a field
-that is not listed here is refused by its name.
+The OpenAPI document is generated from these structs. `null` means "not given" in every field. An
+unknown field is refused by its name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
-    """OpenAI's padding against traffic analysis; only false can be had here."""
+    """OpenAI's padding against traffic analysis. Not supported: only false is accepted."""
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
@@ -51,7 +51,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 
 
 class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What completions and chat completions have in common."""
+    """The fields that completions and chat completions share."""
 
     model: ModelName | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
@@ -80,7 +80,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     metadata: Metadata | None = None
     return_token_ids: bool | None = None
-    # accepted for the sake of clients that always send them; only the value that changes nothing
+    # Some clients always send these. Only values that change nothing are accepted.
     best_of: int | None = None
     response_format: ResponseFormat | None = None
     service_tier: str | None = None
@@ -88,7 +88,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CompletionBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
-    """POST /v1/completions."""
+    """The body of POST /v1/completions."""
 
     prompt: str | list[PromptItem]
     echo: bool | None = None
@@ -103,9 +103,10 @@ class TextPart(msgspec.Struct, kw_only=True):
 
 
 class ChatMessageBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One message; its fields are checked by the tokenizer, which knows what the template takes.
+    """One chat message. The tokenizer checks its fields, because it knows the chat template.
 
-    The last ones are there because clients send back what they were answered, nulls included.
+    The fields after `name` are part of answers: clients send answers back as they got them, nulls
+    included.
     """
 
     role: str
@@ -121,7 +122,7 @@ class ChatMessageBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
-    """POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessageBody], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
@@ -142,7 +143,7 @@ class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     moderation: Any = None
     prediction: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
-    # hints that may be ignored: they never change an answer
+    # Hints that are ignored, because they never change an answer.
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
@@ -150,7 +151,7 @@ class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
 
 
 class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """POST /tokenize: a prompt, or messages."""
+    """The body of POST /tokenize: a prompt or messages."""
 
     model: ModelName | None = None
     prompt: str | None = None
@@ -161,7 +162,7 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """POST /detokenize."""
+    """The body of POST /detokenize."""
 
     tokens: list[int]
     model: ModelName | None = None

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions."""
+"""The route POST /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROLE = "assistant"
 
 
 async def create_chat_completion(request: Request) -> Response:
-    """The answer to a conversation, whole or as server-sent events."""
+    """The answer to a conversation, as one document or as server-sent events."""
     context = context_of(request)
     body = await read_body(request, ChatBody, context.settings.max_body_bytes)
     refuse_unsupported(body)
@@ -67,7 +67,7 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 class _Answer:
-    """Builds the answer's choices; token counts run along."""
+    """Builds the answer from the engine's outputs, and counts its tokens."""
 
     def __init__(
         self, body: ChatBody, head: AnswerHead, engine: EngineClient, requests: RequestSet
@@ -80,7 +80,7 @@ class _Answer:
         self._latest: list[RequestOutput] = []
 
     def whole(self, output: RequestOutput) -> ChatResponse:
-        """The answer without streaming."""
+        """The complete answer, for a request without streaming."""
         self._take(output)
         head = self._head
         return ChatResponse(
@@ -92,7 +92,7 @@ class _Answer:
         )
 
     async def chunks(self) -> AsyncIterator[ChatChunk]:
-        """The role of each choice, its text piece by piece, and the usage if it is asked for."""
+        """Chunks of a stream: the role of each choice, its text, and the usage if requested."""
         options = self._body.stream_options
         for index in range(self._body.n or 1):
             yield self._chunk([_first_choice(index)])
@@ -160,7 +160,7 @@ def _first_choice(index: int) -> ChatChunkChoice:
 
 
 async def _encode(body: ChatBody, engine: EngineClient) -> list[int]:
-    """The conversation's token ids, rendered and tokenized off the event loop."""
+    """The conversation's token ids. A thread renders and tokenizes, not the event loop."""
     messages = message_fields(body.messages)
     check_length(messages, engine)
     continues = bool(body.continue_final_message)
@@ -187,7 +187,7 @@ async def _encode(body: ChatBody, engine: EngineClient) -> list[int]:
 
 
 def message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]:
-    """Messages as the chat template takes them, without the fields that were not given."""
+    """Messages as dicts for the chat template, without the fields that were not given."""
     return [
         {name: value for name, value in msgspec.to_builtins(m).items() if value is not None}
         for m in messages
@@ -195,7 +195,7 @@ def message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]:
 
 
 def check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> None:
-    """400 for a conversation that cannot fit, before time goes into rendering it."""
+    """Raise APIError (400) for a conversation that is too long, before it costs time to render."""
     if len(messages) > engine.max_model_len:
         raise APIError(
             400,

@@ -1,4 +1,4 @@
-"""POST /v1/completions."""
+"""The route POST /v1/completions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Prompt = str | list[int]
 
 
 async def create_completion(request: Request) -> Response:
-    """The completions of one prompt or several, whole or as server-sent events."""
+    """The completions of one or several prompts, as one document or as server-sent events."""
     context = context_of(request)
     body = await read_body(request, CompletionBody, context.settings.max_body_bytes)
     refuse_unsupported(body)
@@ -60,7 +60,7 @@ async def create_completion(request: Request) -> Response:
 
 
 class _Answer:
-    """Builds the answer's choices; text offsets and token counts run along."""
+    """Builds the answer from the engine's outputs, and counts tokens and text offsets."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class _Answer:
         self._latest: dict[int, RequestOutput] = {}
 
     def whole(self, outputs: Sequence[RequestOutput]) -> CompletionResponse:
-        """The answer without streaming."""
+        """The complete answer, for a request without streaming."""
         self._latest = dict(enumerate(outputs))
         choices = [
             self._choice(index, output, completion)
@@ -93,7 +93,7 @@ class _Answer:
         return answer
 
     async def chunks(self) -> AsyncIterator[CompletionResponse]:
-        """The answer piece by piece, and the usage at the end if it is asked for."""
+        """Chunks of a stream, and the usage at the end if requested."""
         options = self._body.stream_options
         async for index, output in self._requests.merged():
             self._latest[index] = output
@@ -128,7 +128,8 @@ class _Answer:
         index = prompt * self._n + completion.index
         is_first = index not in self._offsets
         text = self._echo(prompt) + completion.text if is_first else completion.text
-        # Counted by tokens: the text of some is held back, for a stop string or a character's end.
+        # The offset is counted by tokens, not by sent text: the text of some tokens is held back,
+        # because it may be part of a stop string or end within a character.
         offset = self._offsets.get(index, 0)
         self._num_tokens += len(completion.token_ids)
         logprobs = None
@@ -154,7 +155,7 @@ class _Answer:
 
 
 def _prompts(body: CompletionBody) -> list[Prompt]:
-    """A text, token ids, or a list of either."""
+    """The body's prompts, each a text or token ids. Raises APIError for an empty or mixed list."""
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
@@ -171,9 +172,10 @@ def _prompts(body: CompletionBody) -> list[Prompt]:
 async def _without_special_tokens(
     prompts: Sequence[Prompt], engine: EngineClient
 ) -> list[list[int]]:
-    """Tokenized here, off the event loop, since the engine would add them.
+    """The prompts as token ids without special tokens, which the engine's tokenizing would add.
 
-    Raises InvalidRequestError for a text that cannot fit, before it is tokenized.
+    A thread tokenizes, not the event loop. Raises InvalidRequestError for a text that is too long,
+    before it is tokenized.
     """
     for prompt in prompts:
         if isinstance(prompt, str):

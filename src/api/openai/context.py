@@ -1,4 +1,4 @@
-"""What every route needs: the engine, the server's settings, and the head of each answer."""
+"""State that all routes share: the engine, the server's settings, and the head of each answer."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from .responses import CompletionTokensDetails, PromptTokensDetails, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """How the HTTP side behaves."""
+    """Settings of the HTTP API."""
 
     api_keys: Sequence[str] = ()
     api_key_secret: bytes | None = None
-    """Makes the ids of API keys the same after a restart; None: drawn at every start."""
+    """Makes API key ids the same after a restart. None: a new secret is drawn at every start."""
     metadata_headers: Sequence[str] = ()
-    """Headers that go into a request's metadata."""
+    """Headers whose values are copied into a request's metadata."""
     max_body_bytes: int = 4 << 20
     allowed_origins: Sequence[str] = ()
     sse_keep_alive_interval: float = 0.0
-    """Seconds without a chunk after which a comment is sent; 0: never."""
+    """Seconds without a chunk before a comment is sent; 0: never."""
     stalled_after: float = 60.0
-    """Seconds without a completed step, while there is work, after which /health says 503."""
+    """Seconds with work but without a completed step before /health answers 503."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """Kept in the app's state."""
+    """The engine and settings that the app's state holds for all routes."""
 
     engine: EngineClient
     settings: ServerSettings
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     def check_model(self, name: str | None) -> None:
-        """404 for a model that is not served here."""
+        """Raise APIError (404) for a model that this server does not have; None passes."""
         served = self.engine.model_name
         if name is not None and name != served:
             raise APIError(
@@ -55,7 +55,7 @@ class AppContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerHead:
-    """What all chunks of one answer repeat."""
+    """The fields that all chunks of one answer repeat."""
 
     id: str
     created: int
@@ -63,18 +63,18 @@ class AnswerHead:
 
 
 def context_of(request: Request) -> AppContext:
-    """The app's context."""
+    """The context of the app that serves this request."""
     context: AppContext = request.app.state.context
     return context
 
 
 def make_head(request_id: str, model: str) -> AnswerHead:
-    """The head of the answer to an accepted request, from now."""
+    """The head of an answer that is created now."""
     return AnswerHead(id=request_id, created=int(time.time()), model=model)
 
 
 def check_fan_out(num_prompts: int, n: int) -> None:
-    """400 for more completions in one call than the server takes."""
+    """Raise APIError (400) if one call asks for more completions than the server allows."""
     if num_prompts * n > MAX_N:
         raise APIError(
             400,
@@ -86,7 +86,7 @@ def check_fan_out(num_prompts: int, n: int) -> None:
 def make_usage(
     num_prompt_tokens: int, num_completion_tokens: int, outputs: Sequence[RequestOutput]
 ) -> Usage:
-    """Prompts count once, whatever n is."""
+    """Token counts of one call. Each prompt counts once, whatever n is."""
     return Usage(
         prompt_tokens=num_prompt_tokens,
         completion_tokens=num_completion_tokens,
@@ -101,13 +101,17 @@ def make_usage(
 def _prediction_details(
     num_completion_tokens: int, outputs: Sequence[RequestOutput]
 ) -> CompletionTokensDetails | UnsetType:
-    """What was right but came after a stop was generated for nothing: it is no completion token."""
+    """Accepted and rejected draft tokens; UNSET without drafts.
+
+    Draft tokens that were accepted after a stop are not completion tokens, so they count as
+    rejected.
+    """
     metrics = [output.metrics for output in outputs if output.metrics is not None]
-    num_guessed = sum(m.num_draft_tokens for m in metrics)
-    if not num_guessed:
+    num_drafted = sum(m.num_draft_tokens for m in metrics)
+    if not num_drafted:
         return UNSET
     num_accepted = min(sum(m.num_accepted_tokens for m in metrics), num_completion_tokens)
     return CompletionTokensDetails(
         accepted_prediction_tokens=num_accepted,
-        rejected_prediction_tokens=num_guessed - num_accepted,
+        rejected_prediction_tokens=num_drafted - num_accepted,
     )

@@ -1,4 +1,4 @@
-"""Log-probabilities in the two shapes that OpenAI's endpoints have."""
+"""Log-probabilities in the shapes of OpenAI's two endpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ LEAST = -9999.0
 def completion_logprobs(
     logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer, offset: int
 ) -> tuple[CompletionLogprobs, int]:
-    """Logprobs of tokens that `offset` characters stand before, and how many there are then."""
+    """Logprobs in the shape of /v1/completions, and the text offset after these tokens.
+
+    `offset` is the number of characters before the first token.
+    """
     raws = [tokenizer.token_bytes(found.token_id) for found in logprobs]
     offsets = []
     for raw in raws:
@@ -34,7 +37,7 @@ def completion_logprobs(
 
 
 def chat_logprobs(logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> ChatLogprobs:
-    """One entry per token."""
+    """Logprobs in the shape of /v1/chat/completions, one entry per token."""
     return ChatLogprobs(content=[_content(found, tokenizer) for found in logprobs])
 
 
@@ -58,7 +61,8 @@ def _text(raw: bytes) -> str:
 
 
 def _name(raw: bytes) -> str:
-    """The text; for a part of a character OpenAI's `bytes:\\xf0\\x9f`, which tells parts apart."""
+    """A token's text, or `bytes:\\xf0\\x9f` as OpenAI writes it if the bytes are not whole
+    characters. Tokens that are different parts of characters keep different names."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -66,5 +70,5 @@ def _name(raw: bytes) -> str:
 
 
 def _num_chars(raw: bytes) -> int:
-    """Characters that begin in these bytes: all but UTF-8's continuation bytes."""
+    """Number of characters that begin in these bytes: UTF-8's continuation bytes do not count."""
     return sum(byte & 0xC0 != 0x80 for byte in raw)

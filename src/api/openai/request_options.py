@@ -1,4 +1,4 @@
-"""From a request's headers and fields to RequestOptions: who asks."""
+"""Builds RequestOptions, which say who asks, from a request's headers and body."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from .bodies import SamplingFields
 def request_options(
     request: Request, body: SamplingFields, prefix: str, metadata_headers: Sequence[str]
 ) -> RequestOptions:
-    """The id is the client's behind `prefix`, or a new one. Raises APIError or InvalidRequestError
-    with the field's name."""
+    """The request's id, sender, priority and metadata.
+
+    The id is `prefix` and the client's id, or a new id without one. Raises APIError or
+    InvalidRequestError with the field's name.
+    """
     client_request_id = body.request_id or request.headers.get(HEADER, "")[:MAX_CLIENT_ID] or None
     return RequestOptions(
         request_id=f"{prefix}-{client_request_id or uuid.uuid4().hex}",
@@ -32,8 +35,11 @@ def request_options(
 
 
 def _metadata(request: Request, body: SamplingFields, names: Sequence[str]) -> dict[str, str]:
-    """The body's pairs and the allowed headers, by their names in lower case. What an operator's
-    proxy sends must not be forged: a body cannot set it, and a header comes at most once."""
+    """The body's metadata and the allowed headers, under the headers' names in lower case.
+
+    Clients must not forge headers that an operator's proxy sets: a body cannot set their keys, and
+    a header that is sent twice is refused.
+    """
     metadata = dict(body.metadata or {})
     lowered = {name.lower() for name in names}
     for key in metadata:

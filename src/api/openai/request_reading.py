@@ -1,4 +1,4 @@
-"""From bytes to a validated body: bounded in size and time, with errors that name the field."""
+"""Reads and validates request bodies, with limits on size and time, and errors that name fields."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from ..http.errors import APIError
 from .bodies import ChatBody, CompletionBody, SamplingFields
 
 BODY_SECONDS = 10.0
-"""How long a client may take to send its body."""
+"""Maximum time for a client to send its body."""
 Body = TypeVar("Body")
 
 _FIELD = re.compile(r"`\$\.?(\w+)")
 _UNKNOWN = re.compile(r"unknown field `(.+?)`", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(.+?)`")
 _LONGEST_NAME = 64
-"""Characters of a field's unknown name that the error repeats."""
+"""Maximum number of characters of an unknown field's name that an error repeats."""
 
 
 async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
-    """The decoded body. Raises APIError: 400 for what is not valid, 408 and 413 for the limits."""
+    """The decoded body.
+
+    Raises APIError: 400 if it is not valid, 408 if it is too slow, 413 if it is too large.
+    """
     raw = await _read_bytes(request, max_bytes)
     try:
         return msgspec.json.decode(raw, type=kind)
@@ -65,13 +68,16 @@ def _explain(message: str) -> APIError:
 
 
 def refuse_unsupported(body: SamplingFields) -> None:
-    """400 for a field that asks for what is not there; values that change nothing pass."""
+    """Raise APIError (400) for a field that asks for an unsupported feature.
+
+    Values that change nothing pass.
+    """
     if body.best_of not in (None, 1) and body.best_of != body.n:
         raise _unsupported("best_of", "use n")
     if body.response_format is not None and body.response_format.type != "text":
-        raise _unsupported("response_format", "only {'type': 'text'} is")
+        raise _unsupported("response_format", "use {'type': 'text'}")
     if body.service_tier not in (None, "auto", "default"):
-        raise _unsupported("service_tier", "only 'auto' and 'default' are")
+        raise _unsupported("service_tier", "use 'auto' or 'default'")
     if body.store:
         raise _unsupported("store", "answers are not kept")
     options = body.stream_options
@@ -95,25 +101,25 @@ def _refuse_in_completions(body: CompletionBody) -> None:
 def _refuse_in_chat(body: ChatBody) -> None:
     for name in ("tools", "functions"):
         if getattr(body, name):
-            raise _unsupported(name, "tool calls are not there yet")
+            raise _unsupported(name, "this server has no tool calls yet")
     if body.tool_choice not in (None, "none", "auto"):
-        raise _unsupported("tool_choice", "tool calls are not there yet")
+        raise _unsupported("tool_choice", "this server has no tool calls yet")
     for name in ("audio", "moderation", "prediction", "web_search_options"):
         if getattr(body, name) is not None:
             raise _unsupported(name, "leave it out")
     if body.function_call not in (None, "none", "auto"):
-        raise _unsupported("function_call", "tool calls are not there yet")
+        raise _unsupported("function_call", "this server has no tool calls yet")
     if body.verbosity not in (None, "medium"):
         raise _unsupported("verbosity", "ask for it in the messages")
     if body.modalities not in (None, ["text"]):
-        raise _unsupported("modalities", "only text is")
+        raise _unsupported("modalities", "use ['text']")
     if body.top_logprobs and not body.logprobs:
         raise APIError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     limits = {body.max_tokens, body.max_completion_tokens} - {None}
     if len(limits) > 1:
         raise APIError(
             400,
-            "max_tokens is the old name of max_completion_tokens; they differ here, give one",
+            "max_tokens and max_completion_tokens mean the same and differ; give one of them",
             param="max_completion_tokens",
         )
 

@@ -1,4 +1,4 @@
-"""What the API answers. A field without a default is always sent, one that is UNSET never."""
+"""Answers of the HTTP API. A field that is UNSET is not sent; every other field is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class PromptTokensDetails(msgspec.Struct, kw_only=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, kw_only=True):
-    """Tokens that were guessed and verified; the rejected ones are not in completion_tokens."""
+    """Draft tokens that were verified. The rejected ones are not part of completion_tokens."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
@@ -23,7 +23,7 @@ class Usage(msgspec.Struct, kw_only=True):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
-    """Sent when tokens were guessed, by --speculative-method."""
+    """Sent if a speculative method drafted tokens."""
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):

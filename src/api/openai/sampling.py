@@ -1,4 +1,4 @@
-"""From a request's fields to SamplingParams."""
+"""Builds SamplingParams from a request's fields."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..http.errors import APIError
 from .bodies import ChatBody, CompletionBody, SamplingFields
 
 COMPLETION_MAX_TOKENS = 16
-"""OpenAI's default for /v1/completions; chat's is all the room that is left."""
+"""OpenAI's default for /v1/completions. The default for chat is all the room in the context."""
 NO_LIMIT = 2**31
 
-# What int() would take as well, "1_0" or " 5", is more likely a mistake than an id.
+# int() would also accept "1_0" and " 5", which are more likely mistakes than ids.
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 _SAME_NAME = (
@@ -37,14 +37,20 @@ _SAME_NAME = (
 
 
 def completion_params(body: CompletionBody, engine: EngineClient) -> SamplingParams:
-    """Raises InvalidRequestError or APIError with the field's name."""
+    """Sampling parameters of /v1/completions.
+
+    Raises InvalidRequestError or APIError with the field's name.
+    """
     default = engine.info.sampling_defaults.get("max_tokens", COMPLETION_MAX_TOKENS)
     max_tokens = body.max_tokens or max(int(default), body.min_tokens or 0)
     return _common(body, engine, max_tokens=max_tokens, logprobs=body.logprobs)
 
 
 def chat_params(body: ChatBody, engine: EngineClient) -> SamplingParams:
-    """Raises InvalidRequestError or APIError with the field's name."""
+    """Sampling parameters of /v1/chat/completions.
+
+    Raises InvalidRequestError or APIError with the field's name.
+    """
     max_tokens = body.max_completion_tokens or body.max_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return _common(body, engine, max_tokens=max_tokens, logprobs=logprobs)
@@ -53,8 +59,11 @@ def chat_params(body: ChatBody, engine: EngineClient) -> SamplingParams:
 def params_with_all_room(
     engine: EngineClient, *, max_tokens: int | None, **given: Any
 ) -> SamplingParams:
-    """The model's defaults with `given` on top; without `max_tokens` all the room that is left, not
-    the few tokens that are the engine's own default."""
+    """The model's default parameters, overridden by `given`.
+
+    `max_tokens` None allows as many tokens as fit into the context, instead of the engine's small
+    default.
+    """
     params = engine.default_sampling_params(max_tokens=max_tokens or NO_LIMIT, **given)
     return params if max_tokens else params.with_changes(max_tokens=None)
 
@@ -76,5 +85,5 @@ def _logit_bias(body: SamplingFields) -> dict[int, float] | None:
     if not body.logit_bias:
         return None
     if not all(_TOKEN_ID.fullmatch(token_id) for token_id in body.logit_bias):
-        raise APIError(400, "logit_bias has token ids as keys", param="logit_bias")
+        raise APIError(400, "the keys of logit_bias must be token ids", param="logit_bias")
     return {int(token_id): value for token_id, value in body.logit_bias.items()}

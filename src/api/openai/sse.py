@@ -1,4 +1,4 @@
-"""Server-sent events: one chunk per engine step, and an end in every case."""
+"""Answers as server-sent events: one chunk per engine step, and always an end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 
 class EventStream(Response):
-    """Sends structs as events until they end, the client leaves, or an error ends them.
+    """Sends structs as events until they end, the client leaves, or an error occurs.
 
-    `close` is awaited in every case. The HTTP status is 200 by then, so an error is an event.
+    An error is sent as an event, because the HTTP status 200 has been sent before. `close` is
+    awaited in every case.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class EventStream(Response):
             async for event in self._events():
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         except OSError:
-            return  # the client went away
+            return  # the client has left
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
     async def _events(self) -> AsyncIterator[bytes]:
@@ -69,7 +70,7 @@ class EventStream(Response):
             yield b"data: " + error_body(as_api_error(error)) + b"\n\n"
 
     async def _kept_alive(self) -> AsyncIterator[msgspec.Struct | None]:
-        """The chunks, with None for each interval without one."""
+        """The chunks, and None after each keep-alive interval without a chunk."""
         if not self._keep_alive_interval:
             async for chunk in self._chunks:
                 yield chunk

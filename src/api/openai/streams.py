@@ -1,4 +1,4 @@
-"""Several requests of one HTTP call: submitted together, read together, ended together."""
+"""The engine requests of one HTTP call: submitted, read and ended together."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CLIENT_WENT_AWAY = APIError(499, "the client went away")
 
 
 class RequestSet:
-    """The streams of a call's prompts. Whatever happens, `aclose` gives back what they hold."""
+    """The output streams of a call's prompts. `aclose` must be called, to free their resources."""
 
     def __init__(self, streams: Sequence[RequestStream]) -> None:
         self.streams = tuple(streams)
 
     @property
     def request_id(self) -> str:
-        """The id that answer, logs and plugins show; further prompts have that of the first."""
+        """The id that answer, logs and plugins show. All prompts of a call have the same id."""
         return self.streams[0].request_id
 
     @property
@@ -32,16 +32,16 @@ class RequestSet:
         return sum(len(stream.prompt_token_ids) for stream in self.streams)
 
     async def aclose(self) -> None:
-        """Abort what has not ended."""
+        """Abort the requests that have not ended."""
         for stream in self.streams:
             await stream.aclose()
 
     async def final(self) -> list[RequestOutput]:
-        """The last output of each prompt, in their order."""
+        """The last output of each prompt, in the order of the prompts."""
         return list(await asyncio.gather(*(_last(stream) for stream in self.streams)))
 
     async def merged(self) -> AsyncIterator[tuple[int, RequestOutput]]:
-        """(index of the prompt, output) as they come."""
+        """Pairs (index of the prompt, output), in the order in which outputs arrive."""
         if len(self.streams) == 1:
             async for output in self.streams[0]:
                 yield 0, output
@@ -71,7 +71,7 @@ async def submit_all(
     *,
     is_streamed: bool,
 ) -> RequestSet:
-    """Queue all prompts, or none: raises what EngineClient.submit raises."""
+    """Submit all prompts, or none if one fails. Raises what EngineClient.submit raises."""
     if not is_streamed:
         params = params.with_changes(output_kind=OutputKind.FINAL)
     streams: list[RequestStream] = []
@@ -87,9 +87,9 @@ async def submit_all(
 
 
 async def final_unless_disconnected(request: Request, requests: RequestSet) -> list[RequestOutput]:
-    """Wait for the outputs; a client that goes away meanwhile ends its requests at once.
+    """Wait for the outputs. If the client leaves before, its requests are aborted at once.
 
-    Raises CLIENT_WENT_AWAY, which nobody reads.
+    Raises CLIENT_WENT_AWAY in that case; no one receives this answer.
     """
     reading = asyncio.ensure_future(requests.final())
     leaving = asyncio.ensure_future(wait_for_disconnect(request))
@@ -105,7 +105,7 @@ async def final_unless_disconnected(request: Request, requests: RequestSet) -> l
 
 
 async def wait_for_disconnect(request: Request) -> None:
-    """Return when the client closes the connection; its body must have been read."""
+    """Return when the client closes the connection. The request's body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -1,1 +1,1 @@
-"""The native CPU library: its build, its threads, and products with packed weights."""
+"""The native CPU library: its build, its threads, and its calls from Python."""

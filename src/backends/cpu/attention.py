@@ -1,7 +1,7 @@
-"""Attention by the native CPU library: fused paged kernels, chosen for the CPU that it runs on.
+"""The attention backend of the native CPU library, with fused kernels for a paged cache.
 
-Keys and values are read from the cache where they lie, once for all query heads that share them.
-Slots that hold no token of a sequence may contain anything. See ../cpu/csrc/attention/attention.h for the
+Keys and values are read from the cache in place, once for all query heads that share them. Slots
+that hold no token of a sequence may contain any value. csrc/attention/attention.h describes the
 layout of the cache and the division of work.
 
 Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size, n KV blocks, s slots
@@ -35,7 +35,7 @@ _MAX_HEAD_SIZE = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CPUMetadata:
-    """One step's division of work; the tensors are those that it points into."""
+    """How one step's work is divided, and the tensors that the plan points into."""
 
     plan: AttentionPlan
     slot_mapping_t: torch.Tensor
@@ -43,23 +43,23 @@ class CPUMetadata:
 
 
 class CPUAttention:
-    """The native backend; see AttentionBackend for the contract."""
+    """The native CPU attention backend. AttentionBackend describes the contract."""
 
     name = "cpu"
     graphs: GraphSupport = "never"
-    """A CPU has none to capture."""
+    """A CPU has no graphs."""
 
     @classmethod
     def build(cls, spec: AttentionSpec, progress: Progress) -> None:
-        """Compile the kernels, unless they cannot serve the spec. Raises BuildError."""
+        """Build the native library if it can serve the spec. Raises BuildError."""
         if not _reasons_of_spec(spec):
             load_library(progress)
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Every reason why this backend cannot serve the spec; empty when it can.
+        """Every reason why this backend cannot serve the spec; empty if it can.
 
-        Builds the native library if that has not been done; without a compiler, that is a reason.
+        Builds the native library if necessary. A failed build is a reason.
         """
         reasons = _reasons_of_spec(spec)
         if not reasons:
@@ -84,7 +84,7 @@ class CPUAttention:
         )
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
-        """[n, k, 2, s, d]: keys, then values; within a block they are interleaved."""
+        """[n, k, 2, s, d]: keys, then values. The numbers of a block are interleaved."""
         spec = self._spec
         return (num_blocks, spec.num_kv_heads, 2, spec.block_size, spec.head_size)
 
@@ -115,7 +115,7 @@ class CPUAttention:
         metadata: CPUMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
+        """Write K and V of the step's tokens into the cache, and write attention to `out_thd`."""
         q_thd, k_tkd, v_tkd = (_with_whole_tokens(x) for x in (q_thd, k_tkd, v_tkd))
         assert out_thd.is_contiguous() and kv_cache.is_contiguous()
         write = RotateAndWriteCallStruct(
@@ -138,7 +138,10 @@ class CPUAttention:
         self._ops.write_and_attend(ctypes.byref(write), k_tkd.shape[0], ctypes.byref(attend))
 
     def step_model(self, decoder: Any, kv_cache: Any) -> Any:
-        """All layers of a step in one native call; None if a product of the decoder is not native."""
+        """A StepModel that computes all layers of a step in one native call.
+
+        None if a product of the decoder is not native.
+        """
         from .decoder_call import make_decoder_call
 
         return make_decoder_call(decoder, self, kv_cache)
@@ -146,7 +149,7 @@ class CPUAttention:
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order."""
+        """Copy whole blocks of one layer. `pairs`: (source block, target block), in order."""
         for source_block, target_block in pairs:
             target[target_block].copy_(source[source_block])
 
@@ -172,6 +175,9 @@ def _reasons_of_spec(spec: AttentionSpec) -> list[str]:
 
 
 def _with_whole_tokens(x_tnd: torch.Tensor) -> torch.Tensor:
-    """The heads of each token one after the other, as they are in the decoder's projection."""
+    """The tensor with contiguous heads per token; a copy if it is not so already.
+
+    The decoder's projection needs no copy.
+    """
     is_whole = x_tnd.stride(2) == 1 and x_tnd.stride(1) == x_tnd.shape[2]
     return x_tnd if is_whole else x_tnd.contiguous()

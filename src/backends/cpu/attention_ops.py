@@ -1,6 +1,6 @@
-"""Attention by the native library: its signatures.
+"""Signatures of the native library's attention functions.
 
-Addresses are of tensors that the caller keeps alive; nothing here checks shapes.
+The functions take addresses of tensors, which the caller must keep alive. Shapes are not checked.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .structures import (
 
 
 class AttentionPlan:
-    """One step's division of work, computed once and used by every layer."""
+    """How the work of one step is divided among threads. Computed once, used by every layer."""
 
     def __init__(self, ops: AttentionOps) -> None:
-        """Raises MemoryError."""
+        """Allocate an empty plan. Raises MemoryError."""
         address = ops.new_plan()
         if address is None:
             raise MemoryError("there is no memory for an attention plan")
@@ -31,7 +31,7 @@ class AttentionPlan:
 
 
 class AttentionOps:
-    """The functions; each runs on all threads and returns when they are done."""
+    """The library's attention functions. Those that compute run on all threads until done."""
 
     def __init__(self, library: Library) -> None:
         pointer = ctypes.POINTER
@@ -56,8 +56,10 @@ class AttentionOps:
         )
 
     def plan(self, spec: AttentionSpecStruct, batch: AttentionBatchStruct) -> AttentionPlan:
-        """Divide a step's work among the threads. The batch's arrays must live as long as the plan
-        is used. Raises MemoryError."""
+        """Divide a step's work among the threads.
+
+        The batch's arrays must live as long as the plan is used. Raises MemoryError.
+        """
         plan = AttentionPlan(self)
         status = self._fill_plan(plan.address, ctypes.byref(spec), ctypes.byref(batch))
         Status.check(status, f"the attention plan of {batch.num_seqs} sequences")

@@ -1,8 +1,9 @@
 """Builds the native CPU libraries with the user's compiler, once per version of their sources.
 
-There is a library per instruction set, made from the same sources, so that code which another CPU
-needs is never mapped. Only the one that fits is compiled on a user's machine; a wheel may carry all.
-Nothing is compiled for "this machine": what is built runs anywhere that has the instruction set.
+Each instruction set has its own library, built from the same sources, so that a process never maps
+code for another CPU. On a user's machine only the library for its CPU is compiled; a wheel may
+contain all. A library is compiled for an instruction set, not for "this machine": it runs on every
+CPU that has the set.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
 
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "prebuilt"
-"""Where a wheel carries what was compiled for it."""
+"""The folder of a wheel that contains compiled libraries and programs."""
 
 _NEEDED = "g++ 10 or clang++ 9"
 _FLAGS = (
@@ -50,7 +51,7 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-w",  # g++ 12 takes its own AVX-512 intrinsics for uninitialized
+    "-w",  # g++ 12 warns that its own AVX-512 intrinsics use uninitialized values
 )
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (
@@ -67,28 +68,28 @@ INSTRUCTION_SETS = {
     "avx2": _AVX2,
     "portable": (),
 }
-"""Compiler flags of each, best first. Architectures other than x86-64 have "portable" alone."""
+"""Compiler flags of each set, best set first. Architectures except x86-64 have only "portable"."""
 
 _APART = ("features", "self_test")
-"""Folders of the sources that are no part of the libraries."""
+"""Folders of sources that are not part of the libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """A file that is built."""
+    """A library or program that is built from the sources."""
 
     name: str
-    """Its file name in a wheel."""
+    """The file name in a wheel."""
     folders: tuple[str, ...]
-    """Of the sources that it is made from; empty: all but those of other products."""
+    """Folders of its sources; empty: all folders except those of other products."""
     flags: tuple[str, ...] = ()
-    """For the compiler, beside those of every product."""
+    """Compiler flags in addition to the flags of every product."""
     is_program: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """A compiler, and the architecture that it compiles for."""
+    """A compiler and its target architecture."""
 
     compiler: str
     machine: str
@@ -101,40 +102,45 @@ _SELF_TEST = Product(
 
 
 def build_library(instruction_set: str, progress: Progress) -> Path:
-    """The library for one of INSTRUCTION_SETS, from the package or the cache, or built now
-    (seconds).
+    """Path of the library for one of INSTRUCTION_SETS.
 
-    Builds of several processes wait for each other; the first one's result serves all. Raises
-    BuildError without a compiler, when it fails, or when the cache cannot be written.
+    It comes from the package or the cache, or is built now, which takes seconds. If several
+    processes build at the same time, one builds and the others wait for its result. Raises
+    BuildError if there is no compiler, if it fails, or if the cache cannot be written.
     """
     stage = f"compiling CPU kernels for {instruction_set}"
     return _build(library_for(instruction_set), stage, progress)
 
 
 def build_probe() -> Path:
-    """The library that says which instruction sets an x86-64 CPU runs. Raises as `build_library`."""
+    """Path of the library that reports which instruction sets an x86-64 CPU runs.
+
+    Raises as `build_library`.
+    """
     return _build(_PROBE, "", _ignore)
 
 
 def build_self_test(progress: Progress) -> Path:
-    """The program that tests a library. Raises as `build_library`."""
+    """Path of the program that tests a library. Raises as `build_library`."""
     return _build(_SELF_TEST, "compiling the self-test of the CPU kernels", progress)
 
 
 def build_all(progress: Progress) -> dict[str, Path]:
-    """What a wheel for this machine carries, by the names that it has there. Raises as
-    `build_library`."""
+    """Build everything that a wheel for this architecture contains: paths by file name.
+
+    Raises as `build_library`.
+    """
     return {one.name: _build(one, f"compiling {one.name}", progress) for one in products()}
 
 
 def library_for(instruction_set: str) -> Product:
-    """The library that is compiled for one of INSTRUCTION_SETS."""
+    """The library for one of INSTRUCTION_SETS, as a product to build."""
     flags = (*INSTRUCTION_SETS[instruction_set], f'-DTM_INSTRUCTION_SET="{instruction_set}"')
     return Product(name=f"libtokenmill_cpu_{instruction_set}.so", folders=(), flags=flags)
 
 
 def products(machine: str | None = None) -> tuple[Product, ...]:
-    """All that CPUs of an architecture, by default this one, may need."""
+    """All products that CPUs of an architecture may need; by default this machine's."""
     if not is_x86(machine):
         return library_for("portable"), _SELF_TEST
     return _PROBE, *map(library_for, INSTRUCTION_SETS), _SELF_TEST
@@ -155,14 +161,14 @@ def find_compiler() -> str:
 
 
 def is_x86(machine: str | None = None) -> bool:
-    """Whether an architecture, by default this one, is x86-64."""
+    """Whether an architecture is x86-64; by default this machine's."""
     return (machine or platform.machine()) in ("x86_64", "AMD64")
 
 
 def compile_product(
     product: Product, toolchain: Toolchain, folder: Path, stage: str, progress: Progress
 ) -> Path:
-    """Compile and link into `folder`. Raises BuildError."""
+    """Compile and link a product into `folder`, and return its path. Raises BuildError."""
     progress(stage, 0.0)
     sources = _sources_of(product)
     objects = [folder / f"{source.parent.name}_{source.stem}.o" for source in sources]
@@ -199,7 +205,7 @@ def _build(product: Product, stage: str, progress: Progress) -> Path:
 
 
 def _fingerprint(product: Product, toolchain: Toolchain) -> str:
-    """Of everything that the result depends on."""
+    """A hash of everything that the built file depends on."""
     parts = [repr(toolchain), _version_of(toolchain.compiler), repr(_FLAGS), repr(product)]
     digest = hashlib.sha256("\0".join(parts).encode())
     for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
@@ -214,7 +220,7 @@ def _version_of(compiler: str) -> str:
 
 
 def _sources_of(product: Product) -> list[Path]:
-    """Kernels first, which take longest to compile."""
+    """The product's sources. Kernels come first, because they take longest to compile."""
     found = [
         path
         for path in SOURCES.glob("*/*.cpp")
@@ -224,16 +230,16 @@ def _sources_of(product: Product) -> list[Path]:
             else path.parent.name not in _APART
         )
     ]
-    if product.is_program:  # the probe's interface is not for programs
+    if product.is_program:  # probe.cpp is the interface of the probe library only
         found = [path for path in found if path.stem != "probe"]
     return sorted(found, key=lambda path: (path.stem != "kernels", path))
 
 
 def _flags_for(product: Product, toolchain: Toolchain, source: Path) -> list[str]:
-    # Some distributions' compilers assume a newer CPU than the oldest.
+    # Compilers of some distributions assume a newer CPU by default.
     oldest = ["-march=x86-64"] if is_x86(toolchain.machine) else []
-    # Kernels are as precise either way. Elsewhere every rounding is meant: weights that are unpacked
-    # are exactly those of the file, and draws are those that Python would make.
+    # Kernels are precise enough with or without contraction. Elsewhere each rounding matters:
+    # unpacked weights must be exactly those of the file, and draws must equal Python's.
     contraction = "fast" if source.stem == "kernels" else "off"
     flags = [*_FLAGS, *oldest, *product.flags, f"-ffp-contract={contraction}"]
     return [*flags, f"-I{SOURCES}"]
@@ -242,11 +248,11 @@ def _flags_for(product: Product, toolchain: Toolchain, source: Path) -> list[str
 def _link_flags(product: Product) -> list[str]:
     if product.is_program:
         return ["-pthread", "-ldl"]
-    # Else templates of the standard library, compiled for one instruction set, could take the place
-    # of another library's.
+    # Without this, templates of the standard library that were compiled for one instruction set
+    # could replace those of another library in the same process.
     exports = [f"-Wl,--version-script={SOURCES / 'exports.map'}"] if sys.platform == "linux" else []
     return ["-shared", "-pthread", *exports]
 
 
 def _ignore(stage: str, part: float) -> None:
-    """Progress that nobody watches."""
+    """Drop progress reports, for callers that show none."""

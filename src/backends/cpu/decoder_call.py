@@ -1,4 +1,4 @@
-"""A whole decoder as one call of the native library: no Python between its layers.
+"""Runs a whole decoder as one call of the native library, without Python between its layers.
 
 Shape suffixes: t tokens, r sampled rows, e hidden size, i intermediate size, v vocabulary.
 """
@@ -30,12 +30,12 @@ from .structures import (
 )
 
 _ALIGNMENT = 64
-"""Elements; buffers of the scratch share no cache line."""
+"""Elements. Each buffer of the scratch memory starts on its own cache line."""
 _POINTER = ctypes.c_void_p
 
 
 class Phase(IntEnum):
-    """`Phase` of csrc/decoder/decoder.h: where the time of a call goes."""
+    """Phases of a call whose times are measured: `Phase` of csrc/decoder/decoder.h."""
 
     EMBED = 0
     NORM = 1
@@ -47,36 +47,36 @@ class Phase(IntEnum):
     DOWN = 7
     LOGITS = 8
     WAIT = 9
-    """Of the first thread, for the others."""
+    """Time that the first thread waits for the others."""
 
 
 class NativeAttention(Protocol):
-    """What the call needs of the native attention backend."""
+    """The part of the native attention backend that DecoderCall uses."""
 
     struct: AttentionSpecStruct
 
     def build_metadata(self, batch: AttentionBatch) -> Any:
-        """Has the step's `plan`."""
+        """The step's metadata, which has its `plan`."""
         ...
 
 
 def make_decoder_call(
     decoder: Decoder, attention: NativeAttention, kv_cache: KVCache
 ) -> DecoderCall | None:
-    """The call, or None unless every product and its activation is native."""
+    """The call for a decoder, or None if one of its products or activations is not native."""
     linears = [linear for layer in decoder.layers for linear in layer.linears]
     is_native = all(isinstance(linear, NativeLinear) for linear in (*linears, decoder.lm_head))
     return DecoderCall(decoder, attention, kv_cache) if is_native else None
 
 
 class DecoderCall:
-    """Computes a step's logits; see StepModel of runner.py."""
+    """Computes a step's logits: StepModel of runner.py by the native library."""
 
     def __init__(self, decoder: Decoder, attention: NativeAttention, kv_cache: KVCache) -> None:
         self._attention = attention
         self._config = decoder.config
         self._kept: list[object] = [decoder, kv_cache]
-        """What the structures point to."""
+        """Keeps the objects alive that the structures point to."""
         self._caches = (_POINTER * len(kv_cache.layers))(
             *(layer.data_ptr() for layer in kv_cache.layers)
         )
@@ -84,7 +84,7 @@ class DecoderCall:
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
         self._scratch = torch.empty(0, dtype=torch.bfloat16)
         self._sampled = 0, 0
-        """Address and number of the rows that were sampled last."""
+        """Address and number of the hidden states of the last call's sampled rows."""
         library = load_library()
         self.sampling = NativeSampling(library)
         self._run = library.computing(
@@ -92,7 +92,7 @@ class DecoderCall:
         )
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
-        """float32 [r, v] of the batch's sampled rows, after all its K and V are in the cache."""
+        """Logits of the batch's sampled rows, float32 [r, v]. Writes all K and V to the cache."""
         config, num_tokens = self._config, batch.token_ids_t.shape[0]
         metadata = self._attention.build_metadata(batch.attention)
         q_size = config.num_heads * config.head_size
@@ -109,7 +109,7 @@ class DecoderCall:
                 num_sampled * config.hidden_size,
             ]
         )
-        # Not torch's own: until the call begins, an operation of torch's would let the event loop
+        # Allocated by numpy, not torch: a torch operation before the call would let the event loop
         # take the GIL and deliver a whole step first.
         logits_rv = torch.from_numpy(np.empty((num_sampled, config.num_logits), np.float32))
         step = DecoderStepStruct(
@@ -135,14 +135,16 @@ class DecoderCall:
         return logits_rv
 
     def hidden_states(self) -> torch.Tensor:
-        """bfloat16 [r, e], after the last norm, of the rows of the last `logits`; the next call
-        overwrites them."""
+        """Hidden states after the last norm of the rows of the last `logits`, bfloat16 [r, e].
+
+        The next call overwrites them.
+        """
         (address, num_rows), size = self._sampled, self._config.hidden_size
         begin = (address - self._scratch.data_ptr()) // self._scratch.itemsize
         return self._scratch[begin : begin + num_rows * size].view(num_rows, size)
 
     def _take_scratch(self, sizes: Sequence[int]) -> list[int]:
-        """Addresses of room for so many bfloat16 each; the next call gets the same room."""
+        """Addresses of bfloat16 buffers of these sizes. The next call gets the same memory."""
         ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
         if ends[-1] > self._scratch.shape[0]:
             self._scratch = torch.empty(ends[-1], dtype=torch.bfloat16)
@@ -150,12 +152,15 @@ class DecoderCall:
         return [first + 2 * start for start in (0, *ends[:-1])]
 
     def start_timing(self) -> None:
-        """Count the time of each phase from now on, for good: a running call holds the counters."""
+        """Measure the time of each phase from now on.
+
+        It cannot be stopped, because a running call holds the counters.
+        """
         if self._nanoseconds is None:
             self._nanoseconds = (ctypes.c_int64 * len(Phase))()
 
     def read_timing(self) -> Mapping[Phase, float]:
-        """Seconds of the first thread since the first `start_timing`, over all calls and layers."""
+        """Seconds per phase since `start_timing`: the first thread's, over all calls and layers."""
         assert self._nanoseconds is not None
         return {phase: self._nanoseconds[phase] / 1e9 for phase in Phase}
 
@@ -193,13 +198,13 @@ class DecoderCall:
         return struct
 
     def _packed(self, linear: Projection) -> tuple[object, int | None]:
-        """Weights and bias of a product, for the library."""
+        """Pointer to a product's weights, and address of its bias."""
         assert isinstance(linear, NativeLinear)
         bias = None if linear.bias is None else linear.bias.data_ptr()
         return ctypes.pointer(linear.packed.struct), bias
 
     def _floats(self, tensor: torch.Tensor) -> int:
-        """Address of the numbers as float32, kept as long as this object."""
+        """Address of a float32 copy of the tensor, which lives as long as this object."""
         kept = tensor.float().contiguous()
         self._kept.append(kept)
         return kept.data_ptr()

@@ -1,4 +1,4 @@
-"""A step of a draft head as one call of the native library.
+"""Runs a step of a draft head as one call of the native library.
 
 Shape suffixes: r rows, e hidden size, i intermediate size, v vocabulary, d logits.
 """
@@ -17,7 +17,10 @@ from .structures import DraftHeadModelStruct, DraftHeadStepStruct
 
 
 def make_draft_head_call(head: DraftHead, embedding_ve: torch.Tensor) -> DraftHeadCall | None:
-    """The call, or None unless every product is native; `embedding_ve` is the target's."""
+    """The call for a draft head, or None if a product of the head is not native.
+
+    `embedding_ve`: the embedding of the target model.
+    """
     products = head.fc, head.gate_up, head.down, head.lm_head
     is_native = all(isinstance(product, NativeLinear) for product in products)
     if not is_native or embedding_ve.dtype is not torch.bfloat16:
@@ -26,7 +29,7 @@ def make_draft_head_call(head: DraftHead, embedding_ve: torch.Tensor) -> DraftHe
 
 
 class DraftHeadCall:
-    """See HeadModel of draft_head_runner.py."""
+    """HeadModel of draft_head_runner.py, computed by the native library."""
 
     def __init__(self, head: DraftHead, embedding_ve: torch.Tensor) -> None:
         gate_up, down = _native(head.gate_up), _native(head.down)
@@ -36,7 +39,7 @@ class DraftHeadCall:
         ones = torch.ones(self._hidden_size)
         norm = head.norm.weight.float().contiguous()
         self._kept = head, embedding_ve, ones, norm
-        """What the structure points to."""
+        """Keeps the tensors alive that the structure points to."""
         self._model = DraftHeadModelStruct(
             hidden_size=self._hidden_size,
             intermediate_size=self._inner_size,

@@ -1,4 +1,4 @@
-"""Compares the structures that Python shares with the native library with those of the library."""
+"""Checks that Python and the native library agree on the structures that they share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..machine.compiling import BuildError
 from .structures import DRAWN_ROW, STRUCTURES
 
 Layout = Mapping[str | None, tuple[int, int]]
-"""Offset and size of each field, in bytes; of None: 0 and the size of the whole structure."""
+"""Offset and size of each field, in bytes. The key None has 0 and the size of the structure."""
 
 
 class _FieldLayoutStruct(ctypes.Structure):
-    """`FieldLayout` of csrc/abi/structures.h: it cannot be checked, and must not change."""
+    """`FieldLayout` of csrc/abi/structures.h. It must not change, because nothing checks it."""
 
     _fields_ = (
         ("structure", ctypes.c_char_p),
@@ -24,8 +24,10 @@ class _FieldLayoutStruct(ctypes.Structure):
 
 
 def check_structures(library: ctypes.CDLL) -> None:
-    """Raise BuildError, naming structure and field, unless the library has the structures of
-    structures.py."""
+    """Raise BuildError if the library's structures differ from structures.py.
+
+    The error names the structure and field.
+    """
     theirs = _layouts_of(library)
     for name, mine in _own_layouts().items():
         for field in {**mine, **theirs.get(name, {})}:
@@ -33,8 +35,8 @@ def check_structures(library: ctypes.CDLL) -> None:
             if have != wants:
                 what = name if field is None else f"{name}.{field}"
                 raise BuildError(
-                    f"the native library was built from other sources: {what} lies at "
-                    f"{_describe(wants)} there and at {_describe(have)} here"
+                    f"the native library was built from other sources: {what} has "
+                    f"{_describe(wants)} there and {_describe(have)} here"
                 )
 
 
@@ -67,4 +69,4 @@ def _layouts_of(library: ctypes.CDLL) -> dict[str, dict[str | None, tuple[int, i
 
 
 def _describe(place: tuple[int, int] | None) -> str:
-    return "no place" if place is None else f"byte {place[0]} with {place[1]} bytes"
+    return "no place" if place is None else f"offset {place[0]} and size {place[1]}"

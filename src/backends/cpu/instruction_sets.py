@@ -1,4 +1,4 @@
-"""Which of the native libraries this CPU runs: there is one per instruction set."""
+"""Finds the instruction sets that this CPU runs, and chooses the one to compute with."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ VARIABLE = "TOKENMILL_CPU_ISA"
 
 
 def supported_sets() -> tuple[str, ...]:
-    """Those that this CPU and its operating system run, best first; the last is "portable".
+    """Instruction sets that this CPU and its operating system run, best first.
 
-    Raises BuildError where a CPU must be asked and there is no compiler.
+    The last one is "portable". Raises BuildError if the probe library cannot be built.
     """
     return _ask_cpu()[0]
 
 
 def choose_sets() -> tuple[str, ...]:
-    """The set to compute with, then those to turn to if its library fails the self-test.
+    """Instruction sets to try, in this order, until a library passes its self-test.
 
-    The best that this CPU runs, or the one that TOKENMILL_CPU_ISA names. Raises ConfigError if that
-    is unknown or this CPU lacks it, BuildError as `supported_sets`.
+    The first is the best set that this CPU runs, or the one that TOKENMILL_CPU_ISA names. Raises
+    ConfigError if that set is unknown or this CPU does not run it, BuildError as `supported_sets`.
     """
     supported, named = supported_sets(), os.environ.get(VARIABLE)
     if not named:
@@ -33,13 +33,13 @@ def choose_sets() -> tuple[str, ...]:
         raise ConfigError(f"{VARIABLE} must be one of {', '.join(supported)}, got {named!r}")
     if named not in supported:
         raise ConfigError(
-            f"{VARIABLE} is {named!r}, which this CPU does not run: it runs {', '.join(supported)}"
+            f"{VARIABLE} is {named!r}, which this CPU does not run; use {', '.join(supported)}"
         )
     return supported[supported.index(named) :]
 
 
 def cpu_identity() -> str:
-    """The CPU's model and features, for telling CPUs apart; empty where there is one set only."""
+    """Text that identifies the CPU's model and features; empty except on x86-64."""
     return _ask_cpu()[1]
 
 

@@ -1,4 +1,4 @@
-"""The native CPU library as Python sees it: loading it, and the signatures of its functions."""
+"""Loads the native CPU library and declares the signatures of its functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ABI_VERSION = 4
 
 
 class Format(IntEnum):
-    """How weights are kept: `Format` of csrc/linear/linear.h."""
+    """The format in which weights are stored: `Format` of csrc/linear/linear.h."""
 
     F32 = 0
     BF16 = 1
@@ -38,14 +38,14 @@ class Format(IntEnum):
 
 
 class Element(IntEnum):
-    """What results are written in: `Element` of csrc/linear/linear.h."""
+    """The number type of results: `Element` of csrc/linear/linear.h."""
 
     F32 = 0
     BF16 = 1
 
 
 class Status(IntEnum):
-    """What functions return that may fail: `Status` of csrc/abi/c_abi.h."""
+    """Return value of library functions that may fail: `Status` of csrc/abi/c_abi.h."""
 
     DONE = 0
     OUT_OF_MEMORY = 1
@@ -53,7 +53,7 @@ class Status(IntEnum):
 
     @classmethod
     def check(cls, status: int, what: str) -> None:
-        """Raise MemoryError or ValueError unless it is done; `what` was being done."""
+        """Raise MemoryError or ValueError unless the status is DONE. `what` names the work."""
         if status == cls.OUT_OF_MEMORY:
             raise MemoryError(f"there is no memory for {what}")
         if status != cls.DONE:
@@ -61,18 +61,21 @@ class Status(IntEnum):
 
 
 class Library:
-    """A loaded library. Calls that compute release the GIL, and run in turn if several threads make
-    them. Libraries beside each other have threads of their own."""
+    """A loaded native library.
+
+    Calls that compute release the GIL. Calls from several threads run one after the other. Each
+    loaded library has its own threads.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Load it. Raises BuildError when it cannot be loaded or is of another version."""
+        """Load a library. Raises BuildError if it cannot be loaded or has another version."""
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
             raise BuildError(f"{path} cannot be loaded: {error}") from error
         found = library.tm_abi_version()
         if found != _ABI_VERSION:
-            raise BuildError(f"{path} has interface {found}, not {_ABI_VERSION}: build it anew")
+            raise BuildError(f"{path} has interface {found}, not {_ABI_VERSION}: build it again")
         check_structures(library)
         self._library = library
         self._brief_library = ctypes.PyDLL(str(path))
@@ -85,27 +88,31 @@ class Library:
         self._set_threads = self.function("tm_set_threads", ctypes.c_int, ctypes.c_int, cpus)
         name: bytes = self.function("tm_instruction_set", ctypes.c_char_p)()
         self.instruction_set = name.decode()
-        """The one that it is compiled for."""
+        """The instruction set that the library is compiled for."""
         self.linear = self.computing("tm_linear", "a product", LinearCallStruct)
         """Runs one product; takes `ctypes.byref` of a LinearCallStruct."""
 
     def function(
         self, name: str, result: type[object] | None, *arguments: type[object]
     ) -> Callable[..., Any]:
-        """A function of the C interface with its signature."""
+        """A function of the C interface, declared with its types. Calls release the GIL."""
         return _declare(self._library, name, result, *arguments)
 
     def brief_function(
         self, name: str, result: type[object] | None, *arguments: type[object]
     ) -> Callable[..., Any]:
-        """As `function`, for calls of microseconds: they keep the GIL. To release it once between
-        two steps is to let the event loop deliver a whole step before the next one begins."""
+        """Like `function`, for calls that take microseconds. They keep the GIL.
+
+        If such a call released the GIL between two steps, the event loop would deliver a whole step
+        before the next one begins.
+        """
         return _declare(self._brief_library, name, result, *arguments)
 
     def computing(self, name: str, what: str, *arguments: type[Any]) -> Callable[..., None]:
-        """A function that returns a status, of structures by reference and plain numbers.
+        """A function of the C interface that returns a status.
 
-        The callable raises MemoryError, naming `what`, when there is no memory to work in.
+        Its arguments are structures by reference and numbers. The callable checks the status: it
+        raises MemoryError, which names `what`, if the library has too little memory.
         """
         function = self.function(
             name,
@@ -125,19 +132,22 @@ class Library:
 
     @property
     def suits_this_cpu(self) -> bool:
-        """False for the portable kernels, unless TOKENMILL_CPU_ISA asks for them by name."""
+        """Whether the kernels are made for this CPU's instruction set.
+
+        Portable kernels are not, unless TOKENMILL_CPU_ISA names them.
+        """
         is_asked_for = os.environ.get(instruction_sets.VARIABLE) == "portable"
         return self.instruction_set != "portable" or is_asked_for
 
     @property
     def num_threads(self) -> int:
-        """Threads that compute, the caller's own included."""
+        """Number of threads that compute, the calling thread included."""
         return int(self._num_threads())
 
     def set_threads(self, num_threads: int | None = None) -> None:
-        """Compute on that many threads; None: one per physical core (see threads.py).
+        """Set the number of threads; None: one per physical core (see threads.py).
 
-        Raises ConfigError for less than one, or more than the system gives; MemoryError.
+        Raises ConfigError for less than one thread or more than the system allows, MemoryError.
         """
         if num_threads is not None and num_threads < 1:
             raise ConfigError(f"the number of CPU threads must be at least 1, got {num_threads}")
@@ -148,12 +158,12 @@ class Library:
         Status.check(status, f"{placement.num_threads} threads")
         if self.num_threads < placement.num_threads:
             raise ConfigError(
-                f"the system gives this process {self.num_threads} CPU threads of the "
-                f"{placement.num_threads} that are wanted: raise its limits, or ask for fewer"
+                f"the system allows this process only {self.num_threads} of "
+                f"{placement.num_threads} CPU threads: raise its limits or ask for fewer"
             )
 
     def packed_bytes(self, weights: PackedLinearStruct) -> int:
-        """Bytes that the packed form takes."""
+        """Size of the packed weights, in bytes."""
         return int(self._packed_bytes(ctypes.byref(weights)))
 
     def pack(self, weights: PackedLinearStruct, rows: WeightRowsStruct) -> None:
@@ -162,25 +172,25 @@ class Library:
         Status.check(status, "packing weights")
 
     def unpack(self, weights: PackedLinearStruct, out: int) -> None:
-        """Write float32 [n, k] to the address `out`."""
+        """Write the packed weights as float32 [n, k] to the address `out`."""
         Status.check(self._unpack(ctypes.byref(weights), out), "unpacking weights")
 
 
 _loading = threading.Lock()
 _loaded: dict[str, Library] = {}
-"""By the instruction set that was chosen: one, unless TOKENMILL_CPU_ISA changes meanwhile."""
+"""Libraries by the chosen instruction set: one, unless TOKENMILL_CPU_ISA changes meanwhile."""
 _failed: BuildError | None = None
-"""Why there is none: a compiler that failed once is not asked again."""
+"""The first failure to build a library. The compiler is not called again after it."""
 
 
 def load_library(progress: Progress | None = None) -> Library:
-    """The library for this CPU, built if need be. TOKENMILL_CPU_ISA names another instruction set.
+    """The library for this CPU or for the instruction set in TOKENMILL_CPU_ISA.
 
-    It computes with one thread per physical core, or fewer if torch was given fewer before. A
-    library that is new on this CPU is tested first, in a process of its own (see self_test.py); one
-    that fails gives way to the next lower instruction set.
+    It is built if necessary. It computes with one thread per physical core, or fewer if torch has
+    fewer. A library that is new on this CPU is first tested in a child process (see self_test.py).
+    If it fails, the library of the next lower instruction set is used.
 
-    Raises BuildError where there is none to be had, ConfigError for a wrong instruction set.
+    Raises BuildError if no library can be built or passes, ConfigError for a wrong instruction set.
     """
     global _failed
     with _loading:
@@ -197,7 +207,7 @@ def load_library(progress: Progress | None = None) -> Library:
 
 
 def _load_first(sets: tuple[str, ...], progress: Progress) -> Library:
-    """The first library that passes its self-test."""
+    """Build, test and load libraries in this order, until one passes its self-test."""
     for name, lower in zip(sets, (*sets[1:], None), strict=True):
         path = build_library(name, progress)
         failure = failure_of(path, progress)
@@ -220,4 +230,4 @@ def _declare(
 
 
 def _ignore(stage: str, part: float) -> None:
-    """Progress that nobody watches."""
+    """Drop progress reports, for callers that show none."""

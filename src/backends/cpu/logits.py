@@ -1,4 +1,4 @@
-"""Rows of logits read by the native library: the best of each, and whether all are numbers.
+"""Reads rows of logits: the index of each row's maximum, and whether all its logits are finite.
 
 Shape suffixes: r rows, v vocabulary.
 """
@@ -15,7 +15,7 @@ from .structures import LogitsCallStruct
 
 
 class LogitsReader:
-    """`read_logits` of drawing.py in one pass and one call."""
+    """`read_logits` of drawing.py by the native library, in one pass and one call."""
 
     def __init__(self, library: Library) -> None:
         self._run = library.computing(
@@ -23,7 +23,7 @@ class LogitsReader:
         )
 
     def __call__(self, logits_rv: torch.Tensor) -> LogitsReading:
-        """Logits are contiguous float32."""
+        """Read rows of logits, which must be contiguous float32."""
         assert logits_rv.is_contiguous() and logits_rv.dtype is torch.float32
         num_rows, size = logits_rv.shape
         best_r = torch.empty(num_rows, dtype=torch.int64)

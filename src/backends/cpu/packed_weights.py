@@ -28,7 +28,7 @@ GGUF_FORMATS: Mapping[GGMLQuantizationType, Format] = MappingProxyType(
         GGMLQuantizationType.Q8_0: Format.Q8_0,
     }
 )
-"""GGUF's types that are kept at their own bits."""
+"""GGUF types that the library multiplies without conversion."""
 
 _BLOCK = 32
 _BLOCK_BYTES = {Format.Q4_0: 18, Format.Q4_1: 20, Format.Q8_0: 34}
@@ -36,15 +36,17 @@ _ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
 
 
 class WeightArena:
-    """Memory for the weights of a model, in few large pieces, given back when the arena and all that
-    lies in it are gone."""
+    """Memory for the weights of a model, in a few large pieces.
+
+    A piece is freed when the arena and everything that was allocated in the piece are gone.
+    """
 
     def __init__(self) -> None:
         self._chunk: HostMemory | None = None
         self._used = 0
 
     def allocate(self, num_bytes: int) -> tuple[int, object]:
-        """The address of that many zero bytes, page-aligned, and what keeps them alive."""
+        """Allocate zeroed, page-aligned memory: its address, and the object that keeps it alive."""
         if self._chunk is None or self._used + num_bytes > self._chunk.num_bytes:
             self._chunk = HostMemory(max(num_bytes, _CHUNK_BYTES))
             self._used = 0
@@ -55,22 +57,22 @@ class WeightArena:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLinear:
-    """The weights of one product; with `gate_up`, of silu(x gate^T) * (x up^T)."""
+    """The packed weights of one product. With `gate_up` it is silu(x gate^T) * (x up^T)."""
 
     format: Format
     in_features: int
     out_features: int
-    """Columns that a product gives: with `gate_up`, the rows of each of the two matrices."""
+    """Columns of a product's result. With `gate_up`, the rows of each of the two matrices."""
     gate_up: bool
     num_bytes: int
-    """Of memory, padding included."""
+    """Size in memory, padding included."""
     struct: PackedLinearStruct = field(repr=False)
-    """What the native library is given."""
+    """The structure for calls of the native library."""
     memory: object = field(repr=False)
-    """Keeps the bytes alive that `struct` points to."""
+    """Keeps the memory alive that `struct` points to."""
 
     def dequantize(self) -> Tensor:
-        """float32 [rows, in_features], exactly the weights; gate's rows above up's."""
+        """The weights as float32 [rows, in_features], without rounding. Gate's rows come first."""
         out = torch.empty(self.struct.n, self.in_features, dtype=torch.float32)
         load_library().unpack(self.struct, out.data_ptr())
         return out
@@ -83,10 +85,10 @@ def pack_linear(
     dtype: torch.dtype = torch.bfloat16,
     arena: WeightArena | None = None,
 ) -> PackedLinear:
-    """Pack float weights [out, in], kept in `dtype`: bfloat16 (products of bfloat16) or float32.
+    """Pack float weights [out, in] in `dtype`: bfloat16 (for bfloat16 inputs) or float32.
 
-    With `up`, of the same shape, `weight` is the gate. Raises ConfigError for shapes that do not
-    fit, or an odd number of inputs.
+    If `up` is given, with the same shape, `weight` is the gate. Raises ConfigError for shapes that
+    do not fit, and for an odd number of inputs.
     """
     if dtype not in _ELEMENTS or not weight.is_floating_point():
         raise ConfigError(f"weights of {weight.dtype} cannot be packed as {dtype}")
@@ -109,17 +111,17 @@ def pack_gguf(
     up: NDArray[np.uint8] | None = None,
     arena: WeightArena | None = None,
 ) -> PackedLinear:
-    """Pack a quantized GGUF tensor, whose bytes are `raw` [out, bytes of a row], as it is.
+    """Pack a quantized GGUF tensor without conversion; `raw` are its bytes [out, bytes of a row].
 
-    With `up`, of the same shape and kind, `raw` is the gate. Raises ConfigError for a kind that is
-    not in GGUF_FORMATS, or bytes that are not whole blocks.
+    If `up` is given, with the same shape and kind, `raw` is the gate. Raises ConfigError for a kind
+    that is not in GGUF_FORMATS, and for bytes that are not whole blocks.
     """
     if kind not in GGUF_FORMATS:
         known = ", ".join(one.name for one in GGUF_FORMATS)
-        raise ConfigError(f"GGUF type {kind.name} cannot be packed as it is, only {known}")
+        raise ConfigError(f"GGUF type {kind.name} cannot be packed; only {known} can")
     format = GGUF_FORMATS[kind]
     if raw.ndim != 2 or raw.dtype != np.uint8 or raw.shape[1] % _BLOCK_BYTES[format]:
-        raise ConfigError(f"{raw.dtype} {raw.shape} is not rows of whole {kind.name} blocks")
+        raise ConfigError(f"{raw.dtype} {raw.shape} does not have rows of whole {kind.name} blocks")
     _check_shapes(raw.shape, None if up is None else up.shape)
     kept = np.ascontiguousarray(raw)
     kept_up = None if up is None else np.ascontiguousarray(up)
@@ -140,15 +142,15 @@ def linear(
     *,
     add: bool = False,
 ) -> Tensor:
-    """x [rows, in] times the weights, plus bias: [rows, out_features], in x's dtype unless `out`
-    (bfloat16 or float32) is given; with `add`, added to what `out` holds.
+    """Multiply x [rows, in] by the weights and add the bias: [rows, out_features].
 
-    x is bfloat16, or float32 for weights kept in float32; sums are float32. Raises ConfigError for
-    shapes or dtypes that do not fit.
+    The result has x's dtype, or goes to `out` (bfloat16 or float32) if that is given. With `add` it
+    is added to the values in `out`. x is bfloat16, or float32 for float32 weights. Sums are
+    float32. Raises ConfigError for shapes or dtypes that do not fit.
     """
     if out is None:
         if add:
-            raise ConfigError("there is nothing to add to: give `out`, too")
+            raise ConfigError("`add` needs a tensor to add to: give `out`")
         out = x.new_empty(x.shape[0], packed.out_features)
     if bias is not None:
         bias = bias.to(torch.float32).contiguous()
@@ -160,9 +162,10 @@ def linear(
 def make_linear_call(
     x: Tensor, packed: PackedLinear, bias: Tensor | None, out: Tensor, *, add: bool = False
 ) -> LinearCallStruct:
-    """The checked call of one product. It holds addresses only: keep the tensors alive.
+    """The structure of one product's call, with checked arguments.
 
-    Raises ConfigError for shapes, strides or dtypes that do not fit.
+    It holds only addresses: keep the tensors alive. Raises ConfigError for shapes, strides or
+    dtypes that do not fit.
     """
     wanted = torch.float32 if packed.format is Format.F32 else torch.bfloat16
     if x.dtype is not wanted or x.ndim != 2 or x.shape[1] != packed.in_features:

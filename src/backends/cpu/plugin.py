@@ -1,4 +1,4 @@
-"""Offers the native CPU attention backend."""
+"""The plugin that registers the native CPU attention backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKENMILL_API = (1, 1)
 
 
 def _cpu_attention() -> type[AttentionBackend]:
-    """Native kernels that read the paged cache where it lies; several times faster than torch."""
+    """Native kernels that read the paged cache in place; several times faster than torch."""
     from .attention import CPUAttention
 
     return CPUAttention

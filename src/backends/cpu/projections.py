@@ -1,4 +1,4 @@
-"""A decoder's products by the native CPU library, and whether it can be had."""
+"""A decoder's matrix products by the native CPU library, and the choice between it and torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = get_logger("model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeLinear:
-    """A product with packed weights; with `gate_up`, silu(gate) * up."""
+    """A product with packed weights. With `gate_up` it computes silu(gate) * up."""
 
     library: Library
     packed: PackedLinear
@@ -54,7 +54,7 @@ class NativeLinear:
 
 
 class NativeProjections:
-    """Packs bfloat16 weights, and quantized ones as they are."""
+    """Makes native products. Packs bfloat16 weights, and quantized weights without conversion."""
 
     def __init__(self, library: Library, activation: str, *, keeps_quantized: bool) -> None:
         self._library = library
@@ -101,7 +101,7 @@ class NativeProjections:
 
 
 def keeps_quantized(kind: GGMLQuantizationType) -> bool:
-    """Whether matrices of this kind had better stay what they are, for native products."""
+    """Whether matrices of this kind should stay quantized, because native kernels are faster."""
     if kind not in GGUF_FORMATS:
         return False
     try:
@@ -113,21 +113,24 @@ def keeps_quantized(kind: GGMLQuantizationType) -> bool:
 def native_projections(
     activation: str, *, keeps_quantized: bool, progress: Progress
 ) -> NativeProjections | None:
-    """Native products; None after a line in the log if torch's are better, or a warning that says
-    why there are none and what is lost."""
+    """Native products, or None if torch computes instead.
+
+    The log says why: torch's products are faster, or the library is not available.
+    """
     try:
         library = load_library(progress)
     except BuildError as error:
         log.warning("native_cpu_kernels_missing", reason=str(error), lost="about half of the speed")
         return None
-    # Portable kernels use no bfloat16 instructions. Where there are some, torch's products use
-    # them. Where there are none, torch emulates them, two to four times slower than these kernels.
-    # Quantized weights make no difference: against torch's float32 they are 1.7 times faster for
-    # one token, but two times slower for eight and eight times for a prompt.
+    # Portable kernels use no bfloat16 instructions. On a CPU with such instructions, torch uses
+    # them and is faster. On other CPUs torch emulates them, and is two to four times slower than
+    # these kernels. Quantized weights do not change the choice: compared with torch in float32,
+    # portable kernels are 1.7 times faster for one token, but two times slower for eight tokens and
+    # eight times slower for a prompt.
     if not library.suits_this_cpu and has_bfloat16(torch.device("cpu")):
         log.info(
             "torch_computes_projections",
-            reason="the native kernels for this CPU are portable ones, which are slower",
+            reason="this CPU has only portable native kernels, which are slower than torch",
             otherwise="TOKENMILL_CPU_ISA=portable",
         )
         return None

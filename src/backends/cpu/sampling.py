@@ -1,7 +1,7 @@
-"""Sampling by the native library: one pass over a row of logits, and few calls.
+"""Sampling by the native library: one pass over each row of logits, and few calls.
 
-Shape suffixes: r sampled rows, n rows that are drawn or tried, f rows with probabilities, k draft tokens
-of a sequence, v vocabulary, d logits of a draft model.
+Shape suffixes: r sampled rows, n rows from which a token is drawn or a draft is tried, f rows with
+probabilities, k draft tokens of a sequence, v vocabulary, d logits of a draft model.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from .structures import DRAWN_ROW, DrawCallStruct, LogitsRowsStruct, TrialCallSt
 
 
 class _Described:
-    """What stays the same as long as a batch. Drafts and what they were drawn from do not: the batch
-    is kept for others of the same number."""
+    """Arrays for the library that stay the same as long as a batch is used.
+
+    Draft tokens and their distributions are not among them: a batch is reused for other drafts of
+    the same number.
+    """
 
     def __init__(self, batch: SamplingBatch, num_logits: int) -> None:
         self.drawn = _as_array(batch, batch.drawn, num_logits)
@@ -36,11 +39,11 @@ class _Described:
         self.unseeded = [
             (n, i) for n, i in enumerate(batch.drawn) if batch.rows[i].params.seed is None
         ]
-        """Of the drawn rows: (which of them, which of all)."""
+        """Drawn rows without a seed: (index among the drawn rows, index among all rows)."""
 
 
 class NativeSampling:
-    """See SamplingOps of sampling_ops.py. All tensors are contiguous, and on the CPU."""
+    """SamplingOps by the native library. All tensors must be contiguous and on the CPU."""
 
     def __init__(self, library: Library) -> None:
         self.read_logits = LogitsReader(library)
@@ -81,7 +84,7 @@ class NativeSampling:
             assert size == vocab_size, "without places, each token has a logit"
         else:
             assert places_d.shape == (size,) and places_d.dtype is torch.int64
-        # Not torch's own: see DecoderCall.logits.
+        # Allocated by numpy, not torch: see DecoderCall.logits.
         probs_fv = np.empty((len(described.unseeded), vocab_size), np.float32)
         probs = np.zeros(len(described.drawn), np.int64)
         for probs_v, (n, _) in zip(probs_fv, described.unseeded, strict=True):
@@ -141,7 +144,7 @@ def _rows(
     token_ids_r: torch.Tensor,
     drawn: npt.NDArray[np.void],
 ) -> LogitsRowsStruct:
-    """Token ids come as the best ones."""
+    """The rows for a call. On entry, `token_ids_r` holds the most likely token of each row."""
     assert logits_rv.is_contiguous() and logits_rv.dtype is torch.float32
     for of_rows in (positions_r, token_ids_r):
         assert of_rows.is_contiguous() and of_rows.dtype is torch.int64
@@ -158,8 +161,8 @@ def _rows(
 
 
 def _read_probs(state: RequestState) -> torch.Tensor:
-    """[drafts, v], each row without gaps."""
+    """Contiguous distributions [drafts, v] from which a request's draft tokens were drawn."""
     probs_kv = state.draft_probs_kv
-    assert probs_kv is not None and not probs_kv.is_cuda, "only drafts that were drawn are tried"
+    assert probs_kv is not None and not probs_kv.is_cuda, "drafts are tried only if they were drawn"
     assert len(probs_kv) == len(state.draft_token_ids), "each draft comes with its distribution"
     return probs_kv.contiguous()

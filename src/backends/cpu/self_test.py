@@ -1,8 +1,8 @@
 """Tests a native library before it is used for the first time on a CPU.
 
-A child process runs the self-test, which compares the library's results with plain loops; code that
-this CPU does not run ends that process and not this one. What passed is remembered in the cache, by
-library and CPU. TOKENMILL_CPU_SELF_TEST=0 leaves the test out, and no process is started.
+A child process runs the self-test, which compares the library's results with plain loops. Code that
+this CPU cannot run ends that process and not this one. The cache records the libraries that passed,
+by library and CPU. TOKENMILL_CPU_SELF_TEST=0 skips the test and starts no process.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ VARIABLE = "TOKENMILL_CPU_SELF_TEST"
 log = get_logger("model")
 
 _TIMEOUT_S = 120.0
-"""The test takes less than a second; a machine may be a hundred times slower, but not for ever."""
+"""Maximum time of the test, which takes less than a second. A machine may be 100 times slower."""
 
 
 def failure_of(library: Path, progress: Progress) -> str | None:
-    """What the self-test finds wrong with a library on this CPU; None when it passes, has passed
-    before, or is switched off.
+    """The first failure that the self-test finds in a library on this CPU, or None.
 
-    A test that cannot be had says nothing about the library: that is logged, and None, too.
+    None also if the library has passed before or the test is switched off. If the test cannot be
+    built or started, that is logged and the result is None: it says nothing about the library.
     """
     if os.environ.get(VARIABLE) == "0":
         return None
@@ -79,7 +79,7 @@ def _run(program: Path, library: Path) -> str | None:
 
 
 def _remember(marker: Path) -> None:
-    """Where that is not possible, the test runs at each start."""
+    """Record that a library passed. If that is not possible, the test runs at each start."""
     with contextlib.suppress(OSError):
         marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         marker.touch()

@@ -1,6 +1,6 @@
 """Every structure that Python shares with the native library.
 
-Each is named after its C++ counterpart, and has its fields; handshake.py compares the two.
+Each one has the name and the fields of its C++ counterpart. handshake.py compares the two.
 """
 
 from __future__ import annotations
@@ -289,4 +289,4 @@ STRUCTURES = (
     DrawCallStruct,
     TrialCallStruct,
 )
-"""All but DRAWN_ROW."""
+"""All structures except DRAWN_ROW."""

@@ -1,4 +1,4 @@
-"""How many threads compute, and where."""
+"""Chooses the number of computing threads and the CPUs that they run on."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CGROUP_V1 = ("cpu", "cpu,cpuacct")
-"""Where version 1 mounts its controller of CPU time, below _CGROUP."""
+"""Folders below _CGROUP where version 1 of cgroups mounts its CPU controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPlacement:
-    """Threads that compute, the calling one included."""
+    """Number and CPUs of the threads that compute, the calling thread included."""
 
     num_threads: int
     cpus: tuple[int, ...] | None
-    """The one that each keeps to; None lets them wander. The first is left to the calling thread,
-    which is never pinned: it may be a user's own."""
+    """The CPU that each thread is pinned to; None: threads are not pinned. The first CPU is left
+    for the calling thread, which is never pinned, because it may belong to the user's program."""
 
 
 def place_threads(num_threads: int | None = None) -> ThreadPlacement:
-    """One thread per physical core that this process may use, or as many as asked for.
+    """Place `num_threads` threads; None: one per physical core that this process may use.
 
-    Two threads of one core share its multipliers, and gain nothing. Threads are pinned if there is
-    a core for each; below a container's CPU quota they are not, since its neighbours would choose
-    the same cores.
+    Two threads on one core share its multipliers, so a second one gains nothing. Threads are pinned
+    if there is a core for each. With a CPU quota below the number of cores they are not pinned,
+    because other containers would choose the same cores.
     """
     cores = _usable_cores()
     quota = _cpu_quota()
@@ -54,7 +54,7 @@ def _siblings(cpu: int) -> str:
 
 
 def _cpu_quota() -> float:
-    """CPUs' worth of time that the container grants; infinite without a limit."""
+    """The container's CPU limit, in CPUs; infinite without a limit."""
     limits = [_read_quota(_CGROUP / "cpu.max")]
     for name in _CGROUP_V1:
         folder = _CGROUP / name
@@ -63,8 +63,11 @@ def _cpu_quota() -> float:
 
 
 def _read_quota(*files: Path) -> float:
-    """Quota over period, of one file or two; infinite where there is none: "max" in version 2 of
-    cgroups, -1 in version 1, or no such files."""
+    """Quota divided by period, read from one or two files; infinite without a limit.
+
+    Without a limit, the quota is "max" in version 2 of cgroups and -1 in version 1, or the files do
+    not exist.
+    """
     try:
         quota, period = (int(word) for file in files for word in file.read_text().split())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The executor of real models: loads one, sizes its KV cache, and runs plans."""
+"""The executor for real models: loads a model, sizes its KV cache, and runs step plans."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ log = get_logger("model")
 
 
 class ModelExecutor:
-    """Runs plans on the device; everything on the one thread that the engine gives it.
+    """Runs step plans on the device. The engine calls it from one thread only.
 
-    On a CPU it computes with as many threads as torch has been given when the first one is made:
-    one per core, unless OMP_NUM_THREADS or torch.set_num_threads say otherwise. While native kernels
-    compute all of a model, torch itself has one thread in this process.
+    On a CPU it computes with the number of threads that torch has when the first executor is made:
+    one per core, unless OMP_NUM_THREADS or torch.set_num_threads changed it. While native kernels
+    compute a whole model, torch itself has one thread in this process.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class ModelExecutor:
         draft_runner: DraftRunner | None = None,
         drafts: DraftSupport | None = None,
     ) -> None:
-        """`single_thread` is released at `close`; None leaves torch its threads. The draft model's
-        runner follows each plan; `drafts` stop with the executor."""
+        """`single_thread`: released at `close`; None leaves torch its threads. `draft_runner`: the
+        draft model's runner, which follows each plan. `drafts`: stopped at `close`."""
         self.info = info
         self._single_thread = single_thread
         self._runner: ModelRunner | None = runner
@@ -66,10 +66,11 @@ class ModelExecutor:
         swaps: bool = False,
         speculation: Speculation | None = None,
     ) -> Self:
-        """Check what can be checked, then read the weights.
+        """Make an executor: check the configuration, then read the weights.
 
-        `swaps` sets host memory aside for swapped requests; `speculation` guesses tokens. Raises
-        ConfigError for a model, device, precision, memory or draft model that cannot work.
+        `swaps`: reserve host memory for swapped requests. `speculation`: drafts tokens. Raises
+        ConfigError for a model, device, precision, amount of memory or draft model that cannot
+        work.
         """
         started = time.monotonic()
         _build_cpu_library(config, progress)
@@ -117,7 +118,7 @@ class ModelExecutor:
             raise
 
     def close(self) -> None:
-        """Let go of weights and KV cache."""
+        """Free weights and KV cache."""
         if self._single_thread is not None:
             self._single_thread.release()
         if self._drafts is not None:
@@ -128,8 +129,11 @@ class ModelExecutor:
 
 
 def _build_cpu_library(config: EngineConfig, progress: Progress) -> None:
-    """Build the CPU library early, so that its progress is visible: the choice of a precision asks
-    what it can compute. Failures are reported where the library is first used."""
+    """Build the CPU library early, so that its progress is visible.
+
+    The choice of a precision depends on the library. Failures are reported where the library is
+    first used.
+    """
     if choose_device(config.device).type == "cpu" and config.dtype != "float32":
         from ..cpu.library import load_library
 
@@ -138,17 +142,17 @@ def _build_cpu_library(config: EngineConfig, progress: Progress) -> None:
 
 
 def _check(checkpoint: Checkpoint, config: EngineConfig) -> None:
-    """Raises ConfigError for what is wrong with the model itself."""
+    """Raise ConfigError if the model is a draft model or cannot serve --max-model-len."""
     model = checkpoint.config
     if (config.max_model_len or 0) > model.max_position_embeddings:
         raise ConfigError(
-            f"--max-model-len is {config.max_model_len} and the model was made for "
+            f"--max-model-len is {config.max_model_len}, but the model was made for "
             f"{model.max_position_embeddings} tokens"
         )
     if model.draft_vocab_size is not None:
         raise ConfigError(
-            f"{checkpoint.path} is a draft model, which knows {model.draft_vocab_size} of "
-            f"{model.vocab_size} tokens only: give it as --speculative-model, beside its target"
+            f"{checkpoint.path} is a draft model, which knows only {model.draft_vocab_size} of "
+            f"{model.vocab_size} tokens: give it as --speculative-model, and its target as --model"
         )
 
 
@@ -159,7 +163,10 @@ def _prepare(
     attention_backend: type[AttentionBackend],
     progress: Progress,
 ) -> DraftSupport | None:
-    """Let the speculator take what it needs. Raises ConfigError when that cannot work."""
+    """Let the speculator load its draft model and other resources.
+
+    Raises ConfigError if it cannot work. Returns None without speculation.
+    """
     if speculation is None:
         return None
     most = speculation.limits.num_speculative_tokens
@@ -170,12 +177,12 @@ def _prepare(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """What is known before the weights are read."""
+    """Sizes of the KV cache that are known before the weights are read."""
 
     block_bytes: int
-    """Of all models."""
+    """Bytes of a KV block: the model's, and the draft model's if there is one."""
     num_blocks: int | None
-    """None when the memory that the weights leave decides."""
+    """None: depends on the memory that the weights leave free."""
     num_host_blocks: int
 
 
@@ -186,7 +193,7 @@ def _lay_out(
     drafts: DraftSupport | None,
     swaps: bool,
 ) -> _Layout:
-    """What can be refused without the weights is refused here, with a ConfigError."""
+    """Compute the layout. Raises ConfigError if it cannot work, before the weights are read."""
     block_bytes = kv_cache.bytes_per_block(checkpoint.config, config.block_size, spec.cache_dtype)
     block_bytes += 0 if drafts is None else drafts.bytes_per_block
     return _Layout(

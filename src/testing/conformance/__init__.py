@@ -1,6 +1,7 @@
-"""The conformance kit: what the engine expects of a plugin, one pytest class per kind.
+"""The conformance suites: tests of what the engine expects from a plugin, one class per kind.
 
-Without code: `tokenmill plugins check NAME`. In a plugin's own tests: subclass with one fixture.
+`tokenmill plugins check NAME` runs them without any code. A plugin's own tests subclass them and
+define one fixture.
 """
 
 from __future__ import annotations

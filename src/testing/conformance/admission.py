@@ -1,4 +1,4 @@
-"""The suite for admissions: doorkeepers, and wrappers around `admit`."""
+"""The suite for admissions, and for wrappers around `admit`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ from .reporting import report_growth, report_time
 
 
 class AdmissionConformance:
-    """Subclass it as Test..., with a fixture `admission`: one, or a function that makes one."""
+    """The suite for an admission.
+
+    Subclass it as Test..., with a fixture `admission` that returns an admission, or a function that
+    makes one.
+    """
 
     def test_it_never_raises(self, admission: object) -> None:
-        """No request and no load makes it raise: the sender would get the blame of a 500."""
+        """No request and no load makes `admit` raise: the client would get an error 500."""
         for answer in _ask(admission):
             assert answer.error is None, f"{_describe(answer.request)}: {answer.error!r}"
 
     def test_it_answers_none_or_a_refusal(self, admission: object) -> None:
-        """None lets a request in, a Refusal keeps it out, and there is nothing else."""
+        """`admit` returns None to accept a request, or a Refusal."""
         for answer in _ask(admission):
             assert answer.value is None or isinstance(answer.value, Refusal), (
                 f"{_describe(answer.request)}: {answer.value!r} is neither None nor a Refusal"
             )
 
     def test_refusals_say_why_and_for_how_long(self, admission: object) -> None:
-        """The sender is told a reason, and after how many seconds it makes sense to try again."""
+        """Every refusal has a reason, and the number of seconds after which to try again."""
         for answer in _ask(admission):
             if isinstance(answer.value, Refusal):
                 _check_refusal(answer.value)
@@ -44,7 +48,7 @@ class AdmissionConformance:
     def test_memory_growth_is_reported(
         self, admission: object, request: pytest.FixtureRequest
     ) -> None:
-        """Whether it keeps more and more of what it is asked; a finding, no failure."""
+        """Report whether memory grows with the requests seen. Growth is no failure."""
         provider = fresh(admission)
         host = load_host("admission", provider)
 
@@ -58,19 +62,19 @@ class AdmissionConformance:
     def test_time_per_request_is_reported(
         self, admission: object, request: pytest.FixtureRequest
     ) -> None:
-        """How long a decision takes; reported, not judged."""
+        """Report how long a decision takes. There is no limit."""
         seconds = [answer.seconds for answer in _ask(admission)]
         report_time(request, "admit()", statistics.median(seconds))
 
 
 def _ask(given: object) -> list[Answer]:
-    """What it answers for small and huge requests, on engines that are idle, busy or ending."""
+    """Answers for small and huge requests, on engines that are idle, busy or stopping."""
     listener = AdmitListener()
     host = load_host("admission", fresh(given), listener)
     for request, load in product(_requests(), _loads()):
-        with suppress(RequestFailedError):  # the listener has noted why
+        with suppress(RequestFailedError):  # the listener has recorded the exception
             host.admit(request, load)
-    assert listener.answers, "nobody was asked"
+    assert listener.answers, "`admit` was never called"
     return listener.answers
 
 
@@ -108,7 +112,7 @@ def _loads() -> list[Load]:
 
 def _check_refusal(refusal: Refusal) -> None:
     assert isinstance(refusal.reason, str) and refusal.reason.strip(), (
-        f"a refusal needs a reason that its sender can read, got {refusal.reason!r}"
+        f"a refusal needs a reason that the client can read, got {refusal.reason!r}"
     )
     seconds = refusal.retry_after
     assert isinstance(seconds, int | float) and seconds >= 0 and math.isfinite(seconds), (

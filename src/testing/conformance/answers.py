@@ -1,4 +1,4 @@
-"""Listens in on what a policy answers, before the engine makes something of it."""
+"""Records the answers of a policy before the engine checks them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ...core.contract.policy import PreemptionCandidate, RequestView, StepView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One answer to a hook's question."""
+    """One call of a hook, with its answer."""
 
     value: object
     error: Exception | None
-    """What was raised instead."""
+    """The exception that the call raised, if any."""
     seconds: float
     request: RequestView
-    """Whom the question was about: the needy request, or the one that arrives."""
+    """The request that needs blocks (`preempt`), or the one that arrives (`admit`)."""
     candidates: tuple[RequestView, ...] = ()
 
 
 class PreemptListener:
-    """Notes every answer of `preempt`."""
+    """Records every answer of `preempt`."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -39,7 +39,7 @@ class PreemptListener:
 
 
 class AdmitListener:
-    """Notes every answer of `admit`."""
+    """Records every answer of `admit`."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []

@@ -1,4 +1,4 @@
-"""The suite for draft lengths: how many tokens to draft for each request."""
+"""The suite for draft length policies, which choose how many tokens to draft for each request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .reporting import report_time
 
 _KIND = "draft_length"
 _MOST_KEPT = 4096
-"""Bytes that 200 ended requests may leave behind, all together."""
+"""Maximum memory, in bytes, that a policy may keep of 200 ended requests together."""
 _LIMITS = tuple(
     SpeculationLimits(num_speculative_tokens=number, needs_lookahead=needs_lookahead)
     for number in (1, 8)
@@ -32,14 +32,18 @@ _every_shape = pytest.mark.parametrize("shape", engine.SHAPES, ids=str)
 
 
 class DraftLengthConformance:
-    """Subclass it as Test..., with a fixture `draft_length` that returns one or a function making
-    one."""
+    """The suite for a draft length policy.
+
+    Subclass it as Test..., with a fixture `draft_length` that returns a policy, or a function that
+    makes one. A policy with `is_deterministic = False` may choose at random: the test that compares
+    two runs is skipped.
+    """
 
     @_every_shape
     def test_an_engine_takes_its_answers(self, draft_length: object, shape: EngineShape) -> None:
-        """One length within the limits for each request, and no exception."""
+        """The policy gives one length within the limits for each request, and never raises."""
         failures = engine.serve(draft_length, shape, kind=_KIND).failures.describe(_KIND)
-        assert not failures, f"nothing was drafted instead:\n{failures}"
+        assert not failures, f"the engine drafted nothing because of:\n{failures}"
 
     @pytest.mark.parametrize("limits", _LIMITS, ids=str)
     def test_odd_steps_do_no_harm(self, draft_length: object, limits: SpeculationLimits) -> None:
@@ -58,7 +62,7 @@ class DraftLengthConformance:
             policy.forget(f"request-{number // 10 - 1}-{rng.randint(0, 4)}")
 
     def test_nothing_is_kept_of_ended_requests(self, draft_length: object) -> None:
-        """A server runs for months: whatever is kept for a request goes when it ends."""
+        """A policy frees its data about a request when it ends: a server runs for months."""
         policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
 
         def live(name: str, number: int) -> int:
@@ -70,14 +74,13 @@ class DraftLengthConformance:
 
         before = live("early", 50)
         kept = live("request", 200) - before
-        assert kept <= _MOST_KEPT, f"200 requests have ended, and {kept} bytes of them are kept"
+        assert kept <= _MOST_KEPT, f"{kept} bytes are kept of 200 requests that have ended"
 
     @_every_shape
     def test_it_is_deterministic(self, draft_length: object, shape: EngineShape) -> None:
-        """The same requests and times, the same plans. One that chooses by chance has
-        `is_deterministic = False`."""
+        """The same requests at the same times lead to the same plans."""
         if not getattr(fresh(draft_length), "is_deterministic", True):
-            pytest.skip("it chooses by chance, and says so")
+            pytest.skip("is_deterministic is False")
         first, second = (engine.serve(draft_length, shape, kind=_KIND).plans for _ in range(2))
         for one, other in zip(first, second, strict=False):
             assert one == other, (
@@ -87,7 +90,7 @@ class DraftLengthConformance:
     def test_time_per_step_is_reported(
         self, draft_length: object, request: pytest.FixtureRequest
     ) -> None:
-        """How long a step with 32 requests takes to choose and to observe; reported, not judged."""
+        """Report how long `choose` and `observe` take for 32 requests. There is no limit."""
         policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
         requests = [_request(f"request-{i}") for i in range(32)]
         seconds = [_one_step(policy, requests, rng) for _ in range(200)]
@@ -95,7 +98,7 @@ class DraftLengthConformance:
 
 
 def _one_step(policy: DraftLengthPolicy, requests: Sequence[Request], rng: random.Random) -> float:
-    """Choose and observe once; the seconds that this took."""
+    """Call `choose` and `observe` once; returns the seconds that they took."""
     started = time.perf_counter()
     lengths = policy.choose(requests, _LIMITS[-2])
     chosen = time.perf_counter()
@@ -108,7 +111,7 @@ def _one_step(policy: DraftLengthPolicy, requests: Sequence[Request], rng: rando
 def _step(
     requests: Sequence[Request], lengths: Sequence[int], rng: random.Random, *, odd: bool = False
 ) -> DraftedStep:
-    """A step that verifies drafts of these lengths, and asks for others of the same lengths."""
+    """A step that verified drafts of these lengths and asked for new drafts of these lengths."""
     asked = [(r.engine_id, n) for r, n in zip(requests, lengths, strict=True) if n]
     outcomes = [_outcome(engine_id, length, rng) for engine_id, length in asked]
     num_drafts = sum(outcome.num_draft_tokens for outcome in outcomes)

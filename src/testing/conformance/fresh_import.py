@@ -1,4 +1,4 @@
-"""What importing a plugin costs, seen in an interpreter of its own."""
+"""Measures the cost of importing a plugin, in a new interpreter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ manager, registry = new_manager(), Registry()
 before = set(sys.modules)
 started = time.process_time()
 plugin = EntryPoint(name=name, value=value, group="tokenmill.plugins").load()
-with suppress(Exception):  # that it registers is another question
+with suppress(Exception):  # another test reports errors of `register`
     manager.register(plugin)
     with registry.accepting(Source(plugin=name)):
         manager.hook.register(registry=registry)
@@ -36,20 +36,21 @@ print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - befor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshImport:
-    """An import of a plugin, and its `register`, where the engine's core is imported already."""
+    """The cost of importing and registering a plugin after the engine's core is imported."""
 
     seconds: float
-    """Time on the processor."""
+    """Processor time."""
     modules: frozenset[str]
-    """What it brought in."""
+    """The modules that were imported with it."""
 
 
 def import_afresh(source: Source, entry_point: str, bytecode: Path, enough: float) -> FreshImport:
-    """Import a plugin in new interpreters, until it takes less than `enough` seconds; the quickest.
+    """Import a plugin in up to four new interpreters; returns the quickest import.
 
-    The first one compiles everything into the folder `bytecode`, as an installation would, and does
-    not count. On a busy machine an import takes longer than it should, hence up to four more.
-    Raises AssertionError with what Python said if it fails.
+    It stops at the first import that takes less than `enough` seconds, because on a busy machine
+    an import may take longer than it should. A first import, which is not measured, compiles all
+    modules into the folder `bytecode`, as an installation does. Raises AssertionError with Python's
+    error if the import fails.
     """
     _import_once(source, entry_point, bytecode)
     tries: list[FreshImport] = []

@@ -1,4 +1,4 @@
-"""Brings an object under test into a real plugin host, in the way that an engine would."""
+"""Loads an object under test into a real plugin host, as an engine does."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ...core.host.plugin_host import PluginHost
 SETTINGS = str(Path(__file__).with_name("plugins.toml"))
 _NAME = "under-test"
 _hosts: list[PluginHost] = []
-"""Made in the test that runs."""
+"""Hosts that the running test has made."""
 _HOOK_OF_SLOT = {slot: hook for hook, slot in SLOT_HOOKS.items()}
 
 
 class UnderTest:
-    """A plugin that offers one finished object as the provider of a slot."""
+    """A plugin that registers a given object as the provider of a slot."""
 
     def __init__(self, slot: str, provider: object) -> None:
         self._slot = slot
@@ -36,7 +36,7 @@ class UnderTest:
 
 
 class FailureWatch:
-    """Notes every failure of a plugin that the engine had to make good."""
+    """Records every failure of a plugin that the engine had to handle."""
 
     def __init__(self) -> None:
         self.events: list[PluginFailed] = []
@@ -46,13 +46,13 @@ class FailureWatch:
         self.events.append(event)
 
     def describe(self, *hooks: str) -> str:
-        """The failures in these hooks, or in all, one a line; empty if there are none."""
+        """The failures in these hooks, or in all hooks, one per line; empty if there are none."""
         found = {(e.hook, e.error): e.count for e in self.events if not hooks or e.hook in hooks}
         return "\n".join(f"{hook}: {error} ({n} times)" for (hook, error), n in found.items())
 
 
 def fresh(given: object) -> object:
-    """A provider for one engine: made by what the fixture gave, or a copy of it.
+    """A provider for one engine: made by the fixture's function, or a copy of its object.
 
     Raises TypeError, with advice, for an object that cannot be copied.
     """
@@ -62,18 +62,18 @@ def fresh(given: object) -> object:
         return copy.deepcopy(given)
     except Exception as error:
         raise TypeError(
-            f"every check runs in engines of its own and {given!r} cannot be copied for them "
-            f"({error}): let the fixture return a function that makes one"
+            f"every check needs its own copy of {given!r}, which cannot be copied ({error}): "
+            "let the fixture return a function that makes one"
         ) from error
 
 
 def take(given: object) -> object:
-    """What the fixture gave, or what that makes."""
+    """The fixture's object, or the object that the fixture's function makes."""
     return given() if callable(given) and _is_factory(given) else given
 
 
 def take_slow_hooks() -> list[str]:
-    """The hooks under test that were slow since the last call of this, one line for each."""
+    """The tested hooks that were slow since the last call of this function, one line for each."""
     found: Counter[str] = Counter()
     calls: Counter[str] = Counter()
     for host in _hosts:
@@ -91,10 +91,10 @@ def take_slow_hooks() -> list[str]:
 
 
 def load_host(kind: str, provider: object, *others: object) -> PluginHost:
-    """A plugin host in which `provider` has its place: in its slot, or beside the defaults.
+    """A plugin host with `provider` in its slot, or in addition to the defaults.
 
-    `kind` is one of the registry's kinds. A wrapper around a slot's hook stands around the default
-    provider. Raises PluginError in one line if the engine would not take it.
+    `kind` is one of the registry's kinds. A wrapper around a slot's hook wraps the default
+    provider. Raises PluginError, with one line, if an engine would refuse the provider.
     """
     slot = _slot_of(kind, provider)
     chosen = {} if slot is None else {slot: _NAME}
@@ -106,7 +106,7 @@ def load_host(kind: str, provider: object, *others: object) -> PluginHost:
 
 
 def wraps(plugin: object, hook: str) -> bool:
-    """Whether the object amends this hook instead of deciding it."""
+    """Whether the object's hook is a wrapper, which changes the decision of another provider."""
     options = new_manager().parse_hookimpl_opts(plugin, hook)
     return options is not None and options["wrapper"]
 

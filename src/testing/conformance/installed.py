@@ -1,4 +1,4 @@
-"""An installed plugin: loaded on its own, and what of it can be put to the suites."""
+"""Loads an installed plugin on its own, and lists the parts that the suites can test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DECISIONS = {**SLOT_HOOKS, "admit": "admission"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One thing that a plugin brings, and the kind whose suite it must pass."""
+    """One provider or hook object of a plugin, and the kind whose suite it must pass."""
 
     kind: str
     name: str
@@ -36,7 +36,7 @@ class Subject:
 
 
 def find_plugin(name: str) -> InstalledPlugin:
-    """The installed plugin of that name. Raises PluginError that lists what is known."""
+    """The installed plugin of that name. Raises PluginError, which lists known names."""
     installed = find_installed()
     plugin = installed.get(normalize(name))
     if plugin is None:
@@ -46,9 +46,10 @@ def find_plugin(name: str) -> InstalledPlugin:
 
 
 class LoadedPlugin:
-    """A plugin beside the engine's own ones. Raises PluginError if the engine would not load it.
+    """A plugin, loaded together with the engine's own plugins.
 
-    Its options come from `plugins_file`; without one it gets the defaults that it declares.
+    Its options come from `plugins_file`; without a file it gets the defaults that it declares.
+    Raises PluginError if an engine would not load it.
     """
 
     def __init__(self, name: str, plugins_file: str | None = None) -> None:
@@ -73,9 +74,10 @@ class LoadedPlugin:
         return self._plugins.registry.providers(plugin=self.name)
 
     def build(self, provider: Provider) -> object:
-        """What a provider's factory makes; None if it stays out. Raises PluginError in one line.
+        """Build a provider by its factory; None if the factory decides not to take part.
 
-        Observers and admissions get paths in a temporary folder, whatever their options say.
+        Observers and admissions get paths in a temporary folder, whatever their options are.
+        Raises PluginError with one line.
         """
         options = _options(self._settings, provider)
         if provider.kind not in SLOTS and provider.options is not None:
@@ -88,9 +90,9 @@ class LoadedPlugin:
         )
 
     def subjects(self) -> list[Subject]:
-        """What can be put to the suites: what it offers, and the hooks of the plugin itself.
+        """All parts that the suites can test: the providers, and the plugin's own hooks.
 
-        Nothing is built here: the kinds come from the hooks of a provider's class.
+        Nothing is built here. The kinds come from the hooks of a provider's class.
         """
         found = []
         make: Callable[[], object]
@@ -106,7 +108,7 @@ class LoadedPlugin:
 
 
 class BareHooks:
-    """The hooks of a plugin itself, without what it registers."""
+    """The hooks of a plugin itself, without its providers."""
 
     def __init__(self, plugin: object) -> None:
         manager = new_manager()
@@ -122,7 +124,7 @@ def _kinds(plugin: object) -> set[str]:
 
 
 def _options(settings: PluginSettings, provider: Provider) -> Mapping[str, object]:
-    """What the plugins file says for this provider; options for another are not meant for it."""
+    """The plugins file's options for this provider. Options for another provider are ignored."""
     if provider.kind not in SLOTS:
         named = settings.named.get((provider.kind, provider.name))
         return named.options if named else {}
@@ -133,7 +135,7 @@ def _options(settings: PluginSettings, provider: Provider) -> Mapping[str, objec
 
 
 def _simulated_model(provider: Provider) -> Table:
-    """For a speculative method that needs a model: the suite has one, whatever its name."""
+    """The `model` option for a speculative method that has one; the suite simulates the model."""
     is_needed = provider.kind == "speculative_method" and any(
         option.name == "model" for option in provider.describe().options
     )

@@ -1,4 +1,4 @@
-"""How much memory a provider keeps alive."""
+"""Measures the memory that a provider keeps alive."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import FunctionType, ModuleType
 
 _NUM_ROUNDS = 50
 _FREE = 256
-"""Bytes by which a provider may grow in all rounds together without a finding."""
+"""Bytes by which a provider may grow in all rounds together before growth is reported."""
 
 
 def describe_growth(root: object, live: Callable[[], object]) -> str | None:
-    """What an object keeps of each round of `live`; None if nothing."""
-    for _ in range(_NUM_ROUNDS):  # caches fill up
+    """A finding if an object keeps more memory with each round of `live`; None if it does not."""
+    for _ in range(_NUM_ROUNDS):  # fill caches, which may grow up to a limit
         live()
     before = reachable_bytes(root)
     for _ in range(_NUM_ROUNDS):
@@ -22,11 +22,11 @@ def describe_growth(root: object, live: Callable[[], object]) -> str | None:
     kept = reachable_bytes(root) - before
     if kept <= _FREE:
         return None
-    return f"memory grows: {kept} bytes were kept of {_NUM_ROUNDS} equal rounds, for ever"
+    return f"memory grows: {kept} bytes were kept after {_NUM_ROUNDS} equal rounds"
 
 
 def reachable_bytes(root: object) -> int:
-    """Size of all that an object holds, as far as the garbage collector knows."""
+    """Size of all objects that an object refers to, as far as the garbage collector knows them."""
     gc.collect()
     seen: dict[int, object] = {}
     waiting = [root]

@@ -1,4 +1,4 @@
-"""The suite for observers: whatever watches the engine, offers metrics or lives beside it."""
+"""The suite for observers, which watch the engine, offer metrics, or run with it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from .reporting import report_growth, report_time
 _KIND = "observer"
 _CALLS = 20
 _MOST_WAITING = 0.001
-"""Seconds that an observer may wait for something else than the processor."""
+"""Maximum time, in seconds, that an observer may wait without using the processor."""
 
 
 class ObserverConformance:
-    """Subclass it as Test..., with a fixture `observer` that returns one or a function making one.
+    """The suite for an observer.
 
-    Every test runs in an empty working directory.
+    Subclass it as Test..., with a fixture `observer` that returns an observer, or a function that
+    makes one. Every test runs in an empty working directory.
     """
 
     @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ class ObserverConformance:
         monkeypatch.chdir(tmp_path)
 
     def test_it_survives_every_event(self, observer: object) -> None:
-        """No event makes it raise, in none of its forms."""
+        """The observer raises for no event, whatever fields it has."""
         watch = FailureWatch()
         host = load_host(_KIND, take(observer), watch)
         for events in SAMPLE_EVENTS.values():
@@ -46,9 +47,9 @@ class ObserverConformance:
         assert not failures, failures
 
     def test_it_never_waits(self, observer: object) -> None:
-        """An event costs computing at most: the engine stands still while an observer waits.
+        """The observer does not wait in a hook, because the engine stands still meanwhile.
 
-        What waits (a connection, a slow disk) belongs into a task or thread of its own.
+        Waiting for a connection or a slow disk belongs in a task or thread of its own.
         """
         seen = take(observer)
         host = load_host(_KIND, seen)
@@ -61,7 +62,7 @@ class ObserverConformance:
         host.emit(Stopping())
 
     def test_it_lives_through_an_engine(self, observer: object) -> None:
-        """From start to end of an engine that serves, preempts and aborts, nothing fails."""
+        """Nothing fails from start to end of an engine that serves, preempts and aborts."""
         watch = FailureWatch()
         host = load_host(_KIND, take(observer), watch)
         asyncio.run(live_through(host))
@@ -69,12 +70,12 @@ class ObserverConformance:
         assert not failures, failures
 
     def test_metrics_are_prometheus_text(self, observer: object) -> None:
-        """Its metrics, if any, can be read by Prometheus, before and after events."""
+        """Prometheus can read the observer's metrics, before and after events."""
         host = load_host(_KIND, take(observer))
         for events in SAMPLE_EVENTS.values():
             text = host.render_metrics()
             assert not _num_failures(host, "render_metrics"), (
-                "render_metrics raised, or did not answer bytes"
+                "render_metrics raised, or did not return bytes"
             )
             list(text_string_to_metric_families(text.decode()))
             for event in events:
@@ -83,7 +84,7 @@ class ObserverConformance:
     def test_memory_growth_is_reported(
         self, observer: object, request: pytest.FixtureRequest
     ) -> None:
-        """Whether it keeps more and more of what it observes; a finding, no failure."""
+        """Report whether the observer's memory grows with events. Growth is no failure."""
         seen = take(observer)
         host = load_host(_KIND, seen)
 
@@ -98,7 +99,7 @@ class ObserverConformance:
     def test_time_per_event_is_reported(
         self, observer: object, request: pytest.FixtureRequest
     ) -> None:
-        """How long an event takes; reported, not judged."""
+        """Report how long each event takes. There is no limit."""
         seen = take(observer)
         host = load_host(_KIND, seen)
         for hook in implemented_hooks(new_manager(), seen):
@@ -111,8 +112,10 @@ class ObserverConformance:
 
 
 def _least_waiting(call: Callable[[], None]) -> float:
-    """Seconds that a call spends off the processor, at least: the least of several, because the
-    system may take the processor away at any time."""
+    """Seconds that a call spends off the processor: the minimum of several calls.
+
+    In any one call, the system may take the processor away.
+    """
     waited = []
     for _ in range(_CALLS):
         started, computed = time.perf_counter(), time.thread_time()
@@ -123,9 +126,9 @@ def _least_waiting(call: Callable[[], None]) -> float:
 
 
 def _failures(host: PluginHost, watch: FailureWatch) -> str:
-    """All failures, but for those that are only samples."""
+    """All failures, without those that are sample events."""
     watch.events = [e for e in watch.events if e not in SAMPLE_EVENTS["on_plugin_failed"]]
-    own = _num_failures(host, "on_plugin_failed")  # no event reports these
+    own = _num_failures(host, "on_plugin_failed")  # the engine sends no event about these
     return watch.describe() or (f"on_plugin_failed raised {own} times" if own else "")
 
 

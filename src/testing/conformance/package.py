@@ -1,4 +1,4 @@
-"""The suite for the package around a plugin: entry point, hook API, options, cost of the import."""
+"""The suite for a plugin's package: entry point, hook API, options, cost of the import."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from .installed import LoadedPlugin, find_plugin
 from .reporting import report_time
 
 MOST_SECONDS = 0.05
-"""Of computing, that the import of a plugin may add to the start of every command."""
+"""Maximum processor time that importing a plugin may add to the start of every command."""
 _HEAVY = ("torch", "transformers", "tensorflow", "jax")
 
 
 class PackageConformance:
-    """Subclass it as Test..., with a fixture `plugin_name` that returns the entry point's name.
+    """The suite for a plugin's package.
 
-    The plugin must be installed. A fixture `plugins_file` may name a plugins.toml with options.
+    Subclass it as Test..., with a fixture `plugin_name` that returns the entry point's name. The
+    plugin must be installed. A fixture `plugins_file` may name a plugins.toml with options.
     """
 
     @pytest.fixture
@@ -34,23 +35,23 @@ class PackageConformance:
         return None
 
     def test_the_entry_point_loads(self, plugin_name: str) -> None:
-        """What the entry point names can be imported, and nobody else claims its name."""
+        """The entry point can be imported, and no other distribution uses its name."""
         plugin = find_plugin(plugin_name)
         assert not plugin.rivals, f"{plugin.source} and {plugin.rivals[0]} have the same name"
         plugin.entry_point.load()
 
     def test_it_says_which_hook_api_it_supports(self, plugin_name: str) -> None:
-        """TOKENMILL_API is there, and includes the engine's own number."""
+        """The plugin declares TOKENMILL_API, and the range includes the engine's number."""
         plugin = _importable(plugin_name)
         module = sys.modules.get(plugin.entry_point.module)
         check_api(plugin.entry_point.load(), plugin.source, module=module)
 
     def test_its_hooks_are_known(self, plugin_name: str) -> None:
-        """Every function that is marked as a hook is one, with arguments that exist."""
+        """Every function that is marked as a hook has the name and arguments of a hook."""
         _check_hooks(_importable(plugin_name))
 
     def test_it_registers(self, plugin_name: str) -> None:
-        """The hook `register` offers only what the registry takes."""
+        """The hook `register` registers only providers that the registry accepts."""
         _register(_importable(plugin_name))
 
     def test_its_options_are_documented(self, plugin_name: str) -> None:
@@ -71,14 +72,14 @@ class PackageConformance:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Every provider can be made with its defaults, or with the options of the plugins file."""
+        """Every provider can be built with its defaults, or with the plugins file's options."""
         for step in (import_plugin, _check_hooks, _register):
             _skip_if_broken(step, _importable(plugin_name))
         monkeypatch.chdir(tmp_path)
         plugin = LoadedPlugin(plugin_name, plugins_file)
         for provider in plugin.providers:
             if provider.kind == "attention_backend":
-                continue  # made for a model, which is not there
+                continue  # it needs a model
             built = plugin.build(provider)
             if built is not None:
                 load_host(provider.kind, built).emit(Stopping())
@@ -89,7 +90,7 @@ class PackageConformance:
         tmp_path_factory: pytest.TempPathFactory,
         request: pytest.FixtureRequest,
     ) -> None:
-        """It costs less than 50 ms of computing: heavy imports belong into the factories."""
+        """The import takes less than 50 ms of processor time: heavy imports belong in factories."""
         seconds = _import(_importable(plugin_name), tmp_path_factory).seconds
         report_time(request, "import", seconds)
         assert seconds < MOST_SECONDS, f"the import takes {seconds * 1000:.0f} ms"
@@ -97,20 +98,20 @@ class PackageConformance:
     def test_the_import_brings_no_heavy_library(
         self, plugin_name: str, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
-        """`tokenmill plugins list` imports every enabled plugin: torch must not come with it."""
+        """The import loads no heavy library, because `plugins list` imports every plugin."""
         found = _import(_importable(plugin_name), tmp_path_factory).modules.intersection(_HEAVY)
         assert not found, f"the import brings {', '.join(found)}: import it inside the factory"
 
 
 def _importable(name: str) -> InstalledPlugin:
-    """The plugin; skips the test if it cannot be imported, which has a test of its own."""
+    """The plugin. Skips the test if it cannot be imported: another test reports that."""
     plugin = find_plugin(name)
     _skip_if_broken(lambda plugin: plugin.entry_point.load(), plugin)
     return plugin
 
 
 def _skip_if_broken(step: Callable[[InstalledPlugin], object], plugin: InstalledPlugin) -> None:
-    """Skip the test if this step fails: another test says so."""
+    """Skip the test if this step fails: another test reports that."""
     try:
         step(plugin)
     except Exception as error:
@@ -122,7 +123,7 @@ def _check_hooks(plugin: InstalledPlugin) -> None:
 
 
 def _register(plugin: InstalledPlugin) -> Registry:
-    """What the plugin offers."""
+    """A registry with the plugin's providers."""
     manager, registry = new_manager(), Registry()
     manager.register(plugin.entry_point.load())
     with registry.accepting(plugin.source):

@@ -21,15 +21,16 @@ _every_shape = pytest.mark.parametrize("shape", (STARVED, STARVED_TWO, NO_HOST_R
 
 
 class PreemptionConformance:
-    """Subclass it as Test..., with a fixture `preemption_mode` that returns one or a function
-    making one.
+    """The suite for a preemption mode, or a wrapper around `preempt`.
 
-    An object with `@hookimpl(wrapper=True) def preempt` is checked around the default mode.
+    Subclass it as Test..., with a fixture `preemption_mode` that returns a mode, or a function that
+    makes one. An object with `@hookimpl(wrapper=True) def preempt` is tested around the default
+    mode.
     """
 
     @_every_shape
     def test_it_answers_every_question(self, preemption_mode: object, shape: EngineShape) -> None:
-        """It never raises, and answers None or a Victim."""
+        """`preempt` never raises, and returns None or a Victim."""
         for answer in _answers(preemption_mode, shape):
             assert answer.error is None, f"`preempt` raised {answer.error!r}"
             assert answer.value is None or isinstance(answer.value, Victim), (
@@ -38,7 +39,7 @@ class PreemptionConformance:
 
     @_every_shape
     def test_victims_are_candidates(self, preemption_mode: object, shape: EngineShape) -> None:
-        """Nobody but a candidate is chosen."""
+        """Every victim is one of the candidates."""
         for answer, victim in _victims(preemption_mode, shape):
             assert any(victim.request is request for request in answer.candidates), (
                 f"{victim.request.request_id} is not among the candidates "
@@ -47,7 +48,7 @@ class PreemptionConformance:
 
     @_every_shape
     def test_modes_are_declared(self, preemption_mode: object, shape: EngineShape) -> None:
-        """Every mode that it answers is known to the engine, and declared in `modes`."""
+        """Every mode that `preempt` chooses is known to the engine and declared in `modes`."""
         declared = _declared_modes(preemption_mode)
         for _, victim in _victims(preemption_mode, shape):
             assert victim.mode in declared, (
@@ -57,19 +58,19 @@ class PreemptionConformance:
 
     @_every_shape
     def test_somebody_always_gives_way(self, preemption_mode: object, shape: EngineShape) -> None:
-        """To answer None never leaves everybody waiting for blocks that nobody gives up."""
+        """The answer None never leaves all requests waiting for blocks that no request frees."""
         checks.check_decides_itself(_KIND, preemption_mode, shape, "schedule")
 
     @_every_shape
     def test_every_request_finishes(self, preemption_mode: object, shape: EngineShape) -> None:
-        """All requests end, however often they were preempted."""
+        """All requests end, however often they are preempted."""
         checks.check_everyone_finishes(_KIND, preemption_mode, shape)
 
     @_every_shape
     def test_tokens_are_the_same_with_and_without_preemption(
         self, preemption_mode: object, shape: EngineShape
     ) -> None:
-        """A starved engine gives the tokens of an ample one."""
+        """An engine with too few blocks generates the same tokens as one with enough."""
         starved = checks.serve(_KIND, preemption_mode, shape)
         ample = checks.serve(_KIND, preemption_mode, AMPLE)
         assert starved.core.total_preemptions and not ample.core.total_preemptions
@@ -83,7 +84,7 @@ class PreemptionConformance:
     def test_blocks_and_host_blocks_come_back(
         self, preemption_mode: object, shape: EngineShape
     ) -> None:
-        """When all have ended, by themselves or aborted, no block is held, nor any host block."""
+        """When all requests have ended or were aborted, no block or host block is in use."""
         checks.check_blocks_come_back(_KIND, preemption_mode, shape)
         if shape.num_host_blocks:
             checks.check_aborts(_KIND, preemption_mode, shape)
@@ -96,13 +97,13 @@ class PreemptionConformance:
     def test_memory_growth_is_reported(
         self, preemption_mode: object, request: pytest.FixtureRequest
     ) -> None:
-        """Whether it keeps more and more while it works; a finding, no failure."""
+        """Report whether the provider's memory grows while it works. Growth is no failure."""
         report_growth(request, checks.describe_memory_growth(_KIND, preemption_mode))
 
     def test_time_per_decision_is_reported(
         self, preemption_mode: object, request: pytest.FixtureRequest
     ) -> None:
-        """How long a decision takes; reported, not judged."""
+        """Report how long a decision takes. There is no limit."""
         seconds = [answer.seconds for answer in _answers(preemption_mode, STARVED)]
         report_time(request, "preempt()", statistics.median(seconds))
 
@@ -110,7 +111,7 @@ class PreemptionConformance:
 def _answers(given: object, shape: EngineShape) -> list[Answer]:
     listener = PreemptListener()
     checks.serve(_KIND, given, shape, listener)
-    assert listener.answers, "nobody was asked: blocks never ran out"
+    assert listener.answers, "`preempt` was never called: blocks never ran out"
     return listener.answers
 
 
@@ -121,5 +122,5 @@ def _victims(given: object, shape: EngineShape) -> list[tuple[Answer, Victim]]:
 def _declared_modes(given: object) -> tuple[str, ...]:
     provider = fresh(given)
     if wraps(provider, "preempt"):
-        return PREEMPTION_MODES  # those of whatever it stands around
+        return PREEMPTION_MODES  # a wrapper passes on the modes of any provider
     return tuple(m for m in cast(PreemptionMode, provider).modes if m in PREEMPTION_MODES)

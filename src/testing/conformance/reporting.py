@@ -1,22 +1,22 @@
-"""What the suites measure and notice, without judging it: times and findings."""
+"""Attaches times and findings, which fail no test, to the report of the suites."""
 
 from __future__ import annotations
 
 import pytest
 
 REPORT_PREFIX = "tokenmill: "
-"""Begins the name of every property that the pytest plugin prints at the end of a run."""
+"""Prefix of the names of properties that the pytest plugin prints at the end of a run."""
 FINDING_PREFIX = "tokenmill finding: "
-"""Begins the name of a property that says what may become a problem."""
+"""Prefix of the names of properties that describe a possible problem."""
 
 
 def report_finding(request: pytest.FixtureRequest, finding: str) -> None:
-    """Attach something that does not fail the check, and that its author should know."""
+    """Attach a finding to the test: a possible problem that the plugin's author should know."""
     request.node.user_properties.append((FINDING_PREFIX + finding, ""))
 
 
 def report_growth(request: pytest.FixtureRequest, growth: str | None) -> None:
-    """`report_finding`, if there is one."""
+    """Report memory growth as a finding; None reports nothing."""
     if growth is not None:
         report_finding(request, growth)
 

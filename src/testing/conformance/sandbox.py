@@ -9,9 +9,9 @@ from pathlib import Path, PurePath
 
 
 def sandboxed(options: type, given: Mapping[str, object], folder: Path) -> dict[str, object]:
-    """The given options with every path inside of `folder`, default values included.
+    """The given options with every path moved into `folder`, default values included.
 
-    A file that is there is copied, so that it can be read. `options` is the provider's dataclass.
+    An existing file is copied, so that it can be read. `options` is the provider's dataclass.
     """
     values = {f.name: f.default for f in fields(options) if f.default is not MISSING}
     values |= {key.replace("-", "_"): value for key, value in given.items()}
@@ -21,8 +21,10 @@ def sandboxed(options: type, given: Mapping[str, object], folder: Path) -> dict[
 
 
 def _is_path(value: object) -> bool:
-    """Absolute or relative with a folder in it; a bare file name stays in the empty folder in which
-    every check runs."""
+    """Whether a value is a path with a folder in it.
+
+    A file name without a folder needs no move: every check runs in an empty folder.
+    """
     if isinstance(value, PurePath):
         return True
     return isinstance(value, str) and "://" not in value and (value[:1] == "~" or "/" in value)

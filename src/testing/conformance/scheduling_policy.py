@@ -20,29 +20,35 @@ _every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
 class SchedulingPolicyConformance:
-    """Subclass it as Test..., with a fixture `scheduling_policy` that returns one or a function
-    making one."""
+    """The suite for a scheduling policy.
+
+    Subclass it as Test..., with a fixture `scheduling_policy` that returns a policy, or a function
+    that makes one.
+    """
 
     starvation_bound = 300
-    """Turns for which a request may wait while others are served; a turn is 0.05 s of the engine's
-    clock. All requests have the same priority then."""
+    """Maximum number of turns that a request may wait while others are served. A turn is 0.05 s of
+    the engine's clock. All requests of this test have the same priority."""
 
     def test_keys_are_tuples_of_numbers(self, scheduling_policy: object) -> None:
-        """Keys can be compared, and NaN is never among them: with it there is no order."""
+        """Keys are tuples of numbers without NaN, so that they can be ordered."""
         for request, key, _ in _asked_twice(scheduling_policy):
             assert isinstance(key, tuple) and all(map(_is_number, key)), (
                 f"a key is a tuple of numbers, got {key!r} for {request.request_id}"
             )
 
     def test_the_same_request_has_the_same_key(self, scheduling_policy: object) -> None:
-        """A key depends on the request and the time, not on how often it was asked for."""
+        """A key depends on the request and the time, not on the number of calls."""
         for request, first, second in _asked_twice(scheduling_policy):
             assert repr(first) == repr(second), (
                 f"{request.request_id} had the key {first} and then, at the same time, {second}"
             )
 
     def test_priority_counts_if_it_is_used(self, scheduling_policy: object) -> None:
-        """With `uses_priority` a lower priority goes first; else such requests are refused."""
+        """A policy with `uses_priority` serves a lower priority number first.
+
+        Without it, the engine refuses requests with a priority.
+        """
         bench = EngineBench(_KIND, scheduling_policy, AMPLE)
         policy = cast(SchedulingPolicy, bench.provider)
         if policy.uses_priority:
@@ -57,16 +63,16 @@ class SchedulingPolicyConformance:
     def test_it_orders_every_queue_itself(
         self, scheduling_policy: object, shape: EngineShape
     ) -> None:
-        """It never raises in an engine."""
+        """The policy never raises in an engine, so the engine never orders a queue itself."""
         checks.check_decides_itself(_KIND, scheduling_policy, shape, _KIND)
 
     def test_nobody_starves(self, scheduling_policy: object) -> None:
-        """No request waits longer than the bound, however many others come."""
+        """No request waits longer than `starvation_bound`, however many others arrive."""
         checks.check_nobody_starves(_KIND, scheduling_policy, self.starvation_bound)
 
     @_every_shape
     def test_tokens_are_exact(self, scheduling_policy: object, shape: EngineShape) -> None:
-        """Every request gets the tokens that it would have got alone."""
+        """Every request gets the tokens that it would get alone."""
         checks.check_tokens(_KIND, scheduling_policy, shape)
 
     @pytest.mark.parametrize("shape", (AMPLE, STARVED), ids=str)
@@ -77,22 +83,22 @@ class SchedulingPolicyConformance:
     def test_memory_growth_is_reported(
         self, scheduling_policy: object, request: pytest.FixtureRequest
     ) -> None:
-        """Whether it keeps more and more while it works; a finding, no failure."""
+        """Report whether the policy's memory grows while it works. Growth is no failure."""
         report_growth(request, checks.describe_memory_growth(_KIND, scheduling_policy))
 
     @pytest.mark.parametrize("num_requests", (256, 2048))
     def test_plan_time_is_reported(
         self, scheduling_policy: object, num_requests: int, request: pytest.FixtureRequest
     ) -> None:
-        """How long a step takes to decide; reported, not judged."""
+        """Report how long the planning of a step takes. There is no limit."""
         seconds = checks.measure_plan_time(_KIND, scheduling_policy, num_requests)
         report_time(request, f"plan() with {num_requests} requests", seconds)
 
 
 def _asked_twice(given: object) -> Iterator[tuple[RequestView, object, object]]:
-    """Requests with two answers to the same question, as they arrive and after they have waited.
+    """Requests, each with two keys for the same time: at arrival, and after it has waited.
 
-    What raises is left out: that is the business of `test_it_orders_every_queue_itself`.
+    Calls that raise are left out: `test_it_orders_every_queue_itself` reports them.
     """
     bench = EngineBench(_KIND, given, AMPLE)
     policy = cast(SchedulingPolicy, bench.provider)

@@ -127,7 +127,7 @@ class SpeculatorConformance:
 
     @_every_shape
     def test_tokens_are_exact(self, speculative_method: object, shape: EngineShape) -> None:
-        """In an engine that verifies its drafts, every request gets the tokens of a run without."""
+        """An engine that verifies drafts gives every request the tokens of a run without them."""
         engine.check_tokens(speculative_method, shape)
 
     @_every_shape
@@ -146,12 +146,12 @@ class SpeculatorConformance:
 
 
 def _answered(given: object, batches: Iterable[ProposalBatch]) -> list[ProposeCall]:
-    """The calls that did not raise: another test finds exceptions."""
+    """The calls that did not raise. Another test reports exceptions."""
     return [call for call in ask(given, batches) if call.error is None]
 
 
 def _drafts(calls: Sequence[ProposeCall]) -> dict[tuple[int, str], tuple[int, ...]]:
-    """The draft tokens by number of the call, and request."""
+    """The draft tokens by (number of the call, request)."""
     return {
         (i, engine_id): draft
         for i, call in enumerate(calls)

@@ -33,7 +33,9 @@ def test_a_field_in_another_place_is_named(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handshake, "STRUCTURES", (LogitsCallStruct,))
-    with pytest.raises(BuildError, match=r"LogitsCall.size lies at byte 8 with 8 .* byte 0 with 8"):
+    with pytest.raises(
+        BuildError, match=r"LogitsCall.size has offset 8 and size 8 .* offset 0 and size 8"
+    ):
         check_structures(library._library)
 
 
@@ -44,5 +46,5 @@ def test_a_structure_that_the_library_lacks_is_named(
         pass
 
     monkeypatch.setattr(handshake, "STRUCTURES", (OtherStruct,))
-    with pytest.raises(BuildError, match="Other lies at no place there"):
+    with pytest.raises(BuildError, match="Other has no place there"):
         check_structures(library._library)

@@ -114,7 +114,7 @@ def test_host_blocks_are_there_only_for_an_engine_that_swaps() -> None:
     [
         ({"dtype": "float16"}, "--dtype float16 needs a GPU"),
         ({"device": "tpu"}, "--device must be auto, cpu or cuda"),
-        ({"max_model_len": 257}, "--max-model-len is 257 and the model was made for 256 tokens"),
+        ({"max_model_len": 257}, "--max-model-len is 257, but the model was made for 256 tokens"),
         (
             {"num_gpu_blocks_override": None, "kv_cache_memory": 4095},
             "would get 4095 bytes .* raise --kv-cache-memory to 4096",

@@ -1,4 +1,4 @@
-"""`tokenmill simulate compare`: a workload under several settings, in virtual time."""
+"""`tokenmill simulate compare`: runs a workload under several settings, in virtual time."""
 
 from __future__ import annotations
 

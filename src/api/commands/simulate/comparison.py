@@ -1,4 +1,4 @@
-"""How `tokenmill simulate compare` shows what came out: tables for people, JSON for machines."""
+"""Prints the results of `tokenmill simulate compare`, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ UNLIMITED = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A workload, and what came of it under each of the settings."""
+    """A workload, and its outcome under each combination of settings."""
 
     requests: Sequence[PlannedRequest]
     times: StepTimes
     step_time_file: Path | None
-    """None for the bundled one."""
+    """None: the bundled file."""
     settings: Sequence[Settings]
     outcomes: Sequence[Outcome]
     examples: Sequence[Mapping[str, str]]
-    """A message for each reason of a refusal and each failure of a plugin, by combination."""
+    """Per combination: the first message of each reason for refusals and of each plugin failure."""
 
 
 def describe(settings: Settings) -> str:
-    """A combination in words."""
+    """A combination of settings as text."""
     return ", ".join(f"{key}={_word(value)}" for key, value in settings.items()) or "as given"
 
 
 def describe_times(times: StepTimes, step_time_file: Path | None) -> str:
-    """Where the step times come from; one sentence."""
+    """One sentence that says where the step times come from."""
     what = (
         f"{times.model.name} in {times.model.dtype} on "
         f"{times.machine.get('processor', 'an unknown processor')}, "
@@ -60,7 +60,7 @@ def describe_times(times: StepTimes, step_time_file: Path | None) -> str:
 
 
 def print_json(comparison: Comparison) -> None:
-    """One document: workload, step times, and a result for each combination."""
+    """Print one JSON document: workload, step times, and a result for each combination."""
     document = {
         "workload": _describe_workload(comparison.requests),
         "step_time": {
@@ -82,7 +82,7 @@ def print_json(comparison: Comparison) -> None:
 
 
 def print_tables(comparison: Comparison) -> None:
-    """A column for each combination; many combinations make several tables."""
+    """Print tables with a column for each combination, at most COLUMNS_PER_TABLE in each."""
     from rich.console import Console
 
     workload = _describe_workload(comparison.requests)
@@ -130,7 +130,7 @@ _ROWS = (
 
 
 def _cells(outcome: Outcome) -> tuple[str, ...]:
-    """In the order of _ROWS."""
+    """An outcome's figures as text, in the order of _ROWS."""
     latencies = (
         outcome.mean_ttft_ms, outcome.median_ttft_ms, outcome.p99_ttft_ms, outcome.median_itl_ms,
         outcome.p99_itl_ms, outcome.max_itl_ms, outcome.median_e2el_ms, outcome.p99_e2el_ms,
@@ -157,7 +157,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    """What must not go unseen: refusals, fallbacks, and policies that failed."""
+    """Lines about refusals, fallbacks and failed policies, which the user must not miss."""
     found = []
     for settings, outcome, examples in zip(
         comparison.settings, comparison.outcomes, comparison.examples, strict=True

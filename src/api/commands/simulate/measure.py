@@ -1,4 +1,4 @@
-"""`tokenmill simulate measure`: measure this machine's step times and write them to a file."""
+"""`tokenmill simulate measure`: measures this machine's step times and writes them to a file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
     if not args.output.absolute().parent.is_dir():
         raise ConfigError(f"--output {args.output}: the folder does not exist")
     config = engine_config(args)
-    # A host pool costs nothing until it is written to, and lets swapping be measured.
+    # Swapping can only be measured with a host pool, which costs nothing until it is written to.
     config = dataclasses.replace(
         config, preemption_mode=config.preemption_mode or "swap", disable_log_stats=True
     )

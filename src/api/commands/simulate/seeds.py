@@ -1,4 +1,4 @@
-"""`tokenmill simulate seeds`: run the engine with random workloads and faults, and check it."""
+"""`tokenmill simulate seeds`: runs the engine with random workloads and faults, and checks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--vary KEY=A,B,C`: engine settings to be tried one after the other, in all combinations."""
+"""Parses `--vary KEY=A,B,C`: engine settings that are compared in all combinations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Settings = dict[str, Any]
 def vary(
     texts: Sequence[str], given: Mapping[str, Any], *, leave_out: Sequence[str] = ()
 ) -> list[Settings]:
-    """Every combination of the values, as options of EngineConfig; the last key changes fastest.
+    """Every combination of the values, as options of EngineConfig. The last key changes fastest.
 
-    `given` are the options that flags have set, `leave_out` the fields that mean nothing to the
-    command. Raises ConfigError for a key that is unknown, given twice or has no values.
+    `given`: options that flags have set. `leave_out`: fields that have no effect in this command.
+    Raises ConfigError for a key that is unknown, given twice or has no values.
     """
     known = [f.name for f in dataclasses.fields(EngineConfig) if f.name not in leave_out]
     varied: dict[str, list[Any]] = {}
@@ -34,7 +34,7 @@ def vary(
         if key in varied:
             raise ConfigError(f"--vary {text}: {key} is varied twice")
         if key in given:
-            raise ConfigError(f"--vary {text}: {flag(key)} is given, too; leave out one of them")
+            raise ConfigError(f"--vary {text}: {flag(key)} is also given; leave out one of them")
         varied[key] = [_parse(key, value, text) for value in values]
     return [
         dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())
@@ -56,14 +56,14 @@ def _split(text: str, known: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _parse(key: str, value: str, text: str) -> Any:
-    """A value as its field wants it; "none" leaves it to the engine."""
+    """A value in its field's type; "none" leaves the choice to the engine."""
     try:
         if key == "kv_cache_memory":
             return parse_size(value)
         hint = typing.get_type_hints(EngineConfig)[key]
         return msgspec.convert(_WORDS.get(value.lower(), value), hint, strict=False)
     except (msgspec.ValidationError, argparse.ArgumentTypeError) as error:
-        raise ConfigError(f"--vary {text}: {value!r} does not do for {key}: {error}") from error
+        raise ConfigError(f"--vary {text}: {value!r} is not a value for {key}: {error}") from error
 
 
 _WORDS: Mapping[str, Any] = {"on": True, "off": False, "none": None}

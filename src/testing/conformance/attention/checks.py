@@ -1,7 +1,8 @@
-"""What the engine relies on in an attention backend, one function per promise.
+"""Checks of the promises that the engine relies on in an attention backend, one function each.
 
-Each takes the backend's class and a specification, which names device and precision, and raises
-AssertionError where a promise is broken, Refused where the backend does not take what is checked.
+Each takes the backend's class and a specification, which names device and precision. It raises
+AssertionError if the promise is broken, and Refused if the backend does not support the checked
+specification.
 """
 
 from __future__ import annotations
@@ -44,17 +45,20 @@ BATCHES: Mapping[str, tuple[Sequence[Span], int]] = {
     "chunks": (_CHUNKS, 0),
     "mixed": ((*_DECODES, *_CHUNKS, *_PROMPTS), len(_DECODES)),
 }
-"""Sequences of a step by what they are, and how many of them, at the front, count as decodes."""
+"""Sequences of a step by kind, and how many of the first ones count as decodes."""
 
 
 class Refused(Exception):
-    """The backend has reasons against what was to be checked."""
+    """The backend has reasons against the specification to be checked."""
 
 
 def find_spec(
     backend: BackendClass, device: torch.device, dtype: torch.dtype | None = None
 ) -> AttentionSpec:
-    """Something small that the backend takes on a device. Raises Refused with its reasons."""
+    """A small specification that the backend accepts on a device.
+
+    Raises Refused with the backend's reasons if there is none.
+    """
     dtypes = _DTYPES if dtype is None else (dtype,)
     reasons: list[str] = []
     for own_dtype, head_size, block_size in product(dtypes, _HEAD_SIZES, _BLOCK_SIZES):
@@ -75,7 +79,7 @@ def find_spec(
 
 
 def vary(backend: BackendClass, spec: AttentionSpec, **changes: Any) -> AttentionSpec:
-    """The specification with changes. Raises Refused with the reasons against them."""
+    """The specification with changes. Raises Refused with the backend's reasons against it."""
     changed = replace(spec, **changes)
     reasons = reasons_against(backend, changed)
     if reasons:
@@ -84,7 +88,7 @@ def vary(backend: BackendClass, spec: AttentionSpec, **changes: Any) -> Attentio
 
 
 def check_reasons(backend: BackendClass, device: torch.device) -> None:
-    """`reasons_against` answers a list of lines for any specification, and the same ones again."""
+    """`reasons_against` returns a list of texts for any specification, the same at every call."""
     for spec in _odd_specs(device):
         try:
             reasons = backend.reasons_against(spec)
@@ -95,29 +99,31 @@ def check_reasons(backend: BackendClass, device: torch.device) -> None:
         assert isinstance(reasons, list) and all(r and isinstance(r, str) for r in reasons), (
             f"reasons are a list of texts, got {reasons!r} for {spec}"
         )
-        assert backend.reasons_against(spec) == reasons, f"the second time it has others: {spec}"
+        assert backend.reasons_against(spec) == reasons, f"a second call gives others: {spec}"
 
 
 def check_cache_size(backend: BackendClass, spec: AttentionSpec) -> None:
-    """A cache has room for the keys and values of its blocks and for nothing else: by that count
-    the engine divides the memory. One of no blocks is empty."""
+    """A cache has room for the keys and values of its blocks and for nothing else.
+
+    The engine divides the memory by this size. A cache without blocks is empty.
+    """
     own_bytes = 2 * spec.block_size * spec.num_kv_heads * spec.head_size
     for num_blocks in (0, 1, 7):
         shape = backend(spec).kv_cache_shape(num_blocks)
         assert isinstance(shape, tuple) and math.prod(shape) == num_blocks * own_bytes, (
-            f"{num_blocks} blocks are {num_blocks * own_bytes} numbers, a cache of shape {shape} "
-            f"has {math.prod(shape)}; {spec}"
+            f"{num_blocks} blocks have {num_blocks * own_bytes} numbers, but a cache of shape "
+            f"{shape} has {math.prod(shape)}; {spec}"
         )
 
 
 def check_step(backend: BackendClass, spec: AttentionSpec, batch: str) -> None:
-    """One of BATCHES equals the reference; whatever lies behind a sequence's end is not seen."""
+    """One of BATCHES equals the reference. Slots after a sequence's end have no effect."""
     step, made = Step(spec, *BATCHES[batch]), backend(spec)
     step.check(step.run(made, step.new_cache(made)))
 
 
 def check_shared_prefix(backend: BackendClass, spec: AttentionSpec) -> None:
-    """Sequences that begin alike have their first blocks in common."""
+    """Sequences with the same beginning may share their first blocks."""
     size, spans = spec.block_size, _spans((1, 300), (40, 300))
     alone, made = Step(spec, spans, 1), backend(spec)
     num_shared = (300 - 40) // size
@@ -130,25 +136,26 @@ def check_shared_prefix(backend: BackendClass, spec: AttentionSpec) -> None:
 
 
 def check_shared_heads(backend: BackendClass, spec: AttentionSpec) -> None:
-    """Query heads go to the KV head of their group: the first ones to the first one."""
+    """Each query head uses the KV head of its group: the first group uses the first KV head."""
     ratios = [(4, 2), (6, 2), (8, 1)]
     _check_each(backend, [replace(spec, num_heads=h, num_kv_heads=k) for h, k in ratios])
 
 
 def check_window(backend: BackendClass, spec: AttentionSpec) -> None:
-    """With a sliding window a query sees so many tokens, itself included."""
+    """With a sliding window, a query sees as many tokens as the window has, itself included."""
     _check_each(backend, [replace(spec, sliding_window=window) for window in _WINDOWS])
 
 
 def check_soft_cap(backend: BackendClass, spec: AttentionSpec) -> None:
-    """Scores are bent into (-cap, cap), with and without a window; some of them are far beyond."""
+    """Scores are capped to (-cap, cap), with and without a window. Some are far beyond the cap."""
     steep = replace(spec, scale=spec.scale * 10)
     capped = [replace(steep, logits_soft_cap=cap) for cap in _CAPS]
     _check_each(backend, [*capped, *(replace(s, sliding_window=37) for s in capped)])
 
 
 def check_fp8(backend: BackendClass, spec: AttentionSpec) -> None:
-    """With a cache of each 8-bit type that it takes: steps, unused blocks, copies and graphs."""
+    """Steps, unused blocks, copies and graphs are right with a cache of each supported 8-bit
+    type."""
     specs = [replace(spec, kv_cache_dtype=dtype) for dtype in FP8_DTYPES]
     taken = [spec for spec in specs if not reasons_against(backend, spec)]
     if not taken:
@@ -162,7 +169,7 @@ def check_fp8(backend: BackendClass, spec: AttentionSpec) -> None:
 
 
 def check_unused_blocks(backend: BackendClass, spec: AttentionSpec) -> None:
-    """Blocks that are in nobody's table are not read, not even multiplied by 0: they are NaN."""
+    """Blocks that are in no table have no effect, even if they are NaN (also not times 0)."""
     step, made = Step(spec, *BATCHES["mixed"]), backend(spec)
     lengths = [len(table) * spec.block_size for table in step.tables]
     earlier = Step(spec, _spans(*((n, n) for n in lengths)), 0, tables=step.tables, seed=1)
@@ -174,7 +181,7 @@ def check_unused_blocks(backend: BackendClass, spec: AttentionSpec) -> None:
 
 
 def check_other_sequences(backend: BackendClass, spec: AttentionSpec) -> None:
-    """What is not of the step stays as it is in the cache, in block 0 too."""
+    """A step changes only its own slots in the cache; block 0 also stays the same."""
     step, made = Step(spec, *BATCHES["mixed"]), backend(spec)
     num_blocks = -(-300 // spec.block_size)
     above = torch.arange(step.num_blocks, step.num_blocks + num_blocks)
@@ -192,7 +199,7 @@ def check_other_sequences(backend: BackendClass, spec: AttentionSpec) -> None:
 
 
 def check_neighbours(backend: BackendClass, spec: AttentionSpec) -> None:
-    """A sequence whose numbers are NaN ends alone: all others are right."""
+    """If the numbers of a sequence are NaN, the results of all others are right."""
     step, made = Step(spec, *BATCHES["mixed"]), backend(spec)
     spoiled = (2, len(_DECODES) + 2, len(step.spans) - 2)
     for index in spoiled:
@@ -215,7 +222,7 @@ def check_views(backend: BackendClass, spec: AttentionSpec) -> None:
 
 
 def check_layers(backend: BackendClass, spec: AttentionSpec) -> None:
-    """Metadata is built once and serves every layer; neither it nor the batch is changed."""
+    """Metadata is built once for every layer. `forward` changes neither it nor the batch."""
     made, layers = backend(spec), [Step(spec, *BATCHES["mixed"])]
     layers += [Step(spec, *BATCHES["mixed"], tables=layers[0].tables, seed=n) for n in (1, 2)]
     batch = layers[0].batch
@@ -231,7 +238,7 @@ def check_layers(backend: BackendClass, spec: AttentionSpec) -> None:
 
 
 def check_copies(backend: BackendClass, spec: AttentionSpec) -> None:
-    """Blocks go to the host's cache and come back to other places, keys and values, in order."""
+    """Blocks are copied to the host's cache and back to other places, in the given order."""
     step, made = Step(spec, *BATCHES["chunks"]), backend(spec)
     device_cache = step.new_cache(made)
     blocks = torch.cat(step.tables).tolist()
@@ -246,7 +253,7 @@ def check_copies(backend: BackendClass, spec: AttentionSpec) -> None:
     targets = torch.cat(moved.tables).tolist()
     made.copy_blocks(host_cache, other_cache, list(enumerate(targets)))
     moved.check(moved.run(made, other_cache))
-    # Two blocks trade places through a third, nobody's: each pair sees what those before it did.
+    # Two blocks trade places through an unused third one: each pair sees the copies before it.
     first, second, spare = blocks[0], blocks[1], step.num_blocks - 1
     made.copy_blocks(device_cache, device_cache, [(first, spare), (second, first)])
     made.copy_blocks(device_cache, device_cache, [(spare, second), (first, spare)])
@@ -255,8 +262,11 @@ def check_copies(backend: BackendClass, spec: AttentionSpec) -> None:
 
 
 def check_graphs(backend: BackendClass, spec: AttentionSpec) -> None:
-    """It says whether decodes can be captured; if so, a captured step computes what is filled in,
-    for as many sequences or fewer, and writes nothing else. On a GPU it is truly captured."""
+    """The backend declares whether decodes can be captured, and a captured step is right.
+
+    The step may have as many sequences as the graph or fewer, and writes nothing else to the cache.
+    On a GPU, a real graph is captured.
+    """
     made = backend(spec)
     graphs = getattr(made, "graphs", None)
     assert graphs in ("decodes", "never"), f'graphs must be "decodes" or "never", not {graphs!r}'
@@ -278,7 +288,7 @@ def check_graphs(backend: BackendClass, spec: AttentionSpec) -> None:
         step.run(made, expected_cache)
         step.check(graph.run(step))
         assert torch.equal(movable(cache), movable(expected_cache)), (
-            f"a graph of decodes leaves another cache than the same step without it: {step.spans}"
+            f"a graph of decodes writes another cache than the same step without it: {step.spans}"
         )
 
 
@@ -287,7 +297,7 @@ def _renamed(table: torch.Tensor, names: Mapping[int, int]) -> torch.Tensor:
 
 
 def _check_each(backend: BackendClass, specs: Sequence[AttentionSpec]) -> None:
-    """A mixed step of each that is not refused. Raises Refused if none is left."""
+    """Check a mixed step of each spec that is not refused. Raises Refused if all are refused."""
     reasons = [backend.reasons_against(spec) for spec in specs]
     if all(reasons):
         raise Refused("; ".join(reasons[0]))

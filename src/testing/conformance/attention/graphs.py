@@ -1,4 +1,4 @@
-"""Steps in captured graphs, and on a CPU what comes nearest: the same call on the same memory."""
+"""Steps in captured graphs. On a CPU, the same call on the same memory replaces the graph."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ....backends.attention.base import AttentionSpec, GraphableBackend
 from .steps import Step
 
 _WARM_UPS = 3
-"""Calls before the capture: what is compiled or tuned at first use must not be captured."""
+"""Calls before the capture, so that compiling and tuning at first use are not captured."""
 
 
 class CapturedStep:
-    """`forward` of one layer for some number of decodes, captured once and replayed for others."""
+    """`forward` of one layer for a number of decodes, captured once and replayed for any step."""
 
     def __init__(
         self,
@@ -38,8 +38,10 @@ class CapturedStep:
         self._replay = capture(forward) if spec.device.type == "cuda" else forward
 
     def run(self, step: Step) -> torch.Tensor:
-        """The output for the step's sequences [t, h, d]. Of those that it lacks, queries, keys and
-        values are NaN."""
+        """The output for the step's sequences [t, h, d].
+
+        If the step has fewer sequences than the graph, the other inputs are NaN.
+        """
         num_used = len(step.spans)
         for memory, given in zip(self._inputs, step.inputs(), strict=True):
             memory.fill_(torch.nan)
@@ -51,7 +53,7 @@ class CapturedStep:
 
 
 def capture(compute: Callable[[], None]) -> Callable[[], None]:
-    """A call's work on the GPU as a graph; what replays it."""
+    """Capture a call's work on the GPU as a graph; returns a function that replays it."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""What attention means: computed in float64, one sequence at a time, with nothing clever about it.
+"""Reference attention: computed in float64, one sequence at a time, in the simplest way.
 
 Shape suffixes: q queries of a sequence, l keys of a sequence, h query heads, k KV heads, g query
 heads per KV head, d head size.
@@ -19,12 +19,12 @@ TOLERANCES: Mapping[torch.dtype, float] = {
     torch.float16: 4e-3,
     torch.bfloat16: 2e-2,
 }
-"""How far a result may be off, relative and absolute, where values are of the order of 1. Wide
-enough for sums in any order and weights in the precision itself, too narrow for TF32 in place of
-float32, far below what a single wrong key makes."""
+"""Maximum error of a result, relative and absolute, for values of the order of 1. It allows sums in
+any order and weights in the precision itself. It rejects TF32 instead of float32, and a single
+wrong key."""
 
 _MAX_SCORES = 1 << 24
-"""Scores of all heads that are held at a time: bounds the memory."""
+"""Maximum number of scores, over all heads, that are in memory at a time."""
 
 
 def reference_attention(
@@ -32,8 +32,8 @@ def reference_attention(
 ) -> torch.Tensor:
     """Attention of one sequence's last q tokens over all its keys: float64 [q, h, d].
 
-    The last query sees the last key (bottom-right aligned); of the spec's `sliding_window` tokens
-    the query itself is one; scores are capped after scaling, as in Gemma 2.
+    The last query sees the last key (bottom-right aligned). The spec's `sliding_window` includes
+    the query itself. Scores are capped after scaling, as in Gemma 2.
     """
     num_queries, num_keys = q_qhd.shape[0], k_lkd.shape[0]
     tile = max(1, _MAX_SCORES // (q_qhd.shape[1] * num_keys))

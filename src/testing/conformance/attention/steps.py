@@ -1,4 +1,4 @@
-"""Random steps for any attention backend, in caches whose layout only the backend knows.
+"""Random steps to test any attention backend, in caches whose layout only the backend knows.
 
 Shape suffixes: t tokens of the step, b sequences, h query heads, k KV heads, d head size, m blocks
 of the longest block table.
@@ -19,7 +19,7 @@ from .reference import TOLERANCES, reference_attention
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One sequence in a step: how many of its tokens are computed, and how many there are then."""
+    """One sequence in a step: the tokens that the step computes, and its length after the step."""
 
     num_queries: int
     seq_len: int
@@ -33,8 +33,8 @@ class Span:
 class Step:
     """One step of random sequences, in blocks at random places.
 
-    Sequences have blocks of their own, but for those of `tables`. Block 0 is nobody's, unless a
-    table names it: it stands where block tables are padded.
+    Each sequence has its own blocks, unless `tables` shares them. Block 0 belongs to no sequence
+    unless a table names it, because block tables are padded with it.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class Step:
         self.tables = list(tables if tables is not None else self._place())
         """int64 [blocks], on the host, per sequence."""
         self.num_blocks = max(int(table.max()) for table in self.tables) + 2
-        """In the caches that `new_cache` makes."""
+        """Number of blocks in the caches that `new_cache` makes."""
         self.q = [self._random(s.num_queries, spec.num_heads) for s in spans]
         """[queries, h, d] per sequence."""
         self.k = [self._random(s.seq_len, spec.num_kv_heads) for s in spans]
-        """[seq_len, k, d] per sequence, as `v`."""
+        """[seq_len, k, d] per sequence; `v` has the same shape."""
         self.v = [self._random(s.seq_len, spec.num_kv_heads) for s in spans]
 
     @property
     def batch(self) -> AttentionBatch:
-        """What the backend is told about the step, in new tensors."""
+        """The step's AttentionBatch, in new tensors."""
         return self._batch(range(len(self.spans)), self.spans, self.num_decodes)
 
     def inputs(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -73,8 +73,7 @@ class Step:
         return torch.cat(self.q), k_tkd, v_tkd
 
     def new_cache(self, backend: AttentionBackend) -> torch.Tensor:
-        """A cache before this step: the known tokens are in it, and everywhere else what others
-        left there."""
+        """A cache before this step. It has the known tokens, and random numbers everywhere else."""
         shape = backend.kv_cache_shape(self.num_blocks)
         stale = torch.randn(shape, generator=self._generator) * 3
         cache = stale.to(self.spec.device, self.spec.cache_dtype)
@@ -82,7 +81,7 @@ class Step:
         return cache
 
     def write_known(self, backend: AttentionBackend, cache: torch.Tensor) -> None:
-        """Compute the tokens before the step, in a step of their own."""
+        """Write the tokens before this step into the cache, by a step of their own."""
         known = [
             (i, Span(num_queries=s.num_known, seq_len=s.num_known))
             for i, s in enumerate(self.spans)
@@ -101,7 +100,7 @@ class Step:
     def run(
         self, backend: AttentionBackend, cache: torch.Tensor, metadata: Any = None
     ) -> torch.Tensor:
-        """The backend's output [t, h, d]; `metadata` None: it is built for this step."""
+        """The backend's output [t, h, d]. If `metadata` is None, it is built for this step."""
         q_thd, k_tkd, v_tkd = self.inputs()
         out_thd = torch.full_like(q_thd, torch.nan)
         metadata = backend.build_metadata(self.batch) if metadata is None else metadata
@@ -109,8 +108,10 @@ class Step:
         return out_thd
 
     def check(self, out_thd: torch.Tensor, *, spoiled: Collection[int] = ()) -> None:
-        """AssertionError that names the sequence, where the output is not what it must be; of the
-        `spoiled` ones nothing is expected."""
+        """Raise AssertionError, which names the sequence, if the output is wrong.
+
+        The outputs of `spoiled` sequences are not checked.
+        """
         bound = TOLERANCES[self.spec.dtype]
         outputs = torch.split(out_thd.double(), [s.num_queries for s in self.spans])
         for index, (span, actual) in enumerate(zip(self.spans, outputs, strict=True)):
@@ -127,7 +128,7 @@ class Step:
             )
 
     def _stored(self, rows: torch.Tensor) -> torch.Tensor:
-        """Keys or values as the cache gives them back."""
+        """Keys or values after they were rounded to the cache's type."""
         dtype = self.spec.kv_cache_dtype
         return rows if dtype is None else quantize(rows, dtype).to(self.spec.dtype)
 
@@ -143,7 +144,7 @@ class Step:
     def _batch(
         self, indices: Sequence[int], spans: Sequence[Span], num_decodes: int
     ) -> AttentionBatch:
-        """`indices` are the sequences' numbers in this step."""
+        """A batch of some sequences; `indices` are their numbers in this step."""
         tables = [
             self.tables[i][: -(-s.seq_len // self.spec.block_size)]
             for i, s in zip(indices, spans, strict=True)

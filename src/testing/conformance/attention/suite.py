@@ -1,4 +1,4 @@
-"""The suite for attention backends: a random step at a time, against float64."""
+"""The suite for attention backends: random steps, compared with a reference in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# The checks are imported where they run: they need torch, which the rest of the kit does not.
+# The checks are imported in the tests: they need torch, which the other suites do not.
 if TYPE_CHECKING:
     from ....backends.attention.base import AttentionSpec
     from .checks import BackendClass
@@ -22,10 +22,12 @@ _CASES: dict[str, dict[str, Any]] = {
 
 
 class AttentionConformance:
-    """Subclass it as Test..., with a fixture `attention_backend` that returns the backend's class.
+    """The suite for an attention backend.
 
-    What the backend has reasons against is skipped, with these. A fixture `device` may name the
-    device; without one it is the GPU, if there is one and the backend takes it, and the CPU else.
+    Subclass it as Test..., with a fixture `attention_backend` that returns the backend's class. A
+    test of a specification that the backend refuses is skipped, with the backend's reasons. A
+    fixture `device` may name the device. Without it, tests run on the GPU if there is one and the
+    backend supports it, else on the CPU.
     """
 
     @pytest.fixture
@@ -34,12 +36,12 @@ class AttentionConformance:
 
     @pytest.fixture
     def spec(self, attention_backend: BackendClass, device: str | None) -> AttentionSpec:
-        """Something small that the backend takes."""
+        """A small specification that the backend accepts."""
         return _find_spec(attention_backend, device)
 
     @pytest.fixture
     def sound_spec(self, attention_backend: BackendClass, spec: AttentionSpec) -> AttentionSpec:
-        """The same, if a plain step is right: else other tests say so."""
+        """`spec`, if a plain step is right. If not, the test is skipped: others report it."""
         unsound = _why_unsound(attention_backend, spec)
         if unsound is not None:
             pytest.skip(f"a plain step fails: {unsound}")
@@ -48,7 +50,7 @@ class AttentionConformance:
     def test_reasons_are_told_for_any_specification(
         self, attention_backend: BackendClass, device: str | None
     ) -> None:
-        """A list of texts, never an exception, however odd the model is."""
+        """`reasons_against` returns a list of texts for any model, and never raises."""
         from . import checks as checks
 
         for candidate in _devices(device):
@@ -57,7 +59,7 @@ class AttentionConformance:
     def test_the_cache_takes_the_memory_that_is_counted(
         self, attention_backend: BackendClass, spec: AttentionSpec
     ) -> None:
-        """Keys and values of its blocks, and nothing else."""
+        """The cache has room for the keys and values of its blocks, and for nothing else."""
         from . import checks as checks
 
         checks.check_cache_size(attention_backend, spec)
@@ -66,14 +68,14 @@ class AttentionConformance:
     def test_steps_equal_the_reference(
         self, attention_backend: BackendClass, spec: AttentionSpec, case: str
     ) -> None:
-        """Decodes, prompts, chunks and all at once; in every block size, head size and precision
-        that it takes."""
+        """Steps of decodes, prompts, chunks and a mix of them are right, in every block size, head
+        size and precision that the backend accepts."""
         _skip_if_refused(_check_plain_steps, attention_backend, spec, **_CASES[case])
 
     def test_query_heads_share_kv_heads(
         self, attention_backend: BackendClass, spec: AttentionSpec
     ) -> None:
-        """Grouped heads, in several ratios."""
+        """Several query heads may share a KV head, in several ratios."""
         from . import checks as checks
 
         unsound = _why_unsound(attention_backend, replace(spec, num_kv_heads=spec.num_heads))
@@ -84,7 +86,7 @@ class AttentionConformance:
     def test_sequences_share_blocks(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """Those that begin alike."""
+        """Sequences with the same beginning may share its blocks."""
         from . import checks as checks
 
         checks.check_shared_prefix(attention_backend, sound_spec)
@@ -92,7 +94,7 @@ class AttentionConformance:
     def test_only_the_window_is_seen(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """Where it takes sliding windows."""
+        """With a sliding window, older tokens are not seen; skipped if the backend has none."""
         from . import checks as checks
 
         _skip_if_refused(checks.check_window, attention_backend, sound_spec)
@@ -100,7 +102,7 @@ class AttentionConformance:
     def test_scores_are_capped(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """Where it takes a soft cap."""
+        """With a soft cap, scores are capped; skipped if the backend has none."""
         from . import checks as checks
 
         _skip_if_refused(checks.check_soft_cap, attention_backend, sound_spec)
@@ -108,7 +110,8 @@ class AttentionConformance:
     def test_keys_and_values_are_kept_in_8_bits(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """Where it takes a cache of them: its steps are right for what they were rounded to."""
+        """Steps are right for the rounded keys and values of a cache with 8 bits per number;
+        skipped if the backend has none."""
         from . import checks as checks
 
         _skip_if_refused(checks.check_fp8, attention_backend, sound_spec)
@@ -116,7 +119,7 @@ class AttentionConformance:
     def test_unused_blocks_are_not_read(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """NaN in them changes nothing."""
+        """NaN in unused blocks changes no result."""
         from . import checks as checks
 
         checks.check_unused_blocks(attention_backend, sound_spec)
@@ -124,7 +127,7 @@ class AttentionConformance:
     def test_other_sequences_are_untouched(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """Those in the cache that are not in the step."""
+        """A step does not change cached sequences that are not part of it."""
         from . import checks as checks
 
         checks.check_other_sequences(attention_backend, sound_spec)
@@ -132,7 +135,7 @@ class AttentionConformance:
     def test_a_sequence_of_nan_spoils_no_other(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """One request's failure does not end another's."""
+        """NaN in one sequence does not change the results of others."""
         from . import checks as checks
 
         checks.check_neighbours(attention_backend, sound_spec)
@@ -140,7 +143,7 @@ class AttentionConformance:
     def test_inputs_may_be_slices_of_one_projection(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """With strides between tokens; and they are only read."""
+        """Inputs may have strides between tokens, and are not changed."""
         from . import checks as checks
 
         checks.check_views(attention_backend, sound_spec)
@@ -148,7 +151,7 @@ class AttentionConformance:
     def test_metadata_serves_every_layer(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """It is built once per step."""
+        """Metadata is built once per step and is valid for every layer."""
         from . import checks as checks
 
         checks.check_layers(attention_backend, sound_spec)
@@ -156,7 +159,7 @@ class AttentionConformance:
     def test_blocks_are_copied_to_the_host_and_back(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """For swapping."""
+        """Blocks can be copied to the host and back, as swapping does."""
         from . import checks as checks
 
         checks.check_copies(attention_backend, sound_spec)
@@ -164,7 +167,8 @@ class AttentionConformance:
     def test_graphs_compute_what_is_filled_in(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
-        """Unless it says that it cannot be captured."""
+        """A captured graph computes the inputs that are filled in; skipped if the backend cannot
+        be captured."""
         from . import checks as checks
 
         checks.check_graphs(attention_backend, sound_spec)
@@ -189,7 +193,7 @@ def _find_spec(backend: BackendClass, device: str | None) -> AttentionSpec:
         except checks.Refused as refusal:
             refusals.append(str(refusal))
         except Exception as error:
-            pytest.skip(f"reasons_against raises, another test says so: {error}")
+            pytest.skip(f"reasons_against raises, which another test reports: {error}")
     pytest.skip(f"refused {'; '.join(refusals)}")
 
 
@@ -205,7 +209,7 @@ def _why_unsound(backend: BackendClass, spec: AttentionSpec) -> str | None:
 
 
 def _check_plain_steps(backend: BackendClass, spec: AttentionSpec, **changes: Any) -> None:
-    """Every batch, with a KV head for each query head."""
+    """Check every batch, with a KV head for each query head."""
     import torch
 
     from . import checks as checks

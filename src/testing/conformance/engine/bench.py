@@ -1,4 +1,4 @@
-"""A real engine on the simulated executor, driven turn by turn, and the record of what it did."""
+"""Drives a real engine on the simulated executor turn by turn, and records what it does."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .simulated_support import SimulatedSupport
 from .workload import EngineShape, Job
 
 _SPECULATING = ("speculative_method", "draft_length")
-"""Kinds of which a provider is checked in an engine with drafts."""
+"""Kinds whose providers are checked in an engine that drafts tokens."""
 TURN_SECONDS = 0.05
-"""By how much the engine's clock goes on from one turn to the next."""
+"""Time on the engine's clock between two turns."""
 
 
 class EngineBench:
-    """An engine with the provider under test; a turn plans all that it can, commits one step."""
+    """An engine with the provider under test. A turn plans all steps it can and commits one."""
 
     def __init__(self, kind: str, given: object, shape: EngineShape, *watchers: object) -> None:
         self.failures = FailureWatch()
@@ -42,9 +42,9 @@ class EngineBench:
         self.core = _make_core(shape, plugins, speculator)
         self._vocab_size = shape.vocab_size
         self.jobs: dict[str, Job] = {}
-        """What was asked for, out of reach of the plugin."""
+        """The submitted requests, in copies that the plugin cannot reach."""
         self.most_running = 0
-        """Most requests that ran at the same time."""
+        """Maximum number of requests that ran at the same time."""
         executor = SimulatedExecutor(
             num_blocks=shape.num_blocks,
             block_size=shape.block_size,
@@ -87,7 +87,7 @@ class EngineBench:
         return request
 
     def plan(self) -> list[StepPlan]:
-        """Let time go on and plan until no more plans may be open; returns the new ones."""
+        """Advance the clock and plan steps until no more may be open; returns the new plans."""
         self._driver.now += TURN_SECONDS
         planned = []
         while (plan := self._driver.plan()) is not None:
@@ -96,14 +96,14 @@ class EngineBench:
         return planned
 
     def turn(self) -> list[StepPlan]:
-        """Plan, then run and commit the oldest plan; returns what was planned."""
+        """Plan, then run and commit the oldest plan; returns the new plans."""
         planned = self.plan()
         if self._driver.open:
             self._driver.commit()
         return planned
 
     def run(self, jobs: Sequence[Job], *, turns: int) -> None:
-        """Serve these requests as they arrive, until all have ended or the turns are over."""
+        """Serve these requests as they arrive, until all have ended or for `turns` turns."""
         coming = deque(jobs)
         for turn in range(turns):
             while coming and coming[0].at <= turn:
@@ -113,18 +113,18 @@ class EngineBench:
             self.turn()
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests early; those that have ended already are left alone."""
+        """Abort requests. Requests that have already ended are ignored."""
         for request_id in request_ids:
             self.core.abort(request_id, self.now)
         self._driver.check()
 
     def settle(self) -> None:
-        """Commit the open plans, without planning anything."""
+        """Commit the open plans without planning new ones."""
         while self._driver.open:
             self._driver.commit()
 
     def expected(self, request_id: str) -> list[int]:
-        """The tokens that a request must have got, as far as it has come."""
+        """The tokens that a request must have so far."""
         job = self.jobs[request_id]
         is_whole = self.reasons.get(request_id) is FinishReason.LENGTH
         length = job.max_tokens if is_whole else len(self.tokens[request_id])

@@ -1,7 +1,7 @@
-"""What holds in every engine, whichever policy decides: checks that several suites share.
+"""Checks of rules that hold for every policy, shared by several suites.
 
-`kind` is the registry's kind of the provider under test, `given` what the fixture gave: an object,
-or a factory of one. Every check raises AssertionError with what was wrong.
+`kind` is the registry's kind of the provider under test. `given` is the fixture's value: an object
+or a factory. Every check raises AssertionError that says what was wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .bench import TURN_SECONDS, EngineBench
 from .workload import EngineShape, Job, random_job, random_jobs
 
 _TURNS = 1000
-"""Several times what the built-in policies need for the random workload."""
+"""Maximum number of turns: several times what the built-in policies need for the workload."""
 _CROWDED = (
     EngineShape(name="few-seats", max_num_seqs=4, num_blocks=1024),
     EngineShape(name="small-budget", max_num_seqs=4, max_num_batched_tokens=8, num_blocks=1024),
@@ -26,7 +26,7 @@ _CROWDED = (
 
 
 def check_tokens(kind: str, given: object, shape: EngineShape) -> None:
-    """Every request gets exactly the tokens that it would have got alone."""
+    """Every request gets exactly the tokens that it would get alone."""
     bench = serve(kind, given, shape)
     for request_id, tokens in bench.tokens.items():
         assert tokens == bench.expected(request_id), (
@@ -36,7 +36,7 @@ def check_tokens(kind: str, given: object, shape: EngineShape) -> None:
 
 
 def check_everyone_finishes(kind: str, given: object, shape: EngineShape) -> None:
-    """Every request that arrives ends, with all of its tokens."""
+    """Every request ends, with all of its tokens."""
     bench = serve(kind, given, shape)
     stuck = [r for r in bench.jobs if bench.reasons.get(r) is not FinishReason.LENGTH]
     assert not stuck, (
@@ -46,7 +46,7 @@ def check_everyone_finishes(kind: str, given: object, shape: EngineShape) -> Non
 
 
 def check_decides_itself(kind: str, given: object, shape: EngineShape, hook: str) -> None:
-    """No decision of this hook had to be made by the built-in policy instead."""
+    """This hook never fails, so the built-in policy never decides instead of it."""
     failures = serve(kind, given, shape).failures.describe(hook)
     assert not failures, f"the built-in policy had to decide:\n{failures}"
 
@@ -67,7 +67,7 @@ def check_limits(kind: str, given: object, shape: EngineShape) -> None:
 
 
 def check_determinism(kind: str, given: object, shape: EngineShape) -> None:
-    """The same requests, the same plans: nothing depends on chance, addresses or a wall clock."""
+    """The same requests lead to the same plans: nothing depends on chance, addresses or clocks."""
     first, second = (serve(kind, given, shape).plans for _ in range(2))
     for one, other in zip(first, second, strict=False):
         assert one == other, (
@@ -77,7 +77,7 @@ def check_determinism(kind: str, given: object, shape: EngineShape) -> None:
 
 
 def check_aborts(kind: str, given: object, shape: EngineShape) -> None:
-    """Whenever requests are aborted, open plans or not, every block comes back."""
+    """Aborted requests free all blocks, whenever they are aborted, with or without open plans."""
     jobs = random_jobs(num_jobs=6)
     bench = EngineBench(kind, given, shape)
     for turns in range(jobs[-1].at + 12):
@@ -94,7 +94,7 @@ def check_aborts(kind: str, given: object, shape: EngineShape) -> None:
 
 
 def check_blocks_come_back(kind: str, given: object, shape: EngineShape) -> None:
-    """Once every request has ended by itself, no block is held, here or in host memory."""
+    """When every request has ended by itself, no block is held on the device or in host memory."""
     bench = serve(kind, given, shape)
     if not bench.core.has_work:
         assert bench.num_held_blocks == (0, 0), (
@@ -104,7 +104,7 @@ def check_blocks_come_back(kind: str, given: object, shape: EngineShape) -> None
 
 
 def check_nobody_starves(kind: str, given: object, bound: int) -> None:
-    """In an engine that is always full nobody waits more than `bound` turns for a token."""
+    """In an engine that is always full, no request waits more than `bound` turns for a token."""
     rng = random.Random(1)
     short = [random_job(rng, 6, 3) for _ in range(50)]
     long = [random_job(rng, 96, 24) for _ in range(50)]
@@ -119,7 +119,7 @@ def check_nobody_starves(kind: str, given: object, bound: int) -> None:
 
 
 def measure_plan_time(kind: str, given: object, num_requests: int) -> float:
-    """Seconds that `plan` takes with so many requests, half of them running; the median."""
+    """Median time of `plan`, in seconds, with `num_requests` requests of which half run."""
     shape = EngineShape(
         name="large",
         num_blocks=num_requests * 2,
@@ -140,7 +140,7 @@ def measure_plan_time(kind: str, given: object, num_requests: int) -> float:
 
 
 def describe_memory_growth(kind: str, given: object) -> str | None:
-    """What the provider keeps of requests that have ended, in a finding; None if nothing."""
+    """A finding if the provider keeps memory of requests that have ended; None if it does not."""
     bench = EngineBench(kind, given, _CROWDED[0])
     jobs = [replace(job, at=0) for job in random_jobs(num_jobs=4)]
     return describe_growth(bench.provider, lambda: bench.run(jobs, turns=_TURNS))
@@ -156,7 +156,7 @@ def serve(kind: str, given: object, shape: EngineShape, *watchers: object) -> En
 def _longest_wait(
     kind: str, given: object, shape: EngineShape, odd: Job, crowd: list[Job], bound: int
 ) -> tuple[int, str]:
-    """Most turns that a request waited, and which; stops when that exceeds the bound."""
+    """The longest wait of a request, in turns, and its id. Stops when it exceeds the bound."""
     bench = EngineBench(kind, given, shape)
     served = {bench.add(odd).request_id: 0}
     for turn in range(bound + 10):

@@ -1,4 +1,4 @@
-"""A short life of a whole engine, asyncio shell included, on the simulated executor."""
+"""Runs a whole engine for a short time, with its asyncio shell, on the simulated executor."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TIMEOUT = 30.0
 
 
 async def live_through(plugins: PluginHost) -> None:
-    """Start, serve requests in too little memory, abort one, read the metrics, drain, close.
+    """Run an engine with these plugins: start, serve, preempt, abort, read metrics, drain, close.
 
-    Raises PluginError if a plugin's lifespan cannot be entered, TimeoutError if it hangs.
+    Raises PluginError if a plugin's lifespan cannot be entered, TimeoutError if the engine hangs.
     """
     async with asyncio.timeout(_TIMEOUT):
         async with AsyncEngine(EngineConfig(max_num_seqs=4), _Parts(plugins)) as engine:
@@ -35,7 +35,7 @@ async def _serve(engine: AsyncEngine, prompt: str) -> None:
 
 
 class _Parts:
-    """Builds the parts of the engine around plugins that are loaded already."""
+    """Builds an engine's parts with plugins that are already loaded."""
 
     def __init__(self, plugins: PluginHost) -> None:
         self._plugins = plugins

@@ -24,14 +24,14 @@ class _Life:
     num_prompt_tokens: int
     num_known: int = field(init=False)
     is_away: bool = False
-    """Preempted: it ended for the speculator, and will start again."""
+    """Preempted: the speculator saw it end, and will see it start again."""
 
     def __post_init__(self) -> None:
         self.num_known = self.num_prompt_tokens
 
 
 def random_calls(num_calls: int = 120, *, seed: int = 1) -> list[ProposalBatch]:
-    """Requests that come, pause, are preempted, come back, end, and whose ids are given again."""
+    """Batches with requests that start, pause, are preempted, return and end. Ids are reused."""
     rng = random.Random(seed)
     lives: dict[str, _Life] = {}
     calls = []
@@ -55,7 +55,7 @@ def random_calls(num_calls: int = 120, *, seed: int = 1) -> list[ProposalBatch]:
 
 
 def one_life(engine_id: str, seed: int, *, num_calls: int = 12) -> list[ProposalBatch]:
-    """A single request, from its start; its end is left to the caller."""
+    """Batches with a single request from its start. The caller adds its end."""
     rng = random.Random(seed)
     life = _new_life(rng)
     calls = []
@@ -67,12 +67,12 @@ def one_life(engine_id: str, seed: int, *, num_calls: int = 12) -> list[Proposal
 
 
 def end_of(*engine_ids: str) -> ProposalBatch:
-    """A call that asks for nothing, and says who ended."""
+    """A batch without requests to draft for, in which these requests end."""
     return ProposalBatch(requests=(), ended=engine_ids)
 
 
 def only(engine_id: str, calls: Sequence[ProposalBatch]) -> list[ProposalBatch]:
-    """The same calls as if this request had been alone."""
+    """The same calls, without all other requests."""
     return [
         replace(
             call,
@@ -85,7 +85,7 @@ def only(engine_id: str, calls: Sequence[ProposalBatch]) -> list[ProposalBatch]:
 
 
 def _come_and_go(rng: random.Random, lives: dict[str, _Life]) -> tuple[list[str], list[str]]:
-    """Who ended and who started; an id may be in both."""
+    """Ids of the requests that end and start in this call. An id may be in both lists."""
     ended, started = [], []
     for engine_id, life in list(lives.items()):
         if life.is_away:
@@ -98,7 +98,7 @@ def _come_and_go(rng: random.Random, lives: dict[str, _Life]) -> tuple[list[str]
         elif rng.random() < 0.06:
             ended.append(engine_id)
             life.is_away = rng.random() < 0.7
-            started += [] if life.is_away else [engine_id]  # preempted, and back at once
+            started += [] if life.is_away else [engine_id]  # preempted and resumed in one step
     while len(lives) < 5 and rng.random() < 0.5:
         engine_id = next(name for i in range(6) if (name := f"life-{i}") not in lives)
         lives[engine_id] = _new_life(rng)
@@ -107,7 +107,7 @@ def _come_and_go(rng: random.Random, lives: dict[str, _Life]) -> tuple[list[str]
 
 
 def _new_life(rng: random.Random) -> _Life:
-    """Phrases that come again and again, and now and then something new."""
+    """A text of repeated phrases, with some new ones."""
     phrases = [_phrase(rng) for _ in range(4)]
     text: list[int] = []
     while len(text) < 90:

@@ -1,4 +1,4 @@
-"""Every event, with every field set, in all the forms in which the engine sends it."""
+"""Sample events of every kind, with every field set, in all forms that an engine sends."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _STEP_DONE = (
         num_accepted_tokens=3,
         accepted_tokens_per_pos=(2, 1, 0, 0),
     ),
-    StepDone(  # a step that failed: nothing came of it
+    StepDone(  # a step that failed has no results
         step_id=2,
         seconds=0.0,
         num_prompt_tokens=0,
@@ -200,4 +200,4 @@ SAMPLE_EVENTS: Mapping[str, tuple[object, ...]] = {
     "on_plugin_failed": _PLUGIN_FAILED,
     "on_stopping": (Stopping(),),
 }
-"""By hook, in the order of an engine's life."""
+"""Events by hook, in the order of an engine's life."""

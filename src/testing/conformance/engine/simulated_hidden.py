@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HIDDEN_SIZE = 16
 _MOST_ROWS = 3
 _NUM_SEEN = 4
-"""Tokens that a row follows from."""
+"""Number of tokens that determine a row."""
 
 
 def hidden_states_given(

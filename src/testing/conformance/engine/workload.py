@@ -1,4 +1,4 @@
-"""Requests that arrive at random, the same in every run, and the engines that serve them."""
+"""Random requests, the same in every run, and the sizes of the engines that serve them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOCAB_SIZE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
-    """How large an engine is."""
+    """The size of an engine."""
 
     name: str = "engine"
     num_blocks: int = 256
@@ -24,7 +24,7 @@ class EngineShape:
     max_inflight: int = 1
     vocab_size: int = VOCAB_SIZE
     num_speculative_tokens: int = 5
-    """Draft tokens that a speculative method under test is asked for."""
+    """Maximum number of draft tokens per request, if a speculative method is tested."""
 
     def __str__(self) -> str:
         return self.name
@@ -42,7 +42,7 @@ SHAPES = (AMPLE, AMPLE_TWO, STARVED, STARVED_TWO)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One request, and the turn of the engine in which it arrives."""
+    """One request; `at` is the turn of the engine in which it arrives."""
 
     at: int = 0
     prompt: tuple[int, ...]
@@ -52,7 +52,10 @@ class Job:
 
 
 def random_jobs(num_jobs: int) -> list[Job]:
-    """Bursts and pauses; half of the prompts begin like others. Each one fits into every shape."""
+    """Requests in bursts, with pauses. Half of the prompts share a beginning.
+
+    Each request fits into every shape.
+    """
     rng = random.Random(1)
     prefixes = [_tokens(rng, 9) for _ in range(3)]
     at, jobs = 0, []
@@ -65,7 +68,7 @@ def random_jobs(num_jobs: int) -> list[Job]:
 
 
 def random_job(rng: random.Random, num_prompt_tokens: int, max_tokens: int) -> Job:
-    """A request of this size that shares nothing with others."""
+    """A request of this size with a random prompt."""
     return Job(prompt=_tokens(rng, num_prompt_tokens), max_tokens=max_tokens)
 
 

@@ -41,13 +41,13 @@ def test_values_are_read_as_their_field_wants_them(text: str, values: list[objec
     [
         (["schedular=chunked"], "Did you mean 'scheduler'"),
         (["dtype=float32"], "not a setting of the engine that can be varied"),
-        (["block_size=8,many"], "'many' does not do for block_size"),
+        (["block_size=8,many"], "'many' is not a value for block_size"),
         (["kv_cache_memory=big"], "'big'"),
         (["scheduler"], "A,B,C"),
         (["scheduler=a,,b"], "A,B,C"),
         (["scheduler=a,a"], "A,B,C"),
         (["scheduler=a", "scheduler=b"], "varied twice"),
-        (["max_num_seqs=4"], "--max-num-seqs is given, too"),
+        (["max_num_seqs=4"], "--max-num-seqs is also given"),
     ],
 )
 def test_what_cannot_be_varied_is_said(texts: list[str], words: str) -> None:

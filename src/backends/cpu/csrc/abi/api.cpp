@@ -1,6 +1,6 @@
-// What Python calls, by ctypes: the signatures are in library.py and the files beside it. No
-// exception leaves. Functions that compute are a parallel region each; after one that failed, what
-// it was to write means nothing.
+// The functions that Python calls by ctypes. library.py, attention_ops.py and other files of that
+// folder declare their signatures. No function throws. Each function that computes is one parallel
+// region. After a failure, its output is undefined.
 #include <cstdint>
 
 #include "abi/c_abi.h"
@@ -18,7 +18,8 @@ using namespace tokenmill;
 
 namespace {
 
-// Shares `count` items out. A single one is done before a second thread has woken.
+// Divides `count` items among the workers. A single item runs on the calling thread: it is done
+// before a second thread would wake up.
 template <class Function>
 void share_out(int64_t count, Function&& run) {
   if (count == 1) return run(0, 1);
@@ -30,11 +31,11 @@ void share_out(int64_t count, Function&& run) {
 
 }  // namespace
 
-// Changes with every signature; library.py must say the same. Structures have a check of their own.
+// Must change with every signature and be the same in library.py. Structures have another check.
 TM_API int tm_abi_version() noexcept { return 4; }
-// Ends with an entry whose structure is null.
+// The layouts of all shared structures. The last entry's structure is null.
 TM_API const FieldLayout* tm_structures() noexcept { return structures(); }
-// The one that this library is compiled for.
+// The instruction set that this library is compiled for.
 TM_API const char* tm_instruction_set() noexcept { return TM_INSTRUCTION_SET; }
 
 TM_API Status tm_set_threads(int threads, const int* cpus) noexcept {
@@ -56,15 +57,15 @@ TM_API Status tm_linear(const LinearCall* call) noexcept {
   return guarded([&] { linear(*call); });
 }
 
-// Null when there is no memory for it.
+// A new, empty plan; null if there is too little memory.
 TM_API AttentionPlan* tm_attention_plan_new() noexcept { return new (std::nothrow) AttentionPlan; }
 TM_API void tm_attention_plan_free(AttentionPlan* plan) noexcept { delete plan; }
-// One part per thread. After a failure the plan must not be used.
+// Plans a step with one part per thread. After a failure the plan must not be used.
 TM_API Status tm_attention_plan(AttentionPlan* plan, const AttentionSpec* spec,
                                 const AttentionBatch* batch) noexcept {
   return guarded([&] { plan_attention(*spec, *batch, num_threads(), plan); });
 }
-// Writes the keys and values of `tokens` tokens, then attends: one layer.
+// Writes the keys and values of `tokens` tokens, then computes attention, for one layer.
 TM_API Status tm_write_and_attend(const RotateAndWriteCall* write, int64_t tokens,
                                   const AttentionCall* call) noexcept {
   return guarded([&] {

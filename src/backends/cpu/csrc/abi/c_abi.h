@@ -1,4 +1,4 @@
-// How functions leave the library: by the rules of C, and without exceptions.
+// Exports functions with C linkage, and turns exceptions into a status.
 #pragma once
 
 #include <new>
@@ -7,7 +7,7 @@
 
 namespace tokenmill {
 
-// What functions that allocate return; `Status` of library.py.
+// Return value of functions that may fail. `Status` of library.py must be the same.
 enum class Status : int { kDone = 0, kOutOfMemory = 1, kFailed = 2 };
 
 template <class Function>

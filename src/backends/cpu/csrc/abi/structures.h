@@ -1,11 +1,12 @@
-// How the structures that Python shares lie in memory.
+// The memory layout of the structures that are shared with Python.
 #pragma once
 
 #include <cstdint>
 
 namespace tokenmill {
 
-// One field, or a whole structure where `field` is null. Python reads this without a check.
+// Layout of one field, or of a whole structure if `field` is null. It must not change: Python reads
+// it without a check.
 struct FieldLayout {
   const char* structure;
   const char* field;
@@ -13,7 +14,8 @@ struct FieldLayout {
   int64_t size;
 };
 
-// Every structure of structures.py, each followed by its fields; the last entry's structure is null.
+// Every structure of structures.py, each followed by its fields. The last entry's structure is
+// null.
 const FieldLayout* structures();
 
 }  // namespace tokenmill

@@ -1,4 +1,4 @@
-// Attention as a whole: each worker's tiles, and the merging of chunks.
+// Runs attention: each worker's tiles, then the merging of chunks.
 #include "attention/attention.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace tokenmill {
 namespace {
 
-// Memory of one thread for one tile.
+// One thread's memory for one tile.
 class Workspace {
  public:
   // Throws std::bad_alloc.
@@ -53,7 +53,7 @@ class Worker {
       const AttentionTile& tile = plan_.tiles[index];
       const int32_t first = index == begin.tile ? begin.chunk : 0;
       const int32_t last = index == end.tile ? end.chunk : tile.chunks;
-      // What comes next is read ahead; across a cut it is another worker's, and not worth it.
+      // The next tile's keys are prefetched, unless they belong to another worker's part.
       const KeyRange next = index + 1 < end.tile || (index + 1 == end.tile && end.chunk > 0)
                                 ? keys_of(plan_.tiles[index + 1], 0)
                                 : KeyRange{};

@@ -1,11 +1,12 @@
 // Causal attention over a paged KV cache, for a flat batch of sequences.
 //
-// The cache of one layer is [block][kv_head]{keys, values}; a block is contiguous. Its slots are
-// kept in groups of 16, or of 8 where the block size is no multiple of 16. In bfloat16, keys of a
-// group are [head_size / 2][slot][2] and values are [slot / 2][head_size][2]: the two factors of
-// a product lie side by side, as dot products of bfloat16 pairs want them, so that one register
-// holds 16 keys (scores need no sum across lanes) or 16 numbers of two values. In float, keys are
-// [head_size][slot] and values [slot][head_size].
+// The cache of one layer is [block][kv_head]{keys, values}; a block is contiguous. Its slots are in
+// groups of 16, or of 8 if the block size is no multiple of 16.
+//
+// In bfloat16, the keys of a group are [head_size / 2][slot][2] and the values are
+// [slot / 2][head_size][2]. Dot products of bfloat16 pairs need the two numbers of a pair side by
+// side. One register holds 16 keys, so that scores need no sum across lanes, or 16 numbers of two
+// values. In float, keys are [head_size][slot] and values are [slot][head_size].
 #pragma once
 
 #include <cstdint>
@@ -15,19 +16,21 @@
 
 namespace tokenmill {
 
-// Layout shared with structures.py, as are AttentionBatch and AttentionCall.
+// Dimensions of attention, the same for all layers. structures.py has the same layout, also of
+// AttentionBatch and AttentionCall.
 struct AttentionSpec {
   int32_t num_heads;
   int32_t num_kv_heads;
   int32_t head_size;   // a multiple of 16
   int32_t block_size;  // a multiple of 8
   Element element;     // of queries, cache and output
-  int32_t sliding_window;  // keys that a query sees, itself included; 0: all before it
+  int32_t sliding_window;  // keys that a query sees, its own included; 0: all keys up to its own
   float scale;             // above 0
   float logits_soft_cap;   // 0: none
 };
 
-// One step. A sequence's last query is its last token; a sequence may have no query.
+// The sequences of one step. The last query of a sequence is its last token. A sequence may have no
+// query.
 struct AttentionBatch {
   int64_t num_seqs;
   const int32_t* query_start_loc;  // [num_seqs + 1]
@@ -36,9 +39,9 @@ struct AttentionBatch {
   int64_t block_tables_stride;
 };
 
-// A tile: some queries of one sequence, all heads of one KV head. Its keys are visited in chunks,
-// each with a softmax of its own; the chunks of a tile are merged in order. So whichever threads
-// compute them, alone or beside others, the result is the same to the last bit.
+// Some queries of one sequence, with all query heads of one KV head. A tile's keys are divided into
+// chunks, each with its own softmax, and the chunks are merged in order. So the result is the same
+// to the last bit whichever threads compute the chunks, and whatever else is in the step.
 struct AttentionTile {
   int32_t seq;
   int32_t kv_head;
@@ -47,12 +50,12 @@ struct AttentionTile {
   int64_t key_begin;       // a multiple of the group size
   int64_t key_end;
   int64_t chunk_keys;
-  int64_t partial;  // where its chunks' results lie, if several threads compute them; else -1
+  int64_t partial;  // offset of its chunks' results if several threads compute them; else -1
   int32_t queries;
   int32_t chunks;
 };
 
-// Who computes what in one step: the same for every layer.
+// How one step's work is divided into parts, the same for every layer.
 struct AttentionPlan {
   struct Cut {
     int64_t tile;
@@ -62,11 +65,11 @@ struct AttentionPlan {
   AttentionBatch batch;
   std::vector<AttentionTile> tiles;
   std::vector<Cut> cuts;              // part i is [cuts[i], cuts[i + 1])
-  std::vector<int64_t> shared_tiles;  // those with a `partial`
+  std::vector<int64_t> shared_tiles;  // indices of tiles with a `partial`
   std::vector<float> partials;
 };
 
-// Splits the work into `parts` of about the same duration. Keeps pointers into the batch.
+// Divides the work into `parts` parts of about the same duration. Keeps pointers into the batch.
 void plan_attention(const AttentionSpec& spec, const AttentionBatch& batch, int parts,
                     AttentionPlan* plan);
 
@@ -79,11 +82,11 @@ struct AttentionCall {
   int64_t out_stride;
 };
 
-// One worker's part, within a parallel region. All workers must take part; `out` may be read after
-// the next barrier.
+// Computes one worker's part, within a parallel region. All workers must call it. `out` may be read
+// after the next barrier.
 void attention_part(const AttentionCall& call, int worker, int workers);
 
-// Where things lie in a cache, in bytes.
+// Sizes and offsets in a cache, in bytes unless noted.
 struct CacheLayout {
   int64_t group;        // slots
   int64_t token_bytes;  // keys or values of one token and head

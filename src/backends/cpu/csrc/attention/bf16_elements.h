@@ -1,4 +1,4 @@
-// Attention with products of bfloat16 pairs: 16 pairs times a broadcast pair, summed in float.
+// Attention by bfloat16 dot products: 16 pairs times one broadcast pair, summed in float.
 #pragma once
 
 #include "attention/elements.h"

@@ -1,5 +1,5 @@
-// How attention reads and multiplies what lies in the cache, in float: for float caches, and for
-// bfloat16 where there are no products of bfloat16.
+// Reads and multiplies numbers of the cache in float: for float caches, and for bfloat16 caches if
+// the instruction set has no bfloat16 products.
 #pragma once
 
 #include "vectors/wide.h"
@@ -7,7 +7,7 @@
 namespace tokenmill {
 namespace {
 
-// 16 words of 32 bits, as two times eight.
+// 16 words of 32 bits from two places with eight words each.
 TM_INLINE Lanes join_halves(const uint8_t* first, const uint8_t* second) {
 #if TM_WIDTH == 16
   const __m256 low = _mm256_loadu_ps(reinterpret_cast<const float*>(first));

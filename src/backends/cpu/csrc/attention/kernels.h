@@ -1,4 +1,4 @@
-// What attention needs of an instruction set.
+// The kernels of attention, which depend on the instruction set.
 #pragma once
 
 #include "attention/attention.h"
@@ -13,14 +13,16 @@ struct KeyRange {
   int64_t end;
 };
 
-// Softmax over some keys, unnormalized: weights are 2^(logit - maximum), logits in units of log 2.
+// Unnormalized softmax over some keys. Weights are 2^(logit - maximum); logits are in units of
+// log 2.
 struct SoftmaxState {
   float* maximum;  // [rows]
   float* sum;      // [rows]
   float* out;      // [rows, head_size]
 };
 
-// Rows are (query, head of the group), the heads of a query side by side.
+// One tile over one chunk of keys. A row is a (query, head of the group) pair; the heads of a query
+// are adjacent.
 struct ChunkCall {
   const AttentionSpec* spec;
   CacheLayout layout;
@@ -29,9 +31,9 @@ struct ChunkCall {
   int group_size;  // query heads of a KV head
   int64_t first_position;
   KeyRange keys;
-  KeyRange next_keys;  // what will be read after this chunk; may be empty
+  KeyRange next_keys;  // keys that are read after this chunk, to prefetch; may be empty
   SoftmaxState state;  // overwritten
-  float* lane_sums;    // [rows, 16], to work in
+  float* lane_sums;    // [rows, 16], scratch memory
 };
 
 struct PackCall {
@@ -40,19 +42,19 @@ struct PackCall {
   int rows;
   int group_size;
   int head_size;
-  void* packed;  // [rows, head_size], as the kernels multiply them: up to 4 bytes each
+  void* packed;  // [rows, head_size], in the type that the kernels multiply: up to 4 bytes each
 };
 
 struct AttentionKernels {
   void (*pack[2])(const PackCall&);  // by Element
   void (*attend[2])(const ChunkCall&);
-  // Adds the keys of `more` to those of `state`.
+  // Merges the softmax of `more` into `state`.
   void (*merge)(const SoftmaxState& state, const SoftmaxState& more, int rows, int head_size);
   // Writes one normalized row.
   void (*finish[2])(const float* out, float sum, int head_size, void* target);
 };
 
-// Those of the instruction set that this library is compiled for.
+// The kernels of the instruction set that this library is compiled for.
 const AttentionKernels& attention_kernels();
 
 }  // namespace tokenmill

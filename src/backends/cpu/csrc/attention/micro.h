@@ -1,5 +1,5 @@
-// The inner loops of attention: scores of a few rows with up to 64 keys, and sums of as many
-// values, for any instruction set and kind of numbers.
+// The inner loops of attention, for any instruction set and number type: scores of a few rows with
+// up to 64 keys, and weighted sums of up to 64 values.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ constexpr int kMaxRows = 3, kMaxVectors = 2;
 constexpr int kMaxRows = 3, kMaxVectors = 1;
 #endif
 
-// Where the keys of up to 64 tokens lie, group by group. Unused entries repeat the last one.
+// Addresses of the keys of up to 64 tokens, group by group. Unused entries repeat the last one.
 struct Span {
   const uint8_t* groups[kMaxGroups];
 };
@@ -49,7 +49,7 @@ struct ScoreCall {
   const void* q;  // [rows, q_stride]
   int64_t q_stride;
   const uint8_t* const* groups;
-  const uint8_t* const* ahead;  // read ahead at the same places
+  const uint8_t* const* ahead;  // groups to prefetch, at the same offsets
   int64_t steps;
   float* scores;  // [rows, kSpan]
 };
@@ -58,8 +58,8 @@ template <class Elements, int kRows, int kVectors, bool kHalves>
 void score(const ScoreCall& call) {
   constexpr int64_t kStep = kHalves ? 32 : 64;
   constexpr int kPerVector = kHalves ? 2 : 1;
-  // Rows are addressed from every third one, since an x86 address takes an index times 1 or 2:
-  // fewer pointers to keep in registers.
+  // Only every third row has a pointer, which saves registers: an x86 address can add an index
+  // times 1 or 2.
   constexpr int kBases = (kRows + 2) / 3;
   const int64_t stride = call.q_stride;
   const typename Elements::Row* q[kBases];
@@ -99,10 +99,10 @@ struct AccumulateCall {
   const void* weights;  // [rows, kSpan]
   const uint8_t* const* groups;
   const uint8_t* const* ahead;
-  int64_t offset;     // of the values' columns, from the group's keys
-  int64_t row_bytes;  // of kPack tokens' values
+  int64_t offset;     // from the group's keys to the values' columns
+  int64_t row_bytes;  // size of the values of kPack tokens
   int group;
-  int keys;  // later ones may be anything
+  int keys;  // slots after these may contain any value
   float* out;  // [rows, out_stride]
   int64_t out_stride;
 };
@@ -150,7 +150,7 @@ void accumulate(const AccumulateCall& call) {
       Elements::store(call.out + r * call.out_stride + c * 16, sums[r][c]);
 }
 
-// The instances by rows and vectors.
+// The instances of the inner loops by rows and vectors.
 template <class Elements, bool kHalves>
 struct Tables {
   void (*score[kMaxRows + 1][kMaxVectors + 1])(const ScoreCall&);

@@ -1,4 +1,4 @@
-// Splits a step's attention into tiles and parts.
+// Divides a step's attention into tiles and parts.
 #include <algorithm>
 
 #include "attention/attention.h"
@@ -6,20 +6,20 @@
 namespace tokenmill {
 namespace {
 
-// Queries times heads of a tile: enough for keys, once in L1, to be used from there many times;
-// with 64 keys and values, queries and sums of head size 64 just fit into 32 KB.
+// Queries times heads of a tile: enough to reuse keys in L1 many times. With 64 keys and values,
+// the queries and sums of head size 64 just fit into 32 KB.
 constexpr int64_t kTileRows = 48;
-// Keys of a chunk. Short enough that two threads can share one short sequence; the merging of
-// wide tiles costs more, hence their longer chunks.
+// Keys of a chunk. Chunks are short enough for two threads to share a short sequence. Merging wide
+// tiles costs more, so prefill chunks are longer.
 constexpr int64_t kDecodeChunk = 128;
 constexpr int64_t kPrefillChunk = 1024;
-// A decode and its drafts, at most 16, are cut like a decode alone, so that a token's
-// sums are added up in the same order with drafts around it and without.
+// Queries of a decode with its drafts, which are at most 16. It is divided like a decode alone, so
+// that a token's sums are added in the same order with and without drafts.
 constexpr int64_t kDecodeQueries = 17;
-// Reading a key and its value takes as long as computing this many rows with them.
+// Number of rows whose computation takes as long as reading a key and its value.
 constexpr int64_t kRowsPerRead = 12;
-// A part may be this much too long (one in so many) if that spares sharing a tile, which costs a
-// barrier and a merge.
+// A part may be too long by the fraction 1 / kTolerance if that avoids sharing a tile, which costs
+// a barrier and a merge.
 constexpr int64_t kTolerance = 32;
 
 int64_t row_cost(const AttentionTile& tile, int64_t rows_per_query) {
@@ -55,8 +55,9 @@ void add_tiles(const AttentionSpec& spec, const AttentionBatch& batch, int32_t s
   }
 }
 
-// Where to end a part within a tile of that cost, `missing` after its begin: at the nearer end of
-// the tile if that is near, else between two chunks.
+// The chunk of a tile at which a part ends. Ideally it ends at the cost `missing` after the tile's
+// begin, of the tile's total `cost`. It ends at the begin or end of the tile if one is within
+// `tolerance`, else between two chunks.
 int32_t choose_chunk(const AttentionTile& tile, int64_t cost, int64_t missing, int64_t tolerance) {
   const int64_t left = cost - missing;
   if (std::min(missing, left) <= tolerance || tile.chunks == 1)
@@ -64,7 +65,7 @@ int32_t choose_chunk(const AttentionTile& tile, int64_t cost, int64_t missing, i
   return static_cast<int32_t>((missing * tile.chunks + cost / 2) / cost);
 }
 
-// Cuts the tiles, laid end to end, at equal costs.
+// Divides the sequence of all tiles into parts of equal cost.
 void cut(AttentionPlan* plan, int parts) {
   const int64_t rows_per_query = plan->spec.num_heads / plan->spec.num_kv_heads;
   const auto cost_of = [&](const AttentionTile& tile) {
@@ -86,7 +87,7 @@ void cut(AttentionPlan* plan, int parts) {
       at.chunk = choose_chunk(tile, cost_of(tile), target - before, tolerance);
       if (at.chunk == tile.chunks) at = {index + 1, 0};
     }
-    // A long tile may hold the ends of several parts.
+    // Several parts may end in one long tile.
     const AttentionPlan::Cut& last = plan->cuts.back();
     const bool is_after = at.tile > last.tile || (at.tile == last.tile && at.chunk >= last.chunk);
     plan->cuts.push_back(is_after ? at : last);
@@ -94,7 +95,7 @@ void cut(AttentionPlan* plan, int parts) {
   plan->cuts.push_back({tiles, 0});
 }
 
-// Tiles that a cut goes through get room for the results of all their chunks.
+// Reserves memory for the results of all chunks of tiles that several parts share.
 void make_room_for_partials(AttentionPlan* plan) {
   const int64_t rows_per_query = plan->spec.num_heads / plan->spec.num_kv_heads;
   int64_t floats = 0;

@@ -1,8 +1,9 @@
-// Attention of a tile's rows over a chunk of keys, for any instruction set: `Elements` says how
-// numbers are fetched from the cache and multiplied (attention_elements.h).
+// Attention of a tile's rows over a chunk of keys, for any instruction set. `Elements` loads
+// numbers from the cache and multiplies them (attention/elements.h).
 //
-// 64 keys are taken at a time (a span). For each few rows: scores of all keys, 16 in a register;
-// their softmax; sums of values, with rows x 4 accumulators. Scores and weights never leave L1.
+// Keys are processed in spans of 64. For a few rows at a time, it computes the scores of all keys
+// of the span (16 in a register), their softmax, and the weighted sums of values (rows x 4
+// accumulators). Scores and weights stay in L1.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-// The rows' running softmax; sums are kept per lane until the end.
+// The running softmax of a tile's rows over a chunk. Sums are kept per lane until the end.
 template <class Elements, bool kHalves>
 class Chunk {
  public:
@@ -63,7 +64,7 @@ class Chunk {
       const int64_t end = std::min(call_.keys.end, position_of(first + count - 1) + 1);
       const int keys = static_cast<int>(std::min<int64_t>(kSpan, end - begin));
       if (keys <= 0 || first_seen(first) >= begin + keys) continue;
-      // The first rows fetch the next span for all.
+      // The first rows prefetch the next span for all rows.
       run_rows(here, i == 0 ? next : here, begin, first, count, keys);
     }
   }
@@ -113,7 +114,7 @@ class Chunk {
     return window > 0 ? position_of(row) + 1 - window : 0;
   }
 
-  // Scores of one row to weights.
+  // Turns the scores of one row into weights.
   void soften(int row, int r, int64_t begin, int vectors, int keys) {
     Lanes scores[kSpanVectors];
     for (int c = 0; c < vectors; c++) scores[c] = capped(load_lanes(scores_ + r * kSpan + c * 16));
@@ -140,8 +141,8 @@ class Chunk {
     return each([](Floats x) { return tanh_of(x); }, score * splat(inner_factor_));
   }
 
-  // Weights are relative to the largest logit so far, but only roughly: as long as none is 2^8
-  // times larger, nothing has to be scaled anew. Sums of such weights are as precise as any.
+  // Weights are relative to the largest logit so far, but only roughly. Sums are rescaled only when
+  // a weight would exceed 2^8, which costs no precision.
   TM_INLINE void raise_maximum(int row, const Lanes* scores, int vectors) {
     Lanes most = scores[0];
     for (int c = 1; c < vectors; c++) most = largest(most, scores[c]);
@@ -179,7 +180,7 @@ void attend(const ChunkCall& call) {
   }
 }
 
-// Puts the rows one after the other, in the form in which they are multiplied.
+// Copies the rows one after the other, in the type that the kernels multiply.
 template <class Elements>
 void pack(const PackCall& call) {
   const auto* q = static_cast<const typename Elements::Given*>(call.q);

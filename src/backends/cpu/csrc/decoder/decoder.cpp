@@ -1,5 +1,5 @@
-// The order of a decoder's work. Between two barriers the workers write disjoint parts of one
-// buffer; whoever reads that buffer comes after the barrier.
+// Runs a decoder. Between two barriers the workers write disjoint parts of a buffer. The buffer is
+// read only after the next barrier.
 #include "decoder/decoder.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace tokenmill {
 namespace {
 
-// Adds the time between two laps to a phase; does nothing where nobody counts.
+// Adds the time between two laps to a phase. Does nothing without counters.
 class Stopwatch {
  public:
   explicit Stopwatch(int64_t* nanoseconds) : nanoseconds_(nanoseconds) {
@@ -29,7 +29,7 @@ class Stopwatch {
   Clock::time_point last_;
 };
 
-// One worker's view of a step.
+// One worker's part of a step.
 class Part {
  public:
   Part(const DecoderModel& model, const DecoderStep& step, int worker, int workers)
@@ -128,7 +128,7 @@ class Part {
     stopwatch_.lap(Phase::kLogits);
   }
 
-  // The next phase may read what any worker wrote in this one.
+  // Ends a phase with a barrier, so that the next phase may read what all workers wrote.
   void finish(Phase phase) {
     stopwatch_.lap(phase);
     barrier();
@@ -147,7 +147,7 @@ class Part {
     finish(Phase::kNorm);
   }
 
-  // With `add` the result is added to the residual that `out` holds.
+  // Multiplies x by weights. With `add` the result is added to the residual in `out`.
   void multiply(const PackedLinear* weights, const float* bias, const void* x, int64_t x_stride,
                 void* out, int64_t out_stride, bool add) {
     LinearCall call = {};

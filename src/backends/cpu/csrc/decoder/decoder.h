@@ -1,4 +1,4 @@
-// A whole decoder of the Llama family for one flat batch: every layer in one parallel region.
+// A whole decoder of the Llama family for one flat batch, with all layers in one parallel region.
 #pragma once
 
 #include "elementwise/elementwise.h"
@@ -6,7 +6,7 @@
 
 namespace tokenmill {
 
-// Layout shared with structures.py, as are all structures here.
+// The weights of one layer. structures.py has the same layout of all structures in this file.
 struct DecoderLayer {
   const float* input_norm;           // [hidden]
   const float* post_attention_norm;  // [hidden]
@@ -16,7 +16,7 @@ struct DecoderLayer {
   const float* qkv_bias;    // or null, as are all biases
   const PackedLinear* attention_output;
   const float* attention_output_bias;
-  const PackedLinear* gate_up;  // with its activation inside
+  const PackedLinear* gate_up;  // includes the activation
   const float* gate_up_bias;
   const PackedLinear* down;
   const float* down_bias;
@@ -36,7 +36,7 @@ struct DecoderModel {
   float eps;
 };
 
-// Where a step's time goes. Shared with decoder_call.py.
+// Phases of a step whose times are measured. decoder_call.py has the same list.
 enum class Phase {
   kEmbed,
   kNorm,
@@ -50,7 +50,8 @@ enum class Phase {
   kWait
 };
 
-// One step. Scratch is bfloat16, a row per token, without gaps.
+// Inputs, scratch memory and outputs of one step. Scratch memory is contiguous bfloat16, with a row
+// per token.
 struct DecoderStep {
   int64_t num_tokens;
   const int64_t* token_ids;
@@ -67,8 +68,7 @@ struct DecoderStep {
   const int64_t* sampled_rows;
   void* sampled;  // [sampled, hidden]
   float* logits;  // [sampled, vocabulary]
-  // A counter per phase, to which the time of worker 0 is added, or null; kWait is what it waits
-  // for the others.
+  // A counter per phase, or null. The time of worker 0 is added; kWait is its time at barriers.
   int64_t* nanoseconds;
 };
 

@@ -6,8 +6,8 @@
 namespace tokenmill {
 namespace {
 
-// One worker's view. Between two barriers the workers write disjoint parts of a buffer; whoever
-// reads that buffer comes after the barrier.
+// One worker's part. Between two barriers the workers write disjoint parts of a buffer. The buffer
+// is read only after the next barrier.
 class Part {
  public:
   Part(const DraftHeadModel& model, const DraftHeadStep& step, int worker, int workers)
@@ -40,7 +40,7 @@ class Part {
     norm(step_.state, size, model_.ones, step_.both, 2 * size);
   }
 
-  // Of this worker's rows.
+  // Normalizes this worker's rows.
   void norm(const void* x, int64_t x_stride, const float* weight, void* out, int64_t out_stride) {
     const RmsNormCall call = {x, x_stride, weight, out, out_stride, model_.hidden_size, model_.eps};
     const Share mine = share_of(step_.num_rows, worker_, workers_);

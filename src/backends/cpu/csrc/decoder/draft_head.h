@@ -1,30 +1,31 @@
-// A draft head in one parallel region: called between steps, whose weights have pushed everything
-// else out of the caches, each operation of its own would cost more than its arithmetic.
+// A draft head in one parallel region. It runs between steps, when the model's weights have evicted
+// everything else from the caches. A separate call per operation would cost more than the
+// arithmetic.
 #pragma once
 
 #include "linear/linear.h"
 
 namespace tokenmill {
 
-// Layout shared with structures.py, as is that of DraftHeadStep.
+// The weights of a draft head. structures.py has the same layout, also of DraftHeadStep.
 struct DraftHeadModel {
   int64_t hidden_size;
   int64_t intermediate_size;
   const void* embedding;  // bfloat16 [vocabulary, hidden]
-  const float* ones;      // [hidden]: inputs are only brought to size 1
+  const float* ones;      // [hidden]: weights of the norms of the inputs, which have none
   const float* norm;      // [hidden]
   const PackedLinear* fc;
-  const PackedLinear* gate_up;  // with its activation inside
+  const PackedLinear* gate_up;  // includes the activation
   const PackedLinear* down;
   const PackedLinear* head;
   float eps;
 };
 
-// One token more for each row. Scratch is bfloat16, without gaps.
+// Drafts one token for each row. Scratch memory is contiguous bfloat16.
 struct DraftHeadStep {
   int64_t num_rows;
   const int64_t* token_ids;
-  void* state;     // [rows, hidden]; the next state takes its place
+  void* state;     // [rows, hidden]; overwritten by the next state
   void* both;      // [rows, 2 * hidden]: state and embedding
   void* inner;     // [rows, intermediate]
   void* normed;    // [rows, hidden]

@@ -1,15 +1,15 @@
-// What a decoder does beside products and attention: norms, rotation, embeddings.
+// Operations of a decoder other than products and attention: norms, rotation, embeddings.
 //
-// All of it is computed in float. Where a model computed step by step rounds to its element type
-// between two steps, as transformers does, so do these; what they fuse they round once.
+// They compute in float. Between two operations they round to the model's element type, as
+// transformers does. Fused operations round only once.
 #pragma once
 
 #include "attention/attention.h"
 
 namespace tokenmill {
 
-// Per row: out = weight * (x / sqrt(mean(x^2) + eps)), the quotient rounded before the weight is
-// applied. x and out are bfloat16.
+// RMS norm of each row: out = weight * (x / sqrt(mean(x^2) + eps)). The quotient is rounded before
+// the weight is applied. x and out are bfloat16.
 struct RmsNormCall {
   const void* x;
   int64_t x_stride;     // in elements, as are all strides
@@ -21,7 +21,7 @@ struct RmsNormCall {
 };
 void rms_norm(const RmsNormCall& call, int64_t row_begin, int64_t row_end);
 
-// Rows of a table of bfloat16 by token id.
+// Copies rows of a bfloat16 table by token id.
 struct EmbedCall {
   const void* table;  // [vocabulary, size]
   const int64_t* token_ids;
@@ -31,12 +31,12 @@ struct EmbedCall {
 };
 void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end);
 
-// Per token: norm of each head of q and k (if there are weights), their rotation (if there are
-// angles), and the copy of k and v into the cache. q is changed in place; k and v are left alone.
-// Layout shared with structures.py.
+// For each token: normalizes each head of q and k (if there are weights), rotates them (if there
+// are angles), and writes k and v to the cache. q is changed in place; k and v are not changed.
+// structures.py has the same layout.
 struct RotateAndWriteCall {
   AttentionSpec spec;
-  void* q;  // heads of a token are contiguous, as in k and v; unused if there is nothing to do
+  void* q;  // heads of a token are contiguous, also in k and v; unused without norms and angles
   int64_t q_stride;
   const void* k;
   int64_t k_stride;
@@ -51,7 +51,7 @@ struct RotateAndWriteCall {
   const int64_t* slots;      // [tokens]: block * block_size + slot
   void* kv_cache;
 };
-// For tokens and KV heads, side by side: index = token * num_kv_heads + kv_head.
+// Runs for pairs of token and KV head [begin, end): index = token * num_kv_heads + kv_head.
 void rotate_and_write(const RotateAndWriteCall& call, int64_t begin, int64_t end);
 
 }  // namespace tokenmill

@@ -1,4 +1,4 @@
-// Norms, for any instruction set.
+// RMS norm, for any instruction set.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,4 @@
-// Norm and rotation of heads, and the writing of keys and values into the cache, for any
-// instruction set.
+// Normalizes and rotates heads, and writes keys and values to the cache, for any instruction set.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 namespace tokenmill {
 namespace {
 
-// Half a head is a multiple of 8, so eight at a time leave no rest.
+// Vectors of eight numbers: half a head is a multiple of 8, so no remainder is left.
 typedef float Eight __attribute__((vector_size(32)));
 typedef uint32_t EightWords __attribute__((vector_size(32)));
 typedef uint16_t EightHalves __attribute__((vector_size(16)));
@@ -28,7 +27,7 @@ TM_INLINE void store_eight(uint16_t* at, Eight value) {
   store_vector(at, __builtin_convertvector((is_nan & 0x7fc0u) | (~is_nan & high), EightHalves));
 }
 
-// The norm of one head, as rms_norm has it.
+// RMS norm of one head, computed as in rms_norm.
 template <class Number>
 void norm_head(const Number* x, const float* weight, float eps, int size, Number* out) {
   Eight squares = {};
@@ -46,7 +45,7 @@ void norm_head(const Number* x, const float* weight, float eps, int size, Number
   }
 }
 
-// Turns each pair (x[i], x[i + size / 2]); out may be x.
+// Rotates each pair (x[i], x[i + size / 2]). `out` may be `x`.
 template <class Number>
 void rotate_head(const Number* x, const float* cos, const float* sin, int size, Number* out) {
   const int half = size / 2;
@@ -58,7 +57,7 @@ void rotate_head(const Number* x, const float* cos, const float* sin, int size, 
   }
 }
 
-// Keys: every 4 bytes, a number or a pair of them, go to a row of the group.
+// Writes a key: every 4 bytes, a float or a bfloat16 pair, go to another row of the group.
 TM_INLINE void write_key(const void* key, int64_t bytes, int64_t group, int64_t slot, uint8_t* to) {
   const auto* from = static_cast<const uint8_t*>(key);
   to += slot * 4;
@@ -71,7 +70,7 @@ TM_INLINE void write_key(const void* key, int64_t bytes, int64_t group, int64_t 
 TM_INLINE void write_value(const float* value, int size, int64_t slot, uint8_t* to) {
   std::memcpy(to + slot * size * 4, value, size * 4);
 }
-// Only this slot's two bytes of each pair are written: the other may be another thread's.
+// Writes only this slot's two bytes of each pair: another thread may write the others.
 TM_INLINE void write_value(const uint16_t* value, int size, int64_t slot, uint8_t* to) {
   auto* pairs = reinterpret_cast<uint16_t*>(to + slot / 2 * size * 4) + slot % 2;
 #if TM_WIDTH == 16
@@ -103,7 +102,7 @@ class Rotator {
   }
 
  private:
-  // reasons_against in attention/cpu.py refuses larger heads.
+  // CPUAttention.reasons_against (attention.py) refuses larger heads.
   static constexpr int kMaxSize = 1024;
 
   void change_queries(int64_t token, int32_t kv_head) const {

@@ -16,7 +16,7 @@ struct Registers {
   uint32_t a = 0, b = 0, c = 0, d = 0;
 };
 
-// Zeros where this CPU has no such leaf.
+// One cpuid leaf; zeros if this CPU does not have it.
 Registers read_cpuid(uint32_t leaf, uint32_t subleaf) {
   Registers read;
   __get_cpuid_count(leaf, subleaf, &read.a, &read.b, &read.c, &read.d);
@@ -25,15 +25,15 @@ Registers read_cpuid(uint32_t leaf, uint32_t subleaf) {
 
 bool bit(uint32_t word, int index) { return (word >> index & 1) != 0; }
 
-// By cpuid, as Intel's manual, volume 2, and AMD's, volume 3, number the bits. The compilers'
-// __builtin_cpu_supports would do, but clang's does not link into a library everywhere.
+// CPU features from cpuid. Bits are numbered as in Intel's manual, volume 2, and AMD's, volume 3.
+// __builtin_cpu_supports is not used, because clang's does not link into a library everywhere.
 struct Features {
   Registers model = read_cpuid(1, 0), extended = read_cpuid(7, 0), more;
   uint64_t saved = 0;  // registers that the operating system saves when it switches threads: XCR0
 
   Features() {
     if (extended.a >= 1) more = read_cpuid(7, 1);
-    if (!bit(model.c, 27)) return;  // without it there is no xgetbv
+    if (!bit(model.c, 27)) return;  // the CPU has no xgetbv
     uint32_t low, high;
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     saved = static_cast<uint64_t>(high) << 32 | low;
@@ -70,7 +70,7 @@ std::string cpu_identity() {
   std::string text;
 #if defined(__x86_64__)
   const Features f;
-  // Not model.b and extended.a: the first holds the number of the core that asks.
+  // model.b and extended.a are left out: model.b contains the number of the calling core.
   for (const uint64_t word : {uint64_t{f.model.a}, uint64_t{f.model.c}, uint64_t{f.model.d},
                               uint64_t{f.extended.b}, uint64_t{f.extended.c}, uint64_t{f.extended.d},
                               uint64_t{f.more.a}, f.saved}) {

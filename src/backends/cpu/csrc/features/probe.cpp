@@ -1,4 +1,4 @@
-// A library of its own: Python asks it before it loads, or compiles, one with kernels.
+// The interface of a separate library: Python calls it before it compiles or loads the kernels.
 #include "abi/c_abi.h"
 #include "features/cpu_features.h"
 

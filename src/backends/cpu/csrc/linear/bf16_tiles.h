@@ -1,7 +1,7 @@
-// AVX-512 with BF16: one instruction multiplies 16 pairs of weights with a broadcast pair of
-// inputs and adds both products to 16 float sums. Zen 4 issues one of them per cycle (236 GFLOP/s
-// at 3.7 GHz), and does shuffles and conversions beside it: with four rows or more, unpacking 4-bit
-// weights in every tile is free, so there is no buffer of unpacked weights.
+// Tiles for AVX-512 with BF16. One instruction multiplies 16 pairs of weights by a broadcast pair
+// of inputs and adds both products to 16 float sums. Zen 4 issues one per cycle (236 GFLOP/s at 3.7
+// GHz), and does shuffles and conversions in parallel. With four rows or more, unpacking 4-bit
+// weights in every tile costs nothing, so there is no buffer of unpacked weights.
 #pragma once
 
 #include <immintrin.h>
@@ -49,8 +49,8 @@ struct DenseBF16 {
   }
 };
 
-// 0..15 (Q4_1) or -8..7 (Q4_0) in bfloat16, twice: vpermw looks at five bits of a word, so that
-// the lowest bit of the next nibble may stand there and needs no mask.
+// 0..15 (Q4_1) or -8..7 (Q4_0) in bfloat16, twice: vpermw uses five bits of a word as the index, so
+// the lowest bit of the next nibble needs no mask.
 alignas(64) constexpr uint16_t kUnsigned[32] = {
     0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
     0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,
@@ -73,7 +73,7 @@ struct Nibbles {
     TM_INLINE explicit Unpacker(const uint8_t* at)
         : at_(at), values_(_mm512_load_si512(kHasMinimum ? kUnsigned : kSigned)) {}
 
-    // Pairs in order: each register of words holds four.
+    // Must be called for pairs in order: each register of words holds four pairs.
     TM_INLINE __m512bh get(int pair) {
       words_ = pair % 4 == 0 ? _mm512_loadu_si512(at_ + pair / 4 * 64)
                              : _mm512_srli_epi16(words_, 4);

@@ -1,4 +1,5 @@
-// What happens to a product's sums before they are written; the same code for all instruction sets.
+// Finishes a product's sums and writes them: bias, activation, residual, rounding. The same code
+// serves all instruction sets.
 #pragma once
 
 #include "linear/kernels.h"
@@ -37,7 +38,7 @@ void finish_rows(const FinishCall& call) {
       finish_row<kGateUp>(call, sums, out);
       continue;
     }
-    // At the right edge a row is finished beside, so that nothing beyond it is touched.
+    // At the right edge a row is finished in a buffer, so that memory beyond it is not touched.
     alignas(64) Out beside[kPanelRows] = {};
     std::memcpy(beside, out, call.columns * sizeof(Out));
     finish_row<kGateUp>(call, sums, beside);

@@ -1,5 +1,5 @@
-// Tiles that multiply in float, for instruction sets without bfloat16 products: pairs of weights
-// are widened in registers, which rows share, and inputs were widened before.
+// Tiles that multiply in float, for instruction sets without bfloat16 products. Pairs of weights
+// are widened in registers once for all rows. Inputs are widened before.
 #pragma once
 
 #include "linear/tiles.h"
@@ -10,7 +10,7 @@ namespace {
 struct FloatIsa {
   using Sum = Lanes;
   using Input = float;
-  // AVX2 has 16 registers: 2 rows of whole panels take 8 for sums, and 8 for a pair of weights.
+  // AVX2 has 16 registers: 2 rows of whole panels need 8 for sums and 8 for a pair of weights.
   static constexpr int kMostRowsOfWholePanels = TM_WIDTH == 16 ? 12 : TM_WIDTH == 8 ? 2 : 1;
   struct Pair {
     Lanes even, odd;
@@ -90,7 +90,7 @@ struct FloatBF16 {
   }
 };
 
-// kZero is what stands for 0 among the 16 values.
+// kZero is the nibble that means 0.
 template <Format kFormat, int kZero>
 struct FloatNibbles {
   static constexpr int64_t kStepBytes = step_bytes(kFormat);

@@ -9,7 +9,8 @@
 namespace tokenmill {
 namespace {
 
-// Twice as many rows, then of half panels: the cost of widening a weight is shared by more of them.
+// Without AVX-512, tiles have twice as many rows as fit with whole panels, and compute half panels:
+// more rows then share the cost of widening a weight.
 constexpr int kFloatTileRows = TM_WIDTH == 16 ? 12 : 2 * FloatIsa::kMostRowsOfWholePanels;
 
 template <template <int> class TileOf>

@@ -1,23 +1,23 @@
-// The kernels that a product is made of. kernels.cpp defines those of the instruction set that
-// this library is compiled for.
+// The kernels of a product. kernels.cpp defines them for the instruction set that this library is
+// compiled for.
 #pragma once
 
 #include "linear/linear.h"
 
 namespace tokenmill {
 
-// A tile: `rows` rows of inputs times one panel, over `steps` steps along k.
+// A tile: some rows of inputs times one panel, over `steps` steps along k.
 struct TileCall {
   const uint8_t* weights;  // the panel, at the first step
-  const void* x;           // Element as LinearKernels::input says
+  const void* x;           // in the Element that LinearKernels::input has for the format
   int64_t x_stride;        // in elements
   const float* block_sums;  // [rows, steps]: sums of the inputs of each block (kQ4_1 only)
   int64_t block_sums_stride;
   int64_t steps;
   float* sums;       // [rows, 32]
-  bool add_to_sums;  // else they are overwritten
-  const uint8_t* prefetch;  // what will be read next
-  int prefetch_tiles;       // that share the reading ahead, at most kPrefetchTiles; 0: none
+  bool add_to_sums;  // false: overwrite the sums
+  const uint8_t* prefetch;  // weights that are read next
+  int prefetch_tiles;  // tiles that share the prefetch, at most kPrefetchTiles; 0: no prefetch
 };
 using Tile = void (*)(const TileCall&);
 
@@ -29,21 +29,21 @@ struct FinishCall {
   const float* sums;  // [rows, 32]
   int64_t rows;
   const float* bias;  // [32], or null
-  bool gate_up;       // 16 columns come out instead of 32
-  void* out;          // at its first column
+  bool gate_up;       // the result has 16 columns instead of 32
+  void* out;          // the panel's first column of the first row
   int64_t out_stride;
   Element out_type;
   bool add_to_out;
-  int columns;  // to write: fewer than 32 (16) at the right edge
+  int columns;  // columns to write: fewer than 32 (16 with gate_up) at the right edge
 };
 
 struct LinearKernels {
   int max_tile_rows;
-  Element input[kNumFormats];  // what tiles of a format read
+  Element input[kNumFormats];  // type of the inputs that tiles of a format read
   Tile tile[kNumFormats][kMaxTileRows + 1];  // by rows; [0] is unused
   void (*finish)(const FinishCall&);
   void (*widen)(const uint16_t* bf16, int64_t count, float* out);
-  // sums of each 32 of `count` elements
+  // Sums of each block of 32 of `count` elements.
   void (*sum_blocks)(const void* x, int64_t count, float* sums);
 };
 

@@ -1,4 +1,4 @@
-// A product as a whole: who computes what, in which order, and what is read ahead.
+// Computes a product: divides it among workers, orders the work, and prefetches weights.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -10,14 +10,15 @@
 namespace tokenmill {
 namespace {
 
-// Rows whose sums for one panel are kept at once: [rows, 32] floats, 32 KB, stays in L1 and L2,
-// while a panel (37 KB at k = 576) is read from memory once for all of them.
+// Maximum number of rows whose sums for one panel are kept at once. The sums, [rows, 32] floats (32
+// KB), stay in L1 and L2, while a panel (37 KB at k = 576) is read from memory once for all rows.
 constexpr int64_t kRowsAtOnce = 264;
-// Longer panels are cut along k, so that the piece that all rows share stays in L2.
+// Maximum size of a piece of a panel. Longer panels are cut along k, so that a piece stays in L2
+// while all rows use it.
 constexpr int64_t kPieceBytes = 128 * 1024;
-// How far a product with one tile of rows reads ahead: the latency of memory times its rate.
+// Distance of the prefetch in a product with one tile of rows: memory latency times bandwidth.
 constexpr int64_t kAheadBytes = 4096;
-// Rows that are this many bytes apart compete for the same few lines of L1.
+// Rows at a distance that is a multiple of this compete for the same few lines of L1.
 constexpr int64_t kAliasBytes = 2048;
 
 thread_local Scratch sums_scratch, inputs_scratch, block_sums_scratch;
@@ -27,8 +28,8 @@ struct Grid {
   int rows;     // of workers, along the rows of x
 };
 
-// Panels are shared out first; a product with fewer panels than workers, or an uneven number, also
-// splits its rows. Chooses the split whose largest part is smallest.
+// Divides panels, and rows if necessary, among workers: a product with fewer panels than workers,
+// or an uneven number, also divides its rows. Chooses the grid whose largest part is smallest.
 Grid choose_grid(int64_t panels, int64_t tiles, int workers) {
   Grid best = {workers, 1};
   int64_t least = INT64_MAX;
@@ -44,7 +45,7 @@ Grid choose_grid(int64_t panels, int64_t tiles, int workers) {
   return best;
 }
 
-// The inputs of some rows in the form that the tiles read.
+// The inputs of some rows, in the type and layout that tiles read.
 struct PreparedInputs {
   const char* x;
   int64_t stride;  // in elements
@@ -87,7 +88,7 @@ PreparedInputs prepare_inputs(const LinearCall& call, int64_t first_row, int64_t
   return made;
 }
 
-// Bias of a panel's columns, padded; null without.
+// The bias of a panel's columns, copied to `padded`; null without bias.
 const float* bias_of_panel(const LinearCall& call, int64_t first, int64_t columns, float* padded) {
   if (call.bias == nullptr) return nullptr;
   std::memcpy(padded, call.bias + first, columns * sizeof(float));
@@ -97,7 +98,7 @@ const float* bias_of_panel(const LinearCall& call, int64_t first, int64_t column
   return padded;
 }
 
-// Rows [first_row, first_row + rows) of x times one panel, into their columns of out.
+// Multiplies rows [first_row, first_row + rows) of x by one panel, and writes its columns of out.
 void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_t panel,
                     int64_t first_row, int64_t rows) {
   const LinearKernels& isa = linear_kernels();
@@ -109,7 +110,7 @@ void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_
   const int64_t num_tiles = (rows + isa.max_tile_rows - 1) / isa.max_tile_rows;
   const int64_t width = weights.gate_up ? kLaneRows : kPanelRows;
   const int64_t out_bytes = call.out_type == Element::kF32 ? 4 : 2;
-  // Sums wait for their next piece; where there is one piece only, each tile is finished at once.
+  // Sums are kept until the last piece. With one piece, each tile is finished at once.
   float* sums = sums_scratch.floats((pieces == 1 ? isa.max_tile_rows : rows) * kPanelRows);
   alignas(64) float bias[kPanelRows] = {};
 
@@ -138,7 +139,8 @@ void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_
       tile.x = inputs.x + first_input * inputs.element_bytes;
       tile.block_sums = inputs.block_sums + part.begin * inputs.block_sums_stride + along.begin;
       tile.sums = pieces == 1 ? sums : sums + part.begin * kPanelRows;
-      // One tile reads ahead of itself; of several, the first share what follows the piece.
+      // A single tile prefetches its own weights. Of several tiles, the first ones share the
+      // prefetch of the weights after the piece.
       const int64_t ahead = piece_bytes + piece_bytes * i / prefetch_tiles;
       tile.prefetch = tile.weights + (num_tiles == 1 ? kAheadBytes : ahead);
       tile.prefetch_tiles = i < prefetch_tiles ? prefetch_tiles : 0;

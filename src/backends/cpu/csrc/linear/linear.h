@@ -1,4 +1,4 @@
-// What the parts of this library offer each other: packed weights and products with them.
+// Packed weights, and matrix products with them.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 
 namespace tokenmill {
 
-// Weights lie in panels of 32 output rows. Within a panel the rows are interleaved, so that one
-// 64-byte line holds the same pair of inputs of 16 rows, in the order in which every instruction
-// set here consumes it; a product reads a panel once, front to back.
+// Weights are stored in panels of 32 output rows. Within a panel the rows are interleaved: one
+// 64-byte line holds the same pair of inputs of 16 rows, in the order that the kernels of every
+// instruction set need. A product reads a panel once, from front to back.
 constexpr int kPanelRows = 32;
 constexpr int kLaneRows = 16;  // rows in one 512-bit register; a panel is two of these
 constexpr int kBlock = 32;     // inputs that share a scale in GGUF's block formats
@@ -24,8 +24,8 @@ constexpr int kNumFormats = 5;
 
 enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
 
-// One weight matrix. With gate_up, panel i holds 16 rows of gate and the same 16 of up, and a
-// product gives silu(gate) * up: n / 2 columns. Layout shared with structures.py.
+// One weight matrix. With gate_up, panel i holds 16 rows of gate and the same 16 rows of up, and a
+// product computes silu(gate) * up with n / 2 columns. structures.py has the same layout.
 struct PackedLinear {
   const uint8_t* data;  // 64-byte aligned
   int64_t n;            // output rows, without padding; gate and up together
@@ -34,7 +34,7 @@ struct PackedLinear {
   int32_t gate_up;
 };
 
-// out[rows, n] (+)= x[rows, k] W^T + bias. Layout shared with structures.py.
+// out[rows, n] (+)= x[rows, k] W^T + bias. structures.py has the same layout.
 struct LinearCall {
   const PackedLinear* weights;
   const void* x;  // float for kF32 weights, else bfloat16
@@ -44,10 +44,10 @@ struct LinearCall {
   void* out;
   int64_t out_stride;  // in elements
   Element out_type;
-  int32_t add_to_out;  // the residual: out keeps what it held, plus the product, rounded once
+  int32_t add_to_out;  // adds the product to out (the residual), rounded once
 };
 
-// Bytes of one step along k of a panel: a block, or a pair of inputs, or one input.
+// Bytes of one step along k of a panel. A step is a block, a pair of inputs, or one input.
 constexpr int64_t step_bytes(Format format) {
   return format == Format::kF32    ? kPanelRows * 4
          : format == Format::kBF16 ? kPanelRows * 4
@@ -60,7 +60,7 @@ constexpr int64_t step_inputs(Format format) {
 }
 constexpr bool is_block_format(Format format) { return format >= Format::kQ4_0; }
 
-// With gate_up, gate and up are padded to whole panels apart from each other.
+// With gate_up, gate and up are padded to whole panels separately.
 inline int64_t num_panels(const PackedLinear& w) {
   const int64_t rows = w.gate_up ? w.n / 2 : w.n, width = w.gate_up ? kLaneRows : kPanelRows;
   return (rows + width - 1) / width;
@@ -69,11 +69,11 @@ inline int64_t panel_bytes(const PackedLinear& w) {
   return w.k / step_inputs(w.format) * step_bytes(w.format);
 }
 
-// One worker's part of a product, from within a parallel region (see thread_pool.h). Whoever
-// reads `out` next needs a barrier first, since the parts of a row belong to all workers.
+// Computes one worker's part of a product, within a parallel region (see thread_pool.h). `out` may
+// be read only after a barrier, because all workers write parts of a row.
 void linear_part(const LinearCall& call, int worker, int workers);
 
-// The whole product, as a parallel region of its own.
+// Computes a whole product, as one parallel region.
 void linear(const LinearCall& call);
 
 }  // namespace tokenmill

@@ -12,7 +12,7 @@ constexpr int64_t kScalesBytes = kPanelRows * 2;
 
 bool is_nibbles(Format format) { return format == Format::kQ4_0 || format == Format::kQ4_1; }
 
-// Which row of the matrix stands at a place of a panel; n or more: none.
+// The row of the matrix at a place of a panel; n or more if the place is padding.
 int64_t row_at(const PackedLinear& weights, int64_t panel, int place) {
   if (!weights.gate_up) return panel * kPanelRows + place;
   const int64_t half = weights.n / 2;
@@ -27,7 +27,7 @@ const uint8_t* source_row(const PackedLinear& weights, const WeightRows& source,
   return source.rows + row * source.row_bytes;
 }
 
-// Offset in a block of a panel of the word with the nibble of (place, input), and its shift.
+// The nibble of (place, input): offset of its word in a panel's block, and its shift in the word.
 struct Nibble {
   int64_t offset;
   int shift;
@@ -42,7 +42,8 @@ int64_t byte_at(int place, int input) {
 }
 int64_t scales_offset(Format format) { return is_nibbles(format) ? 512 : 1024; }
 
-// GGUF's Q4: scale, (minimum,) 16 bytes; inputs i and i + 16 share byte i.
+// Packs a GGUF block of Q4_0 or Q4_1: scale, minimum (Q4_1 only), 16 bytes. Inputs i and i + 16
+// share byte i.
 void pack_nibbles(const uint8_t* block, Format format, int place, uint8_t* out) {
   const bool has_minimum = format == Format::kQ4_1;
   const uint8_t* quants = block + (has_minimum ? 4 : 2);
@@ -51,7 +52,7 @@ void pack_nibbles(const uint8_t* block, Format format, int place, uint8_t* out) 
     values[i] = quants[i] & 15;
     values[i + 16] = quants[i] >> 4;
   }
-  // Every second of eight inputs shares a word: see nibble_at.
+  // A word holds every second one of eight inputs: see nibble_at.
   for (int first = 0; first < kBlock; first += first % 2 ? 7 : 1) {
     const int* v = values + first;
     const auto word = static_cast<uint16_t>(v[0] | v[2] << 4 | v[4] << 8 | v[6] << 12);
@@ -62,7 +63,7 @@ void pack_nibbles(const uint8_t* block, Format format, int place, uint8_t* out) 
   if (has_minimum) std::memcpy(scales + kScalesBytes + place * 2, block + 2, 2);
 }
 
-// GGUF's Q8_0: scale, 32 signed bytes.
+// Packs a GGUF block of Q8_0: scale, 32 signed bytes.
 void pack_bytes(const uint8_t* block, int place, uint8_t* out) {
   for (int input = 0; input < kBlock; input++) out[byte_at(place, input)] = block[2 + input];
   std::memcpy(out + scales_offset(Format::kQ8_0) + place * 2, block, 2);
@@ -72,7 +73,7 @@ void pack_row(const PackedLinear& weights, const uint8_t* row, int place, uint8_
   const Format format = weights.format;
   const int64_t step = step_bytes(format), steps = weights.k / step_inputs(format);
   if (!is_block_format(format)) {
-    // One float, or two bfloat16: four bytes of a row per step.
+    // A step has four bytes of a row: one float, or two bfloat16.
     for (int64_t i = 0; i < steps; i++) std::memcpy(panel + i * step + place * 4, row + i * 4, 4);
     return;
   }

@@ -1,24 +1,24 @@
-// Rows of weights into panels and back; kernels.h tells the layouts.
+// Packs rows of weights into panels, and unpacks them. linear.h describes the layouts.
 #pragma once
 
 #include "linear/linear.h"
 
 namespace tokenmill {
 
-// Where the rows of a matrix lie: float, bfloat16, or GGUF's blocks of the format packed to.
+// The rows of a matrix: float, bfloat16, or GGUF blocks, in the format that they are packed to.
 struct WeightRows {
   const uint8_t* rows;
   const uint8_t* up_rows;  // with gate_up: `rows` is gate; n / 2 rows each
   int64_t row_bytes;       // from one row to the next
 };
 
-// Bytes of `data`.
+// Size of the packed weights, in bytes.
 int64_t packed_bytes(const PackedLinear& weights);
 
-// Writes packed_bytes to `weights.data`, in parallel; padding becomes zeros.
+// Packs the rows of `source` into `data` (packed_bytes), in parallel. Padding is zeros.
 void pack(const PackedLinear& weights, const WeightRows& source, uint8_t* data);
 
-// The weights as float [n, k], exactly; gate above up.
+// Writes the weights as float [n, k], without rounding. Gate's rows come before up's.
 void unpack(const PackedLinear& weights, float* out);
 
 }  // namespace tokenmill

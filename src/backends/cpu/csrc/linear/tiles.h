@@ -1,9 +1,9 @@
-// The tiles of every format, for any instruction set: what differs is in `Isa`, which says how a
-// pair of weights of 16 rows is fetched and multiplied with a pair of inputs.
+// The tiles of every format, for any instruction set. `Isa` loads pairs of weights of 16 rows and
+// multiplies them by pairs of inputs.
 //
-// A tile keeps rows x 2 accumulators of 16 lanes in registers, reads each weight register once
-// and broadcasts the inputs. With 12 rows that is 24 of AVX-512's 32 registers and 24 products for
-// 14 loads, so the multiplier is the limit; with one row it is the memory.
+// A tile keeps rows x 2 accumulators of 16 lanes in registers, reads each weight register once, and
+// broadcasts the inputs. With 12 rows it uses 24 of AVX-512's 32 registers for accumulators, and
+// has 24 products for 14 loads, so the multiplier limits the speed. With one row, memory does.
 #pragma once
 
 #include "linear/kernels.h"
@@ -14,13 +14,13 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
-// Reads ahead, evenly over a tile: all lines at once would wait for each other.
+// Prefetches lines evenly over a tile: many prefetches at once would wait for each other.
 class Prefetcher {
  public:
   TM_INLINE explicit Prefetcher(const TileCall& call)
       : at_(call.prefetch), tiles_(call.prefetch_tiles) {}
 
-  // After kLines lines of weights.
+  // To be called after every kLines lines of weights.
   template <int kLines>
   TM_INLINE void advance() {
     if (tiles_ == 1) {
@@ -41,8 +41,8 @@ class Prefetcher {
   int tiles_;
 };
 
-// Inputs of the tile's rows. Rows are addressed from every third one, since an x86 address takes
-// an index times 1 or 2: fewer pointers to keep in registers.
+// Inputs of the tile's rows. Only every third row has a pointer, which saves registers: an x86
+// address can add an index times 1 or 2.
 template <class Element, int kRows>
 class Inputs {
  public:
@@ -85,11 +85,12 @@ struct Sums {
   }
 };
 
-// Both halves of a panel at once, if their sums fit into the registers.
+// Halves of a panel that are computed at once: both, if their sums fit into the registers.
 template <class Isa, int kRows>
 constexpr int kHalvesAtOnce = kRows <= Isa::kMostRowsOfWholePanels ? 2 : 1;
 
-// Formats whose products go straight into the sums: `Dense` reads one step of one half panel.
+// Tiles of formats without scales, whose products are added directly to the sums. `Dense` reads one
+// step of half a panel.
 template <class Isa, class Dense, int kRows>
 TM_INLINE void dense_halves(const TileCall& call, int first, Prefetcher prefetch) {
   constexpr int kStepsAtOnce = 4;
@@ -134,9 +135,10 @@ void dense_tile(const TileCall& call) {
     dense_halves<Isa, Dense, kRows>(call, 1, Prefetcher(TileCall{}));
 }
 
-// Block formats: the integers are multiplied as they are, exact in bfloat16, and the block's scale
-// is applied once to the sum over its 32 inputs. `Block` unpacks the pairs of one half panel. The
-// totals stay in memory (L1): a block's 16 products per sum hide their one load and store.
+// Tiles of block formats. The integers, which are exact in bfloat16, are multiplied without their
+// scale; the block's scale is applied once to the sum over its 32 inputs. `Block` unpacks the pairs
+// of half a panel. The totals stay in memory (L1): the 16 products per sum of a block hide the load
+// and store of its total.
 template <class Isa, class Block, int kRows>
 TM_INLINE void block_halves(const TileCall& call, const Inputs<typename Isa::Input, kRows>& x,
                             const uint8_t* weights, int64_t block, int first) {

@@ -1,4 +1,5 @@
-// The functions of logits.h and weights.h for the instruction set that this library is compiled for.
+// The functions of logits.h and weights.h, for the instruction set that this library is compiled
+// for.
 #include "sampling/logits_rows.h"
 #include "sampling/weights_rows.h"
 

@@ -1,4 +1,4 @@
-// Reading rows of logits: where the best one is, and whether all are numbers.
+// Reads rows of logits: finds the largest one, and checks that all are finite.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace tokenmill {
 struct LogitsCall {
   const float* logits;  // [rows, size]
   int64_t size;
-  int64_t* best;       // [rows]: of equals the lowest; means nothing in a row with NaN
-  uint8_t* is_finite;  // [rows]: 0 where there is NaN or infinity
+  int64_t* best;       // [rows]: index of the largest, the first of equals; undefined with NaN
+  uint8_t* is_finite;  // [rows]: 0 if the row has NaN or infinity
 };
 void read_logits(const LogitsCall& call, int64_t row_begin, int64_t row_end);
 

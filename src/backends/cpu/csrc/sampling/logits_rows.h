@@ -1,4 +1,4 @@
-// One pass over logits, for any instruction set.
+// Reads rows of logits in one pass, for any instruction set.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@
 namespace tokenmill {
 namespace {
 
-// The pass keeps the best of each lane alone; only the block in which the row's best one was found
-// is looked at number by number.
+// The pass keeps only the maximum of each lane. Afterwards only the block that contains the row's
+// maximum is searched number by number.
 constexpr int64_t kLogitsBlock = 1024;
 
 TM_INLINE float largest_in(const float* at, int64_t count, Floats* zeros) {
@@ -20,7 +20,7 @@ TM_INLINE float largest_in(const float* at, int64_t count, Floats* zeros) {
   for (; i + TM_WIDTH <= count; i += TM_WIDTH) {
     const Floats value = load_vector<Floats>(at + i);
     best = value > best ? value : best;
-    *zeros += value - value;  // 0, or NaN where it is not finite
+    *zeros += value - value;  // 0, or NaN if the value is not finite
   }
   float found = best[0];
   for (int lane = 1; lane < TM_WIDTH; lane++) found = best[lane] > found ? best[lane] : found;
@@ -43,7 +43,7 @@ void read_logits_rows(const LogitsCall& call, int64_t begin, int64_t end) {
       const float found = largest_in(logits + block, count, &zeros);
       if (found > best) best = found, at = block;
     }
-    while (at + 1 < call.size && !(logits[at] >= best)) at++;  // stays inside, whatever NaN does
+    while (at + 1 < call.size && !(logits[at] >= best)) at++;  // stays in range, also with NaN
     call.best[row] = at;
     bool is_finite = true;
     for (int lane = 0; lane < TM_WIDTH; lane++) is_finite &= zeros[lane] == 0.0f;

@@ -1,4 +1,4 @@
-// Random numbers by seed and position alone: the same as noise.py makes, see there.
+// Random numbers that depend only on seed and position, equal to those of noise.py (see there).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// In (0, 1); what the number is for is part of the seed.
+// A random number in (0, 1). The seed includes the number's purpose.
 inline double uniform(int64_t seed, int64_t position) {
   const uint64_t mixed =
       mix(mix(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(position) * kGolden);

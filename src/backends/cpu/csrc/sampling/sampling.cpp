@@ -29,7 +29,7 @@ void try_drafts(const TrialCall& call, int64_t begin, int64_t end) {
       rows.token_ids[drawn.row] = draft;
       if (is_accepted) continue;
       weighted.subtract(q, draft);
-      // Empty only where q was no distribution.
+      // It can be empty only if q was no distribution.
       if (!weighted.is_empty())
         rows.token_ids[drawn.row] = weighted.draw(uniform(drawn.seed, position));
       break;

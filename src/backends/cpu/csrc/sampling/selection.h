@@ -1,4 +1,4 @@
-// The greatest of some numbers that has enough of them, or of their sum, from it on upwards.
+// Selection of the bound that keeps the k largest numbers, or the largest ones with a given sum.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,12 @@
 
 namespace tokenmill {
 
-// Each finds the greatest value such that the measures of all values of at least that size add up to
-// `wanted` (above 0). Measures are added in an order that depends on the values alone; the values are
-// lost.
+// Both functions find the largest value for which the measures of all values of at least that size
+// add up to `wanted` (above 0). The order of additions depends only on the values. The array of
+// values is overwritten.
 
-// By partitioning: linear on average, quadratic at worst. The least value when all together have less.
+// Selects by partitioning: linear on average, quadratic in the worst case. Returns the smallest
+// value if the measures of all values add up to less.
 template <class Measure>
 float select_by_partition(float* values, int64_t count, double wanted, Measure measure) {
   float *begin = values, *end = values + count;
@@ -46,8 +47,9 @@ float select_by_partition(float* values, int64_t count, double wanted, Measure m
   return pivot;
 }
 
-// By the digits of their bits, as which values in [0, 1] order: the highest 16 first, then 8, then 8.
-// Slower for a few, but linear whatever the values are. 0 when all together have less.
+// Selects by the digits of the values' bits, whose order is that of the values in [0, 1]: the
+// highest 16 bits first, then 8, then 8. Slower for few values, but always linear. Returns 0 if the
+// measures of all values add up to less.
 template <class Measure>
 float select_by_digits(float* values, int64_t count, double wanted, Measure measure,
                        Scratch& scratch) {

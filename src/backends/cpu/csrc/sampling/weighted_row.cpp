@@ -13,11 +13,11 @@ thread_local Scratch weights_scratch, sums_scratch, largest_scratch, values_scra
 
 constexpr double kLog2E = 1.4426950408889634;
 
-// Filters first look at tokens of at least so much of the likeliest one's weight: nearly always
-// these are enough, and few.
+// Minimum weights, relative to the likeliest token's, of the tokens that filters collect. The first
+// cut nearly always suffices, and few tokens pass it.
 constexpr float kCuts[] = {0x1p-7f, 0x1p-14f, 0.0f};
 
-// From so many values on partitioning could take milliseconds.
+// With this number of values or more, partitioning could take milliseconds.
 constexpr int64_t kMany = 1024;
 
 template <class Measure>
@@ -45,7 +45,8 @@ WeightedRow::WeightedRow(const LogitsRows& rows, const DrawnRow& drawn) {
   numbers_.largest = largest_scratch.floats(blocks);
   values_ = values_scratch.floats(size);
   const float* logits = rows.logits + drawn.row * size;
-  // A temperature may be so small that its inverse is infinite: then only the best has weight.
+  // The inverse of a very small temperature is infinite. With FLT_MAX only the best token has
+  // weight.
   const float scale = std::min<double>(kLog2E / drawn.temperature, FLT_MAX);
   weigh_row({logits, logits[rows.best[drawn.row]], scale, numbers_});
   set_total();
@@ -61,7 +62,8 @@ int64_t WeightedRow::draw(double number) const {
     if (left < numbers_.sums[block]) break;
     left -= numbers_.sums[block];
   }
-  // Sums are rounded: what is left may lead behind the block's last token. Then it is that.
+  // Sums are rounded, so `left` may exceed the block's tokens. The last token with weight is taken
+  // then.
   const Tokens tokens = tokens_of(chosen, numbers_.size);
   int64_t found = tokens.begin;
   for (int64_t token = tokens.begin; token < tokens.end; token++) {
@@ -87,7 +89,7 @@ void WeightedRow::subtract(const float* q, int64_t refused) {
     subtract_row({q, scale_, numbers_});
     set_total();
   } else {
-    keep_from(0.0f);  // adds up what is left
+    keep_from(0.0f);  // keeps all other tokens and updates the sums
   }
 }
 
@@ -108,7 +110,7 @@ float WeightedRow::bound_of(const DrawnRow& drawn) {
   return bound;
 }
 
-// The weights of all blocks that hold one of at least `bound`.
+// Calls body for the weights of all blocks that contain a weight of at least `bound`.
 template <class Body>
 void WeightedRow::for_each_from(float bound, Body body) const {
   for (int64_t block = 0; block * kWeightsBlock < numbers_.size; block++) {

@@ -1,4 +1,4 @@
-// One row while a token of it is chosen.
+// The distribution of one row, from which a token is drawn.
 #pragma once
 
 #include "sampling/sampling.h"
@@ -6,34 +6,35 @@
 
 namespace tokenmill {
 
-// Its numbers are in memory of the thread's own: there is one of these per thread at a time.
+// Its numbers are in thread-local memory: a thread may have only one WeightedRow at a time.
 class WeightedRow {
  public:
-  // What the row is drawn from: temperature and filters applied.
+  // Applies temperature and filters to the row of logits.
   WeightedRow(const LogitsRows& rows, const DrawnRow& drawn);
 
-  // 0 for what the filters leave out.
+  // A token's probability; 0 if the filters removed it.
   float probability(int64_t token) const { return numbers_.weights[token] * scale_; }
 
   bool is_empty() const { return !(total_ > 0.0); }
 
-  // A token, each with its probability; `number` is in (0, 1).
+  // Draws a token by its probability. `number` is in (0, 1).
   int64_t draw(double number) const;
 
-  // To out[token], or out[places[token]] and 0 elsewhere.
+  // Writes probabilities to out[token]. With `places`, to out[places[token]], and 0 elsewhere.
   void write_probabilities(float* out, int64_t out_size, const int64_t* places) const;
 
-  // Becomes what of it exceeds q, without the token that was drawn from q and refused. Where nothing
-  // does, the two differ by rounding alone: then all but that token.
+  // Subtracts q and keeps positive differences, without the token `refused`, which was drawn from q
+  // and rejected. If no difference is positive, the two distributions differ only by rounding: then
+  // all tokens except `refused` keep their weights.
   void subtract(const float* q, int64_t refused);
 
  private:
-  // min_p, then top_k of that, then top_p of what these leave, as in filters.py: of equally likely
-  // tokens all or none are kept.
+  // The smallest weight that the filters keep: min_p, then top_k of the rest, then top_p of the
+  // rest, as in filters.py. Of equally likely tokens all or none are kept.
   float bound_of(const DrawnRow& drawn);
   double mass_from(float bound) const;
-  // Copies weights of at least `least`, the greatest ones, to values_, until they measure up to what
-  // is wanted; answers how many.
+  // Copies the largest weights, of at least `least`, to values_, so that their measures add up to
+  // `wanted` or more if possible. Returns their number.
   template <class Measure>
   int64_t collect(float least, double wanted, Measure measure);
   template <class Body>
@@ -41,7 +42,7 @@ class WeightedRow {
   void keep_from(float bound);
   void set_total();
 
-  WeightedNumbers numbers_;  // `largest` is of what there was before any filter
+  WeightedNumbers numbers_;  // `largest` has the values before any filter
   float* values_;
   double total_;
   float scale_;  // 1 / total

@@ -1,11 +1,12 @@
-// A row of logits as weights relative to that of the likeliest token, which is 1.
+// Weights of a row of logits, relative to the likeliest token's weight, which is 1.
 #pragma once
 
 #include <cstdint>
 
 namespace tokenmill {
 
-// A row is read in blocks: only the one that holds the answer is looked at number by number.
+// Tokens of a block. Rows are read by the sums of blocks; only the block with the result is read
+// number by number.
 constexpr int64_t kWeightsBlock = 256;
 
 struct WeightedNumbers {
@@ -15,7 +16,7 @@ struct WeightedNumbers {
   float* largest;  // [blocks]
 };
 
-// weights = 2^((logits - best) * scale), within [0, 1]; 0 for what is not a number
+// weights = 2^((logits - best) * scale), within [0, 1]; 0 for NaN
 struct WeighCall {
   const float* logits;  // [size]
   float best;

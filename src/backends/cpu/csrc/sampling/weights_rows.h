@@ -1,4 +1,4 @@
-// Weights of a row of logits, for any instruction set.
+// The functions of weights.h, for any instruction set.
 #pragma once
 
 #include "sampling/weights.h"
@@ -9,14 +9,14 @@ namespace {
 
 typedef double Doubles __attribute__((vector_size(TM_WIDTH * 8)));
 
-// For each block: the numbers that `make(position, count)` answers for each register go to weights,
-// their sum and their largest one to the block's place. `count` is below a register's width at the
-// end, where the other lanes mean nothing.
+// Computes weights by `make(position, count)`, a register at a time, and writes each block's sum
+// and largest weight. `count` is less than a register's width at the end of a row; the other lanes
+// are ignored then.
 template <class Make>
 TM_INLINE void make_weights(int64_t size, float* weights, double* sums, float* largest, Make make) {
   for (int64_t block = 0, begin = 0; begin < size; block++, begin += kWeightsBlock) {
     const int64_t end = size - begin < kWeightsBlock ? size : begin + kWeightsBlock;
-    // In double: beside a likely token float would lose what unlikely ones weigh.
+    // In double: next to a likely token, float would lose the weights of unlikely ones.
     Doubles block_sums = {};
     Floats block_largest = {};
     for (int64_t at = begin; at < end; at += TM_WIDTH) {
@@ -54,7 +54,8 @@ void weigh_logits(const WeighCall& call) {
   make_weights(to.size, to.weights, to.sums, to.largest, [&](int64_t at, int64_t count) {
     const Floats logits = load_some(call.logits + at, count, call.best);
     const Floats weight = exp2_of<6>((logits - call.best) * call.scale);
-    // Whatever a row that is not finite makes of it: what follows relies on numbers in [0, 1].
+    // Clamped, because a row that is not finite may give any value, and later code relies on [0,
+    // 1].
     const Floats some = weight > Floats{} ? weight : Floats{};
     return some < Floats{} + 1.0f ? some : Floats{} + 1.0f;
   });

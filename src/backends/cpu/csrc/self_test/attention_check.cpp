@@ -9,14 +9,14 @@ struct Setting {
   Element element;
   int32_t block_size, head_size, window;
   float soft_cap;
-  bool rotates;  // and norms
+  bool rotates;  // rotates and normalizes heads
 };
 
 constexpr int32_t kHeads = 6, kKvHeads = 2, kBlocks = 64;
 constexpr int64_t kTokenHeads = kHeads + 2 * kKvHeads;
 constexpr float kEps = 0.1f;
 
-// Some tokens of sequences whose earlier ones were written by steps before.
+// Sequences to which each step adds tokens. The steps' results are compared with plain loops.
 class Attention {
  public:
   Attention(const Library& library, Report& report, const Setting& setting)
@@ -33,7 +33,7 @@ class Attention {
     spec_.block_size = setting.block_size;
     spec_.element = setting.element;
     spec_.sliding_window = setting.window;
-    spec_.scale = 1.5f;  // so that a row's largest score grows by more than 2^8 on the way
+    spec_.scale = 1.5f;  // large enough for a row's largest weight to grow by more than 2^8
     spec_.logits_soft_cap = setting.soft_cap;
     for (int32_t block = 0; block < kBlocks; block++) tables_.push_back((block * 37 + 5) % kBlocks);
     for (int64_t i = 0; i < kPositions * size_ / 2; i++) {
@@ -43,7 +43,7 @@ class Attention {
     for (int64_t i = 0; i < 2 * size_; i++) norms_.push_back(1.0f + 0.3f * random_.number());
   }
 
-  // Two sequences, each with the same number of queries.
+  // Runs a step of two sequences, each with this number of queries.
   void step(int64_t queries) {
     const int64_t tokens = 2 * queries, row = kTokenHeads * size_;
     Numbers qkv(setting_.element, tokens * row), out(setting_.element, tokens * kHeads * size_);
@@ -100,7 +100,7 @@ class Attention {
     library_.attention_plan_free(plan);
   }
 
-  // One head of a token as attention sees it.
+  // One head of a token, normalized and rotated.
   std::vector<double> head(const Numbers& qkv, int64_t token, int64_t index, const float* norm,
                            int64_t position) const {
     std::vector<double> x;
@@ -134,7 +134,7 @@ class Attention {
 
   void compare(const Numbers& qkv, const Numbers& out, int64_t seq, int64_t token,
                int64_t position) {
-    // Weights and results of bfloat16 are rounded to 8 bits, and so are queries and keys.
+    // With bfloat16, weights, results, queries and keys are rounded to 8 bits.
     const double bound = setting_.element == Element::kBF16 ? 0.04 : 1e-4;
     for (int64_t index = 0; index < kHeads; index++) {
       const auto q = head(qkv, token, index, norms_.data(), position);

@@ -1,4 +1,5 @@
-// The checks of a library with kernels: its results against plain loops, by its C interface.
+// The checks of a library with kernels. They compare its results, through its C interface, with
+// plain loops.
 #pragma once
 
 #include <cmath>
@@ -18,7 +19,7 @@
 
 namespace tokenmill {
 
-// The functions of abi/api.cpp.
+// The library's functions: those of abi/api.cpp.
 struct Library {
   const char* (*instruction_set)();
   const FieldLayout* (*structures)();
@@ -38,13 +39,13 @@ struct Library {
   Status (*try_drafts)(const TrialCall*);
 };
 
-// Counts failures; the first of a check is printed.
+// Counts failures, and prints the first failure of each check.
 class Report {
  public:
-  // What the following comparisons belong to.
+  // Starts a check: the next comparisons belong to it.
   void begin(const std::string& check);
   void expect(bool is_right, const std::string& what);
-  // Within `bound` of what is wanted; NaN never is.
+  // Expects a number within `bound` of `wanted`. NaN always fails.
   void expect_near(double found, double wanted, double bound, int64_t place);
   int failures() const { return failures_; }
 
@@ -54,7 +55,7 @@ class Report {
   int failures_ = 0;
 };
 
-// The same numbers at every run.
+// Random numbers that are the same in every run.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 1) {}
@@ -83,7 +84,7 @@ inline uint16_t to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// Numbers of one of the two types, as the library is given them.
+// An array of float or bfloat16 numbers, as the library reads it.
 class Numbers {
  public:
   Numbers(Element element, int64_t count) : element_(element), bytes_(count * size()) {}

@@ -2,7 +2,7 @@
 
 namespace tokenmill {
 
-// A decoder without layers: embeddings, the last norm, and the head.
+// Checks a decoder without layers: embeddings, the last norm, and the head.
 void check_decoder(const Library& library, Report& report) {
   report.begin("a decoder without layers");
   constexpr int64_t kSize = 38, kVocabulary = 50, kTokens = 5;
@@ -16,7 +16,7 @@ void check_decoder(const Library& library, Report& report) {
   head.format = Format::kBF16;
   head.n = kVocabulary;
   head.k = kSize;
-  std::vector<uint8_t> memory(library.packed_bytes(&head) + 64 + 8192);  // kernels read ahead
+  std::vector<uint8_t> memory(library.packed_bytes(&head) + 64 + 8192);  // kernels prefetch
   auto* data = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
   head.data = data;
   const WeightRows source = {static_cast<uint8_t*>(rows.at(0)), nullptr, 2 * kSize};

@@ -5,20 +5,20 @@ namespace {
 
 const char* const kNames[] = {"float32", "bfloat16", "Q4_0", "Q4_1", "Q8_0"};
 
-// A half-precision number near 2^-4, and its value.
+// A random half-precision number near 2^-4. Writes its value to `value`.
 uint16_t random_half(Random& random, double* value) {
   const auto mantissa = static_cast<uint16_t>(random.bits() % 1024);
   *value = (1024.0 + mantissa) * 0x1p-14;
   return static_cast<uint16_t>((11 << 10) | mantissa);
 }
 
-// Rows of weights as they lie in files, and their values.
+// Random rows of weights in a file's format, and their values.
 struct Matrix {
   Format format;
   int64_t rows, k, row_bytes;
   std::vector<uint8_t> bytes;
   std::vector<double> values;
-  std::vector<double> magnitudes;  // of the numbers that are added up for a weight
+  std::vector<double> magnitudes;  // sum of the magnitudes of a weight's addends
 
   Matrix(Format f, int64_t r, int64_t inputs, Random& random) : format(f), rows(r), k(inputs) {
     row_bytes = k / step_inputs(format) * step_bytes(format) / kPanelRows;
@@ -49,7 +49,7 @@ struct Matrix {
     add_block(row + i / kBlock * step_bytes(format) / kPanelRows, random);
   }
 
-  // As GGUF has them: the scale, with Q4_1 the minimum, then the numbers; of nibbles, the lower
+  // Makes a GGUF block: the scale, the minimum (Q4_1 only), then the numbers. Of nibbles, the lower
   // ones are the first half.
   void add_block(uint8_t* block, Random& random) {
     double scale, minimum = 0.0;
@@ -82,7 +82,8 @@ struct Setting {
 
 double silu(double x) { return x / (1.0 + std::exp(-x)); }
 
-// What the sum of a row of x with a row of weights may be wrong by, in float and in any order.
+// The product of a row of x and a row of weights, and its maximum error in float, for any order of
+// additions.
 struct Sum {
   double value, bound;
 };
@@ -114,7 +115,7 @@ void check_product(const Library& library, Report& report, const Setting& settin
   weights.k = setting.k;
   weights.gate_up = setting.gate_up;
   const int64_t bytes = library.packed_bytes(&weights), half = setting.n / 2;
-  std::vector<uint8_t> memory(bytes + 64 + 8192);  // kernels read ahead
+  std::vector<uint8_t> memory(bytes + 64 + 8192);  // kernels prefetch
   auto* data = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
   weights.data = data;
   WeightRows rows = {matrix.bytes.data(), matrix.bytes.data() + half * matrix.row_bytes,
@@ -173,7 +174,7 @@ void check_linear(const Library& library, Report& report) {
                        rows > 2, is_odd ? Element::kBF16 : Element::kF32});
       }
     }
-    // Rows that lie 2 KB apart are copied; the sums of long ones are added up piece by piece.
+    // Rows 2 KB apart are copied, and the sums of long rows are added piece by piece.
     report.begin(std::string("product with long rows of ") + kNames[format]);
     check_product(library, report, {static_cast<Format>(format), 32, 8192, 6, false, false, true,
                                     Element::kF32});

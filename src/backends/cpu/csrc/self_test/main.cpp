@@ -1,5 +1,5 @@
-// Tests a library with kernels on this CPU: `self_test LIBRARY` prints a line per failed check, and
-// its exit status is 0 when there is none. `self_test --sets` prints which sets this CPU runs.
+// Tests a library with kernels on this CPU. `self_test LIBRARY` prints a line per failed check; the
+// exit status is 0 if none fails. `self_test --sets` prints the instruction sets of this CPU.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -86,7 +86,7 @@ int test(const char* path) {
 }  // namespace tokenmill
 
 int main(int count, char** arguments) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 1024);  // what was printed stays when a check dies
+  std::setvbuf(stdout, nullptr, _IOLBF, 1024);  // printed lines are not lost if a check crashes
   if (count != 2) {
     std::printf("usage: %s LIBRARY | --sets\n", arguments[0]);
     return 2;

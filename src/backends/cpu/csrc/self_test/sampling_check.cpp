@@ -10,9 +10,9 @@ namespace {
 
 constexpr int64_t kRows = 6, kSize = 1500;
 constexpr int64_t kAccept = 5;
-// How much likelier the drafts are in what they are drawn from.
+// Ratio of a draft's probability in q to its probability in the row.
 constexpr float kTimes[kRows] = {2.0f, 1.5f, 3.0f, 2.0f, 0.5f, 10.0f};
-constexpr double kSlack = 1e-5;  // that sums of float32 may be wrong by
+constexpr double kSlack = 1e-5;  // maximum error of float32 sums
 
 struct Drawn {
   std::vector<float> logits = std::vector<float>(kRows * kSize);
@@ -43,7 +43,7 @@ struct Drawn {
     return {logits.data(), kSize, best.data(), positions.data(), rows.data(), token_ids};
   }
 
-  // Probabilities after the filters, as the documentation of sampling parameters defines them.
+  // Probabilities after the filters, as the documentation of the sampling parameters defines them.
   std::vector<double> probabilities(int64_t index) const {
     const DrawnRow& drawn = rows[index];
     std::vector<double> weights(kSize);
@@ -77,7 +77,7 @@ struct Drawn {
   }
 };
 
-// Whether the token is the one at which the probabilities, added up, pass the number.
+// Whether the cumulative probabilities pass the number at this token.
 bool is_drawn(const std::vector<double>& probabilities, double number, int64_t token) {
   if (token < 0 || token >= kSize || !(probabilities[token] > 0.0)) return false;
   double before = 0.0;
@@ -117,7 +117,7 @@ void check_drawing(const Library& library, Report& report, const Drawn& drawn) {
   }
 }
 
-// Sequences of one draft and of two, with chances from small ones to certainty.
+// Checks sequences of one and two drafts, with probabilities from small ones to certainty.
 void check_trials(const Library& library, Report& report, const Drawn& drawn) {
   report.begin("trying drafts");
   const std::vector<int64_t> ends = {1, 2, 3, 4, kRows}, &drafts = drawn.best;
@@ -133,12 +133,12 @@ void check_trials(const Library& library, Report& report, const Drawn& drawn) {
   report.expect(library.try_drafts(&call) == Status::kDone, "it failed");
   bool is_open = true;
   for (int64_t row = 0; row < kRows; row++) {
-    if (row + 1 < kRows) is_open = true;  // the last one alone follows another
+    if (row + 1 < kRows) is_open = true;  // only the last row follows another draft
     if (!is_open) continue;
     auto wanted = drawn.probabilities(row);
     const int64_t seed = drawn.rows[row].seed, position = drawn.positions[row], draft = drafts[row];
     const double chance = wanted[draft] / q[row][draft], number = uniform(seed ^ kAccept, position);
-    if (std::fabs(chance - number) < kSlack) return;  // either may be right
+    if (std::fabs(chance - number) < kSlack) return;  // both decisions may be right
     is_open = number < chance;
     if (is_open) {
       report.expect(token_ids[row] == draft, "a draft that fits was refused");

@@ -2,7 +2,7 @@
 
 namespace tokenmill {
 
-// Three threads, and a call for which there is no memory in the address space of any CPU.
+// Checks three threads, and a call that needs more memory than any CPU's address space has.
 void check_threads(const Library& library, Report& report) {
   report.begin("threads");
   report.expect(library.set_threads(3, nullptr) == Status::kDone, "three cannot be had");

@@ -1,4 +1,4 @@
-// Room for intermediate results.
+// Memory for intermediate results.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace tokenmill {
 
-// Memory of one thread that only grows. What it held before is lost when it grows.
+// One thread's memory, which only grows. Its contents are lost when it grows.
 class Scratch {
  public:
   ~Scratch() { std::free(at_); }

@@ -27,10 +27,10 @@ void pause_cpu() {
 #endif
 }
 
-// A counter that threads wait on. Between the products of one forward pass the next thing comes
-// within microseconds, so a waiter first spins: waking a sleeper costs more than a small product.
-// It spins for a bounded time only: between steps, or when another process holds a worker's core,
-// it sleeps, and gives its own core away.
+// A counter that threads wait for. A waiting thread first spins, because within a forward pass the
+// next work comes within microseconds, and waking a thread costs more than a small product. It
+// spins for a limited time only. Between steps, or when another process uses a worker's core, it
+// sleeps and frees its own core.
 class Gate {
  public:
   uint32_t passed() const { return count_.load(std::memory_order_acquire); }
@@ -72,7 +72,7 @@ class Gate {
   std::condition_variable wake_;
 };
 
-// Where that is refused, the thread wanders.
+// Pins the calling thread. If the system refuses, the thread stays unpinned.
 void pin_this_thread(int cpu) {
 #ifdef __linux__
   cpu_set_t set;
@@ -96,7 +96,7 @@ class Pool {
       for (int worker = 1; worker < threads; worker++)
         threads_.emplace_back([this, worker] { serve(worker); });
     } catch (const std::exception&) {
-      // The system gives no more: those that run are the pool.
+      // The system allows no more threads: the pool has those that were started.
     }
     size_ = static_cast<int>(threads_.size()) + 1;
   }
@@ -125,16 +125,17 @@ class Pool {
   }
 
  private:
-  // Leaves a region of which another worker's part has failed.
+  // Thrown in a barrier to leave a region in which another worker's part has failed.
   struct RegionFailed {};
 
-  // A worker whose part fails comes to the next meeting, whichever that is to the others: to those
-  // in a barrier it is the sign to leave the region, so that nobody waits for a worker that is gone.
+  // A worker whose part has failed arrives at the next meeting, which may be a barrier or the
+  // region's end for the others. The others leave the region at a barrier then, so that no worker
+  // waits for the failed one.
   void run_part(int worker) {
     try {
       task_(context_, worker, size_);
     } catch (const RegionFailed&) {
-      return;  // all met in the barrier that threw this
+      return;  // all workers have met in the barrier that threw this
     } catch (...) {
       if (!has_failed_.exchange(true)) error_ = std::current_exception();
     }
@@ -145,7 +146,7 @@ class Pool {
     const uint32_t seen = all_here_.passed();
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
       arrived_.store(0, std::memory_order_relaxed);
-      // Decided once per meeting: all workers must see the same.
+      // Decided once per meeting, because all workers must see the same value.
       round_failed_ = has_failed_.load(std::memory_order_relaxed);
       all_here_.open();
     } else {
@@ -156,7 +157,7 @@ class Pool {
   void serve(int worker) {
     if (!cpus_.empty()) pin_this_thread(cpus_[worker]);
     in_region = true;
-    // Every region has exactly one opening, and a worker is back before the next one.
+    // Each region opens the gate once, and every worker is back here before the next region.
     for (uint32_t seen = 0;; seen++) {
       start_.wait(seen);
       if (task_ == nullptr) return;
@@ -177,7 +178,7 @@ class Pool {
   alignas(64) std::atomic<int> arrived_{0};
 };
 
-// Sets a flag as long as it lives, also when an exception ends the scope.
+// Sets a flag during its lifetime, also if an exception ends the scope.
 class Raised {
  public:
   explicit Raised(bool& flag) : flag_(flag), before_(flag) { flag = true; }
@@ -188,11 +189,11 @@ class Raised {
   const bool before_;
 };
 
-// Leaked on purpose: at exit no destructor must wait for threads that are already gone.
+// Never destroyed: at exit, a destructor would wait for threads that have already ended.
 struct Holder {
   std::mutex one_region;
   std::unique_ptr<Pool> pool = std::make_unique<Pool>(1, nullptr);
-  std::atomic<int> size{1};  // the pool's, readable while a region runs or the pool is exchanged
+  std::atomic<int> size{1};  // the pool's size; may be read while the pool runs or is replaced
 };
 Holder* holder = nullptr;
 
@@ -201,7 +202,7 @@ void start_anew() { holder = new Holder; }
 Holder& get_holder() {
   static const bool once = [] {
     start_anew();
-    // A forked child has none of the threads: it goes on alone until it calls set_threads.
+    // A forked child has no workers: it computes on one thread until it calls set_threads.
     pthread_atfork(nullptr, nullptr, start_anew);
     return true;
   }();

@@ -1,26 +1,27 @@
-// Persistent threads that share one computation at a time; the caller is worker 0.
+// Persistent threads that share one computation at a time. The calling thread is worker 0.
 #pragma once
 
 #include <type_traits>
 
 namespace tokenmill {
 
-// Starts `threads - 1` workers, or as many as the system gives; worker i keeps to cpus[i] (null:
-// anywhere the caller may run). The caller is left where it is: it may be a user's own thread. Ends
-// the workers that ran before. Must not be called from inside a parallel region. Throws when memory
-// runs out, and all stays as it was.
+// Starts `threads - 1` workers, or as many as the system allows, and ends the earlier workers.
+// Worker i is pinned to cpus[i] (null: not pinned). The calling thread is not pinned, because it
+// may belong to the user's program. Must not be called within a parallel region. If memory runs
+// out, it throws and changes nothing.
 void set_threads(int threads, const int* cpus);
 int num_threads();
 
 using Task = void (*)(void* context, int worker, int workers);
 
-// Runs task on all workers and returns when the last one is done. From several threads at once:
-// one after the other. From inside a region: alone, as worker 0 of 1. When parts throw, the others
-// leave at their next barrier, and the first exception is thrown here.
+// Runs task on all workers and returns when the last one is done. Calls from several threads run
+// one after the other. A call within a region runs on its thread only, as worker 0 of 1. If a
+// worker's part throws, the others leave at their next barrier, and the first exception is thrown
+// here.
 void run_parallel(Task task, void* context);
 
-// Within a region: returns once all its workers came here. What they wrote before is visible. Throws
-// what ends this worker's part when another's has failed.
+// Waits, within a region, until all its workers have arrived. Their earlier writes are visible
+// then. Throws if another worker's part has failed, to end this worker's part.
 void barrier();
 
 template <class Function>
@@ -32,7 +33,7 @@ void parallel(Function&& function) {
       const_cast<void*>(static_cast<const void*>(&function)));
 }
 
-// [begin, end) of `count` items for one worker: contiguous, sizes differ by one at most.
+// One worker's contiguous share [begin, end) of `count` items. Sizes differ by at most one.
 struct Share {
   long begin;
   long end;

@@ -1,4 +1,4 @@
-// Numbers of either element type, as registers of floats.
+// Loads and stores registers of floats from and to either element type, float or bfloat16.
 #pragma once
 
 #include <type_traits>
@@ -13,14 +13,14 @@ TM_INLINE Floats load_as_floats(const uint16_t* at) { return floats_from_bf16(at
 TM_INLINE void store_floats(float* at, Floats value) { store_vector(at, value); }
 TM_INLINE void store_floats(uint16_t* at, Floats value) { store_bf16(at, value); }
 
-// To the precision of bfloat16.
+// Rounds to the precision of bfloat16.
 TM_INLINE Floats rounded(Floats value) {
   const Words bits = (Words)value;
   return (Floats)((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
 }
 
-// Calls body(load, store) for `count` elements, register by register. The end goes through a
-// register's worth of zeros, so that nothing beyond it is touched.
+// Calls body(load, store) for `count` elements, register by register. The last elements, if fewer
+// than a register, are copied to and from a buffer, so that memory beyond them is not touched.
 template <class Body>
 TM_INLINE void for_registers(int64_t count, Body body) {
   int64_t at = 0;

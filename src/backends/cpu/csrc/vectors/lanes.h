@@ -1,6 +1,6 @@
-// 16 float lanes on registers of any width, through the compilers' vector extensions.
+// 16 float lanes on registers of any width, by the compilers' vector extensions.
 //
-// The width is that of the instruction set which the compiler's flags name.
+// The compiler's flags choose the instruction set, and so the width.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ TM_INLINE void store_vector(Target* at, Vector value) {
   std::memcpy(at, &value, sizeof(value));
 }
 
-// Half precision to float: shift into place, then let a multiplication set the exponent's bias;
-// it also makes subnormals right.
+// Half precision to float: shifts the bits into place, then multiplies to correct the exponent's
+// bias. The multiplication also converts subnormals.
 TM_INLINE Floats floats_from_fp16(const uint16_t* at) {
   const Words bits = __builtin_convertvector(load_vector<Halves>(at), Words);
   const Words sign = (bits & 0x8000u) << 16;
@@ -61,7 +61,7 @@ TM_INLINE Floats floats_from_bf16(const uint16_t* at) {
   return (Floats)(__builtin_convertvector(load_vector<Halves>(at), Words) << 16);
 }
 
-// Round to nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even. NaN stays NaN.
 TM_INLINE void store_bf16(uint16_t* at, Floats value) {
 #if defined(__AVX512BF16__)
   store_vector(at, _mm512_cvtneps_pbh((__m512)value));
@@ -74,8 +74,8 @@ TM_INLINE void store_bf16(uint16_t* at, Floats value) {
 #endif
 }
 
-// e^x to about 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2] (Cephes expf). Arguments are cut
-// to where the result is a normal number.
+// e^x to about 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2] (Cephes expf). Arguments are
+// clamped to the range in which the result is a normal number.
 TM_INLINE Floats exp_of(Floats x) {
   const Floats lowest = Floats{} - 87.0f, highest = Floats{} + 88.0f;
   x = x < lowest ? lowest : x;

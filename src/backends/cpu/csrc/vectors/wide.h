@@ -1,4 +1,4 @@
-// Arithmetic on 16 floats at once, whatever the width of a register.
+// Arithmetic on 16 floats at once, for any register width.
 #pragma once
 
 #include <cmath>
@@ -27,7 +27,7 @@ TM_INLINE void store_lanes(float* at, const Lanes& lanes) {
   TM_UNROLL for (int i = 0; i < kLaneParts; i++) store_vector(at + i * TM_WIDTH, lanes.part[i]);
 }
 
-// Applies a function of one register to each.
+// Applies a function of single registers to each register of its arguments.
 template <class Function, class... More>
 TM_INLINE Lanes each(Function function, const Lanes& first, const More&... more) {
   Lanes result;
@@ -73,7 +73,7 @@ TM_INLINE bool any_above(const Lanes& lanes, float bound) {
 #endif
 }
 
-// NaN may be taken or left out.
+// The largest lane. Lanes with NaN may be ignored or returned.
 TM_INLINE float largest_of(const Lanes& lanes) {
 #if TM_WIDTH == 16
   return _mm512_reduce_max_ps((__m512)lanes.part[0]);
@@ -87,7 +87,7 @@ TM_INLINE float largest_of(const Lanes& lanes) {
 #endif
 }
 
-// Lanes [begin, end) of yes, the others of no.
+// Lanes [begin, end) come from `yes`, the others from `no`.
 TM_INLINE Lanes choose(int begin, int end, const Lanes& yes, const Lanes& no) {
   Lanes result;
   TM_UNROLL for (int i = 0; i < kLaneParts; i++) {
@@ -98,8 +98,9 @@ TM_INLINE Lanes choose(int begin, int end, const Lanes& yes, const Lanes& no) {
   return result;
 }
 
-// 2^x for x below 127 by a polynomial of degree kDegree in x - floor(x), minimax in the relative
-// error: 7.5e-5 with 3, float's precision with 6. Far below -126 it is 0; NaN stays NaN.
+// 2^x for x below 127, by a polynomial of degree kDegree in x - floor(x), minimax in the relative
+// error: 7.5e-5 for degree 3, float's precision for degree 6. Far below -126 the result is 0. NaN
+// stays NaN.
 template <int kDegree>
 TM_INLINE Floats exp2_of(Floats x) {
   static_assert(kDegree == 3 || kDegree == 6, "");
@@ -128,15 +129,15 @@ TM_INLINE Floats exp2_of(Floats x) {
     p = p * f + 1.0f;
   }
 #if TM_WIDTH == 16
-  return (Floats)_mm512_scalef_ps((__m512)p, (__m512)x);  // takes the floor itself
+  return (Floats)_mm512_scalef_ps((__m512)p, (__m512)x);  // the instruction takes floor(x)
 #else
   const Floats scaled = (Floats)((Words)p + ((Words)shifted << 23));
   const Floats result = x < lowest + 1.0f ? Floats{} : scaled;
-  return x == x ? result : x;  // else a NaN's own bits could make a number
+  return x == x ? result : x;  // without this, the bits of a NaN could become a number
 #endif
 }
 
-// tanh: an odd polynomial near 0, else by e^2x (Cephes tanhf).
+// tanh(x): an odd polynomial near 0, elsewhere computed from e^2x (Cephes tanhf).
 TM_INLINE Floats tanh_of(Floats x) {
   const Floats size = (Floats)((Ints)x & 0x7fffffff);
   const Floats z = x * x;
