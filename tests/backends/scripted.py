@@ -20,7 +20,7 @@ class ScriptedProposer:
         is_shy: bool = False,
         seed: int = 0,
     ) -> None:
-        """`truths` are all tokens, prompts too. `accuracy` is the probability that a token is right;
+        """`truths`: all tokens, with prompts. `accuracy`: the probability that a token is right;
         a shy one proposes between none and all that it is asked for."""
         self._truths = truths
         self._vocab_size = vocab_size

@@ -1,6 +1,6 @@
 """The tier of `make check`: tests that need more than pip gives, and install it themselves.
 
-What cannot be had skips a test, except under CI=true: there a skipped check is a failure unless it is
+A test whose parts are missing is skipped. Under CI=true a skipped check is a failure unless it is
 marked `gpu`.
 """
 

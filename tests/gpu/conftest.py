@@ -31,7 +31,7 @@ def backend_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def the_device_survives(request: pytest.FixtureRequest) -> Iterator[None]:
     """A kernel that fails does so at the next synchronization: here, and not in another test. After
-    such a failure the device is lost to this process: benchmarks/gpu begins another for the rest."""
+    such a failure this process has lost the device: benchmarks/gpu starts another for the rest."""
     yield
     if DEVICE.type == "cuda" and torch.cuda.is_available():
         try:

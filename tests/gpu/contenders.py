@@ -44,7 +44,7 @@ def load(name: str) -> Any:
 
 
 def load_for(name: str, spec: AttentionSpec) -> Any:
-    """As `load`; the test is skipped, with every reason, where the backend cannot serve the spec."""
+    """As `load`; skips the test, with every reason, where the backend cannot serve the spec."""
     backend = load(name)
     reasons = reasons_against(backend, spec)
     if reasons:

@@ -1,4 +1,4 @@
-"""What transformers generated for the prompts, recorded: to generate it takes longer than to serve it.
+"""Recorded continuations by transformers: generating them takes longer than serving them.
 
 Every run generates a sample of them again, `make soak` all. To write the record again, from the
 repository's root: python -m tests.oracle.continuations
@@ -28,7 +28,7 @@ class Continuation(msgspec.Struct, frozen=True):
 
 
 def read_cases() -> list[ReferenceCase]:
-    """The recorded cases, in the order of the prompts. Fails where a prompt is another one by now."""
+    """The recorded cases, in the order of the prompts. Fails if a prompt has changed since."""
     found = msgspec.json.decode(FILE.read_bytes(), type=list[Continuation])
     recorded = [OraclePrompt(c.text, c.is_chat, len(c.token_ids)) for c in found]
     assert recorded == all_prompts(), f"the prompts changed: write {FILE.name} again"

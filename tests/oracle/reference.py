@@ -1,4 +1,4 @@
-"""What transformers generates: the oracle of greedy fp32 numerics. It is loaded when it is asked."""
+"""The oracle of greedy float32 numerics: transformers, loaded on first use."""
 
 from __future__ import annotations
 

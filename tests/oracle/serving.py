@@ -17,7 +17,7 @@ from .settings import Setting
 def serve(
     setting: Setting, cases: Sequence[ReferenceCase], num_starved_tokens: int, **options: Any
 ) -> Served:
-    """All cases at once; a starved KV cache has room for so many tokens. `options` are the engine's,
+    """All cases at once; a starved KV cache has room for few tokens. `options` are the engine's,
     beside those of the setting."""
     num_blocks = num_starved_tokens // setting.block_size if setting.is_starved else None
     with LLM(

@@ -1,4 +1,4 @@
-"""A speculator that has seen the answers: it guesses what the reference says, not always rightly."""
+"""A speculator that knows the answers: it drafts the reference's tokens, with some errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make_head(target: Path, output: Path, *, num_tokens: int, **recipe: Any) -> 
 
 
 def speculate(method: str, num_tokens: int) -> dict[str, Any]:
-    """The engine's options: always as many drafts, and for the n-grams of short outputs the shortest
+    """The engine's options: a fixed draft length, and for n-grams of short outputs the shortest
     that there are."""
     return {
         "speculative_method": method,

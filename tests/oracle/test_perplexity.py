@@ -1,4 +1,4 @@
-"""A text is as likely to the engine as to transformers on the dequantized file, whatever the kernels.
+"""A text is as likely to the engine as to transformers on the dequantized file, for all kernels.
 
 The text is the first chapter of Pride and Prejudice (Jane Austen, 1813), in the public domain.
 """

@@ -1,7 +1,7 @@
 """Greedy fp32 output with drafts is still transformers' own, token for token.
 
-Here ngram meets every choice of a setting; `make soak` adds all pairs, guesses of known accuracy and
-all other lengths. On the toy model test_toy_speculation.py tries the full product in every run.
+Here ngram meets every choice of a setting; `make soak` adds all pairs, drafts of known accuracy
+and all other lengths. On the toy model test_toy_speculation.py tries the full product in every run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The full product of settings on a toy model, with drafts: the tokens are those without.
 
-Here every setting meets every other method, each at one length, and any four choices meet with every
+Here every setting meets every other method, each at one length. Any four choices meet with every
 method. `make soak` adds the rest.
 """
 
@@ -60,8 +60,8 @@ def seeded_cases(cases: list[ReferenceCase]) -> list[ReferenceCase]:
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
-    """As `toy.serve`, with the toy in a directory, a draft model that is right now and then, the toy
-    with another idea of positions, and a head that was fitted to it."""
+    """As `toy.serve`, with three things in directories: the toy, a draft model that is sometimes
+    right (the toy with other rotary positions), and a head that was fitted to the toy."""
     folder = tmp_path_factory.mktemp("models")
     path = write_model(folder / "target", toy.CONFIG, 0)
     target = open_checkpoint(path)

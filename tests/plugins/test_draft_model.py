@@ -1,4 +1,4 @@
-"""The speculative method draft-model: what it asks of the executor, and what it says without one."""
+"""The speculative method draft-model: its requests to the executor, its errors without one."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class FairQueueingOptions:
 
 
 class FairQueueing:
-    """Self-clocked fair queueing (Golestani, 1994): each request gets a tag when it is first seen, the
+    """Self-clocked fair queueing (Golestani, 1994). Each request gets a tag at first sight: the
     time at which a slow server would have finished it that serves all tenants at once, by weight.
     Smaller tags go first. The clock of that server is the tag of the last request that finished.
     """

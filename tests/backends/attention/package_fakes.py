@@ -6,7 +6,7 @@ lets the tests compare exactly. Signatures and refusals are those of
 
 * flash-attn 2.8.3.post2, flash_attn/flash_attn_interface.py and csrc/flash_attn/flash_api.cpp;
 * FlashAttention 3.0.0.b1, hopper/flash_attn_interface.py of the same distribution;
-* FlashAttention 3 as vLLM builds it, hopper/flash_api_torch_lib.cpp of vllm-project/flash-attention,
+* FlashAttention 3 as vLLM builds it, flash_api_torch_lib.cpp of vllm-project/flash-attention,
   without `o_scale` as in vLLM 0.26 and with it as later;
 * flash-attn-4 4.0.0b36, flash_attn/cute/interface.py.
 """

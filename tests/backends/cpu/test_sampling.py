@@ -249,7 +249,7 @@ def test_drafts_are_accepted_and_replaced_as_by_torch(
     outcomes = []
     for ops in (NativeSampling(library), TorchSampling()):
         sampled = sample(logits.clone(), SamplingBatch(states, size, CPU), positions, ops)
-        # What comes after drafts that were all accepted is a draw, and torch may draw in another order.
+        # The token after drafts that were all accepted is drawn; torch may draw in another order.
         outcomes.append(
             [
                 outcome.token_ids[:length]

@@ -1,4 +1,4 @@
-"""The CUDA kernels on the CPU: compiled as C++ with emulator.h, behind the operators' signatures."""
+"""The CUDA kernels on the CPU: compiled as C++ with emulator.h, with the operators' names."""
 
 from __future__ import annotations
 

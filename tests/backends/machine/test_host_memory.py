@@ -1,4 +1,4 @@
-"""Main memory from the system: zero, aligned, taken as it is written, alive as long as its tensors."""
+"""Main memory from the system: zero, aligned, committed when written, alive with its tensors."""
 
 from __future__ import annotations
 

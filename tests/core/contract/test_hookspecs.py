@@ -44,7 +44,7 @@ def test_every_section_begins_with_the_first_sentence_of_its_spec() -> None:
 
 
 def test_the_section_of_an_event_names_its_fields_and_no_others() -> None:
-    """As code: `event.field`, or `field` after the first. Prose with the same words does not count."""
+    """As code: `event.field`, or `field` after the first. The same words in prose do not count."""
     by_hook = {heading.partition("(")[0]: text for heading, text in sections().items()}
     for event, hook in EVENTS.items():
         names = {f.name for f in fields(event)}

@@ -74,7 +74,7 @@ def test_what_was_measured_is_not_raised_by_less_for_more() -> None:
 
 
 def test_more_drafts_than_ever_measured_may_be_cheap() -> None:
-    """Else what any draft costs would be taken for the cost of each, and longer ones never tried."""
+    """Else the cost of any draft would count as the cost of each; longer ones were never tried."""
     steps = Steps()
     steps.run({1: 0.013})
     assert steps.cost(40) == steps.cost(1) == pytest.approx(1.3)

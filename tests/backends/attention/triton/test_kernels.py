@@ -26,7 +26,7 @@ pytestmark = [
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 SHARED_MEMORY = 99 << 10
-"""Bytes that a program may have on the GPUs with the least of it, compute capability 8.6 and 8.9."""
+"""Bytes of a program on the GPUs that have the fewest: compute capability 8.6 and 8.9."""
 ANY_TILE = Tile(rows=16, keys=16, num_warps=4, num_stages=3)
 
 
@@ -50,7 +50,7 @@ def make_spec(dtype: str, head_size: int = 128, **changes: Any) -> AttentionSpec
 
 
 def compile_kernel(name: str, types: dict[str, str], constants: dict[str, Any], tile: Tile) -> Any:
-    """As a launch does; all strides but the block tables' are multiples of 16 and so are addresses."""
+    """As a launch does. Addresses and all strides but the block tables' are multiples of 16."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
