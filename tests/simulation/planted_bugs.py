@@ -25,13 +25,13 @@ from .test_product import FAILING_SWAPS
 BUGS: dict[str, Bug] = {}
 
 COUNTS = "reference counts differ from the block tables"
-OVERWRITTEN = "KV was overwritten"
+OVERWRITTEN = "KV slots were overwritten"
 TWICE = "a block stands twice in a table"
 NO_ROOM = "has more tokens than its blocks hold"
 NO_BLOCKS = "without blocks"
 UNKNOWN = "more tokens are granted than are known"
 NEVER_PROPOSED = "drafts are granted that nobody proposed"
-TOO_MANY = "it computes more than is generated"
+TOO_MANY = "a grant computes more than is generated"
 BUDGET = "the budget was not kept"
 IDLE = "work, room, and nothing was planned"
 WRONG = "got wrong tokens"
@@ -117,7 +117,7 @@ def a_chunk_is_one_token_too_long(patch: Planter) -> None:
     patch.setattr(Step, "_bound", lambda self, *args: original(self, *args) + 1)
 
 
-@bug("only the last known token is sampled after")
+@bug("a plan may only sample after the last known token")
 def a_chunk_inside_a_prompt_samples(patch: Planter) -> None:
     original = EngineCore._grant
 
@@ -414,7 +414,7 @@ def rejected_drafts_count_as_computed(patch: Planter) -> None:
     patch.setattr(engine, "accept", accept)
 
 
-@bug("tokens are computed in order, once")
+@bug("a plan must compute tokens in order, and once")
 def accepted_drafts_do_not_count_as_computed(patch: Planter) -> None:
     original = accepting.accept
 
@@ -426,7 +426,7 @@ def accepted_drafts_do_not_count_as_computed(patch: Planter) -> None:
     patch.setattr(engine, "accept", accept)
 
 
-@bug("it did not end at its stop token")
+@bug("did not end at its stop token")
 def a_stop_inside_a_run_is_overlooked(patch: Planter) -> None:
     original = accepting.check_end
     patch.setattr(accepting, "check_end", lambda *args: (None, None))
@@ -516,7 +516,7 @@ def a_plan_runs_ahead_of_drafts(patch: Planter) -> None:
     patch.setattr(engine._OpenPlan, "must_be_awaited", property(lambda self: False))
 
 
-@bug("drafts pass max_tokens")
+@bug("drafts exceed max_tokens")
 def drafts_pass_max_tokens(patch: Planter) -> None:
     original = DraftPlanner._room
     patch.setattr(DraftPlanner, "_room", lambda self, pending: original(self, pending) + 1)
@@ -580,7 +580,7 @@ def drafts_of_a_dropped_step_keep_their_blocks(patch: Planter) -> None:
     patch.setattr(EngineCore, "_keep", keep)
 
 
-@bug("drafts are counted wrong")
+@bug("wrong counts of drafts")
 def acceptance_is_counted_as_all_of_the_draft(patch: Planter) -> None:
     original = DraftPlanner.take_in
 
