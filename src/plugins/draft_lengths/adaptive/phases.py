@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from .costs import StepCosts
+from .costs import FRESH_STEPS, StepCosts
 
 SPEEDUP = 1.06
 """Minimum estimated speedup for which drafts are asked for. It is above 1 because choosing the
@@ -101,7 +101,8 @@ class Phases:
         if self.speedup < SPEEDUP:
             self._enter(Phase.OFF, TRIAL_PAUSE)
         else:
-            self._enter(Phase.ON, CHECK_PAUSE)
+            # The machine may have changed its pace during the trial: check its costs soon.
+            self._enter(Phase.ON, FRESH_STEPS)
 
     def _enter(self, phase: Phase, steps: int) -> None:
         self.phase, self._left = phase, steps
