@@ -318,7 +318,7 @@ def test_what_a_program_hands_over_must_be_an_instance_with_hooks(packages: Pack
 
 
 class Backwards:
-    """A policy, handed over as it is."""
+    """A policy that is passed in as an object."""
 
     uses_priority = False
 
@@ -327,7 +327,7 @@ class Backwards:
 
 
 class Greedy:
-    """A scheduler, handed over as it is, that observes too."""
+    """A scheduler that is passed in as an object and also observes."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -365,7 +365,7 @@ def test_policies_that_a_program_hands_over_need_no_package_and_no_name(
 
 def test_two_choices_for_one_slot_are_refused(packages: Packages) -> None:
     assert "both passed in as scheduler; give only one" in refusal(Greedy(), Greedy())
-    with pytest.raises(ConfigError, match="scheduler='chunked' chooses a scheduler, and plugin"):
+    with pytest.raises(ConfigError, match="scheduler='chunked' chooses a scheduler, but plugin"):
         load(Greedy(), scheduler="chunked")
 
 
@@ -378,7 +378,7 @@ def test_what_cannot_be_handed_over_as_it_is_says_what_to_do(packages: Packages)
 
     assert "is scheduler and scheduling policy at once" in refusal(Both())
     for plugin in (Backend, Backend()):
-        assert 'and say attention_backend="NAME"' in refusal(plugin)
+        assert 'and set attention_backend="NAME"' in refusal(plugin)
 
 
 def test_a_handed_over_plugin_must_keep_to_its_api_range(packages: Packages) -> None:

@@ -180,7 +180,7 @@ class Device:
 
 def _request() -> Request:
     return Request(
-        engine_id=str(next(REQUEST_NUMBERS)),
+        request_id=str(next(REQUEST_NUMBERS)),
         prompt_token_ids=(1,),
         sampling_params=SamplingParams(),
         max_tokens=10**6,
