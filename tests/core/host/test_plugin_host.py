@@ -318,7 +318,7 @@ def test_what_a_program_hands_over_must_be_an_instance_with_hooks(packages: Pack
 
 
 class Backwards:
-    """A policy, handed over as it is."""
+    """A policy that is passed in as an object."""
 
     uses_priority = False
 
@@ -327,7 +327,7 @@ class Backwards:
 
 
 class Greedy:
-    """A scheduler, handed over as it is, that observes too."""
+    """A scheduler that is passed in as an object and also observes."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
