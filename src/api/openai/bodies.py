@@ -105,8 +105,7 @@ class TextPart(msgspec.Struct, kw_only=True):
 class ChatMessageBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One chat message. The tokenizer checks its fields, because it knows the chat template.
 
-    The fields after `name` are part of answers: clients send answers back as they got them, nulls
-    included.
+    The last fields are accepted because clients send answers back as they got them, nulls included.
     """
 
     role: str

@@ -1,6 +1,6 @@
 // Tiles for AVX-512 with BF16. One instruction multiplies 16 pairs of weights by a broadcast pair
-// of inputs and adds both products to 16 float sums. Zen 4 issues one per cycle (236 GFLOP/s at 3.7
-// GHz), and does shuffles and conversions in parallel. With four rows or more, unpacking 4-bit
+// of inputs and adds both products to 16 float sums. Zen 4 issues one per cycle (236 GFLOP/s at
+// 3.7 GHz), and does shuffles and conversions in parallel. With four rows or more, unpacking 4-bit
 // weights in every tile costs nothing, so there is no buffer of unpacked weights.
 #pragma once
 

@@ -10,8 +10,9 @@
 namespace tokenmill {
 namespace {
 
-// Maximum number of rows whose sums for one panel are kept at once. The sums, [rows, 32] floats (32
-// KB), stay in L1 and L2, while a panel (37 KB at k = 576) is read from memory once for all rows.
+// Maximum number of rows whose sums for one panel are kept at once. The sums, 32 KB of floats
+// [rows, 32], stay in L1 and L2, while a panel (37 KB at k = 576) is read from memory once for all
+// rows.
 constexpr int64_t kRowsAtOnce = 264;
 // Maximum size of a piece of a panel. Longer panels are cut along k, so that a piece stays in L2
 // while all rows use it.
