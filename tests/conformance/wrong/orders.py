@@ -82,7 +82,7 @@ class TestKeyChangesThePrompt(SchedulingPolicyConformance):
     @pytest.fixture
     def scheduling_policy(self) -> object:
         def key(request: Any, now: float, memory: dict[str, Any]) -> Any:
-            request.token_ids[0] = 0
+            request._request.token_ids[0] = 0
             return (request.arrival_time,)
 
         return Order(key)

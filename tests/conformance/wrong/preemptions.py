@@ -115,7 +115,7 @@ class TestPreemptChangesTheVictim(PreemptionConformance):
     def preemption_mode(self) -> object:
         def answer(step: Any, needy: Any, candidates: Candidates) -> Any:
             request: Any = candidates[-1].request
-            request.seed += 1
+            request._request.seed += 1
             return last(candidates)
 
         return Preemption(answer)
@@ -127,8 +127,8 @@ class TestKeepsAHostBlock(PreemptionConformance):
     @pytest.fixture
     def preemption_mode(self) -> object:
         def answer(step: Any, needy: Any, candidates: Candidates) -> Any:
-            if step._host_pool.num_available > 1:
-                step._host_pool.take()
+            if step._step._host_pool.num_available > 1:
+                step._step._host_pool.take()
             return last(candidates, "swap")
 
         return Preemption(answer)

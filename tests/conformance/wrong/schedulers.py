@@ -31,7 +31,7 @@ class Scheduler:
 
 
 def overdraw(step: Any, memory: dict[str, Any]) -> None:
-    step.budget += 1
+    step._step.budget += 1
 
 
 def raise_at_times(step: Any, memory: dict[str, Any]) -> None:
@@ -71,15 +71,16 @@ def shortest_first_without_ageing(step: Any, memory: dict[str, Any]) -> bool:
 def change_the_prompt(step: Any, memory: dict[str, Any]) -> None:
     for request in step.waiting:
         if not request.num_preemptions:
-            request.token_ids[0] = 1000 - request.token_ids[0]
+            tokens = request._request.token_ids
+            tokens[0] = 1000 - tokens[0]
 
 
 def keep_a_block_of_the_aborted(step: Any, memory: dict[str, Any]) -> None:
     seen = memory.setdefault("seen", {})
     seen.update((r.request_id, r) for r in (*step.running, *step.waiting))
     for request_id, request in list(seen.items()):
-        if request.finish_reason is FinishReason.ABORT and step._pool.num_available:
-            step._pool.take()
+        if request._request.finish_reason is FinishReason.ABORT and step._step._pool.num_available:
+            step._step._pool.take()
             del seen[request_id]
 
 
@@ -109,7 +110,7 @@ class TestTakesTooManySeats(SchedulerConformance):
     @pytest.fixture
     def scheduler(self) -> object:
         def spoil(step: Any, memory: dict[str, Any]) -> None:
-            step._num_running = 0
+            step._step._num_running = 0
 
         return Scheduler(spoil)
 
