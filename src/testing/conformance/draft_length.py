@@ -21,6 +21,7 @@ from .kept_memory import reachable_bytes
 from .reporting import report_time
 
 _KIND = "draft_length"
+_METHODS = tuple(f"{_KIND}.{method}" for method in ("choose", "observe", "forget"))
 _MOST_KEPT = 4096
 """Maximum memory, in bytes, that a policy may keep of 200 ended requests together."""
 _LIMITS = tuple(
@@ -42,7 +43,7 @@ class DraftLengthConformance:
     @_every_shape
     def test_an_engine_takes_its_answers(self, draft_length: object, shape: EngineShape) -> None:
         """The policy gives one length within the limits for each request, and never raises."""
-        failures = engine.serve(draft_length, shape, kind=_KIND).failures.describe(_KIND)
+        failures = engine.serve(draft_length, shape, kind=_KIND).failures.describe(*_METHODS)
         assert not failures, f"the engine drafted nothing because of:\n{failures}"
 
     @pytest.mark.parametrize("limits", _LIMITS, ids=str)
