@@ -220,13 +220,15 @@ class Registry:
         *,
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
+        proposes: bool = True,
     ) -> None:
         """Offer a method that proposes draft tokens, chosen by --speculative-method.
 
+        A method with `proposes=False` never proposes drafts, and is not called.
         `--speculative-model` and the keys of `--speculative-config` fill its options. It runs in a
         worker, on the device thread.
         """
-        self._offer("speculative_method", name, factory, options, aliases)
+        self._offer("speculative_method", name, factory, options, aliases, {"proposes": proposes})
 
     def draft_length(
         self,

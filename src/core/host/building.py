@@ -58,7 +58,7 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
         plugins.register(choices["scheduling_policy"].provider, order)
     draft_length = build_choice(plugins, choices["draft_length"])
     filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
-    _refuse_unused_flags(filled["speculative_method"], config.speculation())
+    _refuse_unused_flags(choices["speculative_method"], config.speculation())
     _build_watchers(plugins, choices, PluginContext(config=config))
     return BuiltPlugins(
         plugins=plugins,
@@ -84,17 +84,17 @@ def _fill(plugins: PluginSet, choice: Choice, hook: str) -> Any:
     return filled
 
 
-def _refuse_unused_flags(speculator: Speculator, settings: SpeculationSettings) -> None:
-    if settings.given and settings.method is None and not proposes(speculator):
+def _refuse_unused_flags(choice: Choice, settings: SpeculationSettings) -> None:
+    if settings.given and settings.method is None and not proposes(choice):
         raise ConfigError(
             f"{' and '.join(settings.given)} has no effect without a method: choose one, for "
             "example --speculative-method ngram"
         )
 
 
-def proposes(speculator: Speculator) -> bool:
-    """Whether the method ever proposes drafts; the engine does not call one that never does."""
-    return bool(getattr(speculator, "proposes", True))
+def proposes(choice: Choice) -> bool:
+    """Whether the speculative method ever proposes drafts; if not, the engine never calls it."""
+    return choice.provider.switches.get("proposes", True)
 
 
 def _check_named(plugins: PluginSet) -> None:

@@ -240,7 +240,7 @@ class PluginHost:
         return caller
 
     def _make_speculator(self) -> ProposalHook | None:
-        if not proposes(self._built.speculator):
+        if not proposes(self._built.choices[SPECULATION]):
             return None
         return ProposalHook(
             self._built.speculator,

@@ -10,8 +10,6 @@ TOKENMILL_API = (1, 1)
 class NoSpeculation:
     """Fills the slot where there is no speculation."""
 
-    proposes = False
-
     @hookimpl
     def propose(self, batch: ProposalBatch) -> list[Draft]:
         return [Draft()] * len(batch.requests)
@@ -19,4 +17,4 @@ class NoSpeculation:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.speculative_method("none", NoSpeculation)
+    registry.speculative_method("none", NoSpeculation, proposes=False)
