@@ -25,7 +25,7 @@ def run_check(name: str, plugins_file: str | None = None, time_limit: float | No
             "`tokenmill plugins check` runs pytest: install it with `pip install pytest`"
         )
     # The user's pytest settings and other pytest plugins must not change the outcome.
-    command = [sys.executable, "-P", "-m", "pytest", "-v", "--no-header", "--tb=short"]
+    command = [sys.executable, "-P", "-m", "pytest", "-v", "--no-header", "--tb=native"]
     command += ["-c", os.devnull, "-p", "no:cacheprovider", "-p", "tokenmill.testing.pytest_plugin"]
     command += ["--pyargs", SUITE, f"--plugin={name}"]
     if plugins_file is not None:

@@ -1,4 +1,4 @@
-"""Adaptive draft lengths on simulated devices: near the best where drafts pay, off where they don't."""
+"""Adaptive draft lengths on simulated devices: near the best where drafts pay, else off."""
 
 from __future__ import annotations
 
