@@ -22,7 +22,7 @@ class Bug:
     caught_as: tuple[str, ...]
     """Parts of failures ("Type: message") that show it. Any other failure is not a discovery."""
     settings: LifeSettings | None = None
-    """Those of the lives that show it; None: what each seed draws."""
+    """The settings of the lives that show the bug; None: each seed draws its own."""
 
 
 class Planter:

@@ -1,4 +1,4 @@
-"""Builds RequestOptions, which say who asks, from a request's headers and body."""
+"""Builds RequestOptions (the sender and its wishes) from headers and body."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ..engines import Bench
 
 
 class Policy:
-    """Drafts as much as it may, and keeps what it is told."""
+    """Drafts as many tokens as allowed, and keeps every outcome."""
 
     def __init__(self) -> None:
         self.steps: list[DraftedStep] = []

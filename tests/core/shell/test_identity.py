@@ -73,7 +73,7 @@ def test_the_prompts_of_a_call_share_an_id_and_are_aborted_by_it() -> None:
 
 
 class Overheard:
-    """What an observer is told of requests."""
+    """The events about requests that an observer received."""
 
     def __init__(self) -> None:
         self.admitted: list[Admitted] = []
