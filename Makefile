@@ -70,7 +70,7 @@ gpu-bundle: $(VENV)/installed-dev-$(KEY) ## pack what `make gpu-check` needs on 
 gpu-check: ## check and time attention on this GPU, 9 minutes, with the python3 that has torch
 	$(GPU_PYTHON) benchmarks/gpu/check.py $(ARGS)
 
-check: $(VENV)/installed-dev-$(KEY) ## tests on emulated CPUs and whatever else needs apt, which they use themselves
+check: $(VENV)/installed-check-$(KEY) ## tests that need more than pip: they install it with apt (emulated CPUs)
 	$(BIN)/python -m pytest -m check $(ARGS)
 
 soak: $(VENV)/installed-dev-$(KEY) ## the long tests that `make test` leaves out
@@ -98,4 +98,9 @@ $(VENV)/installed-$(KEY): | $(VENV)/made
 $(VENV)/installed-dev-$(KEY): $(VENV)/installed-$(KEY)
 	@echo "installing what tests and benchmarks need"
 	@$(PIP) install --editable '.[dev,docs]'
+	@touch $@
+
+$(VENV)/installed-check-$(KEY): $(VENV)/installed-dev-$(KEY)
+	@echo "installing what only 'make check' needs"
+	@$(PIP) install --editable '.[bench,triton]'
 	@touch $@

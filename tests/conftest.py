@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from .ci_skips import pytest_make_collect_report as pytest_make_collect_report
 from .ci_skips import pytest_runtest_makereport as pytest_runtest_makereport
 
 # OpenMP's threads wait for each other by spinning; with as many of them as cores, any other process
