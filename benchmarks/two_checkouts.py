@@ -1,7 +1,7 @@
 """Runs one benchmark in this checkout and in an older one, in turns, and divides the figures.
 
 For example, `git worktree add ../old v1 && make -C ../old install`, and then:
-`python benchmarks/two_checkouts.py ../old throughput.py -- --dtype bfloat16 --rounds 1`.
+`python benchmarks/two_checkouts.py ../old "throughput.py --dtype bfloat16 --rounds 1"`.
 
 Each checkout runs its own program with its own .venv, so both need the same figures in the file of
 `--json`. Pairs alternate which checkout comes first. A ratio is this checkout's figure divided by
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
 import subprocess
 import tempfile
@@ -37,13 +38,14 @@ def flatten(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, float
         yield " / ".join(path), float(value)
 
 
-def run_benchmark(checkout: Path, program: str, flags: list[str]) -> dict[str, float]:
+def run_benchmark(checkout: Path, command: str) -> dict[str, float]:
     """Figures by path. Raises CalledProcessError if the program fails."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         python = checkout / ".venv" / "bin" / "python"
-        command = [python, checkout / "benchmarks" / program, *flags, "--json", result]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=checkout)
+        program, *flags = shlex.split(command)
+        run = [python, checkout / "benchmarks" / program, *flags, "--json", result]
+        subprocess.run(run, check=True, stdout=subprocess.DEVNULL, cwd=checkout)
         return dict(flatten(json.loads(result.read_text(encoding="utf-8"))))
 
 
@@ -53,7 +55,7 @@ def compare(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
     for pair in tqdm(range(args.pairs), desc="pairs"):
         for name in sorted(checkouts, reverse=bool(pair % 2)):
-            runs[name].append(run_benchmark(checkouts[name], args.program, args.flags))
+            runs[name].append(run_benchmark(checkouts[name], args.command))
     both = [path for path in runs["here"][0] if path in runs["other"][0]]
     return {path: summarize_pairs(path, runs) for path in both}
 
@@ -74,8 +76,7 @@ def summarize_pairs(path: str, runs: dict[str, list[dict[str, float]]]) -> dict[
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("other", type=Path, help="the other checkout, with its .venv")
-    parser.add_argument("program", help="name of the benchmark below benchmarks/")
-    parser.add_argument("flags", nargs="*", help="flags of the benchmark, after --")
+    parser.add_argument("command", help="a benchmark below benchmarks/ and its flags, in quotes")
     parser.add_argument("--pairs", type=int, default=5, help="runs of each checkout")
     args = parser.parse_args()
     args.other = args.other.resolve()

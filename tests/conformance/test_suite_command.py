@@ -116,6 +116,7 @@ from dataclasses import dataclass, field
 from tokenmill.plugin import hookimpl
 
 TOKENMILL_API = (1, 1)
+CALLS_THAT_HANG = [True] * {hanging}
 
 @dataclass(frozen=True)
 class Options:
@@ -138,8 +139,8 @@ class Audit:
 
     @hookimpl
     def on_preempted(self, event):
-        while {hangs}:
-            time.sleep(0.1)
+        while CALLS_THAT_HANG and CALLS_THAT_HANG.pop():
+            time.sleep(3600)
 
 @hookimpl
 def register(registry):
@@ -147,8 +148,9 @@ def register(registry):
 """
 
 
-def install_audit(folder: Path, path: Path, *, hangs: bool = False) -> None:
-    (folder / "acme_audit.py").write_text(AUDIT.format(path=path, hangs=hangs))
+def install_audit(folder: Path, path: Path, *, hanging: int = 0) -> None:
+    """`hanging` is the number of calls of one hook that hang, before others return."""
+    (folder / "acme_audit.py").write_text(AUDIT.format(path=path, hanging=hanging))
     info = folder / "acme_audit-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-audit\nVersion: 1.0\n")
@@ -173,14 +175,14 @@ def test_an_observer_s_own_file_is_left_alone_and_its_growing_memory_is_a_findin
     assert [path.name for path in real.parent.iterdir()] == ["audit.jsonl"]
 
 
-def test_a_plugin_that_hangs_fails_its_tests_and_not_the_run(
+def test_a_plugin_that_hangs_fails_its_test_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
-    install_audit(tmp_path, tmp_path / "audit.jsonl", hangs=True)
+    install_audit(tmp_path, tmp_path / "audit.jsonl", hanging=1)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     assert run_check("acme-audit", time_limit=3) == 1
     printed = capfd.readouterr().out
-    assert "test_it_survives_every_event[acme-audit] FAILED" in printed
+    assert printed.count("[acme-audit] FAILED") == 1
     assert "took longer than 3 s" in printed
     assert "test_the_entry_point_loads PASSED" in printed
 

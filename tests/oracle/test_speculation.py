@@ -25,7 +25,7 @@ from .test_greedy_equality import QUICK as QUICK_SETTINGS
 from .test_greedy_equality import SETTINGS, STARVED_TOKENS
 
 NUM_TOKENS = 32
-NUM_CASES = 30
+NUM_CASES = 16
 """The longest prompts: some share their beginnings, and there is much to look up."""
 CASES = [
     (setting, method, LENGTHS[(i + 3 * j) % len(LENGTHS)])

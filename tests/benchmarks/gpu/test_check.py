@@ -24,7 +24,7 @@ def check(output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(output, *flags), capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.check
 def test_checks_times_and_writes_both_reports(tmp_path: Path) -> None:
     select = "one-token or only_the_window or chunked-swap-cached-starved"
     done = check(tmp_path, "--backends", "torch", "--contenders", "torch-sdpa", "--select", select)
@@ -39,7 +39,7 @@ def test_checks_times_and_writes_both_reports(tmp_path: Path) -> None:
     assert "A rehearsal on the CPU" in report and "| torch | attention |" in report
 
 
-@pytest.mark.slow
+@pytest.mark.check
 def test_a_check_that_fails_fails_the_whole(tmp_path: Path) -> None:
     """A backend that does not exist."""
     flags = ("--backends", "no-such", "--contenders", "--select", "one-token")
