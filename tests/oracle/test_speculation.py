@@ -25,7 +25,7 @@ from .test_greedy_equality import QUICK as QUICK_SETTINGS
 from .test_greedy_equality import SETTINGS, STARVED_TOKENS
 
 NUM_TOKENS = 32
-NUM_CASES = 16
+NUM_CASES = 20
 """The longest prompts: some share their beginnings, and there is much to look up."""
 CASES = [
     (setting, method, LENGTHS[(i + 3 * j) % len(LENGTHS)])
@@ -61,7 +61,7 @@ def test_tokens_are_those_of_transformers(
     if method == NAME:
         served = serve_with_foresight(setting, chosen, checkpoint, **options)
     else:
-        served = serve(setting, chosen, STARVED_TOKENS // 2, **options)
+        served = serve(setting, chosen, STARVED_TOKENS // 3, **options)
     find_near_ties(reference.gap, chosen, served.token_ids)
     check_what_took_place(setting, served)
     assert 0 < served.num_accepted_tokens < served.num_draft_tokens
@@ -71,7 +71,7 @@ def serve_with_foresight(
     setting: Setting, cases: list[ReferenceCase], checkpoint: Checkpoint, **options: object
 ) -> Served:
     """Step by step, with a pool as `serve` makes it."""
-    num_tokens = STARVED_TOKENS // 2 if setting.is_starved else 16 * STARVED_TOKENS
+    num_tokens = STARVED_TOKENS // 3 if setting.is_starved else 16 * STARVED_TOKENS
     return toy.serve(
         setting,
         cases,
