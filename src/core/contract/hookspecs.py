@@ -72,7 +72,7 @@ class HookSpecs:
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
         """Refuse a request before it queues.
 
-        When: on arrival, after the engine's own limits. Given: the request's sizes and the load.
+        When: on arrival, after the engine's own limits. Given: the request and the load.
         May answer: None to admit the request, or a Refusal with reason and retry_after. Enabled
         implementations are called one after the other, until one refuses. Default: admitted.
         On error: that request fails. Cost: about 1.5 µs per request.
@@ -89,7 +89,7 @@ class HookSpecs:
         When: once per step. Given: the step, with `running`, `waiting` and the token budget. Call
         `step.schedule(request, max_tokens=None)` in the order of your choice. It returns the number
         of tokens that it granted. May answer: nothing. Default: the scheduler that plugins.toml
-        chooses. On error: the engine discards all grants of the step, and the built-in order
+        chooses. On error: the engine discards all grants of the step, and the built-in policy
         decides this step; after repeated errors it decides all further steps. Cost: per step.
         """
 

@@ -268,7 +268,7 @@ class EngineCore:
             self.finish(request.engine_id, FinishReason.ABORT, now, stop_reason="request_timeout")
 
     def _decide(self, now: float) -> Step | None:
-        """Let the scheduler decide a step, or the built-in order if the scheduler fails."""
+        """Let the scheduler decide a step, or the built-in policy if the scheduler fails."""
         step = self._begin_step(now, self._plugins.preempt)
         if step.starving is not None:
             step.schedule(step.starving.view)
