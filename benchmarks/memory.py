@@ -84,7 +84,7 @@ def show(found: Summaries, console: Console) -> None:
 
 def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
+    parser.add_argument("--model", help="directory or .gguf file; None: the default model")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
     parser.add_argument(
         "--kv-cache-mib", type=int, default=16, help="size of the KV cache; 0: the engine's choice"

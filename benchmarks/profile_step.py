@@ -2,7 +2,7 @@
 
 python benchmarks/profile_step.py --help
 
-The real engine with the embedded model decodes for 1, 8 and 32 requests, then computes prompts of
+The real engine with the default model decodes for 1, 8 and 32 requests, then computes prompts of
 512 tokens, one at a time. The device thread and the event loop work at the same time, as far as
 Python lets two threads run. The first table is the device thread's: its rows add up to a step. The
 second table is the event loop's, at the same time. Times inside the model are those of its first
@@ -94,7 +94,7 @@ def show(title: str, rows: Sequence[str], found: dict[str, StepTimes], console: 
 
 def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
+    parser.add_argument("--model", help="directory or .gguf file; None: the default model")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
     parser.add_argument(
         "--batches", type=int, nargs="+", default=[1, 8, 32], help="numbers of requests"

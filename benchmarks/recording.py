@@ -31,7 +31,7 @@ def make_parser(doc: str | None) -> argparse.ArgumentParser:
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of benchmarks that compute with a model."""
-    parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
+    parser.add_argument("--model", help="directory or .gguf file; None: the default model")
     parser.add_argument(
         "--dtype",
         default="float32",

@@ -252,7 +252,7 @@ def show(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
 
 def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--model", help="directory or .gguf file; None: the embedded model")
+    parser.add_argument("--model", help="directory or .gguf file; None: the default model")
     parser.add_argument("--dtype", default="bfloat16", help="auto keeps quantized weights")
     parser.add_argument("--speculative-model", help="a draft model, as one more contender")
     parser.add_argument("--num-speculative-tokens", type=int, help="None: the default")

@@ -2,7 +2,7 @@
 
 python benchmarks/step_overhead.py --help
 
-It uses the real AsyncEngine, runner and sampler, and the embedded model's tokenizer. The model
+It uses the real AsyncEngine, runner and sampler, and the default model's tokenizer. The model
 computes nothing: it returns the same random logits over the real vocabulary. Every request is read
 as a stream of deltas, as the server does.
 """

@@ -14,7 +14,7 @@ def main() -> None:
     max_tokens = int(sys.argv[1]) if len(sys.argv) > 1 else 24
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
 
-    with LLM() as llm:  # the embedded model; LLM("path/to/model") takes another one
+    with LLM() as llm:  # the default model; LLM("path/to/model") takes another one
         # Hand over all prompts at once: the engine computes them together.
         for output in llm.generate(PROMPTS, params):
             print(f"{output.prompt!r} -> {output.outputs[0].text!r}")

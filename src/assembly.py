@@ -115,7 +115,7 @@ def make_draft_model(
 
 
 def verify_default_model(progress: Progress) -> Path:
-    """Check the SHA-256 of the embedded default model, and return its path.
+    """Check the SHA-256 of the default model, and return its path.
 
     Raises ConfigError if it is not installed or is damaged.
     """

@@ -29,8 +29,8 @@ class EngineConfig:
 
     model: str | None = _knob(
         None,
-        "Hugging Face directory (safetensors) or .gguf file; default: the embedded "
-        "SmolLM2-135M-Instruct",
+        "Hugging Face directory (safetensors) or .gguf file; default: SmolLM2-135M-Instruct, which "
+        "`tokenmill model fetch` installs",
     )
     tokenizer: str | None = _knob(
         None, "directory or .gguf file to read the tokenizer from; default: the model's own"

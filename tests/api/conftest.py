@@ -27,7 +27,7 @@ def http(toy: Served) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def real() -> Iterator[Served]:
-    """The embedded default model with its real weights; in float32, where a text does not depend on
+    """The default model with its real weights; in float32, where a text does not depend on
     what else is in its batch or in the prefix cache."""
     engine = AsyncEngine(dtype="float32", num_gpu_blocks_override=128, disable_log_stats=True)
     with serve_engine(engine) as served:

@@ -38,7 +38,7 @@ class AllRows:
 
 
 def logprobs_of_executor(token_ids: Sequence[int], **options: Any) -> torch.Tensor:
-    """Log-probability of each token but the first, by the embedded model; `options` are those of
+    """Log-probability of each token but the first, by the default model; `options` are those of
     the engine. The executor, with its own choice of kernels, computes plans as the engine makes
     them."""
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)

@@ -62,7 +62,7 @@ class Engine:
 
 
 def engines(peers: Path, gguf: Path, instruction_set: str | None = None) -> list[Engine]:
-    """All engines. `peers` is the folder of make_peers.py, `gguf` the embedded 4-bit model.
+    """All engines. `peers` is the folder of make_peers.py, `gguf` the default model's 4-bit file.
 
     llama.cpp is the build for `instruction_set`; None for the build for this CPU.
     """

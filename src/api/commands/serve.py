@@ -27,8 +27,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
         help="serve a model through an OpenAI-compatible HTTP API",
-        description="Serve a model through an OpenAI-compatible HTTP API. The default MODEL is the "
-        "embedded SmolLM2-135M-Instruct.",
+        description="Serve a model through an OpenAI-compatible HTTP API. The default MODEL is "
+        "SmolLM2-135M-Instruct.",
         epilog="After the first SIGTERM or Ctrl-C, accepted requests may finish. "
         "The second one ends the server at once.",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -151,7 +151,7 @@ def read_step_times(path: Path) -> StepTimes:
 
 
 def bundled_step_times() -> StepTimes:
-    """The step times in this package: of the embedded default model, on one core of a machine
+    """The step times in this package: of the default model, on one core of a machine
     that differs from the reader's."""
     return _decode((files(__package__) / "step-time.json").read_bytes(), "the bundled step times")
 

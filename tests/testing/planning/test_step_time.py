@@ -81,7 +81,7 @@ def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_step_times(tmp_path / "times.json") == times
 
 
-def test_the_bundled_times_are_the_embedded_model_s() -> None:
+def test_the_bundled_times_are_the_default_model_s() -> None:
     times = bundled_step_times()
     assert times.model.name == "SmolLM2-135M-Instruct" and times.model.num_host_blocks > 0
     assert times.median_relative_error < 0.2

@@ -68,7 +68,7 @@ def add_compare_parser(verbs: Any) -> None:
     )
     parser.add_argument("--step-time", type=Path, metavar="FILE",
                         help="file from `tokenmill simulate measure` (default: step times of the "
-                        "embedded model, measured on another machine)")  # fmt: skip
+                        "default model, measured on another machine)")  # fmt: skip
     parser.add_argument("--vary", action="append", metavar="KEY=A,B,C",
                         help="engine setting and its values to compare; may be repeated, "
                         f"then all combinations are run (default: {DEFAULT_VARY})")  # fmt: skip
