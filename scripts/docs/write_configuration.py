@@ -24,29 +24,29 @@ DEFAULTS = ROOT / "plugins.toml"
 INTRODUCTION = """\
 # Configuration
 
-This page is generated from the code: `make docs` writes it. It lists every flag of the command
-line, and every key of `plugins.toml`.
+This page is generated from the code: `make docs` writes it. It lists every command-line flag and
+every key of `plugins.toml`.
 
 In a program, the options of `LLM` and `AsyncEngine` are the engine flags, written with `_` instead
-of `-`: `LLM(max_num_seqs=64)`. A setting that vLLM also has carries vLLM's name.
+of `-`: `LLM(max_num_seqs=64)`. Settings that vLLM also has carry vLLM's names.
 
-The provider of a slot (a scheduler, an attention backend, ...) is the one that comes first in this
-order: a flag or constructor argument, the file of `--plugins-file`, `./plugins.toml`, the packaged
-default.
+A *slot* is a part of the engine that a plugin provides: the scheduler, the attention backend, and
+so on. The name of a slot's provider comes from the first of these that has one: a flag or constructor
+argument, the file of `--plugins-file`, `./plugins.toml`, the packaged default.
 """
 
 PLUGINS_FILE = """\
 ## plugins.toml
 
-A `plugins.toml` of your own contains only the differences from the packaged default, which is shown
-at the end of this page. It may have these tables and keys:
+Your own `plugins.toml` contains only the differences from the packaged default, which is at the end
+of this page. It may have these tables and keys:
 
 | table | key | meaning |
 |---|---|---|
 | | `api` | version of the hook API for which the file was written: 1 |
 | `[plugins]` | `enable` | plugins to enable, in addition to those of the packaged default |
 | `[plugins]` | `disable` | plugins to disable |
-| `[plugins]` | `strict` | true: do not start if a plugin fails to load; false: start without it |
+| `[plugins]` | `strict` | true: a plugin that fails to load stops the start; false: it is left out |
 | a slot, for example `[scheduler]` | `use` | name of the provider |
 | a slot | any other key | an option of the provider |
 | `[observer.NAME]`, `[admission.NAME]` | any key | an option of the observer or admission NAME |
@@ -66,7 +66,8 @@ def page() -> str:
         "## Engine flags\n\n" + flag_table(engine),
         "## Server flags\n\n`tokenmill serve` has these flags and all engine flags.\n\n"
         + flag_table(groups["serve"]["positional arguments"] + groups["serve"]["server"]),
-        "## Sampling flags\n\n`tokenmill generate` and `tokenmill chat` have these flags.\n\n"
+        "## Sampling flags\n\n`tokenmill generate` and `tokenmill chat` have these flags. Defaults "
+        "of the model's generation_config\nreplace those in the table.\n\n"
         + flag_table(groups["generate"]["sampling"]),
         "## Other commands",
         *(command_section(name, groups[name], engine) for name in commands if name != "serve"),

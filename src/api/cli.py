@@ -54,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = _Parser(
         prog="tokenmill",
-        description="An LLM inference engine whose every policy can be swapped by pip install.",
+        description="An LLM inference engine in Python. Plugins can replace every policy.",
     )
     parser.add_argument("--version", action="version", version=f"tokenmill {__version__}")
     subparsers = parser.add_subparsers(

@@ -40,8 +40,8 @@ class EngineConfig:
     )
     dtype: str = _knob(
         "auto",
-        "precision of weights and computation: auto, float32, bfloat16 or float16; auto keeps "
-        "quantized weights quantized on CPUs with AVX2",
+        "precision of weights and computation: auto, float32, bfloat16 or float16 (only on GPUs); "
+        "auto keeps quantized weights quantized on CPUs with AVX2",
     )
     device: str = _knob("auto", "device to compute on: auto, cpu or cuda")
     seed: int = _knob(0, "sampling seed for requests that have none")
@@ -50,7 +50,8 @@ class EngineConfig:
     )
     generation_config: str = _knob(
         "auto",
-        "source of sampling defaults; auto: the model's generation_config; vllm: neutral values",
+        "source of the sampling defaults; auto: the model's generation_config; vllm: neutral "
+        "values",
     )
     max_logprobs: int = _knob(20, "maximum number of logprobs per token that a request may ask for")
 
@@ -61,13 +62,14 @@ class EngineConfig:
     kv_cache_memory: int | None = _knob(
         None,
         "size of the KV cache in bytes; suffixes K, M and G are allowed; default on CPU: 1 GiB, or "
-        "a quarter of the free memory if that is less",
+        "a quarter of the free memory if that is less; default on GPU: what "
+        "--gpu-memory-utilization leaves",
     )
     kv_cache_dtype: str = _knob(
         "auto",
         "type of the numbers in the KV cache: auto (the precision of the computation), fp8_e4m3 "
-        "(same as fp8) or fp8_e5m2; 8-bit types have a scale of 1, hold twice the tokens of "
-        "bfloat16, and need the attention backend cuda-paged or torch",
+        "(same as fp8) or fp8_e5m2; with 8-bit types the cache holds twice the tokens of bfloat16; "
+        "their scale is 1, and they need the attention backend cuda-paged or torch",
     )
     num_gpu_blocks_override: int | None = _knob(
         None, "number of KV blocks; default: computed from the size of the KV cache"
@@ -86,7 +88,9 @@ class EngineConfig:
         "more), 8192 on GPU",
     )
     long_prefill_token_threshold: int = _knob(
-        0, "maximum prompt tokens of one request in a step with other requests; 0: no limit"
+        0,
+        "maximum number of prompt tokens of one request in a step, if the step has other requests; "
+        "0: no limit",
     )
     async_scheduling: bool = _knob(
         True, "plan a decode step while the device still computes the previous one"
@@ -95,7 +99,7 @@ class EngineConfig:
         None, "on: use the scheduler chunked; off: use prefill-first"
     )
     max_num_queued_reqs: int = _knob(
-        1024, "maximum number of waiting requests; further ones are refused with status 503"
+        1024, "maximum number of waiting requests; the server refuses more with status 503"
     )
     watermark: float = _knob(0.01, "fraction of the KV blocks that a new request must leave free")
 
@@ -104,7 +108,8 @@ class EngineConfig:
     )
     scheduler: str | None = _knob(
         None,
-        "policy that divides a step among requests: chunked, prefill-first, or a plugin's name",
+        "policy that decides how many tokens each request computes in a step: chunked, "
+        "prefill-first, or a plugin's name",
     )
     scheduling_policy: str | None = _knob(
         None, "order of the waiting requests: fcfs, priority, or a plugin's name"
@@ -117,14 +122,14 @@ class EngineConfig:
     attention_backend: str | None = _knob(
         None,
         "code that computes attention: auto, cpu, torch, flash-attn, xformers, cuda-paged, triton, "
-        "or a plugin's name; with two names and a comma, the first computes prompts and the second "
+        "or a plugin's name; two names with a comma: the first computes prompts, the second "
         "decodes",
     )
 
     speculative_method: str | None = _knob(
         None,
-        "method that drafts the next tokens, for the model to verify in one step: none, ngram, "
-        "draft-model, or a plugin's name",
+        "method that drafts the next tokens, which the model then verifies in one step: none, "
+        "ngram, draft-model, or a plugin's name",
     )
     speculative_model: str | None = _knob(
         None,
@@ -136,9 +141,8 @@ class EngineConfig:
     )
     draft_length: str | None = _knob(
         None,
-        "policy that chooses the number of draft tokens of each request: adaptive (fewer, or none, "
-        "where more would not make answers faster), fixed (always num_speculative_tokens), or a "
-        "plugin's name",
+        "policy that chooses the number of draft tokens of each request: adaptive (as many as make "
+        "answers faster, or none), fixed (always num_speculative_tokens), or a plugin's name",
     )
     speculative_adaptive: bool | None = _knob(
         None, "on: use the draft length adaptive; off: use fixed"
@@ -155,7 +159,8 @@ class EngineConfig:
     )
     request_timeout: float | None = _knob(
         None,
-        "maximum seconds of a request; then it ends with the tokens that it has; default: no limit",
+        "maximum duration of a request in seconds; then it ends with the tokens that it has; "
+        "default: no limit",
     )
     disable_log_stats: bool = _knob(False, "do not log a line of statistics every 10 seconds")
     metrics_prefix: str = _knob(

@@ -145,7 +145,7 @@ def test_what_cannot_be_is_refused_when_the_configuration_is_made(
                 "speculative_config": '{"method": "ngram", '
                 '"prompt_lookup_min": 5, "prompt_lookup_max": 4}'
             },
-            "prompt_lookup_min is 5 and must not be more than prompt_lookup_max, 4",
+            "prompt_lookup_min is 5, more than prompt_lookup_max, which is 4",
         ),
         (
             {"speculative_method": "ngram", "speculative_model": "small"},

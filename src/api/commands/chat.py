@@ -36,11 +36,13 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "chat",
         help="talk to a model in the terminal",
-        description="Talk to a model in the terminal. With --url the model is that of a running "
-        "server, otherwise it is loaded here. An empty line or Ctrl-D ends the chat.",
+        description="Talk to a model in the terminal. Without --url, the command loads the model. "
+        "An empty line or Ctrl-D ends the chat.",
     )
     group = parser.add_argument_group("conversation")
-    group.add_argument("--url", help="address of a server, for example http://127.0.0.1:8000/v1")
+    group.add_argument(
+        "--url", help="use the model of this server, for example http://127.0.0.1:8000/v1"
+    )
     group.add_argument("--api-key", help="API key of that server")
     group.add_argument(
         "-q", "--quick", metavar="TEXT", help="send this text, print the answer, and exit"

@@ -30,16 +30,17 @@ def add_parser(subparsers: Any) -> None:
     """Register the command and its verb."""
     parser = subparsers.add_parser(
         "draft",
-        help="derive a draft model for speculative decoding",
-        description="A draft model drafts the served model's next tokens: see --speculative-model.",
+        help="make a draft model for speculative decoding",
+        description="A draft model drafts the next tokens of the served model: see "
+        "`tokenmill serve --speculative-model`.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     make = verbs.add_parser(
         "make",
-        help="train a small head, or a few layers, to predict a model's next tokens",
-        description="Generate answers with the model, then train a head on its hidden states to "
-        "predict the next tokens. The head has logits for the most common tokens only. With "
-        "--layers, train N layers of the model instead of a head.",
+        help="train a draft head, or a few layers, to predict a model's next tokens",
+        description="Generate answers with the model. Then train a draft head, which predicts the "
+        "next tokens from the model's last hidden state. With --layers, train the first N layers "
+        "of the model instead of a head.",
         epilog="example: tokenmill draft make smollm2-draft, "
         "then: tokenmill serve --speculative-model smollm2-draft",
     )
@@ -48,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
         "--layers",
         type=int,
         metavar="N",
-        help="layers of the model to keep; 0: none, train a head (default: 0)",
+        help="number of layers of the model to keep; 0: train a head instead (default: 0)",
     )
     make.add_argument(
         "--draft-vocab-size",
@@ -57,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
         help="draft only the N most common tokens; 0: all (default: 8192)",
     )
     make.add_argument(
-        "--tokens", type=int, metavar="N", help="tokens of text to train on (default: 120000)"
+        "--tokens", type=int, metavar="N", help="tokens of answers to train on (default: 120000)"
     )
     make.add_argument("--steps", type=int, metavar="N", help="training steps (default: 800)")
     make.add_argument(
@@ -96,10 +97,10 @@ def _make(args: argparse.Namespace) -> int:
     kind = f"layers {', '.join(map(str, made.layers))}" if made.layers else "a draft head"
     print(f"{args.output}: {kind}, {made.num_parameters / 1e6:.1f} million parameters")
     print(
-        f"accepted single drafts on {made.after.num_measured} tokens that were not trained on: "
+        f"accepted drafts of one token, on {made.after.num_measured} tokens not trained on: "
         f"{made.after.greedy:.1%} greedy ({made.before.greedy:.1%} before training), "
         f"{made.after.sampled:.1%} at temperature {made.temperature:g} ({made.before.sampled:.1%})"
     )
     if made.after.num_measured < _FEW_MEASURED:
-        print("this is too little text to train on or to measure with: increase --tokens")
+        print("warning: this is too little text to train with and to measure: increase --tokens")
     return 0

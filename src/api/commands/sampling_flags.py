@@ -22,7 +22,9 @@ _FLAGS: tuple[tuple[str, type, str], ...] = (
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     """Add the sampling flags, and --stop, which may be repeated."""
-    group = parser.add_argument_group("sampling")
+    group = parser.add_argument_group(
+        "sampling", "defaults of the model's generation_config replace those given here"
+    )
     for name, kind, text in _FLAGS:
         group.add_argument(
             "--" + name.replace("_", "-"),

@@ -46,7 +46,8 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         metavar="KEY",
         help=f"key that clients must send; may be repeated (default: ${KEY_VARIABLE}, or no key). "
-        f"Plugins see an id instead, the same after a restart if ${SECRET_VARIABLE} is set",
+        f"Plugins see a keyed hash of it, which changes at each start unless ${SECRET_VARIABLE} "
+        "is set",
     )
     group.add_argument(
         "--metadata-header",
@@ -54,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
         type=_header_name,
         metavar="NAME",
         help="header that plugins see in a request's metadata, under its name in lower case; may "
-        "be repeated. Let your proxy set it, and remove what clients send",
+        "be repeated. Let your proxy set it, and remove it from the requests of clients",
     )
     group.add_argument(
         "--allowed-origins",
@@ -74,14 +75,14 @@ def add_parser(subparsers: Any) -> None:
         type=_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="maximum time for accepted requests to finish after a signal (default: %(default)s)",
+        help="seconds that accepted requests have to finish after a signal (default: %(default)s)",
     )
     group.add_argument(
         "--sse-keep-alive-interval",
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="send a comment after this much silence in a stream; 0: never (default)",
+        help="send a comment in a stream after this many seconds without data; 0: never (default)",
     )
     group.add_argument("--access-log", action="store_true", help="log every HTTP request")
     group.add_argument(

@@ -31,14 +31,17 @@ class TokenBucketOptions:
     """Options of [admission.token-bucket]."""
 
     requests_per_minute: Annotated[float, Meta(ge=0)] = field(
-        default=0.0, metadata={"help": "requests of one API key; 0: any number"}
+        default=0.0, metadata={"help": "requests per minute of one API key; 0: no limit"}
     )
     tokens_per_minute: Annotated[float, Meta(ge=0)] = field(
-        default=0.0, metadata={"help": "tokens of one API key, prompts and answers; 0: any number"}
+        default=0.0,
+        metadata={"help": "tokens per minute of one API key, prompts and answers; 0: no limit"},
     )
     burst: Annotated[float, Meta(gt=0)] = field(
         default=60.0,
-        metadata={"help": "seconds of unused allowance that a key may save and spend at once"},
+        metadata={
+            "help": "seconds; a key may save the unused allowance of this time and spend it at once"
+        },
     )
 
 

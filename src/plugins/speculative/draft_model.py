@@ -29,7 +29,10 @@ class DraftModelOptions:
 
     model: str | None = field(
         default=None,
-        metadata={"help": "directory or .gguf file of a draft head or model for the served model"},
+        metadata={
+            "help": "directory or .gguf file of a draft head, or of a smaller model with the same "
+            "vocabulary; None: --speculative-model names it"
+        },
     )
 
 
@@ -44,8 +47,8 @@ class DraftModelSpeculator:
         """Load the model. Raises ConfigError if none is given, or it does not fit the target."""
         if self._path is None:
             raise ConfigError(
-                "the speculative method draft-model needs a model: give --speculative-model DIR; "
-                "`tokenmill draft make` derives one from a model that you have"
+                "the speculative method draft-model needs a model: give --speculative-model PATH; "
+                "`tokenmill draft make` makes one from a model that you have"
             )
         self._model = support.load_draft_model(Path(self._path))
 

@@ -27,18 +27,24 @@ class NgramOptions:
 
     prompt_lookup_max: Length | None = field(
         default=None,
-        metadata={"help": "maximum number of tokens to look up; None: 4, or the minimum if more"},
+        metadata={
+            "help": "maximum number of last tokens to look up; None: 4, or prompt_lookup_min if "
+            "that is more"
+        },
     )
     prompt_lookup_min: Length | None = field(
         default=None,
-        metadata={"help": "minimum number of tokens to look up; None: 2, or the maximum if less"},
+        metadata={
+            "help": "minimum number of last tokens to look up; None: 2, or prompt_lookup_max if "
+            "that is less"
+        },
     )
 
     def __post_init__(self) -> None:
         if self.lengths.stop <= self.lengths.start:
             raise ValueError(
-                f"prompt_lookup_min is {self.prompt_lookup_min} and must not be more than "
-                f"prompt_lookup_max, {self.prompt_lookup_max}"
+                f"prompt_lookup_min is {self.prompt_lookup_min}, more than prompt_lookup_max, "
+                f"which is {self.prompt_lookup_max}"
             )
 
     @property

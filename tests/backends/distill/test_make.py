@@ -197,7 +197,7 @@ def test_the_command_says_what_came_out(
     assert main(command) == 0
     out = capsys.readouterr()
     assert told in out.out
-    assert "accepted single drafts on" in out.out and "at temperature 0.7" in out.out
+    assert "accepted drafts of one token, on" in out.out and "at temperature 0.7" in out.out
     assert out.err.count("generating the target's text: done") == 1
     assert out.err.count("training the draft model: done") == 1
     modes = {path.stat().st_mode for path in (tmp_path / "draft").iterdir()}

@@ -61,8 +61,8 @@ def add_compare_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "compare",
         help="compare schedulers and settings under a workload",
-        description="Run a workload through the real engine and plugins on a virtual clock. "
-        "A measured model gives the duration of each step; nothing is computed.",
+        description="Run a workload through the real engine and plugins on a virtual clock. No "
+        "model is computed: the duration of each step comes from `tokenmill simulate measure`.",
         epilog="example: tokenmill simulate compare --step-time step-time.json --request-rate 0.5 "
         "--vary scheduler=chunked,prefill-first --vary max_num_batched_tokens=128,256,512",
     )

@@ -22,9 +22,9 @@ def add_measure_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "measure",
         help="measure this machine's step times",
-        description="Load a model, run test steps on it and write a model of their durations, "
-        "for `tokenmill simulate compare --step-time FILE`. On a CPU, OMP_NUM_THREADS sets the "
-        "number of threads.",
+        description="Load a model, run test steps on it, and write a file of step times for "
+        "`tokenmill simulate compare --step-time FILE`. On a CPU, OMP_NUM_THREADS sets the number "
+        "of threads.",
     )
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("step-time.json"), metavar="FILE",
