@@ -1,4 +1,4 @@
-"""An engine inside your own asyncio program: two answers stream at once, a third is broken off.
+"""An engine inside your own asyncio program: two answers are streamed, a third is aborted.
 
 python examples/embed.py [MAX_TOKENS]
 """
@@ -18,14 +18,14 @@ async def stream(engine: AsyncEngine, name: str, prompt: str, max_tokens: int) -
         print(f"{name}: {output.outputs[0].text!r}", flush=True)
 
 
-async def break_off(engine: AsyncEngine) -> None:
-    """Stop reading: the request is aborted, and its memory is free one step later."""
+async def abort_early(engine: AsyncEngine) -> None:
+    """Stop reading and close the answer: this aborts the request, and frees its memory."""
     answer = await engine.submit("Once upon a time", SamplingParams(max_tokens=500))
     async for output in answer:
         if len(output.outputs[0].token_ids) >= 4:
             break
     await answer.aclose()
-    print("third: broken off")
+    print("third: aborted")
 
 
 async def main() -> None:
@@ -36,7 +36,7 @@ async def main() -> None:
                 stream(engine, "first", "The best thing about the sea is", max_tokens)
             )
             group.create_task(stream(engine, "second", "My favourite meal is", max_tokens))
-            group.create_task(break_off(engine))
+            group.create_task(abort_early(engine))
         print(f"still running: {engine.load().num_running}")
 
 

@@ -15,7 +15,7 @@ def main() -> None:
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
 
     with LLM() as llm:  # the default model; LLM("path/to/model") takes another one
-        # Hand over all prompts at once: the engine computes them together.
+        # Pass all prompts at once: the engine computes them together.
         for output in llm.generate(PROMPTS, params):
             print(f"{output.prompt!r} -> {output.outputs[0].text!r}")
 

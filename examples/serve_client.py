@@ -1,4 +1,4 @@
-"""OpenAI's client against a running server: start one with `make serve` or `tokenmill serve`, then
+"""OpenAI's client with a running server. Start one with `make serve` or `tokenmill serve`, then
 
 python examples/serve_client.py [BASE_URL]
 
@@ -24,7 +24,7 @@ def main() -> None:
         print(f"{model}: {answer.choices[0].message.content}")
         print(f"usage: {answer.usage}")
 
-        # What vLLM's server takes beyond OpenAI's fields, such as top_k, goes into extra_body.
+        # Fields that OpenAI does not have, such as vLLM's top_k, go into extra_body.
         stream = client.completions.create(
             model=model,
             prompt="The sea is",

@@ -38,7 +38,7 @@ def test_embed_streams_two_answers_and_breaks_off_a_third() -> None:
         "third",
         "still running",
     }
-    assert "third: broken off" in lines
+    assert "third: aborted" in lines
     assert lines[-1] == "still running: 0"
 
 

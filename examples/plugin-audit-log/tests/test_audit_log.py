@@ -1,4 +1,4 @@
-"""The conformance kit, and what the lines say."""
+"""The conformance kit, and the contents of the lines."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Audit log: a JSON line for every request that comes, is preempted and goes."""
+"""Audit log: a JSON line when a request is admitted, preempted or finished."""
 
 from tokenmill.plugin import Registry, hookimpl
 

@@ -31,7 +31,7 @@ class AuditLog:
     """Appends to a file in blocks, so that the engine does not wait for the disk at every line."""
 
     def __init__(self, context: PluginContext, options: AuditLogOptions) -> None:
-        # Opened here, so that a path that does not work refuses the start; closed in on_stopping.
+        # Opened here, so that the engine does not start with a wrong path; closed in on_stopping.
         self._file = Path(options.path).open("a", encoding="utf-8")  # noqa: SIM115
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""The conformance kit, with swaps alone and with both modes, and who is swapped."""
+"""The conformance kit, with swaps alone and with both modes, and the choice of a mode."""
 
 import pytest
 from tokenmill_cost_aware_preemption.preemption import CostAware, CostAwareOptions

@@ -1,4 +1,4 @@
-"""Cost-aware preemption: long contexts are swapped, short ones recomputed, the cheapest goes."""
+"""Cost-aware preemption: swaps long contexts, recomputes short ones, and chooses the cheapest."""
 
 from tokenmill.plugin import Registry, hookimpl
 

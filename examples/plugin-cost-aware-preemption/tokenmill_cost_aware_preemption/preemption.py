@@ -1,4 +1,4 @@
-"""The preemption mode and its options. Costs are in tokens that could be computed meanwhile."""
+"""The preemption mode and its options. The unit of costs is the time to compute one token."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -10,15 +10,15 @@ from tokenmill.plugin import PreemptionCandidate, RequestView, StepView, Victim,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostAwareOptions:
-    """Options of the table [preemption_mode]. Both depend on the machine: measure them."""
+    """Options of the table [preemption_mode]. Both values depend on the machine: measure them."""
 
     swap_overhead: Annotated[float, Meta(ge=0)] = field(
         default=256.0,
-        metadata={"help": "fixed cost of a swap, in tokens that could be computed meanwhile"},
+        metadata={"help": "fixed cost of a swap, in tokens that could be computed in this time"},
     )
     swap_speedup: Annotated[float, Meta(gt=0)] = field(
         default=8.0,
-        metadata={"help": "time to compute a token, divided by the time to swap it"},
+        metadata={"help": "time to compute a token, divided by the time to swap it out and in"},
     )
 
 

@@ -1,4 +1,4 @@
-"""The conformance kit, and what it cannot know: that tenants share the engine by weight."""
+"""The conformance kit, and a test that tenants share the engine by weight."""
 
 import pytest
 from tokenmill_fair_queueing.policy import FairQueueing, FairQueueingOptions

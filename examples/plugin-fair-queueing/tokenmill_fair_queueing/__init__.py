@@ -1,4 +1,4 @@
-"""Weighted fair queueing: tenants that wait share the engine, however much one of them sends."""
+"""Weighted fair queueing: tenants share the engine by weight, whatever one of them sends."""
 
 from tokenmill.plugin import Registry, hookimpl
 

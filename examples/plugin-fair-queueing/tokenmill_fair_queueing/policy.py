@@ -18,19 +18,22 @@ class FairQueueingOptions:
     tenant: str = field(
         default="x-tenant",
         metadata={
-            "help": "key of the metadata that names the tenant; without it, the API key does"
+            "help": "key of the request's metadata that names the tenant; without it, the API key "
+            "names it"
         },
     )
     weights: Mapping[str, Weight] = field(
         default_factory=dict,
-        metadata={"help": "share of each tenant, compared with the 1.0 of one that is not named"},
+        metadata={"help": "weight of each tenant; a tenant that is not named has 1.0"},
     )
 
 
 class FairQueueing:
-    """Self-clocked fair queueing (Golestani, 1994). Each request gets a tag at first sight: the
-    time at which a slow server would have finished it that serves all tenants at once, by weight.
-    Smaller tags go first. The clock of that server is the tag of the last request that finished.
+    """Self-clocked fair queueing (Golestani, 1994).
+
+    Imagine a server that serves all tenants at the same time, by weight. When a request is seen
+    first, it gets a tag: the time at which that server would finish it. Requests with smaller tags
+    go first. The clock of that server shows the largest tag of the requests that have finished.
     """
 
     uses_priority = False
@@ -49,7 +52,7 @@ class FairQueueing:
 
     @hookimpl
     def on_finished(self, event: Finished) -> None:
-        """Set the clock on, and forget what it has passed."""
+        """Advance the clock, and drop the tags that it has passed."""
         for request in event.requests:
             self._now = max(self._now, self._tags.pop(request.engine_id, 0.0))
             tenant = self._tenant(request)
@@ -57,7 +60,7 @@ class FairQueueing:
                 self._last_tags.pop(tenant, None)
 
     def _next_tag(self, request: RequestView) -> float:
-        """A tenant that was away starts from now: it does not save up its turns."""
+        """The tag of a new request. A tenant that was idle starts from now: it saves no turns."""
         tenant = self._tenant(request)
         start = max(self._now, self._last_tags.get(tenant, 0.0))
         work = request.num_prompt_tokens + request.max_tokens

@@ -1,4 +1,4 @@
-"""The conformance kit, and what it refuses."""
+"""The conformance kit, and the reasons of the backend."""
 
 from dataclasses import replace
 
@@ -32,6 +32,6 @@ class TestPackage(PackageConformance):
         return "sdpa"
 
 
-def test_all_reasons_are_told_at_once() -> None:
+def test_all_reasons_are_reported_at_once() -> None:
     odd = replace(SPEC, num_kv_heads=3, dtype=torch.float64, logits_soft_cap=30.0)
     assert len(SdpaAttention.reasons_against(odd)) == 3

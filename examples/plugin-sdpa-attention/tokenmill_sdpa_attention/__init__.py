@@ -8,7 +8,7 @@ TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 
 
 def _sdpa() -> Any:
-    """One call of scaled_dot_product_attention for each sequence; short, not fast."""
+    """One call of scaled_dot_product_attention for each sequence. It is short, not fast."""
     from .backend import SdpaAttention  # imports torch, so not before it is needed
 
     return SdpaAttention

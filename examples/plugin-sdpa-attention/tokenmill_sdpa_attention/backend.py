@@ -19,14 +19,14 @@ class SequenceLayout:
     rows: slice
     """Its queries among the tokens of the step."""
     slots_l: torch.Tensor
-    """int64: where its keys and values are in the cache."""
+    """int64: the slots of its keys and values in the cache."""
     visible_gql: torch.Tensor
-    """bool [g * q, l]: which keys each query sees, once for every query head of a KV head."""
+    """bool [g * q, l]: the keys that each query sees, repeated for each query head of a KV head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SdpaMetadata:
-    """One step, ready to be used by every layer."""
+    """The slots and masks of one step, which all layers use."""
 
     slot_mapping_t: torch.Tensor
     sequences: tuple[SequenceLayout, ...]
@@ -64,7 +64,7 @@ class SdpaAttention:
         return KVLayout.HALVES.shape(self._spec, num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> SdpaMetadata:
-        """Slots and masks, once per step; sizes come from the host's copies, so nothing waits."""
+        """Slots and masks, once per step. All sizes are on the host, so nothing waits for a GPU."""
         sequences, row = [], 0
         for index, num_queries in enumerate(batch.query_lens_host):
             sequences.append(self._build_sequence(batch, index, slice(row, row + num_queries)))
@@ -120,7 +120,11 @@ class SdpaAttention:
         v_kld: torch.Tensor,
         visible_gql: torch.Tensor,
     ) -> torch.Tensor:
-        """The query heads of a KV head become its queries, so that K and V are not repeated."""
+        """Attention of one sequence.
+
+        The query heads that share a KV head become more queries of this head, so that K and V need
+        not be repeated.
+        """
         num_queries, _, head_size = q_qhd.shape
         q_kgqd = q_qhd.transpose(0, 1).reshape(len(k_kld), -1, head_size)
         attended = F.scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""The suffix automaton of a growing text (Blumer et al. 1985), and what it last saw where."""
+"""The suffix automaton of a growing text (Blumer et al. 1985), with the latest positions."""
 
 from collections.abc import Sequence
 
@@ -6,26 +6,26 @@ from collections.abc import Sequence
 class SuffixAutomaton:
     """Finds the longest ending of the text that occurred before, in constant time per token.
 
-    A state stands for pieces of the text that all end at the same places. Its link leads to the
-    state of their longest endings that end at more places: at the newest state that is what has
-    been there before.
+    A state stands for all pieces of the text that end at the same set of positions. Its link leads
+    to the state of the longest ending of these pieces that also ends at other positions. For the
+    newest state, this is the longest ending that occurred before.
     """
 
     def __init__(self) -> None:
         self.match = 0
         """Length of the longest ending that occurred before."""
         self.place = 0
-        """Where that ended, as the number of tokens up to there."""
+        """Position at which that earlier occurrence ended, as a number of tokens."""
         self.num_tokens = 0
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
         self._place = [0]
-        """For each state, where one of its pieces was last seen to end."""
+        """For each state, the last recorded position at which its pieces ended."""
         self._newest = 0
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Take in tokens."""
+        """Append tokens to the text."""
         for token in token_ids:
             self._append(token)
             seen = self._link[self._newest]
