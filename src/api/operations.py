@@ -49,7 +49,7 @@ async def ready(request: Request) -> Response:
     """200 while the server accepts new requests; 503 while it drains or the engine is dead."""
     load = context_of(request).engine.load()
     if load.is_draining or not load.is_alive:
-        raise APIError(503, "no new requests are taken", code="draining", retry_after=5.0)
+        raise APIError(503, "this server accepts no new requests", code="draining", retry_after=5.0)
     return Response()
 
 

@@ -42,7 +42,7 @@ class EngineDriver:
             self.tokens[request.request_id] = []
 
     def plan(self) -> StepPlan | None:
-        """Ask for a plan; a step that comes to nothing must leave no trace."""
+        """Ask for a plan; a step that is discarded must change nothing."""
         before, num_ended = self._digest(), len(self.reasons)
         plan = self.core.plan(self.now)
         self.check()
@@ -50,7 +50,7 @@ class EngineDriver:
             self.plans.append(plan)
             self.open.append(plan)
         elif len(self.reasons) == num_ended:
-            assert self._digest() == before, "a step that came to nothing left a trace"
+            assert self._digest() == before, "a discarded step changed something"
         return plan
 
     def commit(

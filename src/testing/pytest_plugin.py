@@ -42,7 +42,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the times and findings that the suites reported."""
     times = _reported(terminalreporter, _PREFIX)
     if times:
-        terminalreporter.section("tokenmill: measured, not judged")
+        terminalreporter.section("tokenmill: times, which have no limit")
     for test, name, value in times:
         terminalreporter.line(f"{value!s:>10}  {name}  ({test.partition('::')[0]})")
     findings = _reported(terminalreporter, _FINDING_PREFIX)

@@ -91,7 +91,7 @@ def test_the_prefix_is_the_engine_s(metrics: PrometheusMetrics) -> None:
     assert own.render_metrics() == b""
     own.on_started(started())
     assert {name.split(":")[0] for name in scrape(own).families} == {"tokenmill"}
-    with pytest.raises(ConfigError, match="--metrics-prefix takes letters"):
+    with pytest.raises(ConfigError, match="--metrics-prefix may have letters"):
         PrometheusMetrics(context(metrics_prefix="my metrics "))
 
 

@@ -130,8 +130,8 @@ def run(args: argparse.Namespace) -> int:
 
         if not options.settings.api_keys and not _is_loopback(args.host):
             print(
-                f"warning: everyone who can reach {args.host} can use this server: "
-                "there is no --api-key",
+                f"warning: without --api-key, everyone who can reach {args.host} can use this "
+                "server",
                 file=sys.stderr,
             )
         asyncio.run(serve(config, options, progress, on_ready))
@@ -150,7 +150,7 @@ def _keys(args: argparse.Namespace) -> tuple[str, ...]:
         given = [] if key is None else [key]
     if not all(key.strip() for key in given):
         raise ConfigError(
-            f"the API key is empty; give --api-key or {KEY_VARIABLE} a value, or neither"
+            f"an API key is empty; give --api-key or {KEY_VARIABLE} a value, or neither"
         )
     return tuple(key.strip() for key in given)
 
@@ -158,7 +158,7 @@ def _keys(args: argparse.Namespace) -> tuple[str, ...]:
 def _header_name(text: str) -> str:
     if not _HEADER_NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a header's name of at most 64 characters"
+            f"{text!r} is not the name of a header with at most 64 characters"
         )
     if text.lower() in _SECRET_HEADERS:
         raise argparse.ArgumentTypeError(f"{text} is a secret, which plugins must not see")

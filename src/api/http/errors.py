@@ -113,6 +113,6 @@ def handle_error(request: Request, error: Exception) -> Response:
     if found.status == 404 and isinstance(error, HTTPException):
         found = APIError(404, f"there is no {request.method} {request.scope['path']} here")
     if found.status == 405:
-        text = f"{request.scope['path']} does not take {request.method}"
+        text = f"{request.scope['path']} does not accept {request.method}"
         found = APIError(405, text, headers=found.headers)
     return error_response(found)

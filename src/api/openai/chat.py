@@ -167,7 +167,7 @@ async def _encode(body: ChatBody, engine: EngineClient) -> list[int]:
     if continues and body.add_generation_prompt:
         raise APIError(
             400,
-            "continue_final_message and add_generation_prompt exclude each other",
+            "continue_final_message cannot be used with add_generation_prompt",
             param="continue_final_message",
         )
     kwargs = dict(body.chat_template_kwargs or {})

@@ -47,7 +47,7 @@ class AppContext:
         if name is not None and name != served:
             raise APIError(
                 404,
-                f"the model {name!r} does not exist here; this server has {served!r}",
+                f"the model {name!r} does not exist here; this server serves {served!r}",
                 param="model",
                 code="model_not_found",
             )

@@ -45,12 +45,15 @@ def _metadata(request: Request, body: SamplingFields, names: Sequence[str]) -> d
     for key in metadata:
         if key.lower() in lowered:
             raise APIError(
-                400, f"metadata key {key!r} is taken from a header here", param="metadata"
+                400,
+                f"metadata must not have the key {key!r}: this server takes it from a header",
+                param="metadata",
             )
     for name in sorted(lowered):
         values = request.headers.getlist(name)
         if len(values) > 1:
-            raise APIError(400, f"the header {name} is given {len(values)} times", param=name)
+            text = f"the header {name} was sent {len(values)} times; send it once"
+            raise APIError(400, text, param=name)
         if values:
             metadata[name] = values[0]
     return metadata

@@ -14,6 +14,7 @@ from .bodies import ChatBody, CompletionBody, SamplingFields
 
 BODY_SECONDS = 10.0
 """Maximum time for a client to send its body."""
+NO_TOOLS = "this server does not support tool calls yet"
 Body = TypeVar("Body")
 
 _FIELD = re.compile(r"`\$\.?(\w+)")
@@ -54,7 +55,7 @@ async def _read_bytes(request: Request, max_bytes: int) -> bytes:
     except TimeoutError as error:
         raise APIError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from error
     except ClientDisconnect as error:
-        raise APIError(400, "the client went away") from error
+        raise APIError(400, "the client disconnected") from error
     return bytes(received)
 
 
@@ -62,7 +63,7 @@ def _explain(message: str) -> APIError:
     unknown = _UNKNOWN.search(message)
     if unknown:
         name = unknown.group(1)[:_LONGEST_NAME]
-        return APIError(400, f"there is no field {name!r} in this request", param=name)
+        return APIError(400, f"unknown field {name!r}", param=name)
     found = _FIELD.search(message) or _MISSING.search(message)
     return APIError(400, message.replace("`", "'"), param=found.group(1) if found else None)
 
@@ -79,7 +80,7 @@ def refuse_unsupported(body: SamplingFields) -> None:
     if body.service_tier not in (None, "auto", "default"):
         raise _unsupported("service_tier", "use 'auto' or 'default'")
     if body.store:
-        raise _unsupported("store", "answers are not kept")
+        raise _unsupported("store", "this server stores no answers")
     options = body.stream_options
     if options is not None and not body.stream:
         raise APIError(400, "stream_options needs stream: true", param="stream_options")
@@ -101,14 +102,14 @@ def _refuse_in_completions(body: CompletionBody) -> None:
 def _refuse_in_chat(body: ChatBody) -> None:
     for name in ("tools", "functions"):
         if getattr(body, name):
-            raise _unsupported(name, "this server has no tool calls yet")
+            raise _unsupported(name, NO_TOOLS)
     if body.tool_choice not in (None, "none", "auto"):
-        raise _unsupported("tool_choice", "this server has no tool calls yet")
+        raise _unsupported("tool_choice", NO_TOOLS)
     for name in ("audio", "moderation", "prediction", "web_search_options"):
         if getattr(body, name) is not None:
             raise _unsupported(name, "leave it out")
     if body.function_call not in (None, "none", "auto"):
-        raise _unsupported("function_call", "this server has no tool calls yet")
+        raise _unsupported("function_call", NO_TOOLS)
     if body.verbosity not in (None, "medium"):
         raise _unsupported("verbosity", "ask for it in the messages")
     if body.modalities not in (None, ["text"]):

@@ -13,7 +13,7 @@ from ...core.request_options import RequestOptions
 from ...core.sampling_params import OutputKind, SamplingParams
 from ..http.errors import APIError
 
-CLIENT_WENT_AWAY = APIError(499, "the client went away")
+CLIENT_WENT_AWAY = APIError(499, "the client disconnected")
 
 
 class RequestSet:

@@ -69,7 +69,8 @@ class BackendPair:
         silent = [b.name for b in (self._prefill, self._decode) if not _layouts(b)]
         if silent:
             return [
-                f"{name} does not say which layouts of the KV cache it can use" for name in silent
+                f"{name} does not declare the layouts of the KV cache that it supports"
+                for name in silent
             ]
         if self._shared_layouts():
             return []

@@ -25,7 +25,7 @@ class AttentionPlan:
         """Allocate an empty plan. Raises MemoryError."""
         address = ops.new_plan()
         if address is None:
-            raise MemoryError("there is no memory for an attention plan")
+            raise MemoryError("not enough memory for an attention plan")
         self.address: int = address
         weakref.finalize(self, ops.free_plan, address)
 

@@ -55,7 +55,7 @@ class Status(IntEnum):
     def check(cls, status: int, what: str) -> None:
         """Raise MemoryError or ValueError unless the status is DONE. `what` names the work."""
         if status == cls.OUT_OF_MEMORY:
-            raise MemoryError(f"there is no memory for {what}")
+            raise MemoryError(f"not enough memory for {what}")
         if status != cls.DONE:
             raise ValueError(f"{what} failed")
 

@@ -227,7 +227,7 @@ def _divide(answers: Sequence[Answer]) -> _Texts:
     usable = [answer for answer in answers if len(answer.token_ids) > 1]
     if len(usable) < 2:
         raise ConfigError(
-            f"the target generated {len(usable)} answers of several tokens and at least 2 are "
+            f"only {len(usable)} of the generated answers have several tokens, and at least 2 are "
             "needed: ask for more tokens, or give more prompts"
         )
     learned = [answer for i, answer in enumerate(usable) if (i + 1) % _HELD_OUT]

@@ -114,8 +114,8 @@ def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
     wanted = int(config.swap_space * 2**30)
     if wanted > free:
         raise ConfigError(
-            f"--swap-space asks for {config.swap_space:g} GiB and {free / 2**30:.1f} GiB are free: "
-            "lower it"
+            f"--swap-space asks for {config.swap_space:g} GiB, but only {free / 2**30:.1f} GiB "
+            "are free: lower it"
         )
     return wanted // block_bytes
 

@@ -33,7 +33,7 @@ def load_tokenizer(path: Path) -> HFTokenizer:
     found = "it is neither" if path.exists() else "it does not exist"
     raise ConfigError(
         f"no tokenizer at {path}: it must be a directory with tokenizer.json or a .gguf file, "
-        f"and {found}"
+        f"but {found}"
     )
 
 

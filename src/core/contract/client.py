@@ -120,7 +120,7 @@ class EngineClient(Protocol):
         ...
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Take no new requests and wait until the accepted ones end.
+        """Accept no new requests, and wait until the accepted ones end.
 
         After `timeout` seconds the remaining requests are aborted; None waits without a limit.
         """

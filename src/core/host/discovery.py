@@ -107,8 +107,8 @@ def check_own_installation(installed: Iterable[InstalledPlugin], wanted: Iterabl
     if missing:
         raise PluginError(
             f"tokenmill's own plugins are not installed: {', '.join(missing)}. The installation is "
-            "stale or incomplete: reinstall it with `pip install --force-reinstall tokenmill`, or "
-            "in a checkout with `make install` or `pip install -e .`"
+            "out of date: run `make install` or `pip install -e .` in the checkout, or install the "
+            "wheel again"
         )
 
 

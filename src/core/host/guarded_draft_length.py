@@ -21,7 +21,7 @@ class GuardedDraftLength:
     """A DraftLengthPolicy that never raises, and whose answers are within the limits."""
 
     def __init__(self, policy: DraftLengthPolicy, source: Source, log: FailureLog) -> None:
-        rule = replace(DECIDES, instead="nothing is drafted any more")
+        rule = replace(DECIDES, instead="no drafts are proposed any more")
         self._policy = policy
         self._choose = Guard(self._checked, source, f"{SLOT}.choose", rule, log)
         self._observe = Guard(policy.observe, source, f"{SLOT}.observe", rule, log)

@@ -60,7 +60,9 @@ def register_checked(
         hash(plugin)
         manager.register(plugin, name)
     except TypeError:
-        raise PluginError(f"{source}: {name!r} must be hashable, like any plain object") from None
+        raise PluginError(
+            f"{source}: {name!r} must be hashable: a class with __eq__ needs __hash__, too"
+        ) from None
     except (pluggy.PluginValidationError, ValueError) as error:
         raise PluginError(f"{source}: {' '.join(str(error).split())}") from error
     try:

@@ -99,7 +99,7 @@ def read_plugins_file(path: Path) -> PluginSettings:
 def _parse(content: dict[str, Any], origin: str) -> PluginSettings:
     api = content.pop("api", HOOK_API)
     if api != HOOK_API:
-        raise ConfigError(f"{origin}: api = {api!r}, but this engine reads api = {HOOK_API}")
+        raise ConfigError(f"{origin}: api = {api!r}, but this engine supports api = {HOOK_API}")
     for name, table in content.items():
         if normalize(name) not in map(normalize, _TABLES):
             raise ConfigError(f"{origin}: unknown table [{name}]{near_and_known(name, _TABLES)}")

@@ -112,7 +112,7 @@ class AsyncEngine:
         )
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Take no new requests and wait until the accepted ones end.
+        """Accept no new requests, and wait until the accepted ones end.
 
         After `timeout` seconds the remaining requests are aborted; None waits without a limit.
         """
@@ -279,7 +279,7 @@ class AsyncEngine:
         if loop.death is not None:
             raise EngineStoppedError(f"the engine stopped: {loop.death}")
         if self._is_draining or self._is_closed:
-            raise EngineStoppedError("the engine is shutting down and takes no new requests")
+            raise EngineStoppedError("the engine is shutting down and accepts no new requests")
         return loop
 
     async def _tokenize(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
@@ -317,11 +317,11 @@ def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
         return min(info.max_model_len, room)
     if wanted > info.max_model_len:
         raise ConfigError(
-            f"--max-model-len is {wanted} and the model was made for {info.max_model_len} tokens"
+            f"--max-model-len is {wanted}, but the model was made for {info.max_model_len} tokens"
         )
     if wanted > room:
         raise ConfigError(
-            f"--max-model-len is {wanted} and the KV cache holds {room} tokens "
+            f"--max-model-len is {wanted}, but the KV cache holds only {room} tokens "
             f"({info.num_blocks} blocks of {info.block_size}); lower it, or give the cache more "
             "memory"
         )

@@ -92,7 +92,7 @@ class TokenBucket:
             wait = self._seconds_until(buckets, per_minute, cost, request)
             if wait > 0:
                 return Refusal(
-                    reason=f"this API key may spend {per_minute:g} {unit} a minute; "
+                    reason=f"this API key is limited to {per_minute:g} {unit} per minute; "
                     f"try again in {wait:.3g} seconds",
                     retry_after=wait,
                     is_rate_limit=True,

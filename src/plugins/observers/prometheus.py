@@ -232,7 +232,7 @@ class PrometheusMetrics:
 def _checked_prefix(prefix: str) -> str:
     if not re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)?", prefix):
         raise ConfigError(
-            "--metrics-prefix takes letters, digits, '_' and ':', and begins with no digit, "
+            "--metrics-prefix may have letters, digits, '_' and ':', and no digit at its start, "
             f"got {prefix!r}"
         )
     return prefix

@@ -41,7 +41,7 @@ class Outcome:
     num_preemptions: Mapping[str, int]
     """By mode: recompute or swap."""
     num_swap_fallbacks: int
-    """Preemptions that found no room to swap. They are counted as recompute."""
+    """Swaps that became recomputations because host memory was full. They count as recompute."""
     prefix_cache_queries: int
     """Tokens looked up by requests that started."""
     prefix_cache_hits: int

@@ -116,7 +116,7 @@ def test_all_reasons_of_both_are_told() -> None:
 
 def test_a_backend_that_names_no_layout_cannot_be_paired() -> None:
     assert paired(CPUAttention, TorchAttention).reasons_against(SPEC) == [
-        "cpu does not say which layouts of the KV cache it can use"
+        "cpu does not declare the layouts of the KV cache that it supports"
     ]
 
 

@@ -136,5 +136,7 @@ def test_swap_space_is_what_was_asked_for_or_a_quarter_of_what_is_free(
 
 def test_more_swap_space_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_free(monkeypatch, 8 << 30)
-    with pytest.raises(ConfigError, match=r"--swap-space asks for 9 GiB and 8\.0 GiB are free"):
+    with pytest.raises(
+        ConfigError, match=r"--swap-space asks for 9 GiB, but only 8\.0 GiB are free"
+    ):
         kv_cache.count_host_blocks(EngineConfig(swap_space=9), 1 << 20)

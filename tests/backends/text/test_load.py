@@ -162,7 +162,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"convert its tokenizer\.model"):
         load_tokenizer(tmp_path)
-    with pytest.raises(ConfigError, match=r"or a \.gguf file, and it is neither"):
+    with pytest.raises(ConfigError, match=r"or a \.gguf file, but it is neither"):
         load_tokenizer(tmp_path / "tokenizer.model")
     with pytest.raises(ConfigError, match="it does not exist"):
         load_tokenizer(tmp_path / "none")

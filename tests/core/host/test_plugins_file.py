@@ -86,7 +86,7 @@ def test_options_without_a_use_belong_to_the_provider_below(own_folder: Path) ->
     [
         ("[schedular]\nuse = 'x'", "unknown table [schedular]. Did you mean 'scheduler'?"),
         ("scheduler = 'x'", "scheduler must be a table, got 'x'"),
-        ("api = 2", "api = 2, but this engine reads api = 1"),
+        ("api = 2", "api = 2, but this engine supports api = 1"),
         ("[plugins]\nenabled = []", "[plugins]: unknown key 'enabled'. Did you mean 'enable'?"),
         ("[plugins]\nenable = 'x'", "[plugins] enable must be a list of names, got 'x'"),
         ("[plugins]\nstrict = 1", "[plugins] strict must be true or false, got 1"),

@@ -53,8 +53,8 @@ def describe_times(times: StepTimes, step_time_file: Path | None) -> str:
     )
     if step_time_file is None:
         return (
-            f"step times are the BUNDLED ones ({what}), NOT this machine's: measure yours with "
-            "`tokenmill simulate measure` and give them with --step-time"
+            f"these are BUNDLED step times ({what}), NOT those of this machine: measure yours with "
+            "`tokenmill simulate measure`, and use them with --step-time"
         )
     return f"step times from {step_time_file}: {what}"
 
@@ -164,16 +164,16 @@ def _remarks(comparison: Comparison) -> list[str]:
     ):
         name = describe(settings)
         for reason, count in outcome.refused.items():
-            found.append(f"{name}: {count} refused ({reason}), the first one: {examples[reason]}")
+            found.append(f"{name}: {count} refused ({reason}), for example: {examples[reason]}")
         if outcome.num_swap_fallbacks:
             count = outcome.num_swap_fallbacks
-            found.append(f"{name}: {count} preemptions found no room to swap and recomputed")
+            found.append(f"{name}: {count} swaps became recomputations: host memory was full")
         if outcome.failed:
             found.append(f"{name}: {outcome.failed} requests failed")
         for where, count in outcome.plugin_failures.items():
             found.append(
-                f"{name}: {where} failed {count} times and the engine decided instead, the first "
-                f"time: {examples[where]}"
+                f"{name}: {where} failed {count} times, and a built-in policy decided instead; "
+                f"the first failure: {examples[where]}"
             )
     return ["", *found] if found else []
 

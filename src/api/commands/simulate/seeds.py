@@ -42,7 +42,7 @@ def _run(args: argparse.Namespace) -> int:
         )
     seconds = time.perf_counter() - started
     print(
-        f"{total.num_seeds} seeds clean in {seconds:.1f} s: {total.num_requests} requests, "
+        f"{total.num_seeds} seeds passed in {seconds:.1f} s: {total.num_requests} requests, "
         f"{total.num_tokens} tokens, {total.num_preemptions} preemptions "
         f"({total.num_swaps} swaps), {total.num_hit_tokens} tokens from the prefix cache, "
         f"{total.num_plugin_failures} plugin failures"

@@ -106,7 +106,7 @@ class OperatorLibrary:
                 raise PackageError(f"{file} cannot be loaded: {describe(error)}") from error
         operator = _operators()
         if operator is None:
-            raise PackageError(f"{file} brings no operator _vllm_fa3_C.fwd")
+            raise PackageError(f"{file} has no operator _vllm_fa3_C.fwd")
         return operator
 
     def _find(self) -> Path | None:

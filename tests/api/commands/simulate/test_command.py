@@ -32,7 +32,7 @@ SMALL = ("--num-prompts", "8", "--random-input-len", "300", "--random-output-len
 def test_compare_shows_both_schedulers_and_warns_of_step_times_that_are_not_yours() -> None:
     done = tokenmill("simulate", "compare", *SMALL, "--request-rate", "2")
     assert done.returncode == 0, done.stderr
-    assert "warning: step times are the BUNDLED ones" in done.stderr
+    assert "warning: these are BUNDLED step times" in done.stderr
     assert "BUNDLED" in done.stdout and "simulate measure" in done.stdout
     assert "simulating scheduler=prefill-first: done" in done.stderr
     rows = {line[:26].strip(): line[26:].split() for line in done.stdout.splitlines()}
@@ -86,7 +86,7 @@ def test_a_recorded_workload_is_served_and_what_was_refused_is_shown(
     shown = capsys.readouterr()
     assert "ignored fields: who" in shown.err
     assert "4 requests in 9.0 s" in shown.out
-    assert "1 refused (never fits), the first one: " in shown.out and "9000" in shown.out
+    assert "1 refused (never fits), for example: " in shown.out and "9000" in shown.out
 
 
 @pytest.mark.parametrize(

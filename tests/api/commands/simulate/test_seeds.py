@@ -10,14 +10,14 @@ from tokenmill.api.cli import main
 def test_a_few_seeds_run_clean_and_say_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "seeds", "--seed", "3", "--count", "4"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("4 seeds clean in ")
+    assert printed.out.startswith("4 seeds passed in ")
     assert "preemptions" in printed.out and "seeds" in printed.err
 
 
 def test_a_trace_tells_one_life_step_by_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "seeds", "--seed", "3", "--trace"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "LifeSettings(" in lines[0] and lines[-1].startswith("1 seeds clean")
+    assert "LifeSettings(" in lines[0] and lines[-1].startswith("1 seeds passed")
     assert any(" plan StepPlan(step_id=1," in line for line in lines)
 
 
