@@ -16,22 +16,22 @@ HEAVY = ("torch", "transformers", "starlette", "uvicorn", "numpy")
 SRC = ROOT / "src"
 BAD_IMPORTS = {
     ("core/engine/request.py", "import torch"): "core decides",
-    ("core/engine/request.py", "from ..shell import step_loop"): "core's floors",
-    ("core/contract/policy.py", "from ..host import choice"): "core's floors",
-    ("backends/weights/fields.py", "from ..running import runner"): "backends' floors",
-    ("backends/text/plain_text.py", "from .tokenizer import HFTokenizer"): "no circles",
+    ("core/engine/request.py", "from ..shell import step_loop"): "core's layers",
+    ("core/contract/policy.py", "from ..host import choice"): "core's layers",
+    ("backends/weights/fields.py", "from ..running import runner"): "backends' layers",
+    ("backends/text/plain_text.py", "from .tokenizer import HFTokenizer"): "no import cycles",
     ("plugins/orders/fcfs.py", "from ...core.errors import ConfigError"): "plugins are policies",
     ("core/engine/request.py", "from ...backends import machine"): "core decides",
     ("plugins/orders/fcfs.py", "from ...backends import machine"): "plugins are policies",
-    ("plugins/orders/fcfs.py", "from .priority import Priority"): "plugins do not know",
+    ("plugins/orders/fcfs.py", "from .priority import Priority"): "plugins do not import",
     ("backends/machine/device.py", "from ...plugins.orders import fcfs"): "backends compute",
-    ("api/openai/sse.py", "from ...backends import machine"): "the API reaches",
+    ("api/openai/sse.py", "from ...backends import machine"): "the API uses",
     ("llm.py", "from .backends import machine"): "the library's LLM",
     ("testing/toy_tokenizer.py", "from ..api import sse"): "testing is for",
-    ("testing/toy_tokenizer.py", "import torch"): "the conformance kit knows",
+    ("testing/toy_tokenizer.py", "import torch"): "the conformance kit imports",
     ("backends/machine/device.py", "import transformers"): "transformers is",
 }
-"""A statement in a file, and how the name of the contract begins that it breaks."""
+"""A statement in a file, and the beginning of the name of the contract that it breaks."""
 LINTER = """
 import contextlib, io, json, pathlib, sys
 from importlinter import configuration
@@ -74,7 +74,7 @@ def broken_contracts(package: Path, cases: list[tuple[str, str]]) -> list[list[s
 
 
 def test_imports_follow_the_arrows_and_an_import_against_them_is_found(tmp_path: Path) -> None:
-    """Even inside a function; nothing else is reported but the circle that it closes."""
+    """Even inside a function; nothing else is reported, except the cycle that it closes."""
     package = tmp_path / "tokenmill"
     shutil.copytree(SRC, package, ignore=shutil.ignore_patterns("__pycache__"))
     cases = list(BAD_IMPORTS)
@@ -82,7 +82,7 @@ def test_imports_follow_the_arrows_and_an_import_against_them_is_found(tmp_path:
     assert as_it_is == []
     for case, broken in zip(cases, found, strict=True):
         assert any(name.startswith(BAD_IMPORTS[case]) for name in broken), case
-        assert len([name for name in broken if name != "no circles"]) <= 1, (case, broken)
+        assert len([name for name in broken if name != "no import cycles"]) <= 1, (case, broken)
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -1,10 +1,11 @@
-"""Draws which part of the code imports which: docs/pictures/rooms.svg, core.svg and backends.svg.
+"""Draws the imports between packages: docs/pictures/rooms.svg, core.svg and backends.svg.
 
 python scripts/docs/draw_rooms.py
 
-A box is a sub-package or a module of the drawn package. Boxes stand on floors: a box imports only
-from floors below its own. An arrow that follows from other arrows is left out. A circle of imports
-would be red. The figures are printed; test_pictures compares the files with the code.
+A box is a sub-package or a module of the drawn package. Boxes stand in layers: a box imports only
+from layers below its own. An arrow that follows from other arrows is left out. A cycle of imports
+would be red. The script prints counts. tests/docs/test_generated.py compares the files with the
+code.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ Arrows = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """The boxes of a package, and who imports whom."""
+    """The boxes of a package, and the imports between them."""
 
     arrows: Arrows
     floors: tuple[tuple[str, ...], ...]
-    """Boxes by floor, lowest first."""
+    """Boxes by layer, lowest first."""
     circles: frozenset[tuple[str, str]]
     """Arrows whose target imports their source in turn, directly or not."""
 
@@ -48,8 +49,8 @@ class House:
     def summary(self) -> str:
         num_arrows = sum(map(len, self.arrows.values()))
         return (
-            f"{len(self.arrows)} rooms, {len(self.floors)} floors, {num_arrows} arrows, "
-            f"{len(self.circles)} of them in circles"
+            f"{len(self.arrows)} boxes, {len(self.floors)} layers, {num_arrows} arrows, "
+            f"{len(self.circles)} of them in cycles"
         )
 
 

@@ -2,7 +2,7 @@
 
 python scripts/docs/write_configuration.py
 
-test_configuration_page compares the file with the code.
+tests/docs/test_generated.py compares the file with the code.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ In a program, the options of `LLM` and `AsyncEngine` are the engine flags, writt
 of `-`: `LLM(max_num_seqs=64)`. Settings that vLLM also has carry vLLM's names.
 
 A *slot* is a part of the engine that a plugin provides: the scheduler, the attention backend, and
-so on. The name of a slot's provider comes from the first of these that has one: a flag or constructor
-argument, the file of `--plugins-file`, `./plugins.toml`, the packaged default.
+so on. The name of a slot's provider comes from the first of these that has one: a flag or
+constructor argument, the file of `--plugins-file`, `./plugins.toml`, the packaged default.
 """
 
 PLUGINS_FILE = """\
@@ -46,7 +46,7 @@ of this page. It may have these tables and keys:
 | | `api` | version of the hook API for which the file was written: 1 |
 | `[plugins]` | `enable` | plugins to enable, in addition to those of the packaged default |
 | `[plugins]` | `disable` | plugins to disable |
-| `[plugins]` | `strict` | true: a plugin that fails to load stops the start; false: it is left out |
+| `[plugins]` | `strict` | true: a plugin that fails to load stops the start; false: it is skipped |
 | a slot, for example `[scheduler]` | `use` | name of the provider |
 | a slot | any other key | an option of the provider |
 | `[observer.NAME]`, `[admission.NAME]` | any key | an option of the observer or admission NAME |
@@ -81,7 +81,7 @@ def page() -> str:
 def all_commands(
     parser: argparse.ArgumentParser, name: str = ""
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every command that has no verbs, and every verb, by its words."""
+    """Every command and subcommand that has flags of its own, by its full name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for word, inner in action.choices.items():
@@ -135,7 +135,7 @@ def command_section(name: str, groups: Groups, engine: list[argparse.Action]) ->
 
 
 def engine_sentence(taken: set[str], known: list[str]) -> str:
-    """Which engine flags a command has, in the shorter way."""
+    """The engine flags of a command, or those that it lacks if they are fewer."""
     missing = [name for name in known if name not in taken]
     if not missing:
         return "All engine flags."

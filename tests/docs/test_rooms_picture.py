@@ -1,4 +1,4 @@
-"""The picture of the rooms: floors, circles, and arrows that are left out."""
+"""The pictures of imports: layers, cycles, and arrows that are left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def graph(*imports: tuple[str, str]) -> grimp.ImportGraph:
 def test_a_box_stands_above_all_that_it_imports() -> None:
     house = SCRIPT["read_house"]("p", graph(("a", "b"), ("b", "c"), ("a", "c"), ("d", "c")))
     assert [set(floor) for floor in house.floors] == [{"c"}, {"b", "d"}, {"a"}]
-    assert house.summary == "4 rooms, 3 floors, 4 arrows, 0 of them in circles"
+    assert house.summary == "4 boxes, 3 layers, 4 arrows, 0 of them in cycles"
 
 
 def test_an_arrow_that_others_imply_is_left_out() -> None:
