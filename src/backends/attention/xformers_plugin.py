@@ -14,7 +14,7 @@ TOKENMILL_API = (1, 1)
 
 
 def _xformers_attention() -> type[AttentionBackend]:
-    """xformers' kernels for NVIDIA GPUs; fastest if --block-size is a multiple of 64."""
+    """xformers' kernels for NVIDIA GPUs; without copies if --block-size is a multiple of 64."""
     from .xformers import XformersAttention
 
     return XformersAttention

@@ -14,7 +14,7 @@ TOKENMILL_API = (1, 1)
 
 
 def _cpu_attention() -> type[AttentionBackend]:
-    """Native kernels that read the paged cache in place; several times faster than torch."""
+    """Native kernels for CPUs, which read the paged cache in place."""
     from .attention import CPUAttention
 
     return CPUAttention

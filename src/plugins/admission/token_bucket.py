@@ -133,7 +133,7 @@ class TokenBucket:
 
 
 def make_token_bucket(context: PluginContext, options: TokenBucketOptions) -> TokenBucket | None:
-    """Limits the requests and tokens of each API key; without a limit it stays out."""
+    """Limits the requests and tokens of each API key; without a limit it does nothing."""
     limits = options.requests_per_minute, options.tokens_per_minute
     return TokenBucket(options) if any(limits) else None
 

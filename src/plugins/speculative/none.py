@@ -1,4 +1,4 @@
-"""No speculation: nothing is proposed, and the engine does not ask."""
+"""No speculation: the engine asks for no drafts."""
 
 from __future__ import annotations
 

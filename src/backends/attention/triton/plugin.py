@@ -14,7 +14,7 @@ TOKENMILL_API = (1, 1)
 
 
 def _triton_attention() -> type[AttentionBackend]:
-    """Paged kernels in Triton, for NVIDIA GPUs; needs only triton, which torch for CUDA brings."""
+    """Paged kernels in Triton, for NVIDIA GPUs; they need the package triton and a C compiler."""
     from .backend import TritonAttention
 
     return TritonAttention
