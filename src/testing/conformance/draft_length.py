@@ -85,7 +85,7 @@ class DraftLengthConformance:
         first, second = (engine.serve(draft_length, shape, kind=_KIND).plans for _ in range(2))
         for one, other in zip(first, second, strict=False):
             assert one == other, (
-                f"step {one.step_id} was {one} and then, for the same requests, {other}"
+                f"two runs of the same requests differ: step {one.step_id} was {one}, then {other}"
             )
 
     def test_time_per_step_is_reported(

@@ -34,14 +34,14 @@ class SchedulingPolicyConformance:
         """Keys are tuples of numbers without NaN, so that they can be ordered."""
         for request, key, _ in _asked_twice(scheduling_policy):
             assert isinstance(key, tuple) and all(map(_is_number, key)), (
-                f"a key is a tuple of numbers, got {key!r} for {request.request_id}"
+                f"a key must be a tuple of numbers, got {key!r} for {request.request_id}"
             )
 
     def test_the_same_request_has_the_same_key(self, scheduling_policy: object) -> None:
         """A key depends on the request and the time, not on the number of calls."""
         for request, first, second in _asked_twice(scheduling_policy):
             assert repr(first) == repr(second), (
-                f"{request.request_id} had the key {first} and then, at the same time, {second}"
+                f"at the same time {request.request_id} has two keys: {first} and {second}"
             )
 
     def test_priority_counts_if_it_is_used(self, scheduling_policy: object) -> None:

@@ -76,7 +76,7 @@ class SpeculatorConformance:
             pytest.skip("it needs no hidden states")
         calls = random_calls()
         kept = _drafts(ask(speculative_method, calls, hidden_overwritten=False))
-        _compare(kept, _drafts(ask(speculative_method, calls)), "after old hidden states were lost")
+        _compare(kept, _drafts(ask(speculative_method, calls)), "after old states were overwritten")
 
     def test_each_request_is_guessed_for_on_its_own(self, speculative_method: object) -> None:
         """A draft depends only on the tokens of its request, not on other requests or the order.
@@ -87,11 +87,11 @@ class SpeculatorConformance:
         calls = random_calls()
         together = _drafts(ask(speculative_method, calls))
         turned = [replace(call, requests=tuple(reversed(call.requests))) for call in calls]
-        _compare(together, _drafts(ask(speculative_method, turned)), "in another order")
+        _compare(together, _drafts(ask(speculative_method, turned)), "in another request order")
         for engine_id in sorted({engine_id for _, engine_id in together}):
             alone = _drafts(ask(speculative_method, only(engine_id, calls)))
             expected = {key: draft for key, draft in together.items() if key[1] == engine_id}
-            _compare(expected, alone, "without the others")
+            _compare(expected, alone, "without the other requests")
 
     def test_an_id_may_come_again(self, speculative_method: object) -> None:
         """A new request with the id of an ended one gets drafts without traces of the old one."""
@@ -101,7 +101,7 @@ class SpeculatorConformance:
         at_once = [replace(after[0], ended=("again",)), *after[1:]]
         for calls in ([*before, end_of("again"), *after], [*before, *at_once]):
             found = ask(speculative_method, calls)[len(calls) - len(after) :]
-            _compare(expected, _drafts(found), "when another request had had its id")
+            _compare(expected, _drafts(found), "after an earlier request with the same id")
 
     def test_nothing_is_kept_of_ended_requests(self, speculative_method: object) -> None:
         """A speculator frees its data about a request when it ends: a server runs for months."""
@@ -123,7 +123,7 @@ class SpeculatorConformance:
         """The same batches give the same drafts."""
         _skip_if_by_chance(speculative_method)
         first, second = (_drafts(ask(speculative_method, random_calls())) for _ in range(2))
-        _compare(first, second, "when it was asked the same again")
+        _compare(first, second, "in a second run with the same batches")
 
     @_every_shape
     def test_tokens_are_exact(self, speculative_method: object, shape: EngineShape) -> None:
@@ -166,7 +166,7 @@ def _compare(
 ) -> None:
     for key in expected.keys() & found.keys():
         assert expected[key] == found[key], (
-            f"the draft for {key[1]} was {expected[key]}, and {found[key]} {when}"
+            f"the draft for {key[1]} was {expected[key]}, but {found[key]} {when}"
         )
 
 

@@ -71,9 +71,11 @@ def check_determinism(kind: str, given: object, shape: EngineShape) -> None:
     first, second = (serve(kind, given, shape).plans for _ in range(2))
     for one, other in zip(first, second, strict=False):
         assert one == other, (
-            f"step {one.step_id} was {one} and then, for the same requests, {other}"
+            f"two runs with the same requests differ: step {one.step_id} was {one}, then {other}"
         )
-    assert len(first) == len(second), f"{len(first)} steps, and then {len(second)}"
+    assert len(first) == len(second), (
+        f"two runs with the same requests differ: {len(first)} steps, then {len(second)}"
+    )
 
 
 def check_aborts(kind: str, given: object, shape: EngineShape) -> None:
@@ -87,7 +89,7 @@ def check_aborts(kind: str, given: object, shape: EngineShape) -> None:
         bench.abort(bench.jobs)
         bench.settle()
         assert bench.num_held_blocks == (0, 0), (
-            f"all requests were aborted after {turns} turns and {bench.num_held_blocks[0]} blocks "
+            f"after all requests were aborted in turn {turns}, {bench.num_held_blocks[0]} blocks "
             f"and {bench.num_held_blocks[1]} host blocks are still held"
         )
         bench.core.check()
@@ -98,7 +100,7 @@ def check_blocks_come_back(kind: str, given: object, shape: EngineShape) -> None
     bench = serve(kind, given, shape)
     if not bench.core.has_work:
         assert bench.num_held_blocks == (0, 0), (
-            f"all requests ended and {bench.num_held_blocks[0]} blocks and "
+            f"after all requests ended, {bench.num_held_blocks[0]} blocks and "
             f"{bench.num_held_blocks[1]} host blocks are still held"
         )
 
@@ -111,7 +113,7 @@ def check_nobody_starves(kind: str, given: object, bound: int) -> None:
     for shape in _CROWDED:
         for name, odd, crowd in (("long", long[0], short), ("short", short[0], long)):
             waited, request_id = _longest_wait(kind, given, shape, odd, crowd, bound)
-            who = f"the {name} one" if request_id == "request-0" else "one of the many"
+            who = f"the {name} one" if request_id == "request-0" else "one of the others"
             assert waited <= bound, (
                 f"with {shape} and one {name} request among many others, {who} waited for more "
                 f"than {bound} turns ({bound * TURN_SECONDS:g} s of the engine's clock)"
