@@ -40,5 +40,5 @@ def test_it_loads_the_model_that_it_is_told_and_lets_it_propose() -> None:
 
 
 def test_without_a_model_it_says_how_to_get_one() -> None:
-    with pytest.raises(ConfigError, match=r"--speculative-model DIR.*tokenmill draft make"):
+    with pytest.raises(ConfigError, match=r"--speculative-model PATH.*tokenmill draft make"):
         DraftModelSpeculator(DraftModelOptions()).prepare(Support())

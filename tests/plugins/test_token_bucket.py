@@ -56,7 +56,7 @@ def test_a_key_may_spend_its_burst_at_once_and_then_at_its_rate() -> None:
     refusal = door.ask(4.0)
     assert refusal is not None and refusal.is_rate_limit
     assert refusal.retry_after == pytest.approx(6.0)
-    assert "6 requests a minute" in refusal.reason
+    assert "6 requests per minute" in refusal.reason
     assert [door.ask(10.0) is None for _ in range(2)] == [True, False]
     assert [door.ask(1e6) is None for _ in range(4)] == [True, True, True, False]
 
