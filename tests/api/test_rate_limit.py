@@ -48,5 +48,5 @@ def test_the_official_client_says_rate_limit_error(served: Served) -> None:
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key=KEYS[0], max_retries=0) as client:
         for _ in range(2):
             client.completions.create(model="simulated", prompt="abc", max_tokens=1)
-        with pytest.raises(openai.RateLimitError, match="2 requests a minute"):
+        with pytest.raises(openai.RateLimitError, match="2 requests per minute"):
             client.completions.create(model="simulated", prompt="abc", max_tokens=1)
