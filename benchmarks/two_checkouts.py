@@ -42,9 +42,9 @@ def run_benchmark(checkout: Path, command: str) -> dict[str, float]:
     """Figures by path. Raises CalledProcessError if the program fails."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        python = checkout / ".venv" / "bin" / "python"
         program, *flags = shlex.split(command)
-        run = [python, checkout / "benchmarks" / program, *flags, "--json", result]
+        run = [f"{checkout}/.venv/bin/python", f"{checkout}/benchmarks/{program}", *flags]
+        run += ["--json", str(result)]
         subprocess.run(run, check=True, stdout=subprocess.DEVNULL, cwd=checkout)
         return dict(flatten(json.loads(result.read_text(encoding="utf-8"))))
 
