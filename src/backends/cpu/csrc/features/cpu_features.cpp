@@ -69,11 +69,12 @@ std::string supported_sets() {
 std::string cpu_identity() {
   std::string text;
 #if defined(__x86_64__)
-  const Features f;
+  const Features features;
+  const Registers &model = features.model, &extended = features.extended;
   // model.b and extended.a are left out: model.b contains the number of the calling core.
-  for (const uint64_t word : {uint64_t{f.model.a}, uint64_t{f.model.c}, uint64_t{f.model.d},
-                              uint64_t{f.extended.b}, uint64_t{f.extended.c}, uint64_t{f.extended.d},
-                              uint64_t{f.more.a}, f.saved}) {
+  for (const uint64_t word : {uint64_t{model.a}, uint64_t{model.c}, uint64_t{model.d},
+                              uint64_t{extended.b}, uint64_t{extended.c}, uint64_t{extended.d},
+                              uint64_t{features.more.a}, features.saved}) {
     char digits[20];
     std::snprintf(digits, sizeof(digits), "%llx.", static_cast<unsigned long long>(word));
     text += digits;

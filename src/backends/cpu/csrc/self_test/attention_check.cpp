@@ -78,7 +78,7 @@ class Attention {
     const int32_t lengths[] = {static_cast<int32_t>(length_), static_cast<int32_t>(length_)};
     const AttentionBatch batch = {2, starts, lengths, tables_.data(), kBlocks / 2};
     AttentionPlan* plan = library_.attention_plan_new();
-    report_.expect(library_.attention_plan(plan, &spec_, &batch) == Status::kDone, "no plan");
+    report_.expect_done(library_.attention_plan(plan, &spec_, &batch), "tm_attention_plan");
     RotateAndWriteCall write = {};
     write.spec = spec_;
     write.q = qkv.at(0);
@@ -96,7 +96,7 @@ class Attention {
     write.slots = slots.data();
     write.kv_cache = cache_.at(0);
     const AttentionCall call = {plan, qkv.at(0), row, cache_.at(0), out.at(0), kHeads * size_};
-    report_.expect(library_.write_and_attend(&write, tokens, &call) == Status::kDone, "it failed");
+    report_.expect_done(library_.write_and_attend(&write, tokens, &call), "tm_write_and_attend");
     library_.attention_plan_free(plan);
   }
 
@@ -104,7 +104,8 @@ class Attention {
   std::vector<double> head(const Numbers& qkv, int64_t token, int64_t index, const float* norm,
                            int64_t position) const {
     std::vector<double> x;
-    for (int64_t i = 0; i < size_; i++) x.push_back(qkv.get((token * kTokenHeads + index) * size_ + i));
+    const int64_t first = (token * kTokenHeads + index) * size_;
+    for (int64_t i = 0; i < size_; i++) x.push_back(qkv.get(first + i));
     if (!setting_.rotates || norm == nullptr) return x;
     double squares = 0.0;
     for (const double one : x) squares += one * one;
@@ -141,8 +142,9 @@ class Attention {
       const int64_t kv = index / (kHeads / kKvHeads);
       const auto wanted = attend(q, keys_[seq][kv], values_[seq][kv], position);
       for (int64_t i = 0; i < size_; i++) {
-        const int64_t place = (token * kHeads + index) * size_ + i;
-        report_.expect_near(out.get(place), wanted[i], bound, place);
+        const int64_t column = index * size_ + i;
+        report_.expect_near(out.get(token * kHeads * size_ + column), wanted[i], bound, "out",
+                            token, column);
       }
     }
   }
@@ -192,13 +194,14 @@ void check_attention(const Library& library, Report& report) {
         {element, 16, 32, 20, 5.0f, true},
     };
     for (const Setting& setting : settings) {
-      report.begin("attention in " + type + " with heads of " + std::to_string(setting.head_size));
       Attention attention(library, report, setting);
-      attention.step(45);
-      attention.step(1);
-      attention.step(5);
-      attention.step(130);
-      attention.step(1);  // two chunks of keys, which two threads share
+      // The last step reads two chunks of keys, which two threads share.
+      for (const int64_t queries : {45, 1, 5, 130, 1}) {
+        report.begin("attention in " + type + " with head size " +
+                     std::to_string(setting.head_size) + ", " + std::to_string(queries) +
+                     " queries per sequence");
+        attention.step(queries);
+      }
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -44,12 +45,31 @@ class Report {
  public:
   // Starts a check: the next comparisons belong to it.
   void begin(const std::string& check);
-  void expect(bool is_right, const std::string& what);
-  // Expects a number within `bound` of `wanted`. NaN always fails.
-  void expect_near(double found, double wanted, double bound, int64_t place);
+  // On failure, the parts of the message are joined. They say what was expected, and what is there.
+  template <class... Parts>
+  void expect(bool is_right, const Parts&... message) {
+    if (is_right) return;
+    std::ostringstream text;
+    text.precision(9);
+    (text << ... << message);
+    fail(text.str());
+  }
+  // Expects that a function of the library succeeds.
+  void expect_done(Status status, const char* function) {
+    expect(status == Status::kDone, function, " returned status ", static_cast<int>(status),
+           ", expected 0 (done)");
+  }
+  // Expects a number of the matrix `name` within `bound` of `wanted`. NaN always fails.
+  void expect_near(double found, double wanted, double bound, const char* name, int64_t row,
+                   int64_t column) {
+    expect(std::fabs(found - wanted) <= bound, name, "[", row, ", ", column, "] is ", found,
+           ", expected ", wanted, " with an error of at most ", bound);
+  }
   int failures() const { return failures_; }
 
  private:
+  void fail(const std::string& message);
+
   std::string check_;
   bool has_failed_ = false;
   int failures_ = 0;

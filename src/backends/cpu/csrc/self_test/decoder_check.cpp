@@ -4,7 +4,7 @@ namespace tokenmill {
 
 // Checks a decoder without layers: embeddings, the last norm, and the head.
 void check_decoder(const Library& library, Report& report) {
-  report.begin("a decoder without layers");
+  report.begin("decoder without layers");
   constexpr int64_t kSize = 38, kVocabulary = 50, kTokens = 5;
   Random random(7);
   Numbers table(Element::kBF16, kVocabulary * kSize), rows(Element::kBF16, kVocabulary * kSize);
@@ -20,7 +20,7 @@ void check_decoder(const Library& library, Report& report) {
   auto* data = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
   head.data = data;
   const WeightRows source = {static_cast<uint8_t*>(rows.at(0)), nullptr, 2 * kSize};
-  report.expect(library.pack(&head, &source, data) == Status::kDone, "packing failed");
+  report.expect_done(library.pack(&head, &source, data), "tm_pack");
 
   DecoderModel model = {};
   model.hidden_size = kSize;
@@ -39,26 +39,28 @@ void check_decoder(const Library& library, Report& report) {
   step.sampled_rows = sampled_rows;
   step.sampled = sampled.at(0);
   step.logits = logits.data();
-  report.expect(library.run_decoder(&model, &step) == Status::kDone, "it failed");
+  report.expect_done(library.run_decoder(&model, &step), "tm_run_decoder");
 
   for (int64_t i = 0; i < 3; i++) {
     const int64_t token = token_ids[sampled_rows[i]];
     double squares = 0.0;
     for (int64_t j = 0; j < kSize; j++) {
       const double one = table.get(token * kSize + j);
-      report.expect_near(hidden.get(sampled_rows[i] * kSize + j), one, 0.0, j);
+      report.expect_near(hidden.get(sampled_rows[i] * kSize + j), one, 0.0, "hidden",
+                         sampled_rows[i], j);
       squares += one * one;
     }
     const double factor = 1.0 / std::sqrt(squares / kSize + 0.1f);
     for (int64_t j = 0; j < kSize; j++) {
       const double wanted = table.get(token * kSize + j) * factor * norm[j];
-      report.expect_near(sampled.get(i * kSize + j), wanted, std::fabs(wanted) * 0x1p-7, j);
+      report.expect_near(sampled.get(i * kSize + j), wanted, std::fabs(wanted) * 0x1p-7, "normed",
+                         i, j);
     }
     for (int64_t j = 0; j < kVocabulary; j++) {
       double wanted = 0.0;
       for (int64_t k = 0; k < kSize; k++)
         wanted += static_cast<double>(sampled.get(i * kSize + k)) * rows.get(j * kSize + k);
-      report.expect_near(logits[i * kVocabulary + j], wanted, 1e-4, j);
+      report.expect_near(logits[i * kVocabulary + j], wanted, 1e-4, "logits", i, j);
     }
   }
 }

@@ -101,9 +101,10 @@ Sum multiply(const Matrix& matrix, int64_t row, const Numbers& x, int64_t x_row,
 void check_unpacked(const Library& library, Report& report, const PackedLinear& weights,
                     const Matrix& matrix) {
   std::vector<float> unpacked(weights.n * weights.k);
-  report.expect(library.unpack(&weights, unpacked.data()) == Status::kDone, "unpacking failed");
+  report.expect_done(library.unpack(&weights, unpacked.data()), "tm_unpack");
   for (int64_t i = 0; i < weights.n * weights.k; i++)
-    report.expect_near(unpacked[i], matrix.values[i], matrix.magnitudes[i] * 0x1p-23, i);
+    report.expect_near(unpacked[i], matrix.values[i], matrix.magnitudes[i] * 0x1p-23,
+                       "unpacked weights", i / weights.k, i % weights.k);
 }
 
 void check_product(const Library& library, Report& report, const Setting& setting) {
@@ -120,7 +121,7 @@ void check_product(const Library& library, Report& report, const Setting& settin
   weights.data = data;
   WeightRows rows = {matrix.bytes.data(), matrix.bytes.data() + half * matrix.row_bytes,
                      matrix.row_bytes};
-  report.expect(library.pack(&weights, &rows, data) == Status::kDone, "packing failed");
+  report.expect_done(library.pack(&weights, &rows, data), "tm_pack");
   check_unpacked(library, report, weights, matrix);
 
   Numbers x(setting.format == Format::kF32 ? Element::kF32 : Element::kBF16,
@@ -142,7 +143,7 @@ void check_product(const Library& library, Report& report, const Setting& settin
   call.out_stride = columns;
   call.out_type = setting.out_type;
   call.add_to_out = setting.add;
-  report.expect(library.linear(&call) == Status::kDone, "the product failed");
+  report.expect_done(library.linear(&call), "tm_linear");
   for (int64_t i = 0; i < setting.rows * columns; i++) {
     const int64_t row = i / columns, column = i % columns;
     Sum sum = multiply(matrix, column, x, row, bias[column]);
@@ -156,7 +157,8 @@ void check_product(const Library& library, Report& report, const Setting& settin
     }
     if (setting.add) sum.value += before.get(i);
     const double rounding = setting.out_type == Element::kBF16 ? 0x1p-8 : 0x1p-23;
-    report.expect_near(out.get(i), sum.value, sum.bound + std::fabs(sum.value) * rounding + 1e-30, i);
+    const double bound = sum.bound + std::fabs(sum.value) * rounding + 1e-30;
+    report.expect_near(out.get(i), sum.value, bound, "out", row, column);
   }
 }
 
@@ -167,7 +169,7 @@ void check_linear(const Library& library, Report& report) {
     for (const int64_t rows : {1, 2, 3, 5, 7, 12, 29}) {
       for (const bool gate_up : {false, true}) {
         report.begin("product of " + std::to_string(rows) + " rows with " +
-                     (gate_up ? "gate and up of " : "weights of ") + kNames[format]);
+                     (gate_up ? "gate and up in " : "weights in ") + kNames[format]);
         const bool is_odd = rows % 2 != 0;
         check_product(library, report,
                       {static_cast<Format>(format), gate_up ? 72 : 77, 96, rows, gate_up, is_odd,
@@ -175,7 +177,7 @@ void check_linear(const Library& library, Report& report) {
       }
     }
     // Rows 2 KB apart are copied, and the sums of long rows are added piece by piece.
-    report.begin(std::string("product with long rows of ") + kNames[format]);
+    report.begin(std::string("product with long rows in ") + kNames[format]);
     check_product(library, report, {static_cast<Format>(format), 32, 8192, 6, false, false, true,
                                     Element::kF32});
   }

@@ -26,7 +26,8 @@ struct Drawn {
     for (int64_t row = 0; row < kRows; row++) {
       best[row] = best_of(row);
       positions[row] = row * 13;
-      rows.push_back({row, row * 1000 + 1, 1.0, kSize, 0.7f + 0.2f * static_cast<float>(row), 0.0f});
+      const float temperature = 0.7f + 0.2f * static_cast<float>(row);
+      rows.push_back({row, row * 1000 + 1, 1.0, kSize, temperature, 0.0f});
     }
     rows[1].top_k = 20;
     rows[2].top_p = 0.8;
@@ -47,8 +48,9 @@ struct Drawn {
   std::vector<double> probabilities(int64_t index) const {
     const DrawnRow& drawn = rows[index];
     std::vector<double> weights(kSize);
+    const double temperature = drawn.temperature;
     for (int64_t i = 0; i < kSize; i++)
-      weights[i] = std::exp((row(index)[i] - row(index)[best[index]]) / static_cast<double>(drawn.temperature));
+      weights[i] = std::exp((row(index)[i] - row(index)[best[index]]) / temperature);
     keep_from(weights, drawn.min_p);
     std::vector<double> sorted = weights;
     std::sort(sorted.rbegin(), sorted.rend());
@@ -77,12 +79,16 @@ struct Drawn {
   }
 };
 
-// Whether the cumulative probabilities pass the number at this token.
-bool is_drawn(const std::vector<double>& probabilities, double number, int64_t token) {
-  if (token < 0 || token >= kSize || !(probabilities[token] > 0.0)) return false;
+// Expects the token at which the cumulative probabilities pass the random number.
+void expect_drawn(Report& report, int64_t row, const std::vector<double>& probabilities,
+                  double number, int64_t token) {
+  const bool is_token = 0 <= token && token < kSize;
   double before = 0.0;
-  for (int64_t i = 0; i < token; i++) before += probabilities[i];
-  return before - kSlack <= number && number <= before + probabilities[token] + kSlack;
+  for (int64_t i = 0; is_token && i < token; i++) before += probabilities[i];
+  const double after = is_token ? before + probabilities[token] : before;
+  report.expect(after > before && before - kSlack <= number && number <= after + kSlack,
+                "the token drawn for row ", row, " is ", token, " with cumulative probabilities ",
+                before, " to ", after, ", expected the token whose range contains ", number);
 }
 
 void check_reading(const Library& library, Report& report, Drawn drawn) {
@@ -92,11 +98,13 @@ void check_reading(const Library& library, Report& report, Drawn drawn) {
   std::vector<int64_t> best(kRows);
   std::vector<uint8_t> is_finite(kRows);
   const LogitsCall call = {drawn.logits.data(), kSize, best.data(), is_finite.data()};
-  report.expect(library.read_logits(&call, kRows) == Status::kDone, "it failed");
+  report.expect_done(library.read_logits(&call, kRows), "tm_read_logits");
   for (int64_t row = 0; row < kRows; row++) {
     const bool is_good = row != 2 && row != 5;
-    report.expect((is_finite[row] != 0) == is_good, "a row is wrongly finite, or wrongly not");
-    if (is_good) report.expect(best[row] == drawn.best[row], "another number is larger");
+    report.expect((is_finite[row] != 0) == is_good, "is_finite of row ", row, " is ",
+                  int{is_finite[row]}, ", expected ", is_good);
+    report.expect(!is_good || best[row] == drawn.best[row], "the best token of row ", row, " is ",
+                  best[row], ", expected ", drawn.best[row]);
   }
 }
 
@@ -107,19 +115,19 @@ void check_drawing(const Library& library, Report& report, const Drawn& drawn) {
   std::vector<float*> written;
   for (auto& row : probs) written.push_back(row.data());
   const DrawCall call = {drawn.call(token_ids.data()), kRows, written.data(), kSize, nullptr};
-  report.expect(library.draw(&call) == Status::kDone, "it failed");
+  report.expect_done(library.draw(&call), "tm_draw");
   for (int64_t row = 0; row < kRows; row++) {
     const auto wanted = drawn.probabilities(row);
     for (int64_t i = 0; i < kSize; i++)
-      report.expect_near(probs[row][i], wanted[i], wanted[i] * kSlack + 1e-9, row * kSize + i);
+      report.expect_near(probs[row][i], wanted[i], wanted[i] * kSlack + 1e-9, "probs", row, i);
     const double number = uniform(drawn.rows[row].seed, drawn.positions[row]);
-    report.expect(is_drawn(wanted, number, token_ids[row]), "a token is not the one of its number");
+    expect_drawn(report, row, wanted, number, token_ids[row]);
   }
 }
 
 // Checks sequences of one and two drafts, with probabilities from small ones to certainty.
 void check_trials(const Library& library, Report& report, const Drawn& drawn) {
-  report.begin("trying drafts");
+  report.begin("trying draft tokens");
   const std::vector<int64_t> ends = {1, 2, 3, 4, kRows}, &drafts = drawn.best;
   std::vector<std::vector<float>> q(kRows, std::vector<float>(kSize, 1.0f / kSize));
   std::vector<const float*> from;
@@ -130,7 +138,7 @@ void check_trials(const Library& library, Report& report, const Drawn& drawn) {
   }
   const TrialCall call = {drawn.call(token_ids.data()), static_cast<int64_t>(ends.size()),
                           ends.data(), drafts.data(), from.data(), kAccept};
-  report.expect(library.try_drafts(&call) == Status::kDone, "it failed");
+  report.expect_done(library.try_drafts(&call), "tm_try_drafts");
   bool is_open = true;
   for (int64_t row = 0; row < kRows; row++) {
     if (row + 1 < kRows) is_open = true;  // only the last row follows another draft
@@ -141,14 +149,15 @@ void check_trials(const Library& library, Report& report, const Drawn& drawn) {
     if (std::fabs(chance - number) < kSlack) return;  // both decisions may be right
     is_open = number < chance;
     if (is_open) {
-      report.expect(token_ids[row] == draft, "a draft that fits was refused");
+      report.expect(token_ids[row] == draft, "the token of row ", row, " is ", token_ids[row],
+                    ", expected its draft token ", draft, ", which has to be accepted");
       continue;
     }
-    for (int64_t i = 0; i < kSize; i++) wanted[i] = i == draft ? 0.0 : std::max(wanted[i] - q[row][i], 0.0);
+    for (int64_t i = 0; i < kSize; i++) wanted[i] = std::max(wanted[i] - q[row][i], 0.0);
+    wanted[draft] = 0.0;
     const double total = std::accumulate(wanted.begin(), wanted.end(), 0.0);
     for (double& one : wanted) one /= total;
-    report.expect(is_drawn(wanted, uniform(seed, position), token_ids[row]),
-                  "the token in place of a draft is not the one of its number");
+    expect_drawn(report, row, wanted, uniform(seed, position), token_ids[row]);
   }
 }
 

@@ -5,8 +5,9 @@ namespace tokenmill {
 // Checks three threads, and a call that needs more memory than any CPU's address space has.
 void check_threads(const Library& library, Report& report) {
   report.begin("threads");
-  report.expect(library.set_threads(3, nullptr) == Status::kDone, "three cannot be had");
-  report.expect(library.num_threads() == 3, "there are not three");
+  report.expect_done(library.set_threads(3, nullptr), "tm_set_threads");
+  report.expect(library.num_threads() == 3, "tm_num_threads returned ", library.num_threads(),
+                ", expected 3");
   PackedLinear weights = {};
   weights.format = Format::kQ4_1;
   weights.n = 64;
@@ -15,7 +16,10 @@ void check_threads(const Library& library, Report& report) {
   call.weights = &weights;
   call.x_stride = weights.k;
   call.rows = 2;
-  report.expect(library.linear(&call) == Status::kOutOfMemory, "a lack of memory is not reported");
+  const Status status = library.linear(&call);
+  report.expect(status == Status::kOutOfMemory,
+                "tm_linear without enough memory returned status ", static_cast<int>(status),
+                ", expected 1 (out of memory)");
 }
 
 }  // namespace tokenmill
