@@ -31,7 +31,8 @@ void share_out(int64_t count, Function&& run) {
 
 }  // namespace
 
-// Must change with every signature and be the same in library.py. Structures have another check.
+// Must be the same in library.py, and change with every signature. Structures are checked with
+// tm_structures.
 TM_API int tm_abi_version() noexcept { return 4; }
 // The layouts of all shared structures. The last entry's structure is null.
 TM_API const FieldLayout* tm_structures() noexcept { return structures(); }

@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "attention/micro.h"
-#include "vectors/elements.h"
 #include "threads/thread_pool.h"
+#include "vectors/elements.h"
 
 namespace tokenmill {
 namespace {

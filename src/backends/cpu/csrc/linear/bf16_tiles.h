@@ -15,7 +15,7 @@ struct BF16Isa {
   using Sum = __m512;
   using Pair = __m512bh;
   using Input = uint16_t;
-  static constexpr int kMostRowsOfWholePanels = kMaxTileRows;
+  static constexpr int kMaxRowsOfWholePanels = kMaxTileRows;
 
   static TM_INLINE __m512 zero() { return _mm512_setzero_ps(); }
   static TM_INLINE __m512 splat(float value) { return _mm512_set1_ps(value); }

@@ -3,15 +3,10 @@
 #pragma once
 
 #include "linear/kernels.h"
-#include "vectors/lanes.h"
+#include "vectors/elements.h"
 
 namespace tokenmill {
 namespace {
-
-TM_INLINE Floats load_as_floats(const float* at) { return load_vector<Floats>(at); }
-TM_INLINE Floats load_as_floats(const uint16_t* at) { return floats_from_bf16(at); }
-TM_INLINE void store_floats(float* at, Floats value) { store_vector(at, value); }
-TM_INLINE void store_floats(uint16_t* at, Floats value) { store_bf16(at, value); }
 
 template <bool kGateUp, class Out>
 TM_INLINE void finish_row(const FinishCall& call, const float* sums, Out* out) {
@@ -39,10 +34,10 @@ void finish_rows(const FinishCall& call) {
       continue;
     }
     // At the right edge a row is finished in a buffer, so that memory beyond it is not touched.
-    alignas(64) Out beside[kPanelRows] = {};
-    std::memcpy(beside, out, call.columns * sizeof(Out));
-    finish_row<kGateUp>(call, sums, beside);
-    std::memcpy(out, beside, call.columns * sizeof(Out));
+    alignas(64) Out edge[kPanelRows] = {};
+    std::memcpy(edge, out, call.columns * sizeof(Out));
+    finish_row<kGateUp>(call, sums, edge);
+    std::memcpy(out, edge, call.columns * sizeof(Out));
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "linear/tiles.h"
+#include "vectors/wide.h"
 
 namespace tokenmill {
 namespace {
@@ -11,7 +12,7 @@ struct FloatIsa {
   using Sum = Lanes;
   using Input = float;
   // AVX2 has 16 registers: 2 rows of whole panels need 8 for sums and 8 for a pair of weights.
-  static constexpr int kMostRowsOfWholePanels = TM_WIDTH == 16 ? 12 : TM_WIDTH == 8 ? 2 : 1;
+  static constexpr int kMaxRowsOfWholePanels = TM_WIDTH == 16 ? 12 : TM_WIDTH == 8 ? 2 : 1;
   struct Pair {
     Lanes even, odd;
   };
@@ -20,20 +21,9 @@ struct FloatIsa {
   };
 
   static TM_INLINE Lanes zero() { return splat(0.0f); }
-  static TM_INLINE Lanes splat(float value) {
-    Lanes lanes;
-    TM_UNROLL for (int i = 0; i < kLaneParts; i++) lanes.part[i] = Floats{} + value;
-    return lanes;
-  }
-  static TM_INLINE Lanes load(const float* at) {
-    Lanes lanes;
-    TM_UNROLL for (int i = 0; i < kLaneParts; i++)
-      lanes.part[i] = load_vector<Floats>(at + i * TM_WIDTH);
-    return lanes;
-  }
-  static TM_INLINE void store(float* at, const Lanes& lanes) {
-    TM_UNROLL for (int i = 0; i < kLaneParts; i++) store_vector(at + i * TM_WIDTH, lanes.part[i]);
-  }
+  static TM_INLINE Lanes splat(float value) { return tokenmill::splat(value); }
+  static TM_INLINE Lanes load(const float* at) { return load_lanes(at); }
+  static TM_INLINE void store(float* at, const Lanes& lanes) { store_lanes(at, lanes); }
   static TM_INLINE Lanes load_fp16(const uint16_t* at) {
     Lanes lanes;
     TM_UNROLL for (int i = 0; i < kLaneParts; i++)

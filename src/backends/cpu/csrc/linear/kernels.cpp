@@ -11,7 +11,7 @@ namespace {
 
 // Without AVX-512, tiles have twice as many rows as fit with whole panels, and compute half panels:
 // more rows then share the cost of widening a weight.
-constexpr int kFloatTileRows = TM_WIDTH == 16 ? 12 : 2 * FloatIsa::kMostRowsOfWholePanels;
+constexpr int kFloatTileRows = TM_WIDTH == 16 ? 12 : 2 * FloatIsa::kMaxRowsOfWholePanels;
 
 template <template <int> class TileOf>
 void fill(LinearKernels& table, Format format) {

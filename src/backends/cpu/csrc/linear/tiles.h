@@ -87,7 +87,7 @@ struct Sums {
 
 // Halves of a panel that are computed at once: both, if their sums fit into the registers.
 template <class Isa, int kRows>
-constexpr int kHalvesAtOnce = kRows <= Isa::kMostRowsOfWholePanels ? 2 : 1;
+constexpr int kHalvesAtOnce = kRows <= Isa::kMaxRowsOfWholePanels ? 2 : 1;
 
 // Tiles of formats without scales, whose products are added directly to the sums. `Dense` reads one
 // step of half a panel.
@@ -191,12 +191,12 @@ void block_tile(const TileCall& call) {
   }
 }
 
-// Instantiates a tile for 1 to kMost rows.
-template <template <int> class TileOf, int kMost, int kRows = 1>
+// Instantiates a tile for 1 to kMaxRows rows.
+template <template <int> class TileOf, int kMaxRows, int kRows = 1>
 void fill_tiles(Tile* tiles) {
-  if constexpr (kRows <= kMost) {
+  if constexpr (kRows <= kMaxRows) {
     tiles[kRows] = TileOf<kRows>::run;
-    fill_tiles<TileOf, kMost, kRows + 1>(tiles);
+    fill_tiles<TileOf, kMaxRows, kRows + 1>(tiles);
   }
 }
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "vectors/elements.h"
 #include "sampling/logits.h"
+#include "vectors/elements.h"
 
 namespace tokenmill {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cfloat>
 
-#include "threads/scratch.h"
 #include "sampling/selection.h"
+#include "threads/scratch.h"
 
 namespace tokenmill {
 namespace {

@@ -5,8 +5,8 @@
 
 namespace tokenmill {
 
-// Tokens of a block. Rows are read by the sums of blocks; only the block with the result is read
-// number by number.
+// Tokens per block. To draw a token, first the sums of blocks are read, then the weights of one
+// block.
 constexpr int64_t kWeightsBlock = 256;
 
 struct WeightedNumbers {

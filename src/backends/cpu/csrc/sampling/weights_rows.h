@@ -54,8 +54,8 @@ void weigh_logits(const WeighCall& call) {
   make_weights(to.size, to.weights, to.sums, to.largest, [&](int64_t at, int64_t count) {
     const Floats logits = load_some(call.logits + at, count, call.best);
     const Floats weight = exp2_of<6>((logits - call.best) * call.scale);
-    // Clamped, because a row that is not finite may give any value, and later code relies on [0,
-    // 1].
+    // Clamped to [0, 1], because a row that is not finite may give any value, and
+    // select_by_digits reads weights as numbers of that range.
     const Floats some = weight > Floats{} ? weight : Floats{};
     return some < Floats{} + 1.0f ? some : Floats{} + 1.0f;
   });
