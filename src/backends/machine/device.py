@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from ...core.errors import ConfigError
@@ -29,10 +31,17 @@ def choose_device(name: str) -> torch.device:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for bfloat16; emulated, it is slower than float32."""
+    """Whether torch computes bfloat16 on the device with instructions for it.
+
+    Without such instructions it is emulated, which is slower than float32.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return "bf16" in _cpu_flags()
+    # torch is asked, and not the probe of backends/cpu: the question is about torch's kernels, and
+    # the probe needs a compiler and exists on x86-64 only. Outside Linux, torch's products in
+    # bfloat16 are untested, and float32 is the safe choice.
+    names = [name for name, is_there in torch.cpu.get_capabilities().items() if is_there]
+    return sys.platform == "linux" and any("bf16" in name for name in names)
 
 
 def compute_capability(device: torch.device) -> tuple[int, int] | None:
@@ -48,11 +57,3 @@ def count_processors(device: torch.device) -> int:
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
 
-
-def _cpu_flags() -> str:
-    """Return the processor's features; empty outside Linux, where float32 is the safe choice."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line for line in file if line.startswith(("flags", "Features"))), "")
-    except OSError:
-        return ""

@@ -14,12 +14,12 @@ from tokenmill.backends.cpu.build import BuildError
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import NativeProjections, native_projections
 from tokenmill.backends.execution.in_process import ModelExecutor
-from tokenmill.backends.machine import device
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.running.precision import choose_dtype
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 
+from ..machine.test_device import pretend_cpu
 from ..models.dense import ignore_progress
 from ..weights.gguf_writing import write_gguf
 from .conftest import pretend_best
@@ -36,12 +36,12 @@ def no_instruction_set_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_cpu_flags", lambda: "fpu avx2")
+    pretend_cpu(monkeypatch, "avx2")
 
 
 @pytest.fixture
 def with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_cpu_flags", lambda: "fp asimd bf16")
+    pretend_cpu(monkeypatch, "neon", "bf16")
 
 
 @pytest.fixture

@@ -16,6 +16,11 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | N
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
 
 
+def pretend_cpu(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
+    found = {"architecture": "of a test", "bf16": False, **dict.fromkeys(features, True)}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
+
+
 def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpu(monkeypatch, (9, 0))
     assert choose_device("auto") == CUDA

@@ -5,34 +5,29 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tokenmill.backends.machine import device as device_module
 from tokenmill.backends.machine.device import choose_device
 from tokenmill.backends.running.precision import choose_dtype
 from tokenmill.core.errors import ConfigError
 
-from ..machine.test_device import pretend_gpu
+from ..machine.test_device import pretend_cpu, pretend_gpu
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def pretend_cpu(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
-    monkeypatch.setattr(device_module, "_cpu_flags", lambda: flags)
-
-
 @pytest.mark.parametrize(
-    ("flags", "expected"),
+    ("features", "expected"),
     [
-        ("fpu avx2 avx512f", torch.float32),
-        ("fpu avx512f avx512_bf16", torch.bfloat16),
-        ("amx_tile amx_bf16", torch.bfloat16),
-        ("fp asimd bf16 i8mm", torch.bfloat16),
-        ("", torch.float32),
+        (["avx2", "avx512_f"], torch.float32),
+        (["avx512_f", "avx512_bf16"], torch.bfloat16),
+        (["amx_tile", "amx_bf16"], torch.bfloat16),
+        (["neon", "bf16", "i8mm"], torch.bfloat16),
+        ([], torch.float32),
     ],
 )
 def test_auto_is_bfloat16_on_a_cpu_that_computes_it(
-    monkeypatch: pytest.MonkeyPatch, flags: str, expected: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, features: list[str], expected: torch.dtype
 ) -> None:
-    pretend_cpu(monkeypatch, flags)
+    pretend_cpu(monkeypatch, *features)
     for published in (torch.float32, torch.bfloat16, torch.float16):
         assert choose_dtype("auto", published, CPU) is expected
 
@@ -57,7 +52,7 @@ def test_auto_on_a_gpu_follows_its_generation_and_the_model(
 
 
 def test_a_precision_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_cpu(monkeypatch, "")
+    pretend_cpu(monkeypatch)
     assert choose_dtype("bfloat16", torch.float32, CPU) is torch.bfloat16
     pretend_cpu(monkeypatch, "avx512_bf16")
     assert choose_dtype("float32", torch.bfloat16, CPU) is torch.float32
