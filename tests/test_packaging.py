@@ -15,8 +15,10 @@ import pytest
 
 import tokenmill
 from tokenmill.api.commands.model import REQUIREMENT
-from tokenmill.backends.cpu.build import PREBUILT, BuildError, build_all
+from tokenmill.backends.cpu.build import PREBUILT, build_all
+from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.weights.default_model import PIP_COMMAND
+from tokenmill.core.interfaces import no_progress
 
 ROOT = Path(__file__).parent.parent
 
@@ -54,7 +56,7 @@ def test_the_wheel_holds_all_of_src_under_the_packages_name(dist: Path) -> None:
 
 def test_a_wheel_may_bring_the_compiled_kernels_of_its_platform(tmp_path: Path) -> None:
     try:
-        built = build_all(lambda stage, part: None)
+        built = build_all(no_progress)
     except BuildError as error:
         pytest.skip(str(error))
     subprocess.run(

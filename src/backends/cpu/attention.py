@@ -19,8 +19,8 @@ import torch
 
 from ...core.interfaces import Progress
 from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
+from ..machine.compiling import BuildError
 from .attention_ops import AttentionOps, AttentionPlan
-from .build import BuildError
 from .library import Element, load_library
 from .structures import (
     AttentionBatchStruct,

@@ -17,26 +17,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.interfaces import Progress
+from ...core.interfaces import Progress, no_progress
 from ..machine.compiling import BuildError, build_once, run_compiler, run_compilers
-
-__all__ = [
-    "INSTRUCTION_SETS",
-    "PREBUILT",
-    "SOURCES",
-    "BuildError",
-    "Product",
-    "Toolchain",
-    "build_all",
-    "build_library",
-    "build_probe",
-    "build_self_test",
-    "compile_product",
-    "find_compiler",
-    "is_x86",
-    "library_for",
-    "products",
-]
 
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "prebuilt"
@@ -117,7 +99,7 @@ def build_probe() -> Path:
 
     Raises as `build_library`.
     """
-    return _build(_PROBE, "", _ignore)
+    return _build(_PROBE, "", no_progress)
 
 
 def build_self_test(progress: Progress) -> Path:
@@ -252,7 +234,3 @@ def _link_flags(product: Product) -> list[str]:
     # could replace those of another library in the same process.
     exports = [f"-Wl,--version-script={SOURCES / 'exports.map'}"] if sys.platform == "linux" else []
     return ["-shared", "-pthread", *exports]
-
-
-def _ignore(stage: str, part: float) -> None:
-    """Drop progress reports, for callers that show none."""

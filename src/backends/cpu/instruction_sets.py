@@ -7,6 +7,7 @@ import functools
 import os
 
 from ...core.errors import ConfigError
+from ..machine.compiling import open_library
 from .build import INSTRUCTION_SETS, build_probe, is_x86
 
 VARIABLE = "TOKENMILL_CPU_ISA"
@@ -15,7 +16,7 @@ VARIABLE = "TOKENMILL_CPU_ISA"
 def supported_sets() -> tuple[str, ...]:
     """Instruction sets that this CPU and its operating system run, best first.
 
-    The last one is "portable". Raises BuildError if the probe library cannot be built.
+    The last one is "portable". Raises BuildError if the probe library cannot be built or loaded.
     """
     return _ask_cpu()[0]
 
@@ -47,6 +48,6 @@ def cpu_identity() -> str:
 def _ask_cpu() -> tuple[tuple[str, ...], str]:
     if not is_x86():
         return ("portable",), ""
-    probe = ctypes.CDLL(str(build_probe()))
+    probe = open_library(build_probe())
     probe.tm_supported_sets.restype = probe.tm_cpu_identity.restype = ctypes.c_char_p
     return tuple(probe.tm_supported_sets().decode().split(",")), probe.tm_cpu_identity().decode()

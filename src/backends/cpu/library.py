@@ -13,14 +13,15 @@ from typing import Any
 import torch
 
 from ...core.errors import ConfigError
-from ...core.interfaces import Progress
+from ...core.interfaces import Progress, no_progress
 from ...core.log import get_logger
+from ..machine.compiling import BuildError, open_library
+from ..machine.threads import place_threads
 from . import instruction_sets
-from .build import BuildError, build_library
+from .build import build_library
 from .handshake import check_structures
 from .self_test import failure_of
 from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
-from .threads import place_threads
 
 log = get_logger("model")
 
@@ -69,10 +70,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         """Load a library. Raises BuildError if it cannot be loaded or has another version."""
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise BuildError(f"{path} cannot be loaded: {error}") from error
+        library = open_library(path)
         found = library.tm_abi_version()
         if found != _ABI_VERSION:
             raise BuildError(f"{path} has interface {found}, not {_ABI_VERSION}: build it again")
@@ -145,7 +143,7 @@ class Library:
         return int(self._num_threads())
 
     def set_threads(self, num_threads: int | None = None) -> None:
-        """Set the number of threads; None: one per physical core (see threads.py).
+        """Set the number of threads; None: one per physical core (see machine/threads.py).
 
         Raises ConfigError for less than one thread or more than the system allows, MemoryError.
         """
@@ -183,7 +181,7 @@ _failed: BuildError | None = None
 """The first failure to build a library. The compiler is not called again after it."""
 
 
-def load_library(progress: Progress | None = None) -> Library:
+def load_library(progress: Progress = no_progress) -> Library:
     """The library for this CPU or for the instruction set in TOKENMILL_CPU_ISA.
 
     It is built if necessary. It computes with one thread per physical core, or fewer if torch has
@@ -199,7 +197,7 @@ def load_library(progress: Progress | None = None) -> Library:
         try:
             sets = instruction_sets.choose_sets()
             if sets[0] not in _loaded:
-                _loaded[sets[0]] = _load_first(sets, progress or _ignore)
+                _loaded[sets[0]] = _load_first(sets, progress)
         except BuildError as error:
             _failed = error
             raise
@@ -227,7 +225,3 @@ def _declare(
     function.argtypes = arguments
     declared: Callable[..., Any] = function
     return declared
-
-
-def _ignore(stage: str, part: float) -> None:
-    """Drop progress reports, for callers that show none."""

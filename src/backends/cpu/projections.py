@@ -11,9 +11,9 @@ from gguf import GGMLQuantizationType
 from ...core.interfaces import Progress
 from ...core.log import get_logger
 from ..linear.projections import ACTIVATIONS, GateUp, Projection, Weights
+from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
 from ..weights.quantized import QuantizedMatrix
-from .build import BuildError
 from .library import Library, load_library
 from .packed_weights import (
     GGUF_FORMATS,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ...core.interfaces import Progress
 from ...core.log import get_logger
-from ..machine.compiling import cache_folder
-from .build import BuildError, build_self_test
+from ..machine.compiling import BuildError, cache_folder
+from .build import build_self_test
 from .instruction_sets import cpu_identity
 
 VARIABLE = "TOKENMILL_CPU_SELF_TEST"
@@ -74,7 +74,9 @@ def _run(program: Path, library: Path) -> str | None:
         return None
     if done.returncode < 0:
         return f"the self-test died of {signal.Signals(-done.returncode).name}"
-    lines = done.stdout.decode(errors="replace").splitlines()
+    # The program prints to stdout. If the system cannot start it, for example because its libc is
+    # too old, the reason is on stderr.
+    lines = (done.stdout or done.stderr).decode(errors="replace").splitlines()
     return lines[0] if lines else f"the self-test ended with status {done.returncode}"
 
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from ...core.errors import TokenmillError
+from .threads import count_usable_cpus
 
 
 class BuildError(TokenmillError):
-    """The library could not be built; the message says why and what to do."""
+    """A library could not be built or loaded; the message says why and what to do."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of this user's compiled kernels, which may not exist yet."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "tokenmill"
+    """Return the folder of this user's compiled kernels, which may not exist yet.
+
+    Raises BuildError if the user has no home directory.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(cache) if cache else Path.home() / ".cache") / "tokenmill"
+    except RuntimeError as error:
+        raise BuildError(f"compiled kernels have no place: {error} Set XDG_CACHE_HOME") from error
 
 
 def build_once(name: str, make: Callable[[Path], Path]) -> Path:
@@ -28,22 +36,30 @@ def build_once(name: str, make: Callable[[Path], Path]) -> Path:
 
     `make` gets an empty folder and returns the built file in it. Processes that build the same file
     wait for each other, and the first one's result serves all. Raises BuildError when the cache
-    cannot be written.
+    cannot be read or written.
     """
     target = cache_folder() / name
-    if target.exists():
-        return target
     try:
+        if target.exists():
+            return target
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _lock(target.with_suffix(".lock")):
             if not target.exists():
-                with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-                    make(Path(folder)).replace(target)
+                with _empty_folder(target.with_suffix(".build")) as folder:
+                    make(folder).replace(target)
     except OSError as error:
         raise BuildError(
             f"{target.parent} cannot be written: {error}; set XDG_CACHE_HOME"
         ) from error
     return target
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """Load a shared library. Raises BuildError."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"{path} cannot be loaded: {error}") from error
 
 
 def run_compiler(command: Sequence[str], needed: str) -> str:
@@ -52,7 +68,16 @@ def run_compiler(command: Sequence[str], needed: str) -> str:
     `needed` names the oldest versions that work, for the error message.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            # Messages in English: errors are found by that word, and `--version` is part of names.
+            env={**os.environ, "LC_ALL": "C"},
+            encoding="utf-8",
+            errors="replace",
+            timeout=600,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{command[0]} could not be run: {error}") from error
     if done.returncode != 0:
@@ -66,15 +91,30 @@ def run_compiler(command: Sequence[str], needed: str) -> str:
 def run_compilers(
     commands: Sequence[Sequence[str]], needed: str, done_one: Callable[[int], None]
 ) -> None:
-    """Run commands concurrently, one per processor core. Raises BuildError when one fails.
+    """Run commands concurrently, one per usable CPU. Raises BuildError when one fails.
 
-    `done_one` is called after each command, with the number of finished commands.
+    Then no other command is started. `done_one` is called after each command, with the number of
+    finished commands.
     """
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    pool = ThreadPoolExecutor(count_usable_cpus())
+    try:
         jobs = [pool.submit(run_compiler, command, needed) for command in commands]
         for done, job in enumerate(as_completed(jobs), start=1):
             job.result()
             done_one(done)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _empty_folder(path: Path) -> Iterator[Path]:
+    """A new folder that is removed at the end, or by the next build if this process is killed."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

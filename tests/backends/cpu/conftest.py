@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tokenmill.backends.cpu import instruction_sets
-from tokenmill.backends.cpu.build import INSTRUCTION_SETS, BuildError
+from tokenmill.backends.cpu.build import INSTRUCTION_SETS
 from tokenmill.backends.cpu.library import Library, load_library
+from tokenmill.backends.machine.compiling import BuildError
 
 
 @pytest.fixture

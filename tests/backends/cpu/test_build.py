@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tokenmill.backends.cpu import build
-from tokenmill.backends.cpu.build import BuildError, Progress, find_compiler
+from tokenmill.backends.cpu.build import find_compiler
+from tokenmill.backends.machine.compiling import BuildError
+from tokenmill.core.interfaces import Progress
 
 SOURCE = 'extern "C" __attribute__((visibility("default"))) int tm_answer() {{ return {}; }}\n'
 STAGE = "compiling CPU kernels for portable"

@@ -25,10 +25,11 @@ from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.model_config import ModelConfig
+from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import Grant, RequestStart
 from tokenmill.core.sampling_params import SamplingParams
 
-from ..models.dense import compute_logits, ignore_progress
+from ..models.dense import compute_logits
 from ..weights.gguf_writing import write_gguf
 
 CPU = torch.device("cpu")
@@ -64,13 +65,13 @@ def load(checkpoint: Checkpoint, library: Library) -> Decoder:
         checkpoint,
         dtype=torch.bfloat16,
         device=CPU,
-        progress=ignore_progress,
+        progress=no_progress,
         projections=projections,
     )
 
 
 def reference(checkpoint: Checkpoint) -> Decoder:
-    return load_decoder(checkpoint, dtype=torch.float32, device=CPU, progress=ignore_progress)
+    return load_decoder(checkpoint, dtype=torch.float32, device=CPU, progress=no_progress)
 
 
 def spec_of(config: ModelConfig) -> AttentionSpec:

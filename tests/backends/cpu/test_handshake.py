@@ -7,9 +7,9 @@ import ctypes
 import pytest
 
 from tokenmill.backends.cpu import handshake
-from tokenmill.backends.cpu.build import BuildError
 from tokenmill.backends.cpu.handshake import check_structures
 from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.machine.compiling import BuildError
 
 
 class LogitsCallStruct(ctypes.Structure):

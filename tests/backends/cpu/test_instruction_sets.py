@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tokenmill.backends.cpu import instruction_sets
 from tokenmill.backends.cpu.instruction_sets import choose_sets, supported_sets
+from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.core.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -44,6 +47,18 @@ def test_an_unknown_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(instruction_sets.VARIABLE, "mmx")
     with pytest.raises(ConfigError, match="must be one of avx2, portable, got 'mmx'"):
         choose_sets()
+
+
+def test_a_probe_that_cannot_be_loaded_is_a_failed_build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As on a file system that is mounted noexec."""
+    (tmp_path / "probe.so").touch()
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(instruction_sets, "build_probe", lambda: tmp_path / "probe.so")
+    instruction_sets._ask_cpu.cache_clear()
+    with pytest.raises(BuildError, match=r"probe\.so cannot be loaded"):
+        supported_sets()
 
 
 def test_other_architectures_have_portable_kernels_without_being_asked(

@@ -15,10 +15,10 @@ import torch
 
 from tokenmill.backends.cpu import instruction_sets
 from tokenmill.backends.cpu import library as module
-from tokenmill.backends.cpu.build import BuildError
 from tokenmill.backends.cpu.library import Format, Library, load_library
 from tokenmill.backends.cpu.packed_weights import linear, pack_linear
 from tokenmill.backends.cpu.structures import LinearCallStruct, PackedLinearStruct
+from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import Progress
 
@@ -114,13 +114,6 @@ def test_the_environment_names_an_instruction_set() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "portable"
-
-
-def test_a_file_that_is_no_library_is_named(tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.so"
-    wrong.write_bytes(b"no library")
-    with pytest.raises(BuildError, match=r"wrong.so cannot be loaded"):
-        Library(wrong)
 
 
 def test_less_than_one_thread_is_refused(library: Library) -> None:

@@ -10,17 +10,17 @@ from gguf import GGMLQuantizationType as Kind
 
 from tokenmill.backends.cpu import projections
 from tokenmill.backends.cpu.attention import CPUAttention
-from tokenmill.backends.cpu.build import BuildError
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import NativeProjections, native_projections
 from tokenmill.backends.execution.in_process import ModelExecutor
+from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.running.precision import choose_dtype
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.interfaces import no_progress
 
 from ..machine.test_device import pretend_cpu
-from ..models.dense import ignore_progress
 from ..weights.gguf_writing import write_gguf
 from .conftest import pretend_best
 from .test_decoder_call import PLAIN
@@ -50,7 +50,7 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make() -> NativeProjections | None:
-    return native_projections("silu", keeps_quantized=True, progress=ignore_progress)
+    return native_projections("silu", keeps_quantized=True, progress=no_progress)
 
 
 @pytest.mark.usefixtures("without_bfloat16")
@@ -116,7 +116,7 @@ def test_a_quantized_file_is_served_at_its_own_bits(instruction_set: str, tmp_pa
         open_checkpoint(tmp_path / "model.gguf"),
         EngineConfig(device="cpu", num_gpu_blocks_override=4),
         CPUAttention,
-        ignore_progress,
+        no_progress,
     )
     executor.close()
     expected = "bfloat16" if instruction_set in SUITED else "float32"

@@ -1,4 +1,4 @@
-"""Chooses the number of computing threads and the CPUs that they run on."""
+"""The CPUs that this process may use, and the choice of computing threads on them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,21 @@ def place_threads(num_threads: int | None = None) -> ThreadPlacement:
     return ThreadPlacement(num_threads=num_threads, cpus=cores[:num_threads] if pinned else None)
 
 
+def count_usable_cpus() -> int:
+    """Number of CPUs in the process's affinity, or the container's limit if that is less."""
+    return max(1, math.ceil(min(len(_affinity()), _cpu_quota())))
+
+
 def _usable_cores() -> tuple[int, ...]:
     """One CPU of each physical core in the process's affinity."""
-    if not hasattr(os, "sched_getaffinity"):
-        return tuple(range(os.cpu_count() or 1))
-    first_of_core = {_siblings(cpu): cpu for cpu in sorted(os.sched_getaffinity(0), reverse=True)}
+    first_of_core = {_siblings(cpu): cpu for cpu in sorted(_affinity(), reverse=True)}
     return tuple(sorted(first_of_core.values()))
+
+
+def _affinity() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def _siblings(cpu: int) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.backends.cpu import threads
-from tokenmill.backends.cpu.threads import place_threads
+from tokenmill.backends.machine import threads
+from tokenmill.backends.machine.threads import count_usable_cpus, place_threads
 
 
 @pytest.fixture
@@ -42,6 +42,16 @@ def test_a_container_s_quota_limits_and_leaves_threads_free(machine: pytest.Monk
 def test_fewer_threads_keep_to_the_first_cores_and_more_wander(machine: pytest.MonkeyPatch) -> None:
     assert place_threads(2).cpus == (0, 1)
     assert place_threads(6).cpus is None
+
+
+def test_usable_cpus_are_those_of_the_affinity_up_to_the_quota(
+    machine: pytest.MonkeyPatch,
+) -> None:
+    assert count_usable_cpus() == 8
+    machine.setattr("os.sched_getaffinity", lambda _: {1, 5})
+    assert count_usable_cpus() == 2
+    machine.setattr(threads, "_cpu_quota", lambda: 0.5)
+    assert count_usable_cpus() == 1
 
 
 @pytest.fixture
