@@ -11,15 +11,13 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.engine.request import Request
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.host.proposal_hook import ProposalHook
-from tokenmill.core.interfaces import ModelInfo
+from tokenmill.core.interfaces import ModelInfo, no_progress
 from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell.admission import make_requests
 from tokenmill.core.shell.async_engine import EngineParts, fit_max_model_len, make_core
 from tokenmill.testing import ToyTokenizer
 from tokenmill.testing.engine_driver import EngineDriver
-
-from .models.dense import ignore_progress
 
 
 def make_driver(
@@ -33,7 +31,7 @@ def make_driver(
         checkpoint,
         config,
         choose_attention_backend(plugins),
-        ignore_progress,
+        no_progress,
         swaps=plugins.uses_swap,
         speculation=speculation,
     )

@@ -18,10 +18,11 @@ from tokenmill.backends.running.proposing import Propose
 from tokenmill.backends.running.runner import ModelRunner
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.weights.model_config import ModelConfig
+from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import BlockCopies, Grant, RequestStart, StepPlan, StepResult
 from tokenmill.core.sampling_params import SamplingParams
 
-from .models.dense import compute_logits, ignore_progress
+from .models.dense import compute_logits
 
 CONFIG = ModelConfig(
     architecture="LlamaForCausalLM",
@@ -42,7 +43,7 @@ CPU = torch.device("cpu")
 @functools.cache
 def decoder() -> Decoder:
     return load_decoder(
-        random_checkpoint(CONFIG, 5), dtype=torch.float32, device=CPU, progress=ignore_progress
+        random_checkpoint(CONFIG, 5), dtype=torch.float32, device=CPU, progress=no_progress
     )
 
 

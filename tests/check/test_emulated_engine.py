@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.backends.models.dense import ignore_progress
 from tokenmill.backends.cpu.build import build_library, build_self_test
+from tokenmill.core.interfaces import no_progress
 
 from .emulation import WITHOUT_AVX512, x86
 
@@ -16,8 +16,8 @@ PROMPT = "The capital of France is"
 def test_a_cpu_without_avx512_answers() -> None:
     """It died at its first token: see the changelog."""
     emulator = x86(WITHOUT_AVX512)
-    build_library("avx2", ignore_progress)
-    build_self_test(ignore_progress)
+    build_library("avx2", no_progress)
+    build_self_test(no_progress)
     environment = {k: v for k, v in os.environ.items() if k != "TOKENMILL_CPU_ISA"}
     command = (sys.executable, "-m", "tokenmill", "generate", "--max-tokens", "2", PROMPT)
     done = emulator.run(*command, environment=environment)

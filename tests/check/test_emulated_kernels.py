@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.models.dense import ignore_progress
 from tokenmill.backends.cpu.build import (
     Toolchain,
     build_library,
@@ -16,6 +15,7 @@ from tokenmill.backends.cpu.build import (
     products,
 )
 from tokenmill.backends.machine.compiling import run_compiler
+from tokenmill.core.interfaces import no_progress
 
 from .emulation import WITHOUT_AVX, WITHOUT_AVX512, aarch64, x86
 from .parts import need
@@ -28,7 +28,7 @@ AVX_PROGRAM = 'int main() { asm volatile("vxorps %ymm0, %ymm0, %ymm0"); }\n'
     ("cpu", "sets"), [(WITHOUT_AVX512, "avx2,portable"), (WITHOUT_AVX, "portable")]
 )
 def test_an_emulated_cpu_says_what_it_lacks(cpu: str, sets: str) -> None:
-    done = x86(cpu).run(build_self_test(ignore_progress), "--sets")
+    done = x86(cpu).run(build_self_test(no_progress), "--sets")
     assert (done.stdout.strip(), done.returncode) == (sets, 0)
 
 
@@ -50,8 +50,8 @@ def test_an_emulated_cpu_runs_nothing_that_it_lacks(cpu: str, program: str, tmp_
 )
 def test_a_library_passes_its_self_test_on_an_older_x86(cpu: str, instruction_set: str) -> None:
     emulator = x86(cpu)
-    library = build_library(instruction_set, ignore_progress)
-    done = emulator.run(build_self_test(ignore_progress), library)
+    library = build_library(instruction_set, no_progress)
+    done = emulator.run(build_self_test(no_progress), library)
     assert (done.stdout, done.returncode) == ("", 0)
 
 
@@ -62,8 +62,8 @@ def test_a_library_for_a_newer_cpu_is_refused_before_its_code_runs(
     cpu: str, instruction_set: str
 ) -> None:
     emulator = x86(cpu)
-    library = build_library(instruction_set, ignore_progress)
-    done = emulator.run(build_self_test(ignore_progress), library)
+    library = build_library(instruction_set, no_progress)
+    done = emulator.run(build_self_test(no_progress), library)
     assert f"this CPU does not run {instruction_set}" in done.stdout
     assert done.returncode == 1
 
@@ -73,7 +73,7 @@ def test_the_portable_library_passes_its_self_test_on_aarch64(tmp_path: Path) ->
     compiler = need("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")
     toolchain = Toolchain(compiler=compiler, machine="aarch64")
     library, program = (
-        compile_product(product, toolchain, tmp_path, "", ignore_progress)
+        compile_product(product, toolchain, tmp_path, "", no_progress)
         for product in products("aarch64")
     )
     done = emulator.run(program, library)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.models.dense import ignore_progress
 from tokenmill.backends.cpu.build import build_library, build_probe, build_self_test
+from tokenmill.core.interfaces import no_progress
 
 from .parts import need
 
@@ -26,7 +26,7 @@ def disassemble(path: Path) -> str:
 
 
 def library(instruction_set: str) -> Path:
-    return build_library(instruction_set, ignore_progress)
+    return build_library(instruction_set, no_progress)
 
 
 @pytest.mark.parametrize("name", ["library", "probe", "self-test"])
@@ -34,7 +34,7 @@ def test_what_runs_on_any_x86_64_holds_no_avx_instruction(name: str) -> None:
     path = {
         "library": lambda: library("portable"),
         "probe": build_probe,
-        "self-test": lambda: build_self_test(ignore_progress),
+        "self-test": lambda: build_self_test(no_progress),
     }[name]()
     code = disassemble(path)
     assert "%xmm" in code or name == "probe", "the code was read"

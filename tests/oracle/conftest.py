@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokenmill.assembly import verify_default_model
+from tokenmill.core.interfaces import no_progress
 
 from .continuations import read_cases
 from .reference import Reference, ReferenceCase
@@ -12,7 +13,7 @@ from .reference import Reference, ReferenceCase
 
 @pytest.fixture(scope="session")
 def reference() -> Reference:
-    return Reference(verify_default_model(lambda stage, part: None))
+    return Reference(verify_default_model(no_progress))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tokenmill.assembly import verify_default_model
+from tokenmill.core.interfaces import no_progress
 
 from .prompts import OraclePrompt, all_prompts
 from .reference import Reference, ReferenceCase
@@ -37,7 +38,7 @@ def read_cases() -> list[ReferenceCase]:
 
 def main() -> None:
     prompts = all_prompts()
-    cases = Reference(verify_default_model(lambda stage, part: None)).generate(prompts)
+    cases = Reference(verify_default_model(no_progress)).generate(prompts)
     rows = [
         msgspec.json.encode(Continuation(p.text, p.is_chat, c.prompt_token_ids, c.token_ids))
         for p, c in zip(prompts, cases, strict=True)

@@ -13,7 +13,7 @@ from tokenmill.assembly import build_parts
 from tokenmill.backends.running.runner import StepModel
 from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.interfaces import Executor
+from tokenmill.core.interfaces import Executor, no_progress
 from tokenmill.core.plan import Grant, RequestStart, StepPlan
 from tokenmill.core.sampling_params import SamplingParams
 
@@ -45,7 +45,7 @@ def logprobs_of_executor(token_ids: Sequence[int], **options: Any) -> torch.Tens
     config = EngineConfig(
         device="cpu", block_size=BLOCK_SIZE, num_gpu_blocks_override=num_blocks, **options
     )
-    executor: Any = build_parts(config, lambda stage, part: None).executor
+    executor: Any = build_parts(config, no_progress).executor
     model = executor._runner._model = AllRows(executor._runner._model)
     try:
         compute(executor, token_ids)

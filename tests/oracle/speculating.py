@@ -12,8 +12,8 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from tokenmill.core.interfaces import no_progress
 
-from ..backends.models.dense import ignore_progress
 from .reference import ReferenceCase
 
 NAME = "foresight"
@@ -55,7 +55,7 @@ class Foreseeing:
 def make_head(target: Path, output: Path, *, num_tokens: int, **recipe: Any) -> Path:
     """A draft head that was fitted to the model's own text, and not trained: right now and then."""
     config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=64 * 16)
-    make_draft_model(config, output, ignore_progress, num_tokens=num_tokens, num_steps=0, **recipe)
+    make_draft_model(config, output, no_progress, num_tokens=num_tokens, num_steps=0, **recipe)
     return output
 
 

@@ -13,6 +13,7 @@ from tokenmill.backends.distill.saving import save_draft
 from tokenmill.backends.distill.student import Student
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.core.interfaces import no_progress
 
 from .comparison import find_near_ties
 from .reference import Reference, ReferenceCase
@@ -41,7 +42,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = verify_default_model(lambda stage, part: None)
+    path = verify_default_model(no_progress)
     target = open_checkpoint(path)
     kept = [i for i in range(target.config.num_layers) if i not in DROPPED]
     commonest = torch.arange(16384)
@@ -53,7 +54,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = verify_default_model(lambda stage, part: None)
+    path = verify_default_model(no_progress)
     return make_head(path, tmp_path_factory.mktemp("drafts") / "head", num_tokens=6000)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tokenmill.backends.cpu.build import BuildError
 from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.machine.compiling import BuildError
 
 from .reference import Reference
 from .scoring import logprobs_of_executor, logprobs_of_transformers

@@ -13,6 +13,7 @@ from tests.compiling import compile_once
 from tokenmill.backends.cuda import build, library
 from tokenmill.backends.cuda.build import HEAD_SIZES, SOURCES, build_library, find_nvcc
 from tokenmill.backends.machine.compiling import BuildError
+from tokenmill.core.interfaces import no_progress
 
 with_nvcc = pytest.mark.check
 """For what calls the real compiler, which takes minutes in all."""
@@ -81,7 +82,7 @@ def test_kernels_compile_without_spills(
 @with_nvcc
 def test_the_library_loads_without_a_gpu_and_refuses_cpu_tensors(nvcc: str) -> None:
     """Its calls reach the kernels only with tensors on a GPU."""
-    path = build_library(lambda stage, part: None, ["9.0"])
+    path = build_library(no_progress, ["9.0"])
     torch.ops.load_library(str(path))
     operators = torch.ops.tokenmill_cuda
     x_tkd, cache = torch.zeros(1, 2, 64), torch.zeros(1, 2, 2, 16, 64)
@@ -114,7 +115,7 @@ def test_the_head_sizes_are_those_of_the_sources() -> None:
 
 def test_a_machine_without_nvcc_is_told_what_to_install(no_nvcc: None) -> None:
     with pytest.raises(BuildError, match=r"nvcc was not found.*install the CUDA toolkit"):
-        build_library(lambda stage, part: None)
+        build_library(no_progress)
 
 
 def test_cudacxx_and_cuda_home_name_the_compiler(
@@ -139,7 +140,7 @@ def test_architectures_that_are_none_are_refused(
 ) -> None:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
     with pytest.raises(BuildError, match=r"must be like '8\.0;9\.0'"):
-        build_library(lambda stage, part: None)
+        build_library(no_progress)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to build for")
@@ -148,7 +149,7 @@ def test_without_a_gpu_the_architectures_must_be_named(
 ) -> None:
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
     with pytest.raises(BuildError, match="no GPU to build for: set TORCH_CUDA_ARCH_LIST"):
-        build_library(lambda stage, part: None)
+        build_library(no_progress)
 
 
 @with_nvcc
@@ -164,7 +165,7 @@ def test_the_compiler_s_first_error_is_told(
     (sources / "paged_attention.cu").write_text("\n")
     monkeypatch.setattr(build, "SOURCES", sources)
     with pytest.raises(BuildError, match=r"failed .*unknown"):
-        build_library(lambda stage, part: None, ["9.0"])
+        build_library(no_progress, ["9.0"])
 
 
 def test_a_prebuilt_library_wins(
@@ -173,7 +174,7 @@ def test_a_prebuilt_library_wins(
     prebuilt = tmp_path / "libtokenmill_cuda.so"
     prebuilt.write_bytes(b"")
     monkeypatch.setattr(build, "PREBUILT", prebuilt)
-    assert build_library(lambda stage, part: None) == prebuilt
+    assert build_library(no_progress) == prebuilt
 
 
 def test_a_build_that_failed_is_not_tried_again(

@@ -19,10 +19,10 @@ from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
 from tokenmill.backends.weights.safetensors_files import SafetensorsFiles
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
 from tokenmill.core.sampling_params import SamplingParams
 
 from ..drafting.drafts import serve
-from ..models.dense import ignore_progress
 from ..tiny import make_prompt
 from ..tiny_checkpoints import TARGET, write_model
 
@@ -40,7 +40,7 @@ def make(target: Path, output: Path, **recipe: object) -> MadeDraft:
     config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=200)
     file = target.parent / "prompts.txt"
     file.write_text(PROMPTS)
-    return make_draft_model(config, output, ignore_progress, prompts_file=file, **FAST | recipe)
+    return make_draft_model(config, output, no_progress, prompts_file=file, **FAST | recipe)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_draft_is_refused_as_a_target(
 ) -> None:
     config = EngineConfig(model=str(drafts[kind][0]), device="cpu", num_gpu_blocks_override=8)
     with pytest.raises(ConfigError, match=r"a draft (model|head), .*--speculative-model"):
-        build_parts(config, ignore_progress)
+        build_parts(config, no_progress)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,7 +166,7 @@ def test_prompts_must_leave_room_for_an_answer(target: Path, tmp_path: Path) -> 
         make_draft_model(
             config,
             tmp_path / "draft",
-            ignore_progress,
+            no_progress,
             prompts_file=tmp_path / "prompts.txt",
             max_len=32,
         )

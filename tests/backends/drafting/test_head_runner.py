@@ -17,9 +17,10 @@ from tokenmill.backends.models.draft_head_files import DraftHeadFiles
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.interfaces import no_progress
 from tokenmill.core.sampling_params import SamplingParams
 
-from ..models.dense import compute_hidden, ignore_progress
+from ..models.dense import compute_hidden
 from ..tiny import CPU
 from ..tiny_checkpoints import TARGET, write_head, write_model
 from .drafts import serve
@@ -34,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     make_draft_model(
         EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=200),
         folder / "trained",
-        ignore_progress,
+        no_progress,
         prompts_file=folder / "prompts.txt",
         num_tokens=3000,
         num_steps=120,
@@ -87,7 +88,7 @@ def test_drafts_are_what_the_head_would_say_of_the_whole_text(
     """Whatever was cached, preempted, cut into chunks or drafted before."""
     served = serve(models["target"], models[draft], PROMPTS, GREEDY, **SETTINGS[setting])
     target = load_decoder(
-        open_checkpoint(models["target"]), dtype=torch.float32, device=CPU, progress=ignore_progress
+        open_checkpoint(models["target"]), dtype=torch.float32, device=CPU, progress=no_progress
     )
     files = DraftHeadFiles(models[draft])
     head = files.load(TorchProjections(HIDDEN_ACT), dtype=torch.float32, device=CPU)

@@ -15,10 +15,11 @@ from tokenmill.backends.drafting.model_runner import DraftRunner
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.errors import RequestFailedError
+from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import StepPlan
 from tokenmill.core.sampling_params import SamplingParams
 
-from ..models.dense import compute_logits, ignore_progress
+from ..models.dense import compute_logits
 from ..tiny import CPU, make_prompt
 from ..tiny_checkpoints import DRAFT, TARGET, write_model
 from .drafts import Serving, serve
@@ -88,7 +89,7 @@ def test_drafts_are_what_the_draft_model_would_say_alone(
 ) -> None:
     served = serve(models["target"], models["other"], PROMPTS, GREEDY, **SETTINGS[setting])
     decoder = load_decoder(
-        open_checkpoint(models["other"]), dtype=torch.float32, device=CPU, progress=ignore_progress
+        open_checkpoint(models["other"]), dtype=torch.float32, device=CPU, progress=no_progress
     )
     assert len(served.proposals) > 50
     with torch.inference_mode():

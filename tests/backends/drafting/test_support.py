@@ -25,8 +25,8 @@ from tokenmill.core.contract.speculation import (
     SpeculationSupport,
 )
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
 
-from ..models.dense import ignore_progress
 from ..tiny_checkpoints import DRAFT, TARGET, write_head, write_model
 
 
@@ -66,7 +66,7 @@ def load(target: Path, *drafts: Path, swaps: bool = False, **options: object) ->
         open_checkpoint(target),
         config,
         TorchAttention,
-        ignore_progress,
+        no_progress,
         swaps=swaps,
         speculation=Wanting(*drafts),
     )
@@ -86,7 +86,7 @@ def test_a_speculator_gets_the_tokenizer_of_the_target(target: Path) -> None:
     speculator = Wanting()
     config = EngineConfig(model=str(target), device="cpu", dtype="float32")
     ModelExecutor.from_checkpoint(
-        open_checkpoint(target), config, TorchAttention, ignore_progress, speculation=speculator
+        open_checkpoint(target), config, TorchAttention, no_progress, speculation=speculator
     ).close()
     assert speculator.support is not None
     expected = load_tokenizer(target)
@@ -169,7 +169,7 @@ def test_a_closed_executor_lets_go_of_both_models(
     config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=4)
     speculator = Wanting(*drafts[kind])
     executor = ModelExecutor.from_checkpoint(
-        open_checkpoint(target), config, TorchAttention, ignore_progress, speculation=speculator
+        open_checkpoint(target), config, TorchAttention, no_progress, speculation=speculator
     )
     runner = weakref.ref(executor._runner)
     executor.close()

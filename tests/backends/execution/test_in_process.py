@@ -23,10 +23,9 @@ from tokenmill.backends.state.kv_cache import KVCache
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, DeviceError
-from tokenmill.core.interfaces import Executor
+from tokenmill.core.interfaces import Executor, no_progress
 from tokenmill.core.plan import Grant, RequestStart, StepPlan
 
-from ..models.dense import ignore_progress
 from ..tiny import CONFIG, GREEDY, dense_tokens, make_prompt
 
 
@@ -56,7 +55,7 @@ def load(checkpoint: Any = None, **options: Any) -> ModelExecutor:
         cast(Checkpoint, checkpoint or random_checkpoint(CONFIG, 5)),
         config,
         TorchAttention,
-        ignore_progress,
+        no_progress,
     )
 
 
@@ -104,7 +103,7 @@ def test_host_blocks_are_there_only_for_an_engine_that_swaps() -> None:
         device="cpu", num_gpu_blocks_override=4, swap_space=2**-10, dtype="float32"
     )
     executor = ModelExecutor.from_checkpoint(
-        random_checkpoint(CONFIG, 5), config, TorchAttention, ignore_progress, swaps=True
+        random_checkpoint(CONFIG, 5), config, TorchAttention, no_progress, swaps=True
     )
     assert executor.info.num_host_blocks == 2**20 // 4096
 
@@ -136,7 +135,7 @@ def test_swap_space_that_is_not_free_is_refused_before_the_weights_are_read() ->
     config = EngineConfig(device="cpu", num_gpu_blocks_override=4, swap_space=1e9)
     with pytest.raises(ConfigError, match="--swap-space asks for 1e"):
         ModelExecutor.from_checkpoint(
-            cast(Checkpoint, Unreadable()), config, TorchAttention, ignore_progress, swaps=True
+            cast(Checkpoint, Unreadable()), config, TorchAttention, no_progress, swaps=True
         )
 
 
@@ -145,7 +144,7 @@ def test_every_reason_of_an_attention_backend_is_told_before_the_weights_are_rea
         ConfigError, match="'picky' cannot serve this model: it is Monday; head size 8 is odd"
     ):
         ModelExecutor.from_checkpoint(
-            cast(Checkpoint, Unreadable()), EngineConfig(device="cpu"), Picky, ignore_progress
+            cast(Checkpoint, Unreadable()), EngineConfig(device="cpu"), Picky, no_progress
         )
 
 
@@ -155,8 +154,8 @@ def test_the_cpu_library_is_built_first_where_its_products_may_be_used(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr("tokenmill.backends.cpu.library.load_library", seen.append)
-    _build_cpu_library(EngineConfig(dtype=dtype, device="cpu"), ignore_progress)
-    assert seen == ([] if dtype == "float32" else [ignore_progress])
+    _build_cpu_library(EngineConfig(dtype=dtype, device="cpu"), no_progress)
+    assert seen == ([] if dtype == "float32" else [no_progress])
 
 
 def test_a_backend_that_computes_whole_steps_does_so() -> None:
@@ -177,7 +176,7 @@ def test_a_backend_that_computes_whole_steps_does_so() -> None:
 
     config, prompt = EngineConfig(dtype="float32", device="cpu"), make_prompt(30, 1)
     checkpoint = random_checkpoint(CONFIG, 5)
-    executor = ModelExecutor.from_checkpoint(checkpoint, config, Whole, ignore_progress)
+    executor = ModelExecutor.from_checkpoint(checkpoint, config, Whole, no_progress)
     assert executor.run(prefill(prompt)).token_ids == (dense_tokens(prompt, 1),)
     executor.close()
     assert steps == [30]
@@ -186,7 +185,7 @@ def test_a_backend_that_computes_whole_steps_does_so() -> None:
 def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
     config = EngineConfig(model=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match=r"no model at .*nothing"):
-        build_parts(config, ignore_progress)
+        build_parts(config, no_progress)
 
 
 class Recorder(logging.Handler):
@@ -258,7 +257,7 @@ def test_two_attention_backends_may_share_the_work() -> None:
         random_checkpoint(CONFIG, 5),
         config,
         BackendPair(TorchAttention, TorchAttention),
-        ignore_progress,
+        no_progress,
     )
     assert executor.info.attention_backend == "torch,torch"
     plan = prefill((5, 6, 7))

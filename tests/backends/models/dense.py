@@ -8,10 +8,6 @@ from tokenmill.backends.attention.fp8 import quantize
 from tokenmill.backends.models.decoder import Decoder
 
 
-def ignore_progress(stage: str, done: float) -> None:
-    """For loaders whose progress nobody watches."""
-
-
 def compute_logits(
     decoder: Decoder, token_ids: torch.Tensor, kv_dtype: torch.dtype | None = None
 ) -> torch.Tensor:

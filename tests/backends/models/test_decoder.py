@@ -12,8 +12,9 @@ import transformers
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.core.interfaces import no_progress
 
-from .dense import compute_logits, ignore_progress
+from .dense import compute_logits
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -78,7 +79,7 @@ def make_reference(family: str, **changes: Any) -> Any:
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     return load_decoder(
-        open_checkpoint(path), dtype=dtype, device=torch.device("cpu"), progress=ignore_progress
+        open_checkpoint(path), dtype=dtype, device=torch.device("cpu"), progress=no_progress
     )
 
 

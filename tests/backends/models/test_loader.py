@@ -17,8 +17,9 @@ from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.weights.model_config import ModelConfig
 from tokenmill.backends.weights.quantized import QuantizedMatrix, UnreadMatrix
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
 
-from .dense import compute_logits, ignore_progress
+from .dense import compute_logits
 
 CONFIG = ModelConfig(
     architecture="LlamaForCausalLM",
@@ -62,7 +63,7 @@ def load(changes: Mapping[str, torch.Tensor | None]) -> Decoder:
         ChangedCheckpoint(changes),
         dtype=torch.float32,
         device=torch.device("cpu"),
-        progress=ignore_progress,
+        progress=no_progress,
     )
 
 
@@ -163,7 +164,7 @@ def test_quantized_matrices_are_read_only_if_they_are_kept(kinds: Mapping[str, K
         QuantizedCheckpoint(kinds),
         dtype=torch.float32,
         device=torch.device("cpu"),
-        progress=ignore_progress,
+        progress=no_progress,
         projections=Keeping("silu"),
     )
     token_ids = torch.arange(8)

@@ -10,8 +10,9 @@ import torch
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
 
-from .dense import compute_logits, ignore_progress
+from .dense import compute_logits
 from .test_loader import CONFIG
 
 VARIANTS = {
@@ -37,7 +38,7 @@ def test_logits_have_a_clear_winner_that_depends_on_the_context(variant: str) ->
         random_checkpoint(VARIANTS[variant], 0),
         dtype=torch.float32,
         device=torch.device("cpu"),
-        progress=ignore_progress,
+        progress=no_progress,
     )
     token_ids = torch.arange(30) * 7 % 64
     logits = compute_logits(decoder, token_ids)

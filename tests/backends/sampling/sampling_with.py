@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from tokenmill.backends.cpu.build import BuildError
 from tokenmill.backends.cpu.library import load_library
 from tokenmill.backends.cpu.sampling import NativeSampling
+from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.sampling.batch import SamplingBatch
 from tokenmill.backends.sampling.ops import SamplingOps, TorchSampling
 from tokenmill.backends.sampling.sampler import Sampled, sample

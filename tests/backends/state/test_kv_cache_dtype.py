@@ -19,8 +19,9 @@ from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
 
-from ..models.dense import compute_logits, ignore_progress
+from ..models.dense import compute_logits
 from ..tiny import CONFIG, decoder, make_prompt
 from ..tiny_checkpoints import write_model
 
@@ -101,7 +102,7 @@ def load(backend: object, **options: object) -> ModelExecutor:
         random_checkpoint(CONFIG, 5),
         EngineConfig.from_options(**usual | options),
         backend,  # type: ignore[arg-type]
-        ignore_progress,
+        no_progress,
         swaps=True,
     )
 

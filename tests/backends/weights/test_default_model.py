@@ -14,6 +14,7 @@ from tokenmill.backends.weights.default_model import (
     verify_default_model,
 )
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
 
 
 def test_finds_the_installed_file_without_importing_the_package() -> None:
@@ -50,6 +51,6 @@ def test_the_published_file_is_verified_with_progress() -> None:
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"GGUF")
     with pytest.raises(ConfigError, match=r"damaged or not the published file.*--force-reinstall"):
-        verify_default_model(tmp_path / FILE_NAME, lambda stage, done: None)
+        verify_default_model(tmp_path / FILE_NAME, no_progress)
     with pytest.raises(ConfigError, match="cannot be read"):
-        verify_default_model(tmp_path / "absent", lambda stage, done: None)
+        verify_default_model(tmp_path / "absent", no_progress)

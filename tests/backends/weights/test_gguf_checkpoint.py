@@ -18,8 +18,9 @@ from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.backends.weights.model_config import ModelConfig
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
 
-from ..models.dense import compute_logits, ignore_progress
+from ..models.dense import compute_logits
 from ..models.test_loader import CONFIG
 from .gguf_writing import write_gguf
 
@@ -112,7 +113,7 @@ def test_unknown_tensors_are_refused_when_the_model_is_loaded(tmp_path: Path) ->
             open_checkpoint(path),
             dtype=torch.float32,
             device=torch.device("cpu"),
-            progress=ignore_progress,
+            progress=no_progress,
         )
 
 
@@ -178,7 +179,7 @@ def test_the_default_model_is_the_one_that_transformers_reads() -> None:
     for name in checkpoint.tensor_names():
         assert torch.equal(checkpoint.tensor(name), weights[name]), name
     decoder = load_decoder(
-        checkpoint, dtype=torch.float32, device=torch.device("cpu"), progress=ignore_progress
+        checkpoint, dtype=torch.float32, device=torch.device("cpu"), progress=no_progress
     )
     token_ids = torch.arange(5, 69) * 37 % checkpoint.config.vocab_size
     with torch.inference_mode():
