@@ -16,11 +16,17 @@ import numpy.typing as npt
 import torch
 
 from ..sampling.batch import SamplingBatch, tried_states
+from ..sampling.drawing import LogitsReading
 from ..sampling.noise import Purpose
 from ..state.request_state import RequestState
 from .library import Library
-from .logits import LogitsReader
-from .structures import DRAWN_ROW, DrawCallStruct, LogitsRowsStruct, TrialCallStruct
+from .structures import (
+    DRAWN_ROW,
+    DrawCallStruct,
+    LogitsCallStruct,
+    LogitsRowsStruct,
+    TrialCallStruct,
+)
 
 
 class _Described:
@@ -46,10 +52,24 @@ class NativeSampling:
     """SamplingOps by the native library. All tensors must be contiguous and on the CPU."""
 
     def __init__(self, library: Library) -> None:
-        self.read_logits = LogitsReader(library)
+        self._read = library.computing(
+            "tm_read_logits", "reading logits", LogitsCallStruct, ctypes.c_int64
+        )
         self._draw = library.computing("tm_draw", "drawing tokens", DrawCallStruct)
         self._try = library.computing("tm_try_drafts", "trying drafts", TrialCallStruct)
         self._described: WeakKeyDictionary[SamplingBatch, _Described] = WeakKeyDictionary()
+
+    def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
+        """See SamplingOps. Both results take one pass over the logits."""
+        assert logits_rv.is_contiguous() and logits_rv.dtype is torch.float32
+        num_rows, size = logits_rv.shape
+        best_r = torch.empty(num_rows, dtype=torch.int64)
+        is_finite_r = torch.empty(num_rows, dtype=torch.bool)
+        call = LogitsCallStruct(
+            logits_rv.data_ptr(), size, best_r.data_ptr(), is_finite_r.data_ptr()
+        )
+        self._read(ctypes.byref(call), num_rows)
+        return LogitsReading(best_r=best_r, is_finite_r=is_finite_r)
 
     def draw(
         self,
