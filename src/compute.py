@@ -13,7 +13,7 @@ from .backends.attention.kv_layout import KVLayout
 from .backends.machine.compiling import BuildError
 from .backends.models.decoder import Decoder
 from .backends.running.runner import StepModel
-from .backends.sampling.ops import SamplingOps, TorchSampling
+from .backends.sampling.ops import RowsToDraw, SamplingOps, TorchSampling
 from .backends.state.input_batch import InputBatch
 from .backends.state.kv_cache import KVCache
 
@@ -28,6 +28,7 @@ __all__ = [
     "InputBatch",
     "KVCache",
     "KVLayout",
+    "RowsToDraw",
     "SamplingOps",
     "StepModel",
     "TorchSampling",

@@ -18,6 +18,7 @@ import torch
 from ..sampling.batch import SamplingBatch, tried_states
 from ..sampling.drawing import LogitsReading
 from ..sampling.noise import Purpose
+from ..sampling.ops import RowsToDraw
 from ..state.request_state import RequestState
 from .library import Library
 from .structures import (
@@ -71,35 +72,22 @@ class NativeSampling:
         self._read(ctypes.byref(call), num_rows)
         return LogitsReading(best_r=best_r, is_finite_r=is_finite_r)
 
-    def draw(
-        self,
-        logits_rv: torch.Tensor,
-        batch: SamplingBatch,
-        positions_r: torch.Tensor,
-        token_ids_r: torch.Tensor,
-    ) -> None:
+    def draw(self, rows: RowsToDraw) -> None:
         """See SamplingOps."""
-        described = self._describe(batch, logits_rv.shape[1])
+        described = self._describe(rows)
         if len(described.drawn):
             call = DrawCallStruct(
-                rows=_rows(logits_rv, positions_r, token_ids_r, described.drawn),
-                count=len(described.drawn),
+                rows=_describe_rows(rows, described.drawn), count=len(described.drawn)
             )
             self._draw(ctypes.byref(call))
         if len(described.tried):
-            self._try_drafts(described, _rows(logits_rv, positions_r, token_ids_r, described.tried))
+            self._try_drafts(described, _describe_rows(rows, described.tried))
 
     def draw_drafts(
-        self,
-        logits_rd: torch.Tensor,
-        batch: SamplingBatch,
-        positions_r: torch.Tensor,
-        token_ids_r: torch.Tensor,
-        places_d: torch.Tensor | None,
-        vocab_size: int,
+        self, rows: RowsToDraw, places_d: torch.Tensor | None, vocab_size: int
     ) -> dict[int, torch.Tensor]:
         """See SamplingOps."""
-        described, size = self._describe(batch, logits_rd.shape[1]), logits_rd.shape[1]
+        described, size = self._describe(rows), rows.logits_rv.shape[1]
         if places_d is None:
             assert size == vocab_size, "without places, each token has a logit"
         else:
@@ -110,15 +98,15 @@ class NativeSampling:
         for probs_v, (n, _) in zip(probs_fv, described.unseeded, strict=True):
             probs[n] = probs_v.ctypes.data
         call = DrawCallStruct(
-            rows=_rows(logits_rd, positions_r, token_ids_r, described.drawn),
+            rows=_describe_rows(rows, described.drawn),
             count=len(described.drawn),
             probs=probs.ctypes.data,
             probs_size=vocab_size,
             places=None if places_d is None else places_d.data_ptr(),
         )
         self._draw(ctypes.byref(call))
-        rows = [row for _, row in described.unseeded]
-        return dict(zip(rows, torch.from_numpy(probs_fv), strict=True))
+        indices = [row for _, row in described.unseeded]
+        return dict(zip(indices, torch.from_numpy(probs_fv), strict=True))
 
     def _try_drafts(self, described: _Described, rows: LogitsRowsStruct) -> None:
         drafts = [token_id for state in described.states for token_id in state.draft_token_ids]
@@ -140,10 +128,12 @@ class NativeSampling:
         )
         self._try(ctypes.byref(call))
 
-    def _describe(self, batch: SamplingBatch, num_logits: int) -> _Described:
-        described = self._described.get(batch)
+    def _describe(self, rows: RowsToDraw) -> _Described:
+        described = self._described.get(rows.batch)
         if described is None:
-            described = self._described[batch] = _Described(batch, num_logits)
+            described = self._described[rows.batch] = _Described(
+                rows.batch, rows.logits_rv.shape[1]
+            )
         return described
 
 
@@ -158,23 +148,18 @@ def _as_array(
     return np.array(rows, dtype=DRAWN_ROW)
 
 
-def _rows(
-    logits_rv: torch.Tensor,
-    positions_r: torch.Tensor,
-    token_ids_r: torch.Tensor,
-    drawn: npt.NDArray[np.void],
-) -> LogitsRowsStruct:
-    """The rows for a call. On entry, `token_ids_r` holds the most likely token of each row."""
+def _describe_rows(rows: RowsToDraw, drawn: npt.NDArray[np.void]) -> LogitsRowsStruct:
+    logits_rv = rows.logits_rv
     assert logits_rv.is_contiguous() and logits_rv.dtype is torch.float32
-    for of_rows in (positions_r, token_ids_r):
+    for of_rows in (rows.positions_r, rows.token_ids_r):
         assert of_rows.is_contiguous() and of_rows.dtype is torch.int64
         assert of_rows.shape == logits_rv.shape[:1]
-    best = token_ids_r.data_ptr()
+    best = rows.token_ids_r.data_ptr()
     return LogitsRowsStruct(
         logits=logits_rv.data_ptr(),
         size=logits_rv.shape[1],
         best=best,
-        positions=positions_r.data_ptr(),
+        positions=rows.positions_r.data_ptr(),
         drawn=drawn.ctypes.data,
         token_ids=best,
     )

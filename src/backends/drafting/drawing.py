@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from ..sampling.batch import SamplingBatch
-from ..sampling.ops import SamplingOps
+from ..sampling.ops import RowsToDraw, SamplingOps
 from ..sampling.sampler import adjust_logits
 from ..state.request_state import RequestState
 
@@ -81,9 +81,13 @@ class DraftDrawing:
         places_d = None if self._is_widened else self._token_ids_d
         probs: dict[int, torch.Tensor] = {}
         if self._batch.draws_any:
-            probs = self._sampling.draw_drafts(
-                logits_rd, self._batch, positions_r, token_ids_r, places_d, self._vocab_size
+            rows = RowsToDraw(
+                logits_rv=logits_rd,
+                batch=self._batch,
+                positions_r=positions_r,
+                token_ids_r=token_ids_r,
             )
+            probs = self._sampling.draw_drafts(rows, places_d, self._vocab_size)
         if places_d is not None:
             token_ids_r = places_d.index_select(0, token_ids_r)
         return Drawn(token_ids_r=token_ids_r, is_finite_r=is_finite_r, probs=probs)

@@ -5,6 +5,7 @@ Shape suffixes: r sampled rows, g rows of a group, v vocabulary, d logits of a d
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -15,6 +16,19 @@ from .noise import uniform
 from .verification import try_drafts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsToDraw:
+    """Rows of logits, and where the tokens that are drawn from them go."""
+
+    logits_rv: torch.Tensor
+    """float32; may be overwritten. For a draft model, a row may have fewer logits: [r, d]."""
+    batch: SamplingBatch
+    positions_r: torch.Tensor
+    """int64: the positions of the tokens to draw."""
+    token_ids_r: torch.Tensor
+    """int64: the likeliest tokens at first; overwritten where another one is drawn."""
+
+
 class SamplingOps(Protocol):
     """Operations on rows of logits. A row's result depends only on its own logits, parameters, seed
     and position."""
@@ -23,28 +37,12 @@ class SamplingOps(Protocol):
         """Find each row's likeliest token and check that the row is finite. Logits are float32."""
         ...
 
-    def draw(
-        self,
-        logits_rv: torch.Tensor,
-        batch: SamplingBatch,
-        positions_r: torch.Tensor,
-        token_ids_r: torch.Tensor,
-    ) -> None:
-        """Draw a token for each row, or verify its draft, as the batch says.
-
-        `token_ids_r` holds the likeliest tokens and is overwritten where another one is chosen.
-        Logits may be overwritten, too.
-        """
+    def draw(self, rows: RowsToDraw) -> None:
+        """Draw a token for each row, or verify its draft, as the batch says."""
         ...
 
     def draw_drafts(
-        self,
-        logits_rd: torch.Tensor,
-        batch: SamplingBatch,
-        positions_r: torch.Tensor,
-        token_ids_r: torch.Tensor,
-        places_d: torch.Tensor | None,
-        vocab_size: int,
+        self, rows: RowsToDraw, places_d: torch.Tensor | None, vocab_size: int
     ) -> dict[int, torch.Tensor]:
         """Like `draw`, for a draft model. Returns, by row, the distribution of each draw without a
         seed: float32 [vocab_size].
@@ -61,34 +59,21 @@ class TorchSampling:
         """See SamplingOps."""
         return read_logits(logits_rv)
 
-    def draw(
-        self,
-        logits_rv: torch.Tensor,
-        batch: SamplingBatch,
-        positions_r: torch.Tensor,
-        token_ids_r: torch.Tensor,
-    ) -> None:
+    def draw(self, rows: RowsToDraw) -> None:
         """See SamplingOps."""
-        for draws in batch.draws:
-            probs_gv = _probabilities(logits_rv, draws)
-            token_ids_r[draws.rows.index_g] = _draw(probs_gv, draws, positions_r)
-        if batch.trials is not None:
-            try_drafts(logits_rv, batch.trials, positions_r, token_ids_r)
+        for draws in rows.batch.draws:
+            _draw(_probabilities(rows, draws), draws, rows)
+        if rows.batch.trials is not None:
+            try_drafts(rows.logits_rv, rows.batch.trials, rows.positions_r, rows.token_ids_r)
 
     def draw_drafts(
-        self,
-        logits_rd: torch.Tensor,
-        batch: SamplingBatch,
-        positions_r: torch.Tensor,
-        token_ids_r: torch.Tensor,
-        places_d: torch.Tensor | None,
-        vocab_size: int,
+        self, rows: RowsToDraw, places_d: torch.Tensor | None, vocab_size: int
     ) -> dict[int, torch.Tensor]:
         """See SamplingOps."""
         found: dict[int, torch.Tensor] = {}
-        for draws in batch.draws:
-            probs_gd = _probabilities(logits_rd, draws)
-            token_ids_r[draws.rows.index_g] = _draw(probs_gd, draws, positions_r)
+        for draws in rows.batch.draws:
+            probs_gd = _probabilities(rows, draws)
+            _draw(probs_gd, draws, rows)
             if not draws.unseeded:
                 continue
             if draws.filters is not None:
@@ -101,12 +86,14 @@ class TorchSampling:
         return found
 
 
-def _probabilities(logits_rv: torch.Tensor, draws: Draws) -> torch.Tensor:
-    return draws.rows.take(logits_rv).div_(draws.temperature_g1).softmax(dim=1)
+def _probabilities(rows: RowsToDraw, draws: Draws) -> torch.Tensor:
+    return draws.rows.take(rows.logits_rv).div_(draws.temperature_g1).softmax(dim=1)
 
 
-def _draw(probs_gv: torch.Tensor, draws: Draws, positions_r: torch.Tensor) -> torch.Tensor:
-    uniform_g = uniform(draws.seeds_g, draws.rows.take(positions_r))
+def _draw(probs_gv: torch.Tensor, draws: Draws, rows: RowsToDraw) -> None:
+    uniform_g = uniform(draws.seeds_g, draws.rows.take(rows.positions_r))
     if draws.filters is None:
-        return draw(probs_gv, uniform_g)
-    return draw_filtered(probs_gv, uniform_g, draws.filters)
+        drawn_g = draw(probs_gv, uniform_g)
+    else:
+        drawn_g = draw_filtered(probs_gv, uniform_g, draws.filters)
+    rows.token_ids_r[draws.rows.index_g] = drawn_g

@@ -18,7 +18,7 @@ import torch
 
 from ...core.plan import TokenLogprobs
 from .batch import LogitBias, Penalties, Row, SamplingBatch
-from .ops import SamplingOps
+from .ops import RowsToDraw, SamplingOps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,11 @@ def sample(
         best_r = ops.read_logits(logits_rv).best_r
     token_ids_r = best_r  # right for greedy rows; `draw` overwrites the others
     if batch.draws_any:
-        ops.draw(logits_rv, batch, positions_r, token_ids_r)
+        ops.draw(
+            RowsToDraw(
+                logits_rv=logits_rv, batch=batch, positions_r=positions_r, token_ids_r=token_ids_r
+            )
+        )
     return Sampled(
         token_ids=token_ids_r.tolist(),
         is_finite=reading.is_finite_r.tolist(),

@@ -14,7 +14,7 @@ from tokenmill.backends.sampling.batch import SamplingBatch
 from tokenmill.backends.sampling.drawing import draw, keep_filtered
 from tokenmill.backends.sampling.filters import Filters
 from tokenmill.backends.sampling.noise import Purpose, uniform
-from tokenmill.backends.sampling.ops import SamplingOps, TorchSampling
+from tokenmill.backends.sampling.ops import RowsToDraw, SamplingOps, TorchSampling
 from tokenmill.backends.sampling.sampler import sample
 from tokenmill.backends.sampling.verification import count_accepted
 from tokenmill.backends.state.request_state import RequestState
@@ -63,7 +63,11 @@ def draw_all(
 ) -> list[int]:
     logits_rv = logits_rv.clone()
     token_ids_r = ops.read_logits(logits_rv).best_r
-    ops.draw(logits_rv, batch, positions_r, token_ids_r)
+    ops.draw(
+        RowsToDraw(
+            logits_rv=logits_rv, batch=batch, positions_r=positions_r, token_ids_r=token_ids_r
+        )
+    )
     return token_ids_r.tolist()
 
 
@@ -213,9 +217,10 @@ def test_drafts_come_with_what_they_were_drawn_from(
     found = []
     for ops in (NativeSampling(library), TorchSampling()):
         token_ids = ops.read_logits(logits).best_r
-        probs = ops.draw_drafts(
-            logits.clone(), batch, positions, token_ids, places if has_places else None, vocab_size
+        rows = RowsToDraw(
+            logits_rv=logits.clone(), batch=batch, positions_r=positions, token_ids_r=token_ids
         )
+        probs = ops.draw_drafts(rows, places if has_places else None, vocab_size)
         assert sorted(probs) == [0, 1, 3, 4, 6, 7], "seeded requests need none"
         found.append(probs)
         for row, probs_v in probs.items():
