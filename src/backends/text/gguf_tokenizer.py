@@ -7,16 +7,15 @@ SentencePiece's BPE, whose merges are computed from the scores of its pieces.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from ...core.errors import ConfigError
 from ...core.log import get_logger
+from ..weights.fields import Fields
 from .gguf_pre_tokenizers import find_pre_tokenization
 from .tokenizer import HFTokenizer, SpecialTokens
-
-T = TypeVar("T", str, int, bool)
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _logger = get_logger("text")
@@ -28,7 +27,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> HFTokenizer
     Raises ConfigError when a part is missing, or cannot be rebuilt exactly.
     """
     fields = _Fields(metadata, source)
-    model = fields.text("tokenizer.ggml.model")
+    model = fields.values.optional_text("tokenizer.ggml.model")
     if model == "gpt2":
         backend, adds_bos = _byte_level_bpe(fields)
     elif model == "llama":
@@ -41,38 +40,28 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> HFTokenizer
         )
     special_tokens = _special_tokens(fields, is_sentencepiece=model == "llama")
     backend.post_processor = _post_processor(fields, backend, special_tokens, adds_bos)
-    chat_template = fields.text("tokenizer.chat_template")
+    chat_template = fields.values.optional_text("tokenizer.chat_template")
     return HFTokenizer(
         backend, special_tokens=special_tokens, chat_template=chat_template, source=source
     )
 
 
 class _Fields:
-    """Typed access to the metadata; errors name the file and the key."""
+    """The metadata of a tokenizer; errors name the file and the key."""
 
     def __init__(self, metadata: Mapping[str, Any], source: str) -> None:
-        self._metadata = metadata
+        self.values = Fields(metadata, source)
         self.source = source
         self.tokens = _without_gaps(self.strings("tokenizer.ggml.tokens"), source)
 
-    def has(self, key: str) -> bool:
-        return key in self._metadata
-
-    def text(self, key: str) -> str | None:
-        return self._typed(key, str)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._typed(key, bool)
-        return default if value is None else value
-
     def special(self, name: str, default: int | None = None) -> str | None:
         """Return the token of `tokenizer.ggml.<name>_token_id`; None outside the vocabulary."""
-        value = self._typed(f"tokenizer.ggml.{name}_token_id", int)
+        value = self.values.optional_integer(f"tokenizer.ggml.{name}_token_id")
         value = default if value is None else value
         return self.tokens[value] if value is not None and 0 <= value < len(self.tokens) else None
 
     def strings(self, key: str) -> list[str]:
-        value = self._metadata.get(key)
+        value = self.values.get(key)
         texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
         if not texts:
             raise ConfigError(
@@ -82,7 +71,7 @@ class _Fields:
 
     def numbers(self, key: str) -> list[float] | None:
         """Return one number per token, or None when the key is missing."""
-        value = self._metadata.get(key)
+        value = self.values.get(key)
         if value is None:
             return None
         items = value if isinstance(value, list) else []
@@ -96,14 +85,6 @@ class _Fields:
     def token_types(self) -> list[float]:
         return self.numbers("tokenizer.ggml.token_type") or [float(_NORMAL)] * len(self.tokens)
 
-    def _typed(self, key: str, kind: type[T]) -> T | None:
-        value: object = self._metadata.get(key)
-        if value is not None and not isinstance(value, kind):
-            raise ConfigError(
-                f"{self.source}: {key} must be of type {kind.__name__}, got {value!r:.80}"
-            )
-        return value
-
 
 def _without_gaps(tokens: list[str], source: str) -> list[str]:
     """Name empty tokens as llama.cpp does. Raises ConfigError if two tokens have the same text."""
@@ -115,7 +96,7 @@ def _without_gaps(tokens: list[str], source: str) -> list[str]:
 
 def _byte_level_bpe(fields: _Fields) -> tuple[Tokenizer, bool]:
     """Build the tokenizer; also return the default of `tokenizer.ggml.add_bos_token`."""
-    name = fields.text("tokenizer.ggml.pre")
+    name = fields.values.optional_text("tokenizer.ggml.pre")
     if name is None or name == "default":
         _logger.warning("pre_tokenizer_not_stated", model=fields.source, assumed="gpt-2")
     pre = find_pre_tokenization(name or "default", fields.source)
@@ -148,9 +129,9 @@ def _sentencepiece_bpe(fields: _Fields) -> tuple[Tokenizer, bool]:
 
     "▁" stands for a space, and there is one before each stretch of text.
     """
-    architecture = fields.text("general.architecture") or ""
+    architecture = fields.values.optional_text("general.architecture") or ""
     charsmap = "tokenizer.ggml.precompiled_charsmap"
-    if architecture.startswith("gemma") or fields.has(charsmap):
+    if architecture.startswith("gemma") or fields.values.get(charsmap):
         raise ConfigError(
             f"{fields.source}: the SentencePiece tokenizer of {architecture or 'this file'} cannot "
             "be rebuilt exactly: set --tokenizer to a directory with a tokenizer.json"
@@ -177,7 +158,7 @@ def _sentencepiece_bpe(fields: _Fields) -> tuple[Tokenizer, bool]:
             fuse_unk=True,
         )
     )
-    _set_spaces(backend, has_prefix=fields.flag("tokenizer.ggml.add_space_prefix", True))
+    _set_spaces(backend, has_prefix=fields.values.flag("tokenizer.ggml.add_space_prefix", True))
     _add_tokens(backend, fields, special={_CONTROL, _UNKNOWN})
     return backend, True
 
@@ -237,9 +218,9 @@ def _post_processor(
     fields: _Fields, backend: Tokenizer, tokens: SpecialTokens, adds_bos: bool
 ) -> processors.PostProcessor | None:
     template, used = ["$A"], {}
-    if tokens.bos is not None and fields.flag("tokenizer.ggml.add_bos_token", adds_bos):
+    if tokens.bos is not None and fields.values.flag("tokenizer.ggml.add_bos_token", adds_bos):
         template, used["bos"] = ["bos", *template], tokens.bos
-    if tokens.eos is not None and fields.flag("tokenizer.ggml.add_eos_token", False):
+    if tokens.eos is not None and fields.values.flag("tokenizer.ggml.add_eos_token", False):
         template, used["eos"] = [*template, "eos"], tokens.eos
     if not used:
         return None

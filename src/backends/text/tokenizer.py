@@ -77,22 +77,6 @@ class HFTokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    @property
-    def bos_token_id(self) -> int | None:
-        return self._id_of(self.special_tokens.bos)
-
-    @property
-    def eos_token_id(self) -> int | None:
-        return self._id_of(self.special_tokens.eos)
-
-    @property
-    def unk_token_id(self) -> int | None:
-        return self._id_of(self.special_tokens.unk)
-
-    @property
-    def pad_token_id(self) -> int | None:
-        return self._id_of(self.special_tokens.pad)
-
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
@@ -167,9 +151,6 @@ class HFTokenizer:
     def save(self, path: Path) -> None:
         """Write it as a tokenizer.json, without the chat template."""
         self._backend.save(str(path))
-
-    def _id_of(self, token: str | None) -> int | None:
-        return None if token is None else self._backend.token_to_id(token)
 
 
 def _check_unicode(text: str, param: str) -> None:

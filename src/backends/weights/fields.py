@@ -59,6 +59,9 @@ class Fields:
     def optional_number(self, name: str) -> float | None:
         return None if self.get(name) is None else self.number(name)
 
+    def optional_text(self, name: str) -> str | None:
+        return None if self.get(name) is None else self.text(name)
+
     def part(self, name: str) -> Fields | None:
         """Return a nested mapping, or None if absent. Raises ConfigError for another type."""
         value = self.get(name)

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tokenmill.backends.text.gguf_pre_tokenizers import PRE_TOKENIZATIONS
 from tokenmill.backends.text.gguf_tokenizer import tokenizer_from_gguf
+from tokenmill.backends.text.tokenizer import SpecialTokens
 from tokenmill.core.errors import ConfigError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
@@ -130,16 +131,15 @@ def test_bos_and_eos_are_added_as_the_file_or_else_the_model_kind_says(
     """Only with add_special_tokens."""
     keys = {f"tokenizer.ggml.{key}": value for key, value in flags.items()}
     tokenizer = tokenizer_from_gguf(byte_level | keys | {"tokenizer.ggml.pre": name}, "x.gguf")
-    bare = tokenizer.encode("the dog", add_special_tokens=False)
-    bos, eos = [tokenizer.bos_token_id] * adds[0], [tokenizer.eos_token_id] * adds[1]
-    assert tokenizer.encode("the dog") == [*bos, *bare, *eos]
+    expected = "<|bos|>" * adds[0] + "the dog" + "<|eos|>" * adds[1]
+    assert tokenizer.encode("the dog") == tokenizer.encode(expected, add_special_tokens=False)
 
 
 def test_control_tokens_are_special_and_user_defined_ones_are_not(byte_level: Metadata) -> None:
     """Both are found whole in a text; only the first are skipped in decoding."""
     tokenizer = tokenizer_from_gguf(byte_level, "x.gguf")
     ids = tokenizer.encode("<|bos|><think>")
-    assert ids == [tokenizer.bos_token_id, tokenizer.vocab_size - 1]
+    assert ids == [tokenizer.vocab_size - 3, tokenizer.vocab_size - 1]
     assert tokenizer.decode(ids) == "<think>"
 
 
@@ -196,7 +196,7 @@ def test_sentencepiece_encodes_as_sentencepiece_does(sentencepiece: Metadata) ->
 def test_sentencepiece_adds_bos_unless_told_not_to(sentencepiece: Metadata) -> None:
     """Its ids for unknown, BOS and EOS need not be stated."""
     tokenizer = tokenizer_from_gguf(sentencepiece, "x.gguf")
-    assert (tokenizer.unk_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 2)
+    assert tokenizer.special_tokens == SpecialTokens(unk="<unk>", bos="<s>", eos="</s>")
     assert tokenizer.encode("dog")[0] == 1
     bare = tokenizer_from_gguf(sentencepiece | {"tokenizer.ggml.add_bos_token": False}, "x.gguf")
     assert bare.encode("dog") == tokenizer.encode("dog")[1:]
@@ -216,7 +216,7 @@ def test_sentencepiece_space_prefix_can_be_switched_off(sentencepiece: Metadata)
     [
         ({"tokenizer.ggml.model": "t5"}, "'t5', supported are gpt2"),
         ({"tokenizer.ggml.model": None}, "no tokenizer.ggml.model, supported"),
-        ({"tokenizer.ggml.model": 3}, "tokenizer.ggml.model must be of type str"),
+        ({"tokenizer.ggml.model": 3}, "tokenizer.ggml.model in x.gguf must be a string"),
         ({"tokenizer.ggml.pre": "qwen22"}, "supported are default, .*Did you mean 'qwen2'"),
         ({"tokenizer.ggml.tokens": None}, "no tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.merges": None}, "no tokenizer.ggml.merges"),
@@ -225,7 +225,7 @@ def test_sentencepiece_space_prefix_can_be_switched_off(sentencepiece: Metadata)
         ({"tokenizer.ggml.token_type": [1, 2]}, "a number for each"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, "same token twice"),
         ({"tokenizer.chat_template": "{% if"}, "chat template of x.gguf is not valid"),
-        ({"tokenizer.chat_template": 1}, "must be of type str"),
+        ({"tokenizer.chat_template": 1}, "must be a string"),
     ],
 )
 def test_what_cannot_be_used_is_named(byte_level: Metadata, change: Metadata, what: str) -> None:
@@ -258,5 +258,5 @@ def test_special_ids_outside_the_vocabulary_are_not_used(byte_level: Metadata) -
     tokens = [*byte_level["tokenizer.ggml.tokens"][:-1], ""]
     changed = byte_level | {"tokenizer.ggml.eos_token_id": 10**6, "tokenizer.ggml.tokens": tokens}
     tokenizer = tokenizer_from_gguf(changed, "x.gguf")
-    assert tokenizer.eos_token_id is None
+    assert tokenizer.special_tokens.eos is None
     assert tokenizer.vocab_size == len(tokens)

@@ -128,14 +128,9 @@ def test_no_token_of_the_vocabulary_decodes_to_more_characters_than_the_bound(
     assert max(lengths) == smollm.max_chars_per_token
 
 
-def test_special_token_ids_are_those_of_the_file(smollm: HFTokenizer, oracle: Any) -> None:
-    """BOS, EOS, unknown and padding."""
-    found = (smollm.bos_token_id, smollm.eos_token_id, smollm.unk_token_id, smollm.pad_token_id)
-    assert found == (
-        oracle.bos_token_id,
-        oracle.eos_token_id,
-        oracle.unk_token_id,
-        oracle.pad_token_id,
+def test_special_tokens_are_those_of_the_file(smollm: HFTokenizer, oracle: Any) -> None:
+    assert smollm.special_tokens == SpecialTokens(
+        bos=oracle.bos_token, eos=oracle.eos_token, unk=oracle.unk_token, pad=oracle.pad_token
     )
     assert smollm.vocab_size == len(oracle)
 
