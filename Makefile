@@ -65,7 +65,7 @@ profile: $(VENV)/installed-dev-$(KEY) ## the time of each part of a step (flags:
 	$(BIN)/python benchmarks/profile_step.py $(ARGS)
 
 gpu-bundle: $(VENV)/installed-dev-$(KEY) ## pack what `make gpu-check` needs on a machine without a network
-	$(BIN)/python scripts/gpu_bundle.py $(ARGS)
+	$(BIN)/python benchmarks/gpu/make_bundle.py $(ARGS)
 
 gpu-check: ## check and time attention on this GPU (9 minutes), see docs/gpu-check.md
 	$(GPU_PYTHON) benchmarks/gpu/check.py $(ARGS)

@@ -1,6 +1,6 @@
 """Installs this checkout and a bundle of packages on a machine without a network.
 
-`scripts/gpu_bundle.py` makes the bundle. Everything is installed into a separate folder, which
+`make_bundle.py` makes the bundle. Everything is installed into a separate folder, which
 comes first on PYTHONPATH: neither the machine nor the checkout is changed. This module uses the
 standard library only.
 """
@@ -82,12 +82,17 @@ def fits(entry: Mapping[str, Any], capability: str | None) -> str | None:
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of the kernels' sources. Must be the same as in scripts/gpu_bundle.py."""
+    """A hash of the kernels' sources."""
     digest = hashlib.sha256()
     for path in sorted([folder / "build.py", *(folder / "csrc").iterdir()]):
         digest.update(f"\0{path.name}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _without_bundle(folder: Path) -> str:
@@ -105,7 +110,7 @@ def _verify(folder: Path, parts: Sequence[Mapping[str, Any]]) -> None:
         path = folder / part["file"]
         if not path.exists():
             raise BundleError(f"{path} is missing: make the bundle again")
-        if hashlib.sha256(path.read_bytes()).hexdigest() != part["sha256"]:
+        if hash_of(path) != part["sha256"]:
             raise BundleError(f"{path} is damaged: make the bundle again")
 
 

@@ -4,4 +4,3 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "gpu"))
-sys.path.append(str(Path(__file__).parents[3] / "scripts"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import bundle
-import gpu_bundle
+import make_bundle
 import pytest
 from bundle import BundleError, environment, fits, install, is_needed
 
@@ -61,7 +61,6 @@ def test_compiled_kernels_fit_gpus_of_their_kind(
 
 def test_kernels_of_other_sources_are_not_used() -> None:
     own = bundle.fingerprint(bundle.CUDA_FOLDER)
-    assert own == gpu_bundle.fingerprint(bundle.CUDA_FOLDER)
     assert fits(KERNELS | {"sources": own}, "9.0") is None
     assert "have changed" in (fits(KERNELS | {"sources": "other"}, "9.0") or "")
 
@@ -117,14 +116,14 @@ def test_a_bundle_that_is_too_large_is_refused(tmp_path: Path) -> None:
     part = {"file": "large.whl", "bytes": 40 << 20}
     manifest = {"wheels": [part, part], "libraries": []}
     with pytest.raises(SystemExit, match="too large"):
-        gpu_bundle.report_size(tmp_path, manifest, 60)
+        make_bundle.report_size(tmp_path, manifest, 60)
 
 
 def test_requirements_are_taken_apart() -> None:
-    assert gpu_bundle.name_of("Prometheus_Client>=0.21") == "prometheus-client"
-    assert gpu_bundle.name_of("uvicorn[standard]>=0.34") == "uvicorn"
-    assert gpu_bundle.minimum_of("ruff>=0.17.5,<0.18") == "0.17.5"
-    assert gpu_bundle.minimum_of("torch") is None
+    assert make_bundle.name_of("Prometheus_Client>=0.21") == "prometheus-client"
+    assert make_bundle.name_of("uvicorn[standard]>=0.34") == "uvicorn"
+    assert make_bundle.minimum_of("ruff>=0.17.5,<0.18") == "0.17.5"
+    assert make_bundle.minimum_of("torch") is None
 
 
 def test_a_failing_pip_ends_with_what_it_said(
@@ -132,4 +131,4 @@ def test_a_failing_pip_ends_with_what_it_said(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(SystemExit, match="pip download failed"):
-        gpu_bundle.pip("download")
+        make_bundle.pip("download")

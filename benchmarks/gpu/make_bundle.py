@@ -1,6 +1,6 @@
 """Packs a bundle for `make gpu-check` on a machine without a network. See docs/gpu-check.md.
 
-gpu_bundle.py --help
+python benchmarks/gpu/make_bundle.py --help
 
 The machine must have torch, triton and transformers. The bundle has the wheels of tokenmill's other
 dependencies, xformers, FlashAttention 3 from vLLM's wheel, and our CUDA kernels, compiled here.
@@ -8,7 +8,6 @@ dependencies, xformers, FlashAttention 3 from vLLM's wheel, and our CUDA kernels
 
 from __future__ import annotations
 
-import hashlib
 import json
 import lzma
 import re
@@ -24,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).parents[1]
-FOLDER = REPOSITORY / ".gpu-bundle"
+from bundle import CUDA_FOLDER, FOLDER, REPOSITORY, fingerprint, hash_of
+
 LIMIT_MIB = 60
 COMES_WITH_TORCH = ("torch", "numpy", "jinja2", "safetensors", "tokenizers")
 """Dependencies of tokenmill that every machine with torch and transformers has."""
@@ -35,7 +34,6 @@ VLLM = "vllm==0.26.0"
 """The vLLM whose FlashAttention 3 is taken. It is compiled for torch 2.11, CUDA 13 and compute
 capability 9.0."""
 FLASH_ATTENTION = "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"
-CUDA_FOLDER = Path("src/backends/cuda")
 
 
 def main() -> None:
@@ -167,18 +165,9 @@ def build_kernels(args: Namespace) -> dict[str, Any]:
         "what": "tokenmill's CUDA kernels",
         "place": f"tokenmill/backends/cuda/{PREBUILT.name}",
         "architectures": architectures,
-        "sources": fingerprint(REPOSITORY / CUDA_FOLDER),
+        "sources": fingerprint(CUDA_FOLDER),
         **describe_file(packed, args.folder),
     }
-
-
-def fingerprint(folder: Path) -> str:
-    """A hash of the kernels' sources. benchmarks/gpu/bundle.py computes the same to compare."""
-    digest = hashlib.sha256()
-    for path in sorted([folder / "build.py", *(folder / "csrc").iterdir()]):
-        digest.update(f"\0{path.name}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def take_flash_attention(args: Namespace, old: dict[str, Any]) -> dict[str, Any]:
@@ -210,10 +199,6 @@ def take_flash_attention(args: Namespace, old: dict[str, Any]) -> dict[str, Any]
 def describe_file(path: Path, folder: Path) -> dict[str, Any]:
     file = path.relative_to(folder).as_posix()
     return {"file": file, "bytes": path.stat().st_size, "sha256": hash_of(path)}
-
-
-def hash_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def report_size(folder: Path, manifest: dict[str, Any], limit_mib: float) -> None:
