@@ -98,8 +98,7 @@ async def serve(
     `on_ready` gets the engine and the server's URL. Raises ConfigError for an invalid
     configuration, model, plugin or address.
     """
-    sock = bind(options.host, options.port)
-    with Stopper(options.shutdown_timeout) as stopper:
+    with bind(options.host, options.port) as sock, Stopper(options.shutdown_timeout) as stopper:
         async with build_engine(config, progress) as engine:
             server = make_server(engine, options)
             stopper.install(engine, server)

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Self
 
 import uvicorn
@@ -34,27 +34,25 @@ class Stopper:
     def __init__(self, timeout: float) -> None:
         """`timeout`: seconds that accepted requests get to finish."""
         self._timeout = timeout
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        self._restore: list[Callable[[], object]] = []
+        self._restore = ExitStack()
         self._draining: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for restore in self._restore:
-            restore()
-        self._writer.close()
+        self._restore.close()
 
     def install(self, engine: EngineClient, server: uvicorn.Server) -> None:
         """Handle both signals until the end of the `with` block. Call it in the main thread."""
         loop = asyncio.get_running_loop()
-        previous = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._restore.append(lambda: signal.set_wakeup_fd(previous))
+        reader, writer = socket.socketpair()
+        self._restore.enter_context(writer)  # closing it ends the thread
+        writer.setblocking(False)
+        previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        self._restore.callback(signal.set_wakeup_fd, previous)
         for number in SIGNALS:
-            handler = signal.signal(number, _leave_to_thread)
-            self._restore.append(lambda n=number, h=handler: signal.signal(n, h))  # type: ignore[misc]
+            self._restore.callback(signal.signal, number, signal.signal(number, _leave_to_thread))
 
         def drain() -> None:
             self._draining = asyncio.create_task(self._drain(engine, server))
@@ -63,30 +61,8 @@ class Stopper:
             server.force_exit = server.should_exit = True
 
         threading.Thread(
-            target=self._listen, args=(loop, drain, stop), name="tokenmill-signals", daemon=True
+            target=_listen, args=(reader, loop, drain, stop), name="tokenmill-signals", daemon=True
         ).start()
-
-    def _listen(
-        self, loop: asyncio.AbstractEventLoop, drain: Callable[[], None], stop: Callable[[], None]
-    ) -> None:
-        with self._reader, suppress(RuntimeError):  # the loop is closed: the server has ended
-            for react in (drain, stop):
-                if not self._next_signal():
-                    return
-                loop.call_soon_threadsafe(react)
-            self._reader.settimeout(CLOSING_SECONDS)
-            with suppress(TimeoutError):
-                if not self._next_signal():
-                    return
-            log.error("killed", reason="the engine did not close after the second signal")
-            os._exit(128 + signal.SIGTERM)
-
-    def _next_signal(self) -> bool:
-        """Wait for one of SIGNALS. False means that the server has ended."""
-        while number := self._reader.recv(1):
-            if number[0] in SIGNALS:
-                return True
-        return False
 
     async def _drain(self, engine: EngineClient, server: uvicorn.Server) -> None:
         log.info("draining", timeout=self._timeout)
@@ -94,6 +70,33 @@ class Stopper:
         server.should_exit = True
         await asyncio.sleep(LAST_WORDS)  # streams send their last chunk and [DONE]
         server.force_exit = True
+
+
+def _listen(
+    reader: socket.socket,
+    loop: asyncio.AbstractEventLoop,
+    drain: Callable[[], None],
+    stop: Callable[[], None],
+) -> None:
+    with reader, suppress(RuntimeError):  # the loop is closed: the server has ended
+        for react in (drain, stop):
+            if not _next_signal(reader):
+                return
+            loop.call_soon_threadsafe(react)
+        reader.settimeout(CLOSING_SECONDS)
+        with suppress(TimeoutError):
+            if not _next_signal(reader):
+                return
+        log.error("killed", reason="the engine did not close after the second signal")
+        os._exit(128 + signal.SIGTERM)
+
+
+def _next_signal(reader: socket.socket) -> bool:
+    """Wait for one of SIGNALS. False means that the server has ended."""
+    while number := reader.recv(1):
+        if number[0] in SIGNALS:
+            return True
+    return False
 
 
 def _leave_to_thread(number: int, frame: object) -> None:

@@ -110,12 +110,9 @@ async def _partner(args: argparse.Namespace) -> AsyncIterator[Partner]:
 
     config = engine_config(args)
     with ProgressDisplay() as progress:
-        engine = build_engine(config, progress)
-        await engine.start()
-    try:
-        yield _Embedded(engine, sampling_options(args))
-    finally:
-        await engine.close()
+        async with build_engine(config, progress) as engine:
+            progress.stop()
+            yield _Embedded(engine, sampling_options(args))
 
 
 def _base_url(url: str) -> str:

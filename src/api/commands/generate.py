@@ -36,16 +36,13 @@ def run(args: argparse.Namespace) -> int:
 
     async def generate() -> None:
         with ProgressDisplay() as progress:
-            engine = build_engine(config, progress)
-            await engine.start()
-        try:
-            options = sampling_options(args)
-            params = params_with_all_room(engine, **options, output_kind=OutputKind.DELTA)
-            async for output in engine.generate(prompt, params):
-                print(output.outputs[0].text, end="", flush=True)
-            print()
-        finally:
-            await engine.close()
+            async with build_engine(config, progress) as engine:
+                progress.stop()
+                options = sampling_options(args)
+                params = params_with_all_room(engine, **options, output_kind=OutputKind.DELTA)
+                async for output in engine.generate(prompt, params):
+                    print(output.outputs[0].text, end="", flush=True)
+                print()
 
     asyncio.run(generate())
     return 0

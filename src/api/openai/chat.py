@@ -30,8 +30,8 @@ from .responses import (
     Usage,
 )
 from .sampling import chat_params
-from .sse import EventStream
-from .streams import RequestSet, final_unless_disconnected, submit_all
+from .sse import respond
+from .streams import RequestSet, submit_all
 
 ROLE = "assistant"
 
@@ -55,15 +55,7 @@ async def create_chat_completion(request: Request) -> Response:
     )
     head = make_head(requests.request_id, engine.model_name)
     answer = _Answer(body, head, engine, requests)
-    if body.stream:
-        return EventStream(
-            request,
-            answer.chunks(),
-            requests.aclose,
-            keep_alive_interval=context.settings.sse_keep_alive_interval,
-        )
-    (output,) = await final_unless_disconnected(request, requests)
-    return Response(msgspec.json.encode(answer.whole(output)), media_type="application/json")
+    return await respond(request, requests, answer, is_streamed=bool(body.stream))
 
 
 class _Answer:
@@ -79,8 +71,9 @@ class _Answer:
         self._num_tokens = 0
         self._latest: list[RequestOutput] = []
 
-    def whole(self, output: RequestOutput) -> ChatResponse:
-        """The complete answer, for a request without streaming."""
+    def whole(self, outputs: Sequence[RequestOutput]) -> ChatResponse:
+        """See sse.Answer. A chat has one prompt."""
+        (output,) = outputs
         self._take(output)
         head = self._head
         return ChatResponse(
@@ -92,7 +85,7 @@ class _Answer:
         )
 
     async def chunks(self) -> AsyncIterator[ChatChunk]:
-        """Chunks of a stream: the role of each choice, its text, and the usage if requested."""
+        """See sse.Answer. The first chunks have the role of each choice."""
         options = self._body.stream_options
         for index in range(self._body.n or 1):
             yield self._chunk([_first_choice(index)])

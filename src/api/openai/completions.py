@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 import anyio.to_thread
-import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,8 +20,8 @@ from .request_options import request_options
 from .request_reading import read_body, refuse_unsupported
 from .responses import CompletionChoice, CompletionResponse, Usage
 from .sampling import completion_params
-from .sse import EventStream
-from .streams import RequestSet, final_unless_disconnected, submit_all
+from .sse import respond
+from .streams import RequestSet, submit_all
 
 Prompt = str | list[int]
 
@@ -48,15 +47,7 @@ async def create_completion(request: Request) -> Response:
     )
     head = make_head(requests.request_id, engine.model_name)
     answer = _Answer(body, head, engine, prompts, requests)
-    if body.stream:
-        return EventStream(
-            request,
-            answer.chunks(),
-            requests.aclose,
-            keep_alive_interval=context.settings.sse_keep_alive_interval,
-        )
-    outputs = await final_unless_disconnected(request, requests)
-    return Response(msgspec.json.encode(answer.whole(outputs)), media_type="application/json")
+    return await respond(request, requests, answer, is_streamed=bool(body.stream))
 
 
 class _Answer:
@@ -81,7 +72,7 @@ class _Answer:
         self._latest: dict[int, RequestOutput] = {}
 
     def whole(self, outputs: Sequence[RequestOutput]) -> CompletionResponse:
-        """The complete answer, for a request without streaming."""
+        """See sse.Answer."""
         self._latest = dict(enumerate(outputs))
         choices = [
             self._choice(index, output, completion)
@@ -93,7 +84,7 @@ class _Answer:
         return answer
 
     async def chunks(self) -> AsyncIterator[CompletionResponse]:
-        """Chunks of a stream, and the usage at the end if requested."""
+        """See sse.Answer."""
         options = self._body.stream_options
         async for index, output in self._requests.merged():
             self._latest[index] = output
