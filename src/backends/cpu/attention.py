@@ -19,6 +19,7 @@ import torch
 
 from ...core.interfaces import Progress
 from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
+from ..attention.reasons import reasons_of_dtype, reasons_of_heads
 from ..machine.compiling import BuildError
 from .attention_ops import AttentionOps, AttentionPlan
 from .library import Element, load_library
@@ -155,13 +156,9 @@ class CPUAttention:
 
 
 def _reasons_of_spec(spec: AttentionSpec) -> list[str]:
-    reasons = []
+    reasons = reasons_of_dtype(spec, tuple(_ELEMENTS)) + reasons_of_heads(spec)
     if spec.device.type != "cpu":
         reasons.append(f"it runs on cpu, not on {spec.device.type}")
-    if spec.dtype not in _ELEMENTS:
-        reasons.append(f"it computes in float32 or bfloat16, not in {spec.dtype}")
-    if spec.num_heads % spec.num_kv_heads:
-        reasons.append(f"{spec.num_heads} query heads cannot share {spec.num_kv_heads} KV heads")
     if spec.head_size % 16 or spec.head_size > _MAX_HEAD_SIZE:
         reasons.append(
             f"heads must have a multiple of 16 elements, at most {_MAX_HEAD_SIZE}, "

@@ -6,6 +6,7 @@ Shape suffixes: r rows, d logits of the draft model, v the target's vocabulary, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -41,10 +42,14 @@ class DraftPasses:
     ) -> None:
         """`token_ids_d` is the target's token id of each logit; None if logits are in the order of
         all ids."""
-        self._token_ids_d = token_ids_d
-        self._vocab_size = vocab_size
         self._device = device
-        self._sampling = sampling
+        self._make_drawing = partial(
+            DraftDrawing,
+            token_ids_d=token_ids_d,
+            vocab_size=vocab_size,
+            device=device,
+            sampling=sampling,
+        )
         self._drawing: DraftDrawing | None = None
 
     def draft(
@@ -74,13 +79,7 @@ class DraftPasses:
         """The DraftDrawing of these rows; usually that of the last pass or step is reused."""
         states = [row.state for row in rows]
         if self._drawing is None or not self._drawing.holds(states):
-            self._drawing = DraftDrawing(
-                states,
-                token_ids_d=self._token_ids_d,
-                vocab_size=self._vocab_size,
-                device=self._device,
-                sampling=self._sampling,
-            )
+            self._drawing = self._make_drawing(states)
         return self._drawing
 
 

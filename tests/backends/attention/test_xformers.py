@@ -11,24 +11,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.xformers import XformersAttention
 from tokenmill.testing.conformance.attention.checks import check_graphs
 
+from . import steps
 from .package_fakes import Calls, forgotten
 from .steps import BATCHES, VARIANTS, Step
 from .xformers_fakes import install_xformers
 
-SPEC = AttentionSpec(
-    num_heads=6,
-    num_kv_heads=2,
-    head_size=16,
-    block_size=64,
-    dtype=torch.float32,
-    device=torch.device("cpu"),
-    scale=0.25,
-)
+SPEC = replace(steps.SPEC, block_size=64)
 BF16 = replace(SPEC, dtype=torch.bfloat16)
 WITHOUT_CAP = [name for name, extra in VARIANTS.items() if "logits_soft_cap" not in extra]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.backends.attention import steps
 from tests.backends.attention.steps import BATCHES, CHUNKS, DECODES, PROMPTS, VARIANTS, Span, Step
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
 from tokenmill.backends.attention.torch import TorchAttention
@@ -22,15 +23,7 @@ from tokenmill.core.contract.registry import Registry
 
 pytestmark = pytest.mark.usefixtures("library")
 
-SPEC = AttentionSpec(
-    num_heads=6,
-    num_kv_heads=2,
-    head_size=32,
-    block_size=16,
-    dtype=torch.float32,
-    device=torch.device("cpu"),
-    scale=0.25,
-)
+SPEC = replace(steps.SPEC, head_size=32, block_size=16)
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 LONG = [Span(1, n) for n in (127, 128, 129, 256, 257, 600)] + [
     Span(n, m) for n, m in ((3, 1200), (60, 1100), (17, 1030), (2, 64), (17, 65), (1100, 1100))
