@@ -22,6 +22,16 @@ SPEC = AttentionSpec(
     scale=0.25,
 )
 """Three query heads to a KV head, in blocks that are small enough for many of them."""
+GPU_SPEC = AttentionSpec(
+    num_heads=32,
+    num_kv_heads=8,
+    head_size=128,
+    block_size=16,
+    dtype=torch.bfloat16,
+    device=torch.device("cuda"),
+    scale=0.1,
+)
+"""For what is decided without computing."""
 
 
 @dataclass(frozen=True)
@@ -151,3 +161,16 @@ class Step:
             torch.testing.assert_close(
                 actual.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=False
             )
+
+    def check_with_nan(self, *broken: int, tolerance: float) -> None:
+        """Check that NaN in the keys of these sequences spoils their output, and no other."""
+        for index in broken:
+            self.k[index].fill_(torch.nan)
+        self.cache = self.fill()
+        for index, (actual, expected) in enumerate(zip(self.run(), self.expected(), strict=True)):
+            if index in broken:
+                assert actual.isnan().all()
+            else:
+                torch.testing.assert_close(
+                    actual.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=False
+                )

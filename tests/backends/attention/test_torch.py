@@ -88,14 +88,7 @@ def test_writes_the_step_s_keys_and_values_and_nothing_else() -> None:
 
 def test_a_sequence_with_nan_does_not_spoil_its_neighbours() -> None:
     step = Step(TorchAttention, SPEC, *BATCHES["mixed"])
-    for index in (2, 9):
-        step.k[index].fill_(torch.nan)
-    step.cache = step.fill()
-    for index, (actual, expected) in enumerate(zip(step.run(), step.expected(), strict=True)):
-        if index in (2, 9):
-            assert actual.isnan().all()
-        else:
-            torch.testing.assert_close(actual.double(), expected, rtol=2e-6, atol=2e-6)
+    step.check_with_nan(2, 9, tolerance=2e-6)
 
 
 def test_copies_blocks_in_order() -> None:

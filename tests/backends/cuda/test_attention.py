@@ -8,21 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tokenmill.backends.attention.base import AttentionSpec
+from tests.backends.attention.steps import GPU_SPEC
 from tokenmill.backends.cuda import attention as cuda_paged
 from tokenmill.backends.cuda import paged_attention
 from tokenmill.backends.cuda.attention import CudaPagedAttention
 from tokenmill.backends.machine.compiling import BuildError
 
-SPEC = AttentionSpec(
-    num_heads=8,
-    num_kv_heads=2,
-    head_size=128,
-    block_size=16,
-    dtype=torch.bfloat16,
-    device=torch.device("cuda"),
-    scale=0.1,
-)
+SPEC = replace(GPU_SPEC, num_heads=8, num_kv_heads=2)
 
 
 @pytest.fixture

@@ -160,15 +160,7 @@ def test_a_sequence_with_nan_does_not_spoil_its_neighbours(
     dtype: torch.dtype, operators: EmulatedOperators, small_splits: None
 ) -> None:
     step = make_step(replace(SPEC, dtype=dtype), BATCHES["mixed"][0])
-    for index in (2, 9):
-        step.k[index].fill_(torch.nan)
-    step.cache = step.fill()
-    for index, (actual, expected) in enumerate(zip(step.run(), step.expected(), strict=True)):
-        if index in (2, 9):
-            assert actual.isnan().all()
-        else:
-            tolerance = TOLERANCES[dtype]
-            torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
+    step.check_with_nan(2, 9, tolerance=TOLERANCES[dtype])
 
 
 @by_path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -14,26 +15,14 @@ from tokenmill.backends.linear.projections import TorchProjections
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.random_weights import random_checkpoint
-from tokenmill.backends.weights.model_config import ModelConfig
 from tokenmill.backends.weights.quantized import QuantizedMatrix, UnreadMatrix
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
+from .. import tiny
 from .dense import compute_logits
 
-CONFIG = ModelConfig(
-    architecture="LlamaForCausalLM",
-    num_layers=2,
-    hidden_size=32,
-    num_heads=4,
-    num_kv_heads=2,
-    head_size=8,
-    intermediate_size=48,
-    vocab_size=64,
-    max_position_embeddings=32,
-    rms_norm_eps=1e-5,
-    tie_word_embeddings=True,
-)
+CONFIG = replace(tiny.CONFIG, vocab_size=64, max_position_embeddings=32, tie_word_embeddings=True)
 
 
 class ChangedCheckpoint:

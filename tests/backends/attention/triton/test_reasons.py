@@ -11,18 +11,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from tokenmill.backends.attention.base import AttentionSpec
+from tests.backends.attention.steps import GPU_SPEC
 from tokenmill.backends.attention.triton.backend import TritonAttention
 
-SPEC = AttentionSpec(
-    num_heads=32,
-    num_kv_heads=8,
-    head_size=128,
-    block_size=16,
-    dtype=torch.bfloat16,
-    device=torch.device("cuda"),
-    scale=0.1,
-)
 REASONS = "tokenmill.backends.attention.triton.reasons"
 
 
@@ -54,7 +45,7 @@ def set_aside() -> dict[str, ModuleType]:
 @pytest.mark.parametrize("head_size", [16, 64, 80, 96, 112, 128, 256])
 @pytest.mark.parametrize("block_size", [1, 8, 16, 32, 64, 256])
 def test_serves_usual_models(dtype: torch.dtype, head_size: int, block_size: int) -> None:
-    spec = replace(SPEC, dtype=dtype, head_size=head_size, block_size=block_size)
+    spec = replace(GPU_SPEC, dtype=dtype, head_size=head_size, block_size=block_size)
     assert TritonAttention.reasons_against(spec) == []
     assert TritonAttention.on_this_machine() == []
 
@@ -70,20 +61,22 @@ def test_serves_usual_models(dtype: torch.dtype, head_size: int, block_size: int
     ],
 )
 def test_says_what_it_cannot_compute(change: dict[str, object], reason: str) -> None:
-    [said] = TritonAttention.reasons_against(replace(SPEC, **change))  # type: ignore[arg-type]
+    [said] = TritonAttention.reasons_against(replace(GPU_SPEC, **change))  # type: ignore[arg-type]
     assert reason in said
 
 
 def test_a_missing_package_is_a_reason(triton: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenmill.backends.attention.packages.find_spec", lambda name: None)
-    assert TritonAttention.reasons_against(SPEC) == ["triton is not installed (pip install triton)"]
+    assert TritonAttention.reasons_against(GPU_SPEC) == [
+        "triton is not installed (pip install triton)"
+    ]
     assert "triton" not in sys.modules
 
 
 @pytest.mark.parametrize("line", ["raise RuntimeError('libcuda is too old')", "import nothing_"])
 def test_a_broken_package_is_a_reason_and_no_crash(triton: Path, line: str) -> None:
     triton.write_text(line)
-    [reason] = TritonAttention.reasons_against(SPEC)
+    [reason] = TritonAttention.reasons_against(GPU_SPEC)
     assert reason.startswith("triton cannot be imported: ")
     assert TritonAttention.on_this_machine() == [reason]
 
@@ -94,13 +87,13 @@ def test_a_machine_that_cannot_compile_a_launcher_is_told_what_lacks(
     monkeypatch.delenv("CC")
     monkeypatch.setattr(f"{REASONS}.shutil.which", lambda name: None)
     (tmp_path / "Python.h").unlink()
-    compiler, headers = TritonAttention.reasons_against(SPEC)
+    compiler, headers = TritonAttention.reasons_against(GPU_SPEC)
     assert "C compiler" in compiler and "Python's headers" in headers
 
 
 def test_old_gpus_are_refused_by_their_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{REASONS}.compute_capability", lambda device: (7, 5))
-    assert TritonAttention.reasons_against(SPEC) == [
+    assert TritonAttention.reasons_against(GPU_SPEC) == [
         "it needs compute capability 8.0 or newer, this GPU has 7.5"
     ]
 
@@ -108,7 +101,7 @@ def test_old_gpus_are_refused_by_their_capability(monkeypatch: pytest.MonkeyPatc
 def test_all_reasons_are_said_at_once(triton: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr("tokenmill.backends.attention.packages.find_spec", lambda name: None)
-    spec = replace(SPEC, device=torch.device("cpu"), dtype=torch.float64, head_size=40)
+    spec = replace(GPU_SPEC, device=torch.device("cpu"), dtype=torch.float64, head_size=40)
     device, dtype, head_size, package = TritonAttention.reasons_against(spec)
     assert device == "it runs on NVIDIA GPUs, not on cpu"
     assert "float64" in dtype and "40" in head_size and "not installed" in package

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tokenmill.backends.attention.base import AttentionSpec
+from tests.backends.attention.steps import GPU_SPEC
 from tokenmill.backends.attention.triton.tiles import (
     MAX_SPLITS,
     chunk_tile,
@@ -15,16 +15,6 @@ from tokenmill.backends.attention.triton.tiles import (
     decode_tile,
     queries_per_tile,
     tile_chunks,
-)
-
-SPEC = AttentionSpec(
-    num_heads=32,
-    num_kv_heads=8,
-    head_size=128,
-    block_size=16,
-    dtype=torch.bfloat16,
-    device=torch.device("cuda"),
-    scale=0.1,
 )
 
 
@@ -67,7 +57,7 @@ def test_contexts_are_split_only_where_programs_are_few_and_keys_many() -> None:
 def test_tiles_hold_whole_groups_of_query_heads(
     num_heads: int, head_size: int, dtype: torch.dtype
 ) -> None:
-    spec = replace(SPEC, num_heads=num_heads, head_size=head_size, dtype=dtype)
+    spec = replace(GPU_SPEC, num_heads=num_heads, head_size=head_size, dtype=dtype)
     for tile in (decode_tile(spec), chunk_tile(spec)):
         assert tile.rows >= max(16, num_heads // 8) and tile.rows & (tile.rows - 1) == 0
         assert tile.keys >= 16 and tile.keys & (tile.keys - 1) == 0
