@@ -111,27 +111,6 @@ struct Bytes {
   };
 };
 
-template <int kRows>
-struct BF16Tile {
-  static void run(const TileCall& call) { dense_tile<BF16Isa, DenseBF16, kRows>(call); }
-};
-template <int kRows>
-struct Q40Tile {
-  static void run(const TileCall& call) {
-    block_tile<BF16Isa, Nibbles<Format::kQ4_0>, kRows>(call);
-  }
-};
-template <int kRows>
-struct Q41Tile {
-  static void run(const TileCall& call) {
-    block_tile<BF16Isa, Nibbles<Format::kQ4_1>, kRows>(call);
-  }
-};
-template <int kRows>
-struct Q80Tile {
-  static void run(const TileCall& call) { block_tile<BF16Isa, Bytes, kRows>(call); }
-};
-
 void sum_bf16_blocks(const void* x, int64_t count, float* sums) {
   const auto* values = static_cast<const uint16_t*>(x);
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);

@@ -131,30 +131,5 @@ struct FloatBytes {
   };
 };
 
-template <int kRows>
-struct FloatF32Tile {
-  static void run(const TileCall& call) { dense_tile<FloatIsa, FloatF32, kRows>(call); }
-};
-template <int kRows>
-struct FloatBF16Tile {
-  static void run(const TileCall& call) { dense_tile<FloatIsa, FloatBF16, kRows>(call); }
-};
-template <int kRows>
-struct FloatQ40Tile {
-  static void run(const TileCall& call) {
-    block_tile<FloatIsa, FloatNibbles<Format::kQ4_0, 8>, kRows>(call);
-  }
-};
-template <int kRows>
-struct FloatQ41Tile {
-  static void run(const TileCall& call) {
-    block_tile<FloatIsa, FloatNibbles<Format::kQ4_1, 0>, kRows>(call);
-  }
-};
-template <int kRows>
-struct FloatQ80Tile {
-  static void run(const TileCall& call) { block_tile<FloatIsa, FloatBytes, kRows>(call); }
-};
-
 }  // namespace
 }  // namespace tokenmill

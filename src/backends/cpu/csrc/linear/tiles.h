@@ -191,13 +191,16 @@ void block_tile(const TileCall& call) {
   }
 }
 
-// Instantiates a tile for 1 to kMaxRows rows.
-template <template <int> class TileOf, int kMaxRows, int kRows = 1>
-void fill_tiles(Tile* tiles) {
-  if constexpr (kRows <= kMaxRows) {
-    tiles[kRows] = TileOf<kRows>::run;
-    fill_tiles<TileOf, kMaxRows, kRows + 1>(tiles);
-  }
+// Instantiates the tiles of a format for 1 to kRows rows.
+template <class Isa, class Dense, int kRows>
+void fill_dense_tiles(Tile* tiles) {
+  tiles[kRows] = dense_tile<Isa, Dense, kRows>;
+  if constexpr (kRows > 1) fill_dense_tiles<Isa, Dense, kRows - 1>(tiles);
+}
+template <class Isa, class Block, int kRows>
+void fill_block_tiles(Tile* tiles) {
+  tiles[kRows] = block_tile<Isa, Block, kRows>;
+  if constexpr (kRows > 1) fill_block_tiles<Isa, Block, kRows - 1>(tiles);
 }
 
 }  // namespace
