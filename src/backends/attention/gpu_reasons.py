@@ -38,6 +38,13 @@ def reasons_of_capability(capability: tuple[int, int] | None) -> list[str]:
     return [f"it needs compute capability {needed} or newer, this GPU has {present}"]
 
 
+def reasons_of_head_size(spec: AttentionSpec) -> list[str]:
+    """Return why FlashAttention and xformers do not take the heads: their number of elements."""
+    if spec.head_size % 8 == 0 and spec.head_size <= 256:
+        return []
+    return [f"heads must have a multiple of 8 elements, at most 256, not {spec.head_size}"]
+
+
 def reasons_of_machine() -> tuple[tuple[int, int] | None, list[str]]:
     """Return the compute capability of this machine's GPU, and what is missing if there is none."""
     if not torch.cuda.is_available():

@@ -21,7 +21,12 @@ from ...core.log import get_logger
 from ..machine.device import compute_capability
 from .base import AttentionBatch, AttentionSpec, GraphSupport
 from .gathered import Part, build_parts
-from .gpu_reasons import reasons_of_capability, reasons_of_half_precision, reasons_of_machine
+from .gpu_reasons import (
+    reasons_of_capability,
+    reasons_of_half_precision,
+    reasons_of_head_size,
+    reasons_of_machine,
+)
 from .graph_inputs import GraphInputs
 from .kv_layout import KVLayout, slots_of, write
 from .packages import Package
@@ -64,10 +69,7 @@ class XformersAttention:
         """Return every reason why this backend cannot serve the spec; empty when it can."""
         capability = compute_capability(spec.device)
         reasons = reasons_of_half_precision(spec, capability) + reasons_of_capability(capability)
-        if spec.head_size % 8 or spec.head_size > 256:
-            reasons.append(
-                f"heads must have a multiple of 8 elements, at most 256, not {spec.head_size}"
-            )
+        reasons += reasons_of_head_size(spec)
         if spec.logits_soft_cap is not None:
             reasons.append("it has no soft cap of logits")
         missing = _OPS.reason_if_missing() if reasons else _OPS.reason()

@@ -18,8 +18,9 @@ import torch
 from ....core.log import get_logger
 from ..base import AttentionBatch, AttentionSpec
 from ..gathered import Part, build_parts
+from ..gpu_reasons import reasons_of_head_size
 from ..packages import Package
-from .generation import PagedMetadata, Source, reasons_of_head_size, window
+from .generation import PagedMetadata, Source, options_of
 
 log = get_logger("model")
 
@@ -68,12 +69,7 @@ class FlashAttention2:
         self._is_paged = spec.block_size % _BLOCK == 0
         if not self._is_paged:
             log.info("attention_copies_context", backend=self.name, block_size=spec.block_size)
-        self._options = {
-            "softmax_scale": spec.scale,
-            "causal": True,
-            "window_size": window(spec),
-            "softcap": spec.logits_soft_cap or 0.0,
-        }
+        self._options = options_of(spec)
 
     def build_metadata(self, batch: AttentionBatch) -> FlashAttention2Metadata:
         """Compute the data that `attend` needs, once per step."""

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from ..base import AttentionBatch, AttentionSpec
+from ..gpu_reasons import reasons_of_head_size
 from ..packages import Package, PackageError, describe
-from .generation import PagedMetadata, Source, reasons_of_head_size, window
+from .generation import PagedMetadata, Source, options_of, window
 
 
 class FlashAttention3:
@@ -38,12 +39,7 @@ class FlashAttention3:
 
     def __init__(self, spec: AttentionSpec) -> None:
         self._with_kvcache = self.source.load().flash_attn_with_kvcache
-        self._options = {
-            "softmax_scale": spec.scale,
-            "causal": True,
-            "window_size": window(spec),
-            "softcap": spec.logits_soft_cap or 0.0,
-        }
+        self._options = options_of(spec)
 
     def build_metadata(self, batch: AttentionBatch) -> PagedMetadata:
         """Compute the data that `attend` needs, once per step."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 import torch
 
 from ..base import AttentionBatch, AttentionSpec
+from ..gpu_reasons import reasons_of_head_size
 from ..packages import Package
-from .generation import PagedMetadata, Source, reasons_of_head_size
+from .generation import PagedMetadata, Source
 
 
 class FlashAttention4:

@@ -122,16 +122,19 @@ def state_on_this_machine(generation: type[Generation], capability: tuple[int, i
     return f"{generation.name}: {'; '.join(reasons) or 'installed'}"
 
 
-def reasons_of_head_size(spec: AttentionSpec) -> list[str]:
-    """Return why no generation takes the heads: not a multiple of 8 elements, or more than 256."""
-    if spec.head_size % 8 == 0 and spec.head_size <= 256:
-        return []
-    return [f"heads must have a multiple of 8 elements, at most 256, not {spec.head_size}"]
-
-
 def window(spec: AttentionSpec) -> tuple[int, int]:
     """Return how many keys a query sees before and after its own key; -1: all."""
     return (-1, -1) if spec.sliding_window is None else (spec.sliding_window - 1, 0)
+
+
+def options_of(spec: AttentionSpec) -> dict[str, Any]:
+    """Return the keyword arguments that the functions of generations 2 and 3 take in every call."""
+    return {
+        "softmax_scale": spec.scale,
+        "causal": True,
+        "window_size": window(spec),
+        "softcap": spec.logits_soft_cap or 0.0,
+    }
 
 
 def _reasons_of_device(
