@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.running.proposing import Propose
 from tokenmill.backends.running.runner import ModelRunner
 from tokenmill.backends.state.kv_cache import KVCache, allocate

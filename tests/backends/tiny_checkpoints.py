@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.distill.saving import to_hf_config
 from tokenmill.backends.models.draft_head import DraftHeadConfig
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.weights.draft_vocabulary import as_offsets
 from tokenmill.backends.weights.model_config import DRAFT_HEAD, ModelConfig
 

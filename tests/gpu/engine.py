@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.base import AttentionSpec
-from tokenmill.backends.models.random_weights import random_checkpoint
 
 from ..oracle import toy
 from ..oracle.comparison import Served

@@ -9,7 +9,7 @@ from typing import Any
 
 import transformers
 
-from tokenmill.backends.models.random_weights import random_checkpoint
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Preempted, StepDone

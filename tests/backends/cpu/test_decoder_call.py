@@ -10,6 +10,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
@@ -18,7 +19,6 @@ from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import NativeProjections
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.running.runner import LayeredModel
 from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate

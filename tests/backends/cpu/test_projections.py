@@ -8,13 +8,13 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.cpu import projections
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import NativeProjections, native_projections
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.machine.compiling import BuildError
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.running.precision import choose_dtype
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.distill.pruned import PrunedCheckpoint
 from tokenmill.backends.distill.saving import save_draft, to_hf_config
 from tokenmill.backends.distill.student import Student
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.text.tokenizer import HFTokenizer
 from tokenmill.backends.weights.checkpoint import open_checkpoint

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 import torch
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.assembly import build_parts
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.execution.in_process import ModelExecutor, _build_cpu_library
 from tokenmill.backends.models.decoder import Decoder
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.running.runner import LayeredModel, ModelRunner
 from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.backends.state.kv_cache import KVCache

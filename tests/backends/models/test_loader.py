@@ -11,10 +11,10 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.linear.projections import TorchProjections
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.weights.quantized import QuantizedMatrix, UnreadMatrix
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress

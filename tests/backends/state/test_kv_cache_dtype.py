@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill import LLM, SamplingParams
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.execution.in_process import ModelExecutor
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress

@@ -12,8 +12,8 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Kind
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.models.loader import load_decoder
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.backends.weights.model_config import ModelConfig

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokenmill.backends.models.random_weights import random_checkpoint
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.backends.weights.gguf_file import read_gguf_file, read_gguf_metadata
 from tokenmill.core.errors import ConfigError

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill import assembly
 from tokenmill.api.cli import main
 from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.backends.execution.in_process import ModelExecutor
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress

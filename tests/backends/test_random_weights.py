@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.models.loader import load_decoder
-from tokenmill.backends.models.random_weights import random_checkpoint
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
-from .dense import compute_logits
-from .test_loader import CONFIG
+from .models.dense import compute_logits
+from .models.test_loader import CONFIG
 
 VARIANTS = {
     "tied": CONFIG,

@@ -1,4 +1,4 @@
-"""Seeded random weights for any configuration: small models for tests, big ones for timings.
+"""Seeded random weights for any configuration.
 
 The scales keep hidden states near 1, concentrate attention on few tokens, and spread the logits. So
 a wrong mask or position changes the output, and near-ties are rare.
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from ...core.errors import ConfigError
-from ..weights.checkpoint import Checkpoint
-from ..weights.model_config import ModelConfig
+from tokenmill.backends.weights.checkpoint import Checkpoint
+from tokenmill.backends.weights.model_config import ModelConfig
+from tokenmill.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
