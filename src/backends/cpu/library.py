@@ -205,16 +205,27 @@ def load_library(progress: Progress = no_progress) -> Library:
 
 
 def _load_first(sets: tuple[str, ...], progress: Progress) -> Library:
-    """Build, test and load libraries in this order, until one passes its self-test."""
+    """Load the first library that can be built and passes its self-test.
+
+    An old compiler may not know the best instruction set.
+    """
+    not_built: BuildError | None = None
+    failure = None
     for name, lower in zip(sets, (*sets[1:], None), strict=True):
-        path = build_library(name, progress)
-        failure = failure_of(path, progress)
+        try:
+            path = build_library(name, progress)
+            failure = failure_of(path, progress)
+        except BuildError as error:
+            not_built = not_built or error
+            continue
         if failure is None:
+            if not_built is not None:
+                log.warning("cpu_kernels_not_built", error=str(not_built), instead=name)
             library = Library(path)
             library.set_threads(min(place_threads().num_threads, torch.get_num_threads()))
             return library
         log.warning("cpu_kernels_are_wrong", instruction_set=name, found=failure, instead=lower)
-    raise BuildError(f"the CPU kernels fail their self-test here: {failure}")
+    raise not_built or BuildError(f"the CPU kernels fail their self-test here: {failure}")
 
 
 def _declare(

@@ -11,6 +11,8 @@ from contextlib import suppress
 
 import torch
 
+from ...core.errors import ConfigError
+
 _HUGE_PAGE = 2 << 20
 
 
@@ -22,7 +24,10 @@ class HostMemory:
     """
 
     def __init__(self, num_bytes: int) -> None:
-        """Reserve memory; the size is rounded up to whole huge pages."""
+        """Reserve memory; the size is rounded up to whole huge pages.
+
+        Raises ConfigError if the system refuses.
+        """
         self.num_bytes = -(-num_bytes // _HUGE_PAGE) * _HUGE_PAGE
         self._memory = _map(self.num_bytes + _HUGE_PAGE)
         first = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -39,6 +44,16 @@ class HostMemory:
 
 
 def _map(num_bytes: int) -> mmap.mmap:
+    try:
+        return _map_private(num_bytes)
+    except OSError as error:
+        raise ConfigError(
+            f"{num_bytes / (1 << 30):.1f} GiB of memory cannot be reserved: {error}; "
+            "raise the limit of this process, or lower --kv-cache-memory"
+        ) from error
+
+
+def _map_private(num_bytes: int) -> mmap.mmap:
     if sys.platform == "win32":
         return mmap.mmap(-1, num_bytes)
     # Python's default is shared memory, which gets huge pages only if the administrator allows it.

@@ -15,6 +15,7 @@ import torch
 
 from tokenmill.backends.cpu import instruction_sets
 from tokenmill.backends.cpu import library as module
+from tokenmill.backends.cpu.build import build_library
 from tokenmill.backends.cpu.library import Format, Library, load_library
 from tokenmill.backends.cpu.packed_weights import linear, pack_linear
 from tokenmill.backends.cpu.structures import LinearCallStruct, PackedLinearStruct
@@ -85,6 +86,22 @@ def test_a_library_that_fails_its_test_gives_way_to_the_next_lower_set(
     assert warning["found"] == "the self-test died of SIGILL"
 
 
+def test_a_compiler_that_is_too_old_for_the_best_set_builds_the_next_lower_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def build(name: str, progress: Progress) -> Path:
+        if name == "avx2":
+            raise BuildError("g++ 9 is too old")
+        return build_library(name, progress)
+
+    monkeypatch.setattr(module, "_loaded", {})
+    monkeypatch.setattr(module, "build_library", build)
+    monkeypatch.setattr(instruction_sets, "choose_sets", lambda: ("avx2", "portable"))
+    assert load_library().instruction_set == "portable"
+    (warning,) = [vars(r) for r in caplog.records if r.getMessage() == "cpu_kernels_not_built"]
+    assert warning["error"] == "g++ 9 is too old" and warning["instead"] == "portable"
+
+
 def test_where_every_library_fails_its_test_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_loaded", {})
     monkeypatch.setattr(module, "_failed", None)
@@ -100,7 +117,7 @@ def test_a_product_for_which_there_is_no_memory_fails_and_the_next_one_is_right(
     packed, x = pack_linear(torch.ones(64, 64)), torch.ones(3, 64, dtype=torch.bfloat16)
     huge = PackedLinearStruct(n=64, k=1 << 52, format=Format.Q4_1)
     call = LinearCallStruct(weights=ctypes.pointer(huge), x_stride=huge.k, rows=3)
-    with pytest.raises(MemoryError, match="no memory for a product"):
+    with pytest.raises(MemoryError, match="not enough memory for a product"):
         library.linear(ctypes.byref(call))
     assert (linear(x, packed) == 64).all()
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tokenmill.backends.machine.host_memory import HostMemory
+from tokenmill.core.errors import ConfigError
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
@@ -73,3 +74,8 @@ def _flags_of_mapping(address: int) -> list[str]:
         elif is_it and head == "VmFlags:":
             return line.split()[1:]
     raise AssertionError("the mapping is missing")
+
+
+def test_memory_that_the_system_refuses_is_a_clear_error() -> None:
+    with pytest.raises(ConfigError, match=r"GiB of memory cannot be reserved: .*kv-cache-memory"):
+        HostMemory(1 << 60)
