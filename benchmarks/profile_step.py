@@ -22,7 +22,7 @@ from rich.table import Table
 from step_times import DEVICE_ROWS, LOOP_ROWS, StepTimes, open_watched_engine
 
 from tokenmill import OutputKind, SamplingParams
-from tokenmill.core.shell.async_engine import AsyncEngine
+from tokenmill.core.shell.engine_shell import EngineShell
 
 LEAD = 4
 """Tokens of every request before the measurement starts: from then on, all requests decode."""
@@ -60,7 +60,7 @@ async def profile_prefill(args: argparse.Namespace) -> StepTimes:
     return best(found[1:])
 
 
-async def exhaust(engine: AsyncEngine, prompt: Sequence[int]) -> None:
+async def exhaust(engine: EngineShell, prompt: Sequence[int]) -> None:
     """Request one token, and wait for the end."""
     async for _ in engine.generate(prompt, params(1)):
         pass

@@ -2,7 +2,7 @@
 
 python benchmarks/step_overhead.py --help
 
-It uses the real AsyncEngine, runner and sampler, and the default model's tokenizer. The model
+It uses the real EngineShell, runner and sampler, and the default model's tokenizer. The model
 computes nothing: it returns the same random logits over the real vocabulary. Every request is read
 as a stream of deltas, as the server does.
 """
@@ -27,7 +27,7 @@ from tokenmill.backends.running.runner import StepModel
 from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
-from tokenmill.core.shell.async_engine import AsyncEngine, EngineParts
+from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 
 
 class InstantModel:
@@ -46,7 +46,7 @@ class InstantModel:
         return logits_rv if self._is_greedy else logits_rv.clone()  # drawing overwrites them
 
 
-def make_engine(args: argparse.Namespace, max_num_seqs: int, context: int) -> AsyncEngine:
+def make_engine(args: argparse.Namespace, max_num_seqs: int, context: int) -> EngineShell:
     """An engine around the instant model."""
     budget = max_num_seqs * 64
 
@@ -66,10 +66,10 @@ def make_engine(args: argparse.Namespace, max_num_seqs: int, context: int) -> As
         enable_prefix_caching=False,
         async_scheduling=args.async_scheduling,
     )
-    return AsyncEngine(config, build)
+    return EngineShell(config, build)
 
 
-async def read(engine: AsyncEngine, args: argparse.Namespace, context: int) -> list[float]:
+async def read(engine: EngineShell, args: argparse.Namespace, context: int) -> list[float]:
     """The times when one request's tokens arrive."""
     params = SamplingParams(
         temperature=args.temperature,

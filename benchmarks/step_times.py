@@ -16,7 +16,7 @@ from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase
 from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
-from tokenmill.core.shell.async_engine import AsyncEngine, EngineParts
+from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 
 _PHASE_ROWS = {
     Phase.EMBED: "model: embedding",
@@ -67,7 +67,7 @@ class Watch:
         self._begun = 0.0
         self._loop_begun = 0.0
         self._hooks_begun = 0.0
-        self._engine: AsyncEngine | None = None
+        self._engine: EngineShell | None = None
         self._decoder_call: DecoderCall | None = None
         self._phases_begun: dict[str, float] = {}
 
@@ -153,7 +153,7 @@ class Watch:
 @asynccontextmanager
 async def open_watched_engine(
     args: argparse.Namespace, max_num_seqs: int, max_len: int
-) -> AsyncIterator[tuple[AsyncEngine, Watch]]:
+) -> AsyncIterator[tuple[EngineShell, Watch]]:
     """An engine for `max_num_seqs` requests of `max_len` tokens, with a Watch. A whole prompt fits
     into one step."""
     watch = Watch()
@@ -174,6 +174,6 @@ async def open_watched_engine(
     )
     timed = watch.timed("batch", build_input_batch)
     with patch("tokenmill.backends.running.runner.build_input_batch", timed):
-        async with AsyncEngine(config, build) as engine:
+        async with EngineShell(config, build) as engine:
             watch.attach_to_engine(engine)
             yield engine, watch

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .core.config import EngineConfig
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress
-from .core.shell.async_engine import AsyncEngine as CoreEngine
-from .core.shell.async_engine import EngineParts
+from .core.shell.engine_shell import EngineParts, EngineShell
 
 if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
@@ -52,12 +51,12 @@ def build_parts(
     return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host)
 
 
-def build_engine(config: EngineConfig, progress: Progress | None = None) -> CoreEngine:
+def build_engine(config: EngineConfig, progress: Progress | None = None) -> EngineShell:
     """An engine that has not been started."""
-    return CoreEngine(config, build_parts, progress)
+    return EngineShell(config, build_parts, progress)
 
 
-class AsyncEngine(CoreEngine):
+class AsyncEngine(EngineShell):
     """The engine for programs that embed it: `async with AsyncEngine(model, **options) as engine`.
 
     `plugins`: policies and observers, as objects or as modules with `register`. They need no

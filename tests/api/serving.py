@@ -16,7 +16,7 @@ from tokenmill.api.server import ServeOptions, bind, make_server
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.shell.async_engine import AsyncEngine, EngineParts
+from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
@@ -44,7 +44,7 @@ class SteeredExecutor(SimulatedExecutor):
 
 def toy_engine(
     executor: SimulatedExecutor | None = None, extra: Iterable[object] = (), **options: Any
-) -> AsyncEngine:
+) -> EngineShell:
     """An engine without a model: a character is a token, and 256 blocks of 4 tokens. `extra` are
     plugins."""
 
@@ -55,13 +55,13 @@ def toy_engine(
             plugins=PluginHost.load(config, extra=extra),
         )
 
-    return AsyncEngine(EngineConfig(disable_log_stats=True, **options), build)
+    return EngineShell(EngineConfig(disable_log_stats=True, **options), build)
 
 
 class Served:
     """What a test knows of its server."""
 
-    def __init__(self, engine: AsyncEngine, url: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: EngineShell, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self.engine = engine
         self.url = url
         self._loop = loop
@@ -91,7 +91,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve_engine(engine: AsyncEngine, **settings: Any) -> Iterator[Served]:
+def serve_engine(engine: EngineShell, **settings: Any) -> Iterator[Served]:
     """Start the engine and serve it; both end with the block."""
     started: list[Served] = []
     errors: list[BaseException] = []

@@ -15,7 +15,7 @@ from tokenmill.core.interfaces import ModelInfo, no_progress
 from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell.admission import make_requests
-from tokenmill.core.shell.async_engine import EngineParts, fit_max_model_len, make_core
+from tokenmill.core.shell.engine_shell import EngineParts, fit_max_model_len, make_core
 from tokenmill.testing import ToyTokenizer
 from tokenmill.testing.engine_driver import EngineDriver
 

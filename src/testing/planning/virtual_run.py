@@ -23,7 +23,7 @@ from ...core.outputs import FinishReason
 from ...core.request_options import RequestOptions
 from ...core.sampling_params import SamplingParams
 from ...core.shell.admission import make_requests
-from ...core.shell.async_engine import EngineParts, fit_max_model_len, make_core
+from ...core.shell.engine_shell import EngineParts, fit_max_model_len, make_core
 from ...core.shell.step_loop import RETRY_SECONDS
 from ..quiet_logs import quiet_logs
 from ..toy_tokenizer import ToyTokenizer

@@ -11,12 +11,12 @@ from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.errors import InvalidRequestError
 from tokenmill.core.outputs import RequestOutput
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell.async_engine import AsyncEngine
+from tokenmill.core.shell.engine_shell import EngineShell
 
-from .test_async_engine import PROMPT, make_engine, run
+from .test_engine_shell import PROMPT, make_engine, run
 
 
-async def collect(engine: AsyncEngine, n: int, **options: Any) -> list[RequestOutput]:
+async def collect(engine: EngineShell, n: int, **options: Any) -> list[RequestOutput]:
     params = SamplingParams(max_tokens=3, n=n)
     return [o async for o in engine.generate(PROMPT, params, **options)]
 

@@ -8,7 +8,7 @@ from ....core.config import EngineConfig
 from ....core.host.plugin_host import PluginHost
 from ....core.interfaces import Progress
 from ....core.sampling_params import SamplingParams
-from ....core.shell.async_engine import AsyncEngine, EngineParts
+from ....core.shell.engine_shell import EngineParts, EngineShell
 from ...simulated.executor import SimulatedExecutor
 from ...toy_tokenizer import ToyTokenizer
 
@@ -21,7 +21,7 @@ async def live_through(plugins: PluginHost) -> None:
     Raises PluginError if a plugin's lifespan cannot be entered, TimeoutError if the engine hangs.
     """
     async with asyncio.timeout(_TIMEOUT):
-        async with AsyncEngine(EngineConfig(max_num_seqs=4), _Parts(plugins)) as engine:
+        async with EngineShell(EngineConfig(max_num_seqs=4), _Parts(plugins)) as engine:
             await asyncio.gather(*(_serve(engine, f"prompt number {i}") for i in range(6)))
             async for _ in engine.generate("given up at once", SamplingParams(max_tokens=20)):
                 break
@@ -29,7 +29,7 @@ async def live_through(plugins: PluginHost) -> None:
             await engine.drain()
 
 
-async def _serve(engine: AsyncEngine, prompt: str) -> None:
+async def _serve(engine: EngineShell, prompt: str) -> None:
     async for _ in engine.generate(prompt, SamplingParams(max_tokens=16)):
         pass
 

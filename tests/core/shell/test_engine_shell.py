@@ -25,7 +25,7 @@ from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason, RequestOutput
 from tokenmill.core.plan import RequestFailure, StepPlan, StepResult
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
-from tokenmill.core.shell.async_engine import AsyncEngine, EngineParts
+from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
@@ -38,7 +38,7 @@ def make_engine(
     num_blocks: int = 64,
     plugins: Sequence[object] = (),
     **options: Any,
-) -> AsyncEngine:
+) -> EngineShell:
     def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineParts:
         return EngineParts(
             executor=executor or SimulatedExecutor(num_blocks=num_blocks, block_size=4),
@@ -46,14 +46,14 @@ def make_engine(
             plugins=PluginHost.load(config, extra=plugins),
         )
 
-    return AsyncEngine(EngineConfig(disable_log_stats=True, **options), build)
+    return EngineShell(EngineConfig(disable_log_stats=True, **options), build)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 60))
 
 
-async def collect(engine: AsyncEngine, prompt: Any = PROMPT, **params: Any) -> list[RequestOutput]:
+async def collect(engine: EngineShell, prompt: Any = PROMPT, **params: Any) -> list[RequestOutput]:
     params.setdefault("seed", 7)
     return [o async for o in engine.generate(prompt, SamplingParams(**params))]
 
@@ -202,7 +202,7 @@ def test_a_reader_that_breaks_off_frees_its_blocks() -> None:
 def test_two_hundred_requests_with_random_aborts_leave_no_block_held() -> None:
     rng = random.Random(1)
 
-    async def one(engine: AsyncEngine, i: int) -> None:
+    async def one(engine: EngineShell, i: int) -> None:
         params = SamplingParams(max_tokens=rng.randint(1, 40), seed=i, n=rng.choice([1, 1, 2]))
         prompt = [rng.randrange(1000) for _ in range(rng.randint(1, 30))]
         patience = rng.choice([None, 0, 1, 3])

@@ -1,4 +1,4 @@
-"""The asyncio interface of the engine: start, submit, abort, drain and close."""
+"""The asyncio shell around EngineCore: start, submit, abort, drain and close."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EngineParts:
 Builder = Callable[[EngineConfig, Progress], EngineParts]
 
 
-class AsyncEngine:
+class EngineShell:
     """Serves many requests at once. Use as `async with`, or call `start` and `close`.
 
     Call all methods in the event loop in which the engine was started. It installs no signal
