@@ -5,7 +5,8 @@ starts, and again when it resumes after a preemption. Later plans say only how m
 tokens to compute. The executor appends sampled tokens to its own copy, so the next plan may grant a
 token whose id the engine does not know yet.
 
-Each `request_id` here is the engine's own id of one choice (`Request.engine_id`).
+An `engine_id` is the engine's own id of one choice of a request. The answer's `request_id`, which
+all choices share, is not part of plans.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .sampling_params import SamplingParams
 class RequestStart:
     """A request's tokens and parameters. They replace what the executor has for the same id."""
 
-    request_id: str
+    engine_id: str
     token_ids: tuple[int, ...]
     """All known tokens: the prompt, and after a preemption also the tokens generated so far. The KV
     of tokens before `Grant.start` is in the blocks already: found in the cache, or swapped in."""
@@ -36,7 +37,7 @@ class RequestStart:
 class Grant:
     """Compute `num_tokens` tokens of one request, from position `start` on."""
 
-    request_id: str
+    engine_id: str
     start: int
     """Position of the first token to compute: the number of tokens already in the KV cache."""
     num_tokens: int
@@ -128,7 +129,7 @@ class TokenLogprobs:
 class RequestFailure:
     """A request that the executor could not compute in this step. Other requests are unaffected."""
 
-    request_id: str
+    engine_id: str
     message: str
 
 

@@ -38,8 +38,8 @@ class EngineDriver:
         """Queue a request and its siblings. Raises what the engine raises."""
         self.core.add(requests, self.now)
         for request in requests:
-            self.requests[request.request_id] = request
-            self.tokens[request.request_id] = []
+            self.requests[request.engine_id] = request
+            self.tokens[request.engine_id] = []
 
     def plan(self) -> StepPlan | None:
         """Ask for a plan; a step that is discarded must change nothing."""
@@ -98,10 +98,10 @@ class EngineDriver:
     def note(self, updates: Sequence[RequestUpdate]) -> None:
         """Record tokens and ends."""
         for update in updates:
-            assert update.request_id not in self.reasons, "an update after the end"
-            self.tokens[update.request_id] += update.token_ids
+            assert update.engine_id not in self.reasons, "an update after the end"
+            self.tokens[update.engine_id] += update.token_ids
             if update.finish_reason is not None:
-                self.reasons[update.request_id] = update.finish_reason
+                self.reasons[update.engine_id] = update.finish_reason
 
     def _close(self, updates: list[RequestUpdate]) -> list[RequestUpdate]:
         self.note(updates)

@@ -125,7 +125,7 @@ class Driver:
 
     def add(
         self,
-        request_id: str,
+        engine_id: str,
         prompt: Sequence[int],
         params: SamplingParams = GREEDY,
         *,
@@ -136,13 +136,13 @@ class Driver:
         cached_blocks: Sequence[int] = (),
     ) -> None:
         """Start a request with the next plan; `prompt` may hold generated tokens at its end."""
-        self.known[request_id] = list(prompt)
-        self.computed[request_id] = num_cached_tokens
-        self.blocks[request_id] = []
-        self._cached[request_id] = list(cached_blocks)
+        self.known[engine_id] = list(prompt)
+        self.computed[engine_id] = num_cached_tokens
+        self.blocks[engine_id] = []
+        self._cached[engine_id] = list(cached_blocks)
         self.starts.append(
             RequestStart(
-                request_id=request_id,
+                engine_id=engine_id,
                 token_ids=tuple(prompt),
                 num_prompt_tokens=num_prompt_tokens or len(prompt),
                 sampling_params=params,
@@ -151,12 +151,12 @@ class Driver:
             )
         )
 
-    def end(self, request_id: str) -> None:
+    def end(self, engine_id: str) -> None:
         """Forget a request with the next plan."""
-        self._ended.append(request_id)
-        del self.known[request_id], self.computed[request_id]
-        self.proposed.pop(request_id, None)
-        self.free += self.blocks.pop(request_id)
+        self._ended.append(engine_id)
+        del self.known[engine_id], self.computed[engine_id]
+        self.proposed.pop(engine_id, None)
+        self.free += self.blocks.pop(engine_id)
 
     def plan(
         self,
@@ -170,18 +170,18 @@ class Driver:
         """Grants in the order of `amounts`; None: all that is not computed yet, and at most so many
         drafts."""
         grants = []
-        for request_id, amount in amounts.items():
-            known = len(self.known[request_id]) + num_in_flight
-            left = known - self.computed[request_id]
+        for engine_id, amount in amounts.items():
+            known = len(self.known[engine_id]) + num_in_flight
+            left = known - self.computed[engine_id]
             samples = amount in (None, left)
-            num_drafts = min(most_drafts, self.proposed.pop(request_id, 0)) if samples else 0
+            num_drafts = min(most_drafts, self.proposed.pop(engine_id, 0)) if samples else 0
             grants.append(
                 self._grant(
-                    request_id,
+                    engine_id,
                     num_tokens=(amount or left) + num_drafts,
                     samples=samples,
                     num_draft_tokens=num_drafts,
-                    max_draft_tokens=(max_draft_tokens or {}).get(request_id, 0),
+                    max_draft_tokens=(max_draft_tokens or {}).get(engine_id, 0),
                     num_lookahead_tokens=num_lookahead_tokens if samples else 0,
                 )
             )
@@ -200,12 +200,12 @@ class Driver:
         result = self.runner.run(plan)
         assert result.step_id == plan.step_id and len(result.token_ids) == len(plan.grants)
         for i, (grant, token_ids) in enumerate(zip(plan.grants, result.token_ids, strict=True)):
-            self.known[grant.request_id] += token_ids
+            self.known[grant.engine_id] += token_ids
             if result.num_proposed_tokens is not None:
-                self.proposed[grant.request_id] = result.num_proposed_tokens[i]
+                self.proposed[grant.engine_id] = result.num_proposed_tokens[i]
             if grant.gives_back and token_ids:
-                self.computed[grant.request_id] -= grant.num_draft_tokens + 1 - len(token_ids)
-                self._give_back(grant.request_id)
+                self.computed[grant.engine_id] -= grant.num_draft_tokens + 1 - len(token_ids)
+                self._give_back(grant.engine_id)
         return result
 
     def step(self, amounts: Mapping[str, int | None]) -> StepResult:
@@ -219,17 +219,17 @@ class Driver:
         return [tuple(self.known[i][begin[i] :]) for i in request_ids]
 
     def _grant(
-        self, request_id: str, *, num_tokens: int, num_lookahead_tokens: int, **details: Any
+        self, engine_id: str, *, num_tokens: int, num_lookahead_tokens: int, **details: Any
     ) -> Grant:
-        start = self.computed[request_id]
-        self.computed[request_id] += num_tokens
-        blocks = self.blocks[request_id]
-        new = self._cached.pop(request_id, [])
-        num_needed = self._num_blocks(self.computed[request_id] + num_lookahead_tokens)
+        start = self.computed[engine_id]
+        self.computed[engine_id] += num_tokens
+        blocks = self.blocks[engine_id]
+        new = self._cached.pop(engine_id, [])
+        num_needed = self._num_blocks(self.computed[engine_id] + num_lookahead_tokens)
         new += [self.free.pop() for _ in range(num_needed - len(blocks) - len(new))]
         blocks += new
         return Grant(
-            request_id=request_id,
+            engine_id=engine_id,
             start=start,
             num_tokens=num_tokens,
             new_block_ids=tuple(new),
@@ -237,10 +237,10 @@ class Driver:
             **details,
         )
 
-    def _give_back(self, request_id: str) -> None:
+    def _give_back(self, engine_id: str) -> None:
         """The freed blocks are the next to be taken."""
-        num_tokens = len(self.known[request_id]) + self.proposed.get(request_id, 0)
-        blocks = self.blocks[request_id]
+        num_tokens = len(self.known[engine_id]) + self.proposed.get(engine_id, 0)
+        blocks = self.blocks[engine_id]
         self.free += blocks[self._num_blocks(num_tokens) :]
         del blocks[self._num_blocks(num_tokens) :]
 

@@ -21,7 +21,7 @@ def test_a_plan_survives_a_msgpack_round_trip() -> None:
         ended=("a",),
         starts=(
             RequestStart(
-                request_id="b",
+                engine_id="b",
                 token_ids=(1, 2, 3),
                 num_prompt_tokens=2,
                 sampling_params=SamplingParams(stop=("x",), logit_bias={5: -1.0}, seed=7),
@@ -29,7 +29,7 @@ def test_a_plan_survives_a_msgpack_round_trip() -> None:
                 stop_token_ids=(2,),
             ),
         ),
-        grants=(Grant(request_id="b", start=0, num_tokens=3, new_block_ids=(4,), samples=True),),
+        grants=(Grant(engine_id="b", start=0, num_tokens=3, new_block_ids=(4,), samples=True),),
     )
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=StepPlan) == plan
     assert plan.num_tokens == 3
@@ -40,6 +40,6 @@ def test_a_result_survives_a_msgpack_round_trip() -> None:
         step_id=3,
         token_ids=((9,), ()),
         logprobs=((TokenLogprobs(token_id=9, logprob=-0.5, rank=1, top=((9, -0.5),)),), ()),
-        failures=(RequestFailure(request_id="c", message="NaN"),),
+        failures=(RequestFailure(engine_id="c", message="NaN"),),
     )
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=StepResult) == result

@@ -70,7 +70,7 @@ def logprobs_of(logits_tv: torch.Tensor, token_ids: Sequence[int]) -> torch.Tens
 def compute(executor: Executor, token_ids: Sequence[int]) -> None:
     """All tokens of one request; nothing is sampled."""
     start = RequestStart(
-        request_id="text",
+        engine_id="text",
         token_ids=tuple(token_ids),
         num_prompt_tokens=len(token_ids),
         sampling_params=SamplingParams(),
@@ -89,7 +89,7 @@ def grants(num_tokens: int) -> Iterator[Grant]:
         end = min(begin + size, num_tokens)
         held, needed = -(-begin // BLOCK_SIZE), -(-end // BLOCK_SIZE)
         yield Grant(
-            request_id="text",
+            engine_id="text",
             start=begin,
             num_tokens=end - begin,
             new_block_ids=tuple(num_blocks - 1 - i for i in range(held, needed)),

@@ -281,7 +281,7 @@ def a_preempted_request_is_not_queued_again(patch: Planter) -> None:
 
     def requeue(self: RequestQueues, found: Request) -> None:
         original(self, found)
-        del self.waiting[found.request_id]
+        del self.waiting[found.engine_id]
 
     patch.setattr(RequestQueues, "requeue", requeue)
 
@@ -550,7 +550,7 @@ def drafts_preempt(patch: Planter) -> None:
 
     def num_free_slots(self: Step, pending: PendingGrant) -> int:
         for junior in self.running[1:]:
-            if junior.request_id not in self.grants and not self.preempted:
+            if junior.engine_id not in self.grants and not self.preempted:
                 self._preempt(step.Victim(request=junior))
         return original(self, pending)
 

@@ -46,7 +46,7 @@ class Answer:
 class _Running:
     """A request in progress."""
 
-    request_id: str
+    engine_id: str
     slot: int
     prompt_ids: tuple[int, ...]
     temperature: float
@@ -111,10 +111,10 @@ class Generator:
             count += len(running)
             result = self._executor.run(self._plan(running, fresh, ended))
             finished = self._finished(running, result)
-            ended = [one.request_id for one in finished]
+            ended = [one.engine_id for one in finished]
             done += [self._as_answer(running.pop(one.slot)) for one in finished]
             progress(STAGE, min(count / num_tokens, 1.0))
-        self._executor.run(self._plan({}, [], [*ended, *(r.request_id for r in running.values())]))
+        self._executor.run(self._plan({}, [], [*ended, *(r.engine_id for r in running.values())]))
         return done + [self._as_answer(one) for one in running.values()]
 
     def _take(
@@ -127,7 +127,7 @@ class Generator:
             number = self._num_started
             self._num_started += 1
             running[slot] = _Running(
-                request_id=str(number),
+                engine_id=str(number),
                 slot=slot,
                 prompt_ids=next(waiting),
                 temperature=_TEMPERATURES[number % len(_TEMPERATURES)],
@@ -148,13 +148,13 @@ class Generator:
 
     def _start(self, one: _Running) -> RequestStart:
         return RequestStart(
-            request_id=one.request_id,
+            engine_id=one.engine_id,
             token_ids=one.prompt_ids,
             num_prompt_tokens=len(one.prompt_ids),
             sampling_params=SamplingParams(
                 temperature=one.temperature, logprobs=NUM_LIKELIEST, max_tokens=self._max_len
             ),
-            seed=self._seed + int(one.request_id),
+            seed=self._seed + int(one.engine_id),
             stop_token_ids=(),
         )
 
@@ -162,7 +162,7 @@ class Generator:
         is_new = not one.token_ids
         first_block = one.slot * self._blocks_each
         return Grant(
-            request_id=one.request_id,
+            engine_id=one.engine_id,
             start=0 if is_new else len(one.prompt_ids) + len(one.token_ids) - 1,
             num_tokens=len(one.prompt_ids) if is_new else 1,
             new_block_ids=tuple(range(first_block, first_block + self._blocks_each))
@@ -195,5 +195,5 @@ class Generator:
             likeliest_logprobs=np.array(
                 [[x for _, x in p.top] for p in one.places], dtype=np.float32
             ),
-            hidden_te=None if recorder is None else recorder.take(one.request_id),
+            hidden_te=None if recorder is None else recorder.take(one.engine_id),
         )

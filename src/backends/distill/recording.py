@@ -31,7 +31,7 @@ class HiddenRecorder:
             self._rows.setdefault(request.engine_id, []).append(hidden_ne.cpu().clone())
         return [Draft()] * len(batch.requests)
 
-    def take(self, request_id: str) -> torch.Tensor | None:
+    def take(self, engine_id: str) -> torch.Tensor | None:
         """Remove and return a request's states [t, e], one row per token; None without tokens."""
-        rows = self._rows.pop(request_id, None)
+        rows = self._rows.pop(engine_id, None)
         return None if rows is None else torch.cat(rows)

@@ -30,7 +30,7 @@ class RunningTarget(Protocol):
 
     @property
     def states(self) -> Mapping[str, RequestState]:
-        """A live view of the states, by request id."""
+        """A live view of the states, by `engine_id`."""
         ...
 
     @property

@@ -65,16 +65,16 @@ class DraftRunner:
     @torch.inference_mode()
     def begin_step(self, plan: StepPlan) -> None:
         """Apply a plan's starts, ends, copies and new blocks to the draft model's KV cache."""
-        for request_id in plan.ended:
-            self._progress.pop(request_id, None)
+        for engine_id in plan.ended:
+            self._progress.pop(engine_id, None)
         for copies in plan.copies:
             copy_blocks(self._parts.kv_cache, self._parts.attention, copies)
             self._validity.copy(copies)
-        started = {start.request_id for start in plan.starts}
+        started = {start.engine_id for start in plan.starts}
         for grant in plan.grants:
-            if grant.request_id in started:
+            if grant.engine_id in started:
                 num_valid = self._validity.start(grant.new_block_ids, grant.start)
-                self._progress[grant.request_id] = DraftProgress(num_valid, num_valid)
+                self._progress[grant.engine_id] = DraftProgress(num_valid, num_valid)
             elif grant.new_block_ids:
                 self._take_blocks(grant)
 
@@ -96,8 +96,8 @@ class DraftRunner:
     def _take_blocks(self, grant: Grant) -> None:
         """Mark a grant's new blocks as empty for the draft model."""
         self._validity.clear(grant.new_block_ids)
-        state = self._states.get(grant.request_id)
-        progress = self._progress.get(grant.request_id)
+        state = self._states.get(grant.engine_id)
+        progress = self._progress.get(grant.engine_id)
         if state is not None and progress is not None:  # else it was lost in a step that failed
             progress.keep_slots(len(state.block_table) * self._parts.kv_cache.block_size)
 

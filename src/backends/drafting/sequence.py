@@ -85,7 +85,7 @@ class DraftSequence:
 
     def _grant(self, start: int, num_tokens: int) -> Grant:
         return Grant(
-            request_id=self.state.start.request_id,
+            engine_id=self.state.start.engine_id,
             start=start,
             num_tokens=num_tokens,
             new_block_ids=(),

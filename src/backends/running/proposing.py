@@ -39,11 +39,11 @@ class Proposer:
 
     def follow(self, plan: StepPlan) -> None:
         """Note the requests that ended or started."""
-        for request_id in plan.ended:
-            self._end(request_id)
+        for engine_id in plan.ended:
+            self._end(engine_id)
         for start in plan.starts:
-            self._end(start.request_id)
-            self._started[start.request_id] = None
+            self._end(start.engine_id)
+            self._started[start.engine_id] = None
 
     def propose(
         self,
@@ -98,23 +98,23 @@ class Proposer:
         if not is_usable:
             log.warning(
                 "draft_dropped",
-                engine_id=state.start.request_id,
+                engine_id=state.start.engine_id,
                 reason=f"probs must be a DraftProbs whose probs_kv is float32 {list(shape)}",
             )
         return is_usable
 
-    def _end(self, request_id: str) -> None:
-        self._started.pop(request_id, None)
-        if request_id in self._reported:
-            self._reported.remove(request_id)
-            self._ended[request_id] = None
+    def _end(self, engine_id: str) -> None:
+        self._started.pop(engine_id, None)
+        if engine_id in self._reported:
+            self._reported.remove(engine_id)
+            self._ended[engine_id] = None
 
 
 def _describe(grant: Grant, outcome: Outcome, hidden_re: torch.Tensor | None) -> ProposalRequest:
     state, begin = outcome.state, outcome.first_row
     end = begin + len(outcome.token_ids)  # leaves out the rows of rejected drafts
     return ProposalRequest(
-        engine_id=grant.request_id,
+        engine_id=grant.engine_id,
         token_ids=state.token_ids,
         num_prompt_tokens=state.start.num_prompt_tokens,
         sampling_params=state.start.sampling_params,

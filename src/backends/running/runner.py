@@ -109,7 +109,7 @@ class ModelRunner:
 
     @property
     def states(self) -> Mapping[str, RequestState]:
-        """The states by request id. A live view: it changes with every step."""
+        """The states by `engine_id`. A live view: it changes with every step."""
         return self._states
 
     @property
@@ -131,7 +131,7 @@ class ModelRunner:
         Such grants are skipped.
         """
         self._forget(plan)
-        rows = [i for i, grant in enumerate(plan.grants) if grant.request_id not in self._lost]
+        rows = [i for i, grant in enumerate(plan.grants) if grant.engine_id not in self._lost]
         try:
             return self._compute(plan, rows)
         except BaseException:
@@ -188,30 +188,30 @@ class ModelRunner:
         """Drop the state of requests that ended. A start replaces the state with the same id."""
         if self._proposer is not None:
             self._proposer.follow(plan)
-        for request_id in plan.ended:
-            self._states.pop(request_id, None)
-            self._lost.discard(request_id)
+        for engine_id in plan.ended:
+            self._states.pop(engine_id, None)
+            self._lost.discard(engine_id)
         for start in plan.starts:
-            self._lost.discard(start.request_id)
+            self._lost.discard(start.engine_id)
 
     def _lose(self, grants: Sequence[Grant]) -> None:
         for grant in grants:
-            self._states.pop(grant.request_id, None)
-            self._lost.add(grant.request_id)
+            self._states.pop(grant.engine_id, None)
+            self._lost.add(grant.engine_id)
 
     def _take_in(self, plan: StepPlan, rows: Sequence[int]) -> list[RequestState]:
         """Advance the states of the granted requests; returns them in the order of `rows`."""
         # This happens before anything can fail on the device.
         grants = [plan.grants[row] for row in rows]
-        begin = {grant.request_id: grant.start for grant in grants}
+        begin = {grant.engine_id: grant.start for grant in grants}
         assert len(begin) == len(grants), "a plan grants each request once"
         for start in plan.starts:
-            assert start.request_id in begin, "a plan grants what it starts"
-            self._states[start.request_id] = RequestState(
-                start, begin[start.request_id], self._vocab_size
+            assert start.engine_id in begin, "a plan grants what it starts"
+            self._states[start.engine_id] = RequestState(
+                start, begin[start.engine_id], self._vocab_size
             )
         assert begin.keys() <= self._states.keys(), "a plan grants requests that were started"
-        states = [self._states[request_id] for request_id in begin]
+        states = [self._states[engine_id] for engine_id in begin]
         cache = self._kv_cache
         for grant, state in zip(grants, states, strict=True):
             state.advance(grant, cache.block_size, cache.num_blocks)
@@ -240,8 +240,8 @@ def _make_result(plan: StepPlan, by_row: Mapping[int, Outcome]) -> StepResult:
             token_ids[row] = tuple(outcome.token_ids)
             logprobs[row] = outcome.logprobs
         else:
-            request_id = plan.grants[row].request_id
-            failures.append(RequestFailure(request_id=request_id, message=NOT_FINITE))
+            engine_id = plan.grants[row].engine_id
+            failures.append(RequestFailure(engine_id=engine_id, message=NOT_FINITE))
     return StepResult(
         step_id=plan.step_id,
         token_ids=tuple(token_ids),

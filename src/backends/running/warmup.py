@@ -79,7 +79,7 @@ def _largest_plan(
         num_blocks += len(blocks)
         starts.append(
             RequestStart(
-                request_id=str(index),
+                engine_id=str(index),
                 token_ids=(0,) * num_tokens,
                 num_prompt_tokens=num_tokens,
                 sampling_params=params,
@@ -89,7 +89,7 @@ def _largest_plan(
         )
         grants.append(
             Grant(
-                request_id=str(index),
+                engine_id=str(index),
                 start=0,
                 num_tokens=num_tokens,
                 new_block_ids=blocks,

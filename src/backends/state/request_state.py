@@ -31,8 +31,8 @@ class RequestState:
         """Raises ValueError for a token id outside of the model's vocabulary."""
         # On a GPU such an id would end the whole process, not only this request.
         params = start.sampling_params
-        _check_ids(start.token_ids, vocab_size, start.request_id)
-        _check_ids(tuple(params.logit_bias or ()), vocab_size, start.request_id)
+        _check_ids(start.token_ids, vocab_size, start.engine_id)
+        _check_ids(tuple(params.logit_bias or ()), vocab_size, start.engine_id)
         self.start = start
         self.token_ids = list(start.token_ids)
         """Known tokens, without drafts."""
@@ -150,8 +150,8 @@ def _count_tokens(start: RequestStart) -> TokenCounts:
     return TokenCounts(counted, start.token_ids[start.num_prompt_tokens :])
 
 
-def _check_ids(token_ids: Sequence[int], vocab_size: int, request_id: str) -> None:
+def _check_ids(token_ids: Sequence[int], vocab_size: int, engine_id: str) -> None:
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
         raise ValueError(
-            f"request {request_id} has a token id outside of the vocabulary (0 to {vocab_size - 1})"
+            f"request {engine_id} has a token id outside of the vocabulary (0 to {vocab_size - 1})"
         )

@@ -37,8 +37,7 @@ the policy decides."""
 class RequestUpdate:
     """The changes to one request since its previous update."""
 
-    request_id: str
-    """The `engine_id` of the request."""
+    engine_id: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
@@ -180,20 +179,17 @@ class EngineCore:
         if self._plugins.observes(Admitted):
             self._plugins.emit(describe_admitted(requests))
 
-    def has(self, request_id: str) -> bool:
-        """Whether the id is in use: its request is live, or ended but still in an open plan.
+    def has(self, engine_id: str) -> bool:
+        """Whether the id is in use: its request is live, or ended but still in an open plan."""
+        return engine_id in self._queues
 
-        `request_id` is an `engine_id`.
-        """
-        return request_id in self._queues
-
-    def abort(self, request_id: str, now: float) -> None:
-        """End a request early, by its `engine_id`. Unknown ids are ignored."""
-        self.finish(request_id, FinishReason.ABORT, now)
+    def abort(self, engine_id: str, now: float) -> None:
+        """End a request early. Unknown ids are ignored."""
+        self.finish(engine_id, FinishReason.ABORT, now)
 
     def finish(
         self,
-        request_id: str,
+        engine_id: str,
         reason: FinishReason,
         now: float,
         *,
@@ -205,14 +201,14 @@ class EngineCore:
         The request keeps its first `num_tokens` generated tokens, or all for None. Later tokens are
         neither delivered nor counted.
         """
-        request = self._queues.live(request_id)
+        request = self._queues.live(engine_id)
         if request is None:
             return
         if num_tokens is not None:
             del request.token_ids[request.num_prompt_tokens + num_tokens :]
         self._end(request, reason, now)
         self._updates.append(
-            RequestUpdate(request_id=request_id, finish_reason=reason, stop_reason=stop_reason)
+            RequestUpdate(engine_id=engine_id, finish_reason=reason, stop_reason=stop_reason)
         )
 
     def take_updates(self) -> list[RequestUpdate]:
@@ -407,7 +403,7 @@ class EngineCore:
             request.first_scheduled_time = now
             request.num_cached_tokens = pending.num_hit_tokens
         return RequestStart(
-            request_id=request.engine_id,
+            engine_id=request.engine_id,
             token_ids=tuple(request.token_ids),
             num_prompt_tokens=request.num_prompt_tokens,
             sampling_params=request.sampling_params,
@@ -426,7 +422,7 @@ class EngineCore:
         request.num_open_plans += 1
         request.last_served_step = self._step_id
         return Grant(
-            request_id=request.engine_id,
+            engine_id=request.engine_id,
             start=start,
             num_tokens=num_tokens,
             new_block_ids=tuple(pending.new_block_ids),
@@ -444,7 +440,7 @@ class EngineCore:
         for request in opened.swapped_out:
             self._unpin(request)
         assert result.step_id == plan.step_id and len(result.token_ids) == len(plan.grants)
-        failures = {failure.request_id: failure.message for failure in result.failures}
+        failures = {failure.engine_id: failure.message for failure in result.failures}
         tally = StepTally()
         updates = []
         for i, (grant, request) in enumerate(zip(plan.grants, opened.requests, strict=True)):
@@ -496,7 +492,7 @@ class EngineCore:
             return None
         logprobs = () if result.logprobs is None else result.logprobs[row][: len(run.token_ids)]
         return RequestUpdate(
-            request_id=request.engine_id,
+            engine_id=request.engine_id,
             token_ids=run.token_ids,
             logprobs=logprobs,
             finish_reason=run.finish_reason,
@@ -546,7 +542,7 @@ class EngineCore:
     def _fail(self, request: Request, message: str, now: float) -> RequestUpdate:
         self._end(request, FinishReason.ERROR, now)
         return RequestUpdate(
-            request_id=request.engine_id, finish_reason=FinishReason.ERROR, error=message
+            engine_id=request.engine_id, finish_reason=FinishReason.ERROR, error=message
         )
 
     # Endings

@@ -25,15 +25,15 @@ class RequestQueues:
         self._deadlines: list[tuple[float, int, Request]] = []
         self._last_sequence = 0
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._requests
+    def __contains__(self, engine_id: str) -> bool:
+        return engine_id in self._requests
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests.values())
 
-    def live(self, request_id: str) -> Request | None:
-        """The request with this `engine_id`, if it is known and has not ended."""
-        request = self._requests.get(request_id)
+    def live(self, engine_id: str) -> Request | None:
+        """The request with this id, if it is known and has not ended."""
+        request = self._requests.get(engine_id)
         return None if request is None or request.status is RequestStatus.FINISHED else request
 
     def add(self, request: Request) -> None:

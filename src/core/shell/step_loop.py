@@ -208,7 +208,7 @@ class StepLoop:
         """Apply updates to their streams, and wake each reader once."""
         touched: dict[OutputStream, None] = {}
         for update in updates:
-            member = self._members.get(update.request_id)
+            member = self._members.get(update.engine_id)
             if member is not None:
                 self._apply(update, *member)
                 touched[member[0]] = None
@@ -236,14 +236,14 @@ class StepLoop:
             return
         if found is not None:
             self.core.finish(
-                update.request_id,
+                update.engine_id,
                 FinishReason.STOP,
                 time.monotonic(),
                 num_tokens=found.num_tokens,
                 stop_reason=found.stop_string,
             )
         if completion.finish_reason is not None:
-            del self._members[update.request_id]
+            del self._members[update.engine_id]
 
     def _fail(self, stream: OutputStream, message: str) -> None:
         """End a stream with an error, and abort all of its requests."""

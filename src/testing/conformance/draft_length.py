@@ -141,9 +141,9 @@ def _outcome(engine_id: str, length: int, rng: random.Random) -> DraftOutcome:
     )
 
 
-def _request(request_id: str) -> Request:
+def _request(name: str) -> Request:
     return Request(
-        request_id=request_id,
+        request_id=name,
         prompt_token_ids=(1, 2, 3),
         sampling_params=SamplingParams(),
         max_tokens=100,

@@ -74,10 +74,10 @@ class PreemptionConformance:
         starved = checks.serve(_KIND, preemption_mode, shape)
         ample = checks.serve(_KIND, preemption_mode, AMPLE)
         assert starved.core.total_preemptions and not ample.core.total_preemptions
-        for request_id, tokens in starved.tokens.items():
-            same = ample.tokens[request_id][: len(tokens)]
-            assert tokens == same == starved.expected(request_id), (
-                f"{request_id} got {tokens} with preemptions and {same} without"
+        for engine_id, tokens in starved.tokens.items():
+            same = ample.tokens[engine_id][: len(tokens)]
+            assert tokens == same == starved.expected(engine_id), (
+                f"{engine_id} got {tokens} with preemptions and {same} without"
             )
 
     @_every_shape

@@ -84,7 +84,7 @@ class PlanMaker:
         first = self._request_id % 97
         vocab_size = self._info.vocab_size
         return RequestStart(
-            request_id=name,
+            engine_id=name,
             token_ids=tuple((first + 31 * i) % vocab_size for i in range(num_tokens)),
             num_prompt_tokens=num_tokens,
             sampling_params=SamplingParams(temperature=0.0, ignore_eos=True),
@@ -100,7 +100,7 @@ class PlanMaker:
             blocks = tuple(range(self._next_block, self._next_block + num_blocks))
             self._next_block += num_blocks
         return Grant(
-            request_id=name, start=start, num_tokens=count, new_block_ids=blocks, samples=True
+            engine_id=name, start=start, num_tokens=count, new_block_ids=blocks, samples=True
         )
 
     def _plan(

@@ -172,7 +172,7 @@ class VirtualRun:
             self._refused[reason] += 1
             self.examples.setdefault(reason, str(error))
             return
-        self._lives[request.request_id] = _Life(planned)
+        self._lives[request.engine_id] = _Life(planned)
 
     def _make_request(self, planned: PlannedRequest, request_id: str) -> list[Request]:
         # Policies are compared on one workload, so a policy without priorities ignores them.
@@ -191,12 +191,12 @@ class VirtualRun:
 
     def _note(self, updates: Sequence[RequestUpdate]) -> None:
         for update in updates:
-            life = self._lives[update.request_id]
+            life = self._lives[update.engine_id]
             if update.token_ids:
                 self._note_token(life)
             if update.finish_reason is not None:
                 self._note_end(life, update.finish_reason)
-                del self._lives[update.request_id]
+                del self._lives[update.engine_id]
 
     def _note_token(self, life: _Life) -> None:
         self._num_output_tokens += 1

@@ -22,19 +22,19 @@ class SimulatedAsking:
 
     def follow(self, plan: StepPlan) -> None:
         """Note the requests that ended or started."""
-        for request_id in plan.ended:
-            self._num_prompt_tokens.pop(request_id, None)
-            self._ended.append(request_id)
-            if request_id in self._started:
-                self._started.remove(request_id)
+        for engine_id in plan.ended:
+            self._num_prompt_tokens.pop(engine_id, None)
+            self._ended.append(engine_id)
+            if engine_id in self._started:
+                self._started.remove(engine_id)
         for start in plan.starts:
-            self._num_prompt_tokens[start.request_id] = start.num_prompt_tokens
-            self._started.append(start.request_id)
+            self._num_prompt_tokens[start.engine_id] = start.num_prompt_tokens
+            self._started.append(start.engine_id)
 
     def drafts(
         self, pairs: Iterable[tuple[Grant, Sequence[int]]], token_budget: int
     ) -> Mapping[str, tuple[int, ...]]:
-        """Drafts by request id. `pairs` are grants, each with all known tokens of its request."""
+        """Drafts by `engine_id`. `pairs` are grants, each with all known tokens of its request."""
         requests = [self._describe(g, ids) for g, ids in pairs if g.max_draft_tokens]
         if not requests:
             return {}
@@ -50,9 +50,9 @@ class SimulatedAsking:
 
     def _describe(self, grant: Grant, token_ids: Sequence[int]) -> ProposalRequest:
         return ProposalRequest(
-            engine_id=grant.request_id,
+            engine_id=grant.engine_id,
             token_ids=token_ids,
-            num_prompt_tokens=self._num_prompt_tokens[grant.request_id],
+            num_prompt_tokens=self._num_prompt_tokens[grant.engine_id],
             sampling_params=SamplingParams(),
             max_draft_tokens=grant.max_draft_tokens,
         )

@@ -113,7 +113,7 @@ class SimulatedExecutor:
         for copies in plan.copies:
             self._spoil(copies)
         for grant in plan.grants:
-            row = self._rows.pop(grant.request_id, None)
+            row = self._rows.pop(grant.engine_id, None)
             if row is not None:
                 row.block_table.extend(grant.new_block_ids)
                 end = grant.start + grant.num_tokens + grant.num_lookahead_tokens
@@ -125,13 +125,13 @@ class SimulatedExecutor:
 
     def _begin(self, plan: StepPlan) -> None:
         self._last_step = plan.step_id
-        for request_id in plan.ended:
-            self._rows.pop(request_id, None)
-        begin = {grant.request_id: grant.start for grant in plan.grants}
+        for engine_id in plan.ended:
+            self._rows.pop(engine_id, None)
+        begin = {grant.engine_id: grant.start for grant in plan.grants}
         for start in plan.starts:
             # Tokens before the grant are in its blocks already (prefix cache): only read them.
-            row = _Row(list(start.token_ids), start.seed, begin[start.request_id])
-            self._rows[start.request_id] = row
+            row = _Row(list(start.token_ids), start.seed, begin[start.engine_id])
+            self._rows[start.engine_id] = row
 
     def _copy(self, copies: BlockCopies) -> None:
         size = self.info.block_size
@@ -150,7 +150,7 @@ class SimulatedExecutor:
             target[block * size : (block + 1) * size] = [EMPTY] * size
 
     def _write(self, grant: Grant) -> None:
-        row = self._rows.get(grant.request_id)
+        row = self._rows.get(grant.engine_id)
         if row is None:
             return  # lost in a crash
         assert grant.num_tokens > 0 and grant.start == row.num_computed, (
@@ -174,7 +174,7 @@ class SimulatedExecutor:
 
     def _sample(self, grant: Grant) -> tuple[int, ...]:
         """Sample the accepted drafts and one more token."""
-        row = self._rows.get(grant.request_id)
+        row = self._rows.get(grant.engine_id)
         if row is None or not grant.samples:
             return ()
         first = len(row.token_ids)
@@ -197,13 +197,13 @@ class SimulatedExecutor:
         the number of drafts per grant; None without a speculator."""
         if self._drafting is None and self._asking is None:
             return None
-        found = [(grant, self._rows.get(grant.request_id)) for grant in plan.grants]
+        found = [(grant, self._rows.get(grant.engine_id)) for grant in plan.grants]
         pairs = [(grant, row) for grant, row in found if row is not None]
         for grant, row in pairs:
             self._write_lookahead(row, grant)
         drafts = self._drafts(pairs, plan.draft_token_budget)
         for grant, row in pairs:
-            row.drafts = drafts.get(grant.request_id, ())
+            row.drafts = drafts.get(grant.engine_id, ())
             if grant.gives_back:
                 size = self.info.block_size
                 del row.block_table[-(-(len(row.token_ids) + len(row.drafts)) // size) :]
@@ -216,7 +216,7 @@ class SimulatedExecutor:
             return self._asking.drafts([(g, row.token_ids) for g, row in pairs], token_budget)
         assert self._drafting is not None
         propose = self._drafting.propose
-        return {g.request_id: propose(r.token_ids, r.seed, g.max_draft_tokens) for g, r in pairs}
+        return {g.engine_id: propose(r.token_ids, r.seed, g.max_draft_tokens) for g, r in pairs}
 
     def _write_lookahead(self, row: _Row, grant: Grant) -> None:
         """Overwrite the row's lookahead slots, as a draft model does."""

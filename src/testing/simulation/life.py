@@ -225,9 +225,9 @@ class Life:
         return result
 
     def _count_drafts(self, plan: StepPlan, result: StepResult) -> None:
-        failed = {failure.request_id for failure in result.failures}
+        failed = {failure.engine_id for failure in result.failures}
         for grant, token_ids in zip(plan.grants, result.token_ids, strict=True):
-            name, drafted = grant.request_id, grant.num_draft_tokens
+            name, drafted = grant.engine_id, grant.num_draft_tokens
             if drafted and name not in self._reasons and name not in failed:
                 before, accepted = self._drafted.get(name, (0, 0))
                 self._drafted[name] = before + drafted, accepted + len(token_ids) - 1
@@ -235,7 +235,7 @@ class Life:
     def _with_failures(self, plan: StepPlan, result: StepResult) -> StepResult:
         faults = self._faults
         failures = tuple(
-            RequestFailure(request_id=grant.request_id, message="NaN")
+            RequestFailure(engine_id=grant.engine_id, message="NaN")
             for grant in plan.grants
             if faults.rng.random() < faults.rate / 4
         )
@@ -247,12 +247,12 @@ class Life:
         limits = self.settings.limits
         assert 0 < plan.num_tokens <= limits.max_num_batched_tokens, "the budget was not kept"
         assert len(plan.grants) <= limits.max_num_seqs, "more sequences than allowed"
-        assert len({grant.request_id for grant in plan.grants}) == len(plan.grants), (
+        assert len({grant.engine_id for grant in plan.grants}) == len(plan.grants), (
             "a request has two grants in one step"
         )
         for grant in plan.grants:
-            assert grant.request_id in self._requests, "a refused request is served"
-            request = self._requests[grant.request_id]
+            assert grant.engine_id in self._requests, "a refused request is served"
+            request = self._requests[grant.engine_id]
             most = request.num_prompt_tokens + request.max_tokens
             assert grant.start + grant.num_tokens < most, "a grant computes more than is generated"
             drafted = grant.max_draft_tokens + bool(grant.max_draft_tokens)

@@ -184,7 +184,7 @@ class _DraftLength:
     def observe(self, step: Any) -> None:
         self._chance.maybe_raise()
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, engine_id: str) -> None:
         self._chance.maybe_raise()
 
 

@@ -110,7 +110,7 @@ class Sequences:
         self._states = [
             RequestState(
                 RequestStart(
-                    request_id=str(i),
+                    engine_id=str(i),
                     token_ids=tuple(prompt),
                     num_prompt_tokens=len(prompt),
                     sampling_params=SamplingParams(),
@@ -133,7 +133,7 @@ class Sequences:
             start = state.num_computed_tokens
             missing = -(-(start + amount) // BLOCK_SIZE) - len(state.block_table)
             grant = Grant(
-                request_id=str(number),
+                engine_id=str(number),
                 start=start,
                 num_tokens=amount,
                 new_block_ids=tuple(self._free.pop() for _ in range(missing)),
@@ -158,7 +158,7 @@ class Sequences:
         start = state.num_computed_tokens
         missing = -(-(start + len(token_ids)) // BLOCK_SIZE) - len(state.block_table)
         grant = Grant(
-            request_id="0",
+            engine_id="0",
             start=start,
             num_tokens=len(token_ids),
             new_block_ids=tuple(self._free.pop() for _ in range(missing)),

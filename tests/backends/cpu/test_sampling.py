@@ -37,7 +37,7 @@ FILTERS = (
 
 def make_state(params: SamplingParams, seed: int, vocab_size: int) -> RequestState:
     start = RequestStart(
-        request_id=str(seed),
+        engine_id=str(seed),
         token_ids=(0,),
         num_prompt_tokens=1,
         sampling_params=params,

@@ -61,7 +61,7 @@ def load(checkpoint: Any = None, **options: Any) -> ModelExecutor:
 
 def prefill(prompt: tuple[int, ...]) -> StepPlan:
     start = RequestStart(
-        request_id="a",
+        engine_id="a",
         token_ids=prompt,
         num_prompt_tokens=len(prompt),
         sampling_params=GREEDY,
@@ -69,7 +69,7 @@ def prefill(prompt: tuple[int, ...]) -> StepPlan:
         stop_token_ids=(),
     )
     grant = Grant(
-        request_id="a", start=0, num_tokens=len(prompt), new_block_ids=(3, 1), samples=True
+        engine_id="a", start=0, num_tokens=len(prompt), new_block_ids=(3, 1), samples=True
     )
     return StepPlan(step_id=1, starts=(start,), grants=(grant,))
 

@@ -77,8 +77,8 @@ def test_a_long_sequence_outgrows_its_first_block_table() -> None:
 def test_a_batch_gives_every_request_what_it_gets_alone() -> None:
     driver = Driver()
     ids = [str(i) for i in range(len(PROMPTS))]
-    for request_id, prompt in zip(ids, PROMPTS, strict=True):
-        driver.add(request_id, prompt)
+    for engine_id, prompt in zip(ids, PROMPTS, strict=True):
+        driver.add(engine_id, prompt)
     assert driver.generate(20, *ids) == [dense_tokens(prompt, 20) for prompt in PROMPTS]
 
 
@@ -91,27 +91,27 @@ def test_steps_of_any_composition_and_order_give_the_same_tokens() -> None:
     results = []
     while waiting or driver.known:
         for _ in range(min(len(waiting), rng.randint(0, 2))):
-            request_id, prompt = waiting.pop()
-            driver.add(request_id, prompt)
+            engine_id, prompt = waiting.pop()
+            driver.add(engine_id, prompt)
         chosen = [i for i in driver.known if rng.random() < 0.8 or i in unstarted(driver)]
         rng.shuffle(chosen)
         if chosen:
             driver.step({i: rng.randint(1, uncomputed(driver, i)) for i in chosen})
-        for request_id in list(driver.known):
-            generated = driver.known[request_id][len(prompts[request_id]) :]
+        for engine_id in list(driver.known):
+            generated = driver.known[engine_id][len(prompts[engine_id]) :]
             if len(generated) == 12:
-                results.append((tuple(generated), dense_tokens(prompts[request_id], 12)))
-                driver.end(request_id)
+                results.append((tuple(generated), dense_tokens(prompts[engine_id], 12)))
+                driver.end(engine_id)
     assert len(results) == len(prompts)
     assert all(generated == expected for generated, expected in results)
 
 
 def unstarted(driver: Driver) -> set[str]:
-    return {start.request_id for start in driver.starts}
+    return {start.engine_id for start in driver.starts}
 
 
-def uncomputed(driver: Driver, request_id: str) -> int:
-    return len(driver.known[request_id]) - driver.computed[request_id]
+def uncomputed(driver: Driver, engine_id: str) -> int:
+    return len(driver.known[engine_id]) - driver.computed[engine_id]
 
 
 def test_results_stand_in_the_order_of_the_grants() -> None:
@@ -211,8 +211,8 @@ def test_a_seeded_request_does_not_depend_on_its_neighbours() -> None:
     ids = [str(i) for i in range(len(PROMPTS))]
     for order in (ids, ids[::-1], ids[3:] + ids[:3]):
         driver = Driver()
-        for request_id in order:
-            driver.add(request_id, PROMPTS[int(request_id)], RANDOM, seed=int(request_id))
+        for engine_id in order:
+            driver.add(engine_id, PROMPTS[int(engine_id)], RANDOM, seed=int(engine_id))
         driver.add("greedy", PROMPTS[0])
         driver.add("free", PROMPTS[0], SamplingParams(), seed=5)
         generated = driver.generate(15, "greedy", *order, "free")
@@ -263,12 +263,12 @@ def test_a_row_that_is_not_finite_fails_alone(name: str, value: float) -> None:
     params = PARAMS[name]
     expected = [generate_alone(PROMPTS[i], params, 8, seed=i) for i in (1, 3)]
     model, driver = faulty_driver()
-    for request_id in ("1", "2", "3"):
-        driver.add(request_id, PROMPTS[int(request_id)], params, seed=int(request_id))
+    for engine_id in ("1", "2", "3"):
+        driver.add(engine_id, PROMPTS[int(engine_id)], params, seed=int(engine_id))
     driver.generate(4, "1", "2", "3")
     model.bad_rows, model.bad_value = [1], value
     result = driver.step(dict.fromkeys(("1", "2", "3")))
-    assert [failure.request_id for failure in result.failures] == ["2"]
+    assert [failure.engine_id for failure in result.failures] == ["2"]
     assert "not a number" in result.failures[0].message
     assert result.token_ids[1] == ()
     assert result.logprobs is None or result.logprobs[1] == ()
@@ -361,7 +361,7 @@ def test_a_plan_without_grants_only_ends_and_copies() -> None:
         ({"new_block_ids": ()}, "blocks that it fills"),
         ({"new_block_ids": (128,)}, "blocks exist"),
         ({"new_block_ids": (-1,)}, "blocks exist"),
-        ({"request_id": "stranger"}, "what it starts"),
+        ({"engine_id": "stranger"}, "what it starts"),
     ],
 )
 def test_a_first_grant_that_cannot_be_right_is_refused(
@@ -381,7 +381,7 @@ def test_a_first_grant_that_cannot_be_right_is_refused(
         ({"start": 6}, "in order"),
         ({"num_tokens": 2}, "tokens that are known"),
         ({"num_tokens": 0}, "tokens that are known"),
-        ({"request_id": "stranger"}, "that were started"),
+        ({"engine_id": "stranger"}, "that were started"),
     ],
 )
 def test_a_later_grant_that_cannot_be_right_is_refused(

@@ -82,9 +82,9 @@ def speculate(
 
 
 def check(driver: Driver, expected: Mapping[str, Sequence[int]]) -> None:
-    for request_id, prompt in zip(IDS, PROMPTS, strict=True):
+    for engine_id, prompt in zip(IDS, PROMPTS, strict=True):
         end = len(prompt) + NUM_TOKENS
-        assert tuple(driver.known[request_id][:end]) == tuple(expected[request_id][:end])
+        assert tuple(driver.known[engine_id][:end]) == tuple(expected[engine_id][:end])
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -17,7 +17,7 @@ VOCAB_SIZE = 100
 
 def make_state(params: SamplingParams) -> RequestState:
     start = RequestStart(
-        request_id="r",
+        engine_id="r",
         token_ids=(1, 2, 3),
         num_prompt_tokens=2,
         sampling_params=params,

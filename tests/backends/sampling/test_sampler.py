@@ -40,7 +40,7 @@ def make_state(
     stop_token_ids: tuple[int, ...] = (),
 ) -> RequestState:
     start = RequestStart(
-        request_id="r",
+        engine_id="r",
         token_ids=(*prompt, *output),
         num_prompt_tokens=len(prompt),
         sampling_params=params,

@@ -22,7 +22,7 @@ def build(*rows: tuple[Any, ...]) -> InputBatch:
     grants, states = [], []
     for i, (num_known, start, num_tokens, blocks, samples, *drafts) in enumerate(rows):
         known = RequestStart(
-            request_id=str(i),
+            engine_id=str(i),
             token_ids=tuple(10 * i + p for p in range(num_known)),
             num_prompt_tokens=num_known,
             sampling_params=GREEDY,
@@ -30,7 +30,7 @@ def build(*rows: tuple[Any, ...]) -> InputBatch:
             stop_token_ids=(),
         )
         grant = Grant(
-            request_id=str(i),
+            engine_id=str(i),
             start=start,
             num_tokens=num_tokens,
             new_block_ids=blocks,

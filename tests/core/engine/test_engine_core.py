@@ -91,7 +91,7 @@ def test_siblings_wait_for_the_common_prompt_and_then_share_it(caching: bool) ->
     bench = Bench(enable_prefix_caching=caching, max_num_batched_tokens=8)
     bench.add(range(17), 4, n=3)
     first = bench.step()
-    assert first is not None and [g.request_id for g in first.grants] == ["0/0"]
+    assert first is not None and [g.engine_id for g in first.grants] == ["0/0"]
     bench.run()
     bench.check_tokens()
     assert [r.num_cached_tokens for r in bench.requests.values()] == [0, 16, 16]

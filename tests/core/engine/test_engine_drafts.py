@@ -120,7 +120,7 @@ def test_the_most_senior_gets_drafts_first() -> None:
     bench.run()
     bench.check_tokens()
     for plan in bench.plans[4:8]:
-        got = {g.request_id: g.num_draft_tokens for g in plan.grants}
+        got = {g.engine_id: g.num_draft_tokens for g in plan.grants}
         assert got.get("0", 0) >= got.get("3", 0)
 
 
@@ -255,10 +255,10 @@ def test_a_preempted_request_starts_again_without_its_drafts() -> None:
     bench.run()
     bench.check_tokens()
     assert bench.core.total_preemptions > 0
-    starts = {(p.step_id, s.request_id) for p in bench.plans for s in p.starts}
+    starts = {(p.step_id, s.engine_id) for p in bench.plans for s in p.starts}
     for plan in bench.plans:
         for grant in plan.grants:
-            if (plan.step_id, grant.request_id) in starts:
+            if (plan.step_id, grant.engine_id) in starts:
                 assert not grant.num_draft_tokens
 
 

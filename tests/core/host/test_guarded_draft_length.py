@@ -32,9 +32,9 @@ class Policy:
         self.steps.append(step)
         assert {outcome.engine_id for outcome in step.outcomes} <= self.live
 
-    def forget(self, request_id: str) -> None:
-        self.live.remove(request_id)
-        self.forgotten.append(request_id)
+    def forget(self, engine_id: str) -> None:
+        self.live.remove(engine_id)
+        self.forgotten.append(engine_id)
 
 
 class Offering:

@@ -353,7 +353,7 @@ class Faulty(SimulatedExecutor):
         self.fault = fault
 
     def run(self, plan: StepPlan) -> StepResult:
-        bad = [s.request_id for s in plan.starts if s.token_ids[0] == 666]
+        bad = [s.engine_id for s in plan.starts if s.token_ids[0] == 666]
         result = super().run(plan)
         if not bad:
             return result
@@ -361,7 +361,7 @@ class Faulty(SimulatedExecutor):
             raise DeviceError("the device is lost")
         if self.fault == "step":
             raise RuntimeError("planted")
-        failure = RequestFailure(request_id=bad[0], message="the logits are not finite")
+        failure = RequestFailure(engine_id=bad[0], message="the logits are not finite")
         return StepResult(step_id=plan.step_id, token_ids=result.token_ids, failures=(failure,))
 
 

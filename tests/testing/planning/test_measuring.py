@@ -147,8 +147,8 @@ def test_the_made_up_steps_are_new_requests_with_blocks_of_their_own() -> None:
     seen: set[str] = set()
     for probe in (*probes_to_fit(knots, info), *probes_to_check(knots, info)):
         for plan in maker.plans(probe):
-            assert not seen.intersection(start.request_id for start in plan.starts)
-            seen.update(start.request_id for start in plan.starts)
+            assert not seen.intersection(start.engine_id for start in plan.starts)
+            seen.update(start.engine_id for start in plan.starts)
             granted = [block for grant in plan.grants for block in grant.new_block_ids]
             assert len(set(granted)) == len(granted) and max(granted, default=0) < 2048
         assert plan.num_tokens == probe.num_decodes + probe.chunk

@@ -22,7 +22,7 @@ from .planning import make_times
 
 def grant(start: int, num_tokens: int, samples: bool = True) -> Grant:
     return Grant(
-        request_id=f"{start}", start=start, num_tokens=num_tokens, new_block_ids=(), samples=samples
+        engine_id=f"{start}", start=start, num_tokens=num_tokens, new_block_ids=(), samples=samples
     )
 
 

@@ -69,21 +69,21 @@ class EngineBench:
 
     def add(self, job: Job, *, priority: int = 0) -> Request:
         """Queue a request."""
-        request_id = f"request-{len(self.jobs)}"
+        engine_id = f"request-{len(self.jobs)}"
         request = Request(
-            request_id=request_id,
+            request_id=engine_id,
             prompt_token_ids=job.prompt,
             sampling_params=SamplingParams(),
             max_tokens=job.max_tokens,
             arrival_time=self.now,
-            seed=_seed(request_id),
+            seed=_seed(engine_id),
             priority=priority,
             api_key_id=job.api_key_id,
             metadata=job.metadata,
             cache_root=hash_root("conformance"),
         )
         self._driver.queue([request])
-        self.jobs[request_id] = job
+        self.jobs[engine_id] = job
         return request
 
     def plan(self) -> list[StepPlan]:
@@ -112,10 +112,10 @@ class EngineBench:
                 return
             self.turn()
 
-    def abort(self, request_ids: Iterable[str]) -> None:
+    def abort(self, engine_ids: Iterable[str]) -> None:
         """Abort requests. Requests that have already ended are ignored."""
-        for request_id in request_ids:
-            self.core.abort(request_id, self.now)
+        for engine_id in engine_ids:
+            self.core.abort(engine_id, self.now)
         self._driver.check()
 
     def settle(self) -> None:
@@ -123,12 +123,12 @@ class EngineBench:
         while self._driver.open:
             self._driver.commit()
 
-    def expected(self, request_id: str) -> list[int]:
+    def expected(self, engine_id: str) -> list[int]:
         """The tokens that a request must have so far."""
-        job = self.jobs[request_id]
-        is_whole = self.reasons.get(request_id) is FinishReason.LENGTH
-        length = job.max_tokens if is_whole else len(self.tokens[request_id])
-        return expected_tokens(job.prompt, length, _seed(request_id), self._vocab_size)
+        job = self.jobs[engine_id]
+        is_whole = self.reasons.get(engine_id) is FinishReason.LENGTH
+        length = job.max_tokens if is_whole else len(self.tokens[engine_id])
+        return expected_tokens(job.prompt, length, _seed(engine_id), self._vocab_size)
 
 
 def _make_core(
@@ -157,5 +157,5 @@ def _limits(speculator: ProposalHook, shape: EngineShape) -> SpeculationLimits:
     return replace(speculator.limits, num_speculative_tokens=shape.num_speculative_tokens)
 
 
-def _seed(request_id: str) -> int:
-    return int(request_id.rpartition("-")[2])
+def _seed(engine_id: str) -> int:
+    return int(engine_id.rpartition("-")[2])

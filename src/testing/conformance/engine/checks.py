@@ -28,9 +28,9 @@ _CROWDED = (
 def check_tokens(kind: str, given: object, shape: EngineShape) -> None:
     """Every request gets exactly the tokens that it would get alone."""
     bench = serve(kind, given, shape)
-    for request_id, tokens in bench.tokens.items():
-        assert tokens == bench.expected(request_id), (
-            f"{request_id} got {tokens}, not {bench.expected(request_id)}: "
+    for engine_id, tokens in bench.tokens.items():
+        assert tokens == bench.expected(engine_id), (
+            f"{engine_id} got {tokens}, not {bench.expected(engine_id)}: "
             "does the plugin change a request?"
         )
 
@@ -62,8 +62,8 @@ def check_limits(kind: str, given: object, shape: EngineShape) -> None:
             f"step {plan.step_id} computes {plan.num_tokens} tokens, the budget is "
             f"{shape.max_num_batched_tokens}"
         )
-        [(request_id, count)] = Counter(g.request_id for g in plan.grants).most_common(1)
-        assert count == 1, f"step {plan.step_id} grants {request_id} {count} times"
+        [(engine_id, count)] = Counter(g.engine_id for g in plan.grants).most_common(1)
+        assert count == 1, f"step {plan.step_id} grants {engine_id} {count} times"
 
 
 def check_determinism(kind: str, given: object, shape: EngineShape) -> None:
@@ -112,8 +112,8 @@ def check_nobody_starves(kind: str, given: object, bound: int) -> None:
     long = [random_job(rng, 96, 24) for _ in range(50)]
     for shape in _CROWDED:
         for name, odd, crowd in (("long", long[0], short), ("short", short[0], long)):
-            waited, request_id = _longest_wait(kind, given, shape, odd, crowd, bound)
-            who = f"the {name} one" if request_id == "request-0" else "one of the others"
+            waited, engine_id = _longest_wait(kind, given, shape, odd, crowd, bound)
+            who = f"the {name} one" if engine_id == "request-0" else "one of the others"
             assert waited <= bound, (
                 f"with {shape} and one {name} request among many others, {who} waited for more "
                 f"than {bound} turns ({bound * TURN_SECONDS:g} s of the engine's clock)"
@@ -160,14 +160,14 @@ def _longest_wait(
 ) -> tuple[int, str]:
     """The longest wait of a request, in turns, and its id. Stops when it exceeds the bound."""
     bench = EngineBench(kind, given, shape)
-    served = {bench.add(odd).request_id: 0}
+    served = {bench.add(odd).engine_id: 0}
     for turn in range(bound + 10):
         while bench.core.num_waiting < 8:
-            served[bench.add(crowd[len(served) % len(crowd)]).request_id] = turn
+            served[bench.add(crowd[len(served) % len(crowd)]).engine_id] = turn
         for plan in bench.turn():
-            served.update((grant.request_id, turn) for grant in plan.grants)
-        for request_id in bench.reasons:
-            served.pop(request_id, None)
+            served.update((grant.engine_id, turn) for grant in plan.grants)
+        for engine_id in bench.reasons:
+            served.pop(engine_id, None)
         longest = min(served, key=served.__getitem__)
         if turn - served[longest] > bound:
             break

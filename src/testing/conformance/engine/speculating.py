@@ -22,10 +22,10 @@ _TURNS = 2000
 def check_tokens(given: object, shape: EngineShape) -> None:
     """Check that every request ends with exactly the tokens that it would get without drafts."""
     bench = serve(given, shape)
-    for request_id, tokens in bench.tokens.items():
-        assert bench.reasons.get(request_id) is FinishReason.LENGTH, f"{request_id} never ended"
-        assert tokens == bench.expected(request_id), (
-            f"{request_id} got {tokens}, not {bench.expected(request_id)}: "
+    for engine_id, tokens in bench.tokens.items():
+        assert bench.reasons.get(engine_id) is FinishReason.LENGTH, f"{engine_id} never ended"
+        assert tokens == bench.expected(engine_id), (
+            f"{engine_id} got {tokens}, not {bench.expected(engine_id)}: "
             "does the plugin change a request?"
         )
 
