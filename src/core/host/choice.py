@@ -124,7 +124,7 @@ def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
 
 def _flagged(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
     """The name that a flag or the constructor gives, or that of an object that was passed in."""
-    named, own = _named(slot, config, plugins), plugins.handed_over.get(slot)
+    named, own = _named(slot, config, plugins), plugins.policy_objects.get(slot)
     if named is not None and own is not None:
         raise ConfigError(
             f"{slot}={named!r} chooses a {label(slot)}, but plugin {own!r} was passed in as one; "

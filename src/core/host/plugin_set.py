@@ -16,9 +16,9 @@ from .discovery import (
     find_installed,
     import_plugin,
 )
-from .handed_over import HandedOver, slot_of
 from .hook_checks import HOOKS, implemented_hooks, new_manager, register_checked
 from .plugins_file import PluginSettings
+from .policy_object import PolicyObject, slot_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class PluginSet:
         self.registry = Registry()
         self.loaded: dict[str, LoadedPlugin] = {}
         self.failed: dict[str, tuple[Source, str]] = {}
-        self.handed_over: dict[str, str] = {}
+        self.policy_objects: dict[str, str] = {}
         """By slot: the name of the object that the program passed in to fill it."""
         self.sources: dict[str, Source] = {}
         """By the name that an object has in pluggy."""
@@ -81,14 +81,14 @@ class PluginSet:
                 'attention_backend="NAME"'
             )
         slot = slot_of(self.manager, plugin)
-        if slot in self.handed_over:
+        if slot in self.policy_objects:
             raise PluginError(
-                f"{source} and plugin {self.handed_over[slot]!r} are both passed in as "
+                f"{source} and plugin {self.policy_objects[slot]!r} are both passed in as "
                 f"{label(slot)}; give only one of them"
             )
         if slot is not None:
-            plugin = HandedOver(plugin, slot, source.plugin)
-            self.handed_over[slot] = source.plugin
+            plugin = PolicyObject(plugin, slot, source.plugin)
+            self.policy_objects[slot] = source.plugin
         self._adopt(plugin, source)
 
     def find(self, kind: str, name: str) -> Provider:

@@ -369,7 +369,7 @@ def test_two_choices_for_one_slot_are_refused(packages: Packages) -> None:
         load(Greedy(), scheduler="chunked")
 
 
-def test_what_cannot_be_handed_over_as_it_is_says_what_to_do(packages: Packages) -> None:
+def test_an_object_that_cannot_be_passed_in_is_refused_with_advice(packages: Packages) -> None:
     class Both(Greedy, Backwards): ...
 
     class Backend:
@@ -381,7 +381,7 @@ def test_what_cannot_be_handed_over_as_it_is_says_what_to_do(packages: Packages)
         assert 'and set attention_backend="NAME"' in refusal(plugin)
 
 
-def test_a_handed_over_plugin_must_keep_to_its_api_range(packages: Packages) -> None:
+def test_an_object_that_is_passed_in_must_keep_to_its_api_range(packages: Packages) -> None:
     class Old:
         TOKENMILL_API = (0, 0)
 

@@ -59,7 +59,7 @@ def broken(asked: ProposalBatch) -> Any:
     raise ValueError("no idea")
 
 
-def test_the_chosen_method_is_asked_and_its_drafts_are_handed_on() -> None:
+def test_the_chosen_method_is_asked_and_its_drafts_are_returned() -> None:
     host = load(Drafting(lambda b: [Draft(token_ids=r.token_ids[:2]) for r in b.requests]))
     drafts = host.propose(batch([7, 8, 9], [1]))
     assert [draft.token_ids for draft in drafts] == [[7, 8], [1]]

@@ -13,7 +13,7 @@ DIRECT_SLOTS = ("scheduling_policy", "draft_length")
 """Slots of policies that are called directly, without a hook."""
 
 
-class HandedOver:
+class PolicyObject:
     """A plugin that offers a policy object of the program, under the name of its class."""
 
     def __init__(self, policy: object, slot: str, name: str) -> None:
