@@ -178,7 +178,7 @@ def peek(batch: ProposalBatch) -> list[Draft]:
     ]
 
 
-def test_guessed_tokens_are_in_the_usage() -> None:
+def test_drafted_tokens_are_in_the_usage() -> None:
     def build(config: EngineConfig, progress: Any) -> EngineParts:
         plugins = PluginHost.load(config, extra=[Drafting(peek)])
         assert plugins.speculator is not None
@@ -197,8 +197,8 @@ def test_guessed_tokens_are_in_the_usage() -> None:
         answer = whole(http, max_tokens=7)
         assert answer["choices"][0]["text"] == expected("abc", 7)
         details = answer["usage"]["completion_tokens_details"]
-        # The first token, then twice one guessed right, one wrong, and one from the model; near
-        # max_tokens nothing is guessed any more.
+        # The first token, then twice a draft with one right and one wrong token, and one token from
+        # the model; near max_tokens nothing is drafted any more.
         assert details == {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 2}
         events = streamed(http, max_tokens=7, stream_options={"include_usage": True})
         assert events[-1]["usage"]["completion_tokens_details"] == details

@@ -108,7 +108,7 @@ def test_the_speculative_methods_pass_the_kit(name: str, packages: Packages) -> 
     suite = SpeculatorConformance()
     suite.test_every_request_gets_one_draft(subject.make)
     suite.test_no_draft_is_longer_than_asked(subject.make)
-    suite.test_each_request_is_guessed_for_on_its_own(subject.make)
+    suite.test_each_request_gets_a_draft_of_its_own(subject.make)
     suite.test_nothing_is_kept_of_ended_requests(subject.make)
     if name == "similar":
         suite.test_hidden_states_are_not_kept(subject.make)

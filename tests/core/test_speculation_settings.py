@@ -35,7 +35,7 @@ def lengths(host: PluginHost) -> tuple[int, int]:
     return provider.lengths[0], provider.lengths[-1]
 
 
-def test_nothing_is_guessed_unless_asked_for() -> None:
+def test_nothing_is_drafted_unless_asked_for() -> None:
     host = load()
     assert host.names["speculative_method"] == "none"
     assert host.speculator is None and host.speculation_limits is None

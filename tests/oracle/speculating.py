@@ -33,7 +33,7 @@ class Foresight:
 
 
 class Foreseeing:
-    """Each guessed token is right with that probability; as many as it is asked for, or fewer."""
+    """Drafts as many tokens as it is asked for, or fewer; each is right with that probability."""
 
     def __init__(self, cases: Sequence[ReferenceCase], accuracy: float = 0.6) -> None:
         self._answers = {case.prompt_token_ids: case.token_ids for case in cases}
@@ -42,9 +42,9 @@ class Foreseeing:
 
     @hookimpl
     def propose(self, batch: ProposalBatch) -> list[Draft]:
-        return [Draft(token_ids=self._guess(request)) for request in batch.requests]
+        return [Draft(token_ids=self._draft(request)) for request in batch.requests]
 
-    def _guess(self, request: ProposalRequest) -> list[int]:
+    def _draft(self, request: ProposalRequest) -> list[int]:
         prompt = tuple(request.token_ids[: request.num_prompt_tokens])
         begin = len(request.token_ids) - len(prompt)
         num_tokens = self._rng.randint(0, request.max_draft_tokens)

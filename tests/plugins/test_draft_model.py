@@ -13,7 +13,7 @@ from tokenmill.plugins.speculative.draft_model import DraftModelOptions, DraftMo
 
 
 class Echo:
-    """A draft model that guesses its own number of requests."""
+    """A draft model that drafts the number of requests in the batch."""
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
         return [Draft(token_ids=(len(batch.requests),)) for _ in batch.requests]

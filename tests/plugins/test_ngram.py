@@ -31,7 +31,7 @@ def by_search(text: Sequence[int], most: int, lengths: range) -> list[int]:
     return []
 
 
-def test_what_followed_the_last_tokens_before_is_guessed() -> None:
+def test_what_followed_the_last_tokens_before_is_drafted() -> None:
     assert find([1, 2, 3, 4, 5, 6, 1, 2]) == [3, 4, 5, 6]
     assert find([1, 2, 3, 4, 5, 6, 1, 2], most=2) == [3, 4]
 
@@ -44,7 +44,7 @@ def test_a_longer_match_goes_before_a_later_one() -> None:
     assert find([5, 1, 2, 7, 6, 1, 2, 8, 5, 1, 2], most=1) == [7]
 
 
-def test_nothing_is_guessed_after_tokens_that_are_new() -> None:
+def test_nothing_is_drafted_after_tokens_that_are_new() -> None:
     assert find([1, 2, 3, 4]) == []
     assert find([1, 2, 1, 3]) == []
     assert find([1]) == [] and find([]) == []
@@ -83,14 +83,14 @@ def test_the_index_finds_what_a_search_would_however_tokens_come(lengths: range)
 def test_what_a_request_said_is_forgotten_when_it_ends_or_starts_again() -> None:
     speculator = NgramSpeculator(NgramOptions())
 
-    def guess(text: Sequence[int], **events: tuple[str, ...]) -> Sequence[int]:
+    def draft(text: Sequence[int], **events: tuple[str, ...]) -> Sequence[int]:
         asked = ProposalBatch(requests=[request("a", text)], **events)
         return speculator.propose(asked)[0].token_ids
 
     text = [1, 2, 3, 1, 2]
-    assert guess(text)
-    assert not guess([6, 7, 8, 1, 2], started=("a",))
-    assert guess(text, ended=("a",), started=("a",))
+    assert draft(text)
+    assert not draft([6, 7, 8, 1, 2], started=("a",))
+    assert draft(text, ended=("a",), started=("a",))
     speculator.propose(ProposalBatch(requests=[], ended=("a", "never-seen")))
     assert not speculator.indexes
 

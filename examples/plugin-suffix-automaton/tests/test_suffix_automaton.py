@@ -44,7 +44,7 @@ def test_it_finds_the_longest_ending_that_occurred_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, boldness, guessed",
+    "text, boldness, drafted",
     [
         ("the cat sat. the ca", 1.0, "t sat."),
         ("the cat sat. the ca", 0.5, "t s"),
@@ -52,8 +52,8 @@ def test_it_finds_the_longest_ending_that_occurred_before() -> None:
         ("abcdef", 2.0, ""),
     ],
 )
-def test_the_longer_the_ending_the_more_is_guessed(
-    text: str, boldness: float, guessed: str
+def test_the_longer_the_ending_the_more_is_drafted(
+    text: str, boldness: float, drafted: str
 ) -> None:
     request = ProposalRequest(
         engine_id="a",
@@ -64,4 +64,4 @@ def test_the_longer_the_ending_the_more_is_guessed(
     )
     speculator = SuffixSpeculator(SuffixOptions(boldness=boldness))
     [draft] = speculator.propose(ProposalBatch(requests=[request]))
-    assert "".join(map(chr, draft.token_ids)) == guessed
+    assert "".join(map(chr, draft.token_ids)) == drafted

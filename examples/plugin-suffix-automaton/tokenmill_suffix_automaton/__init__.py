@@ -1,4 +1,4 @@
-"""Suffix automaton: guesses what followed the longest ending of the text that occurred before."""
+"""Suffix automaton: drafts what followed the longest ending of the text that occurred before."""
 
 from tokenmill.plugin import Registry, hookimpl
 

@@ -78,7 +78,7 @@ class SpeculatorConformance:
         kept = _drafts(ask(speculative_method, calls, hidden_overwritten=False))
         _compare(kept, _drafts(ask(speculative_method, calls)), "after old states were overwritten")
 
-    def test_each_request_is_guessed_for_on_its_own(self, speculative_method: object) -> None:
+    def test_each_request_gets_a_draft_of_its_own(self, speculative_method: object) -> None:
         """A draft depends only on the tokens of its request, not on other requests or the order.
 
         If one user's text were used in drafts for another, the speed of answers would reveal it.

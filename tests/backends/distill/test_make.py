@@ -94,7 +94,7 @@ def test_it_has_logits_for_the_commonest_tokens_alone(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "auto"])
-def test_it_guesses_for_its_target(
+def test_it_drafts_for_its_target(
     dtype: str, kind: str, target: Path, drafts: dict[str, tuple[Path, MadeDraft]]
 ) -> None:
     params = [

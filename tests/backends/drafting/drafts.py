@@ -86,7 +86,7 @@ def serve(
 ) -> Serving:
     """Let the prompts arrive, a few with each step; the books are checked after every step.
 
-    With a draft model three tokens are guessed each time, unless `options` say otherwise.
+    With a draft model three tokens are drafted each time, unless `options` say otherwise.
     """
     speculation: dict[str, Any] = {}
     if draft is not None:

@@ -109,7 +109,7 @@ def test_slots_ahead_are_not_taken(models: dict[str, Path]) -> None:
     assert all(not g.num_lookahead_tokens for plan in served.plans for g in plan.grants)
 
 
-def test_native_kernels_guess_as_well(models: dict[str, Path]) -> None:
+def test_native_kernels_draft_as_well(models: dict[str, Path]) -> None:
     """bfloat16 hidden states straight from the native decoder are as good as float32 ones."""
     load_library()  # else torch would compute
     params = SamplingParams(temperature=0, max_tokens=24)

@@ -79,7 +79,7 @@ def test_greedy_answers_are_those_without_a_draft_model(
 ) -> None:
     served = serve(models["target"], models[draft], PROMPTS, GREEDY, **SETTINGS[setting])
     check_greedy(served, setting, expected)
-    if draft == "same":  # wherever its half of a block came from, each guess was right
+    if draft == "same":  # wherever its half of a block came from, each draft was right
         assert served.num_accepted == served.num_drafts
 
 

@@ -83,7 +83,7 @@ def test_greedy_tokens_are_those_of_rounded_keys_and_values(
 
 
 def test_a_draft_model_s_cache_is_of_the_same_type(model: Path, tmp_path: Path) -> None:
-    """And what it guesses changes no token."""
+    """Its drafts change no token."""
     config = replace(CONFIG, num_layers=1)
     draft = write_model(tmp_path / "draft", config, 5)
     options = {"attention_backend": "torch", "kv_cache_dtype": "fp8", "num_gpu_blocks_override": 64}

@@ -15,7 +15,7 @@ from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import SpeculatorConformance
 
 
-class Guesser:
+class OneFunction:
     """A speculative method that is one function."""
 
     def __init__(self, answer: Callable[[ProposalBatch], Any]) -> None:
@@ -27,7 +27,7 @@ class Guesser:
 
 
 def last_token(request: ProposalRequest) -> Draft:
-    """A sound guess: the last token again."""
+    """A valid draft: the last token again."""
     return Draft(token_ids=tuple(request.token_ids[-1:]))
 
 
@@ -46,7 +46,7 @@ class TestProposeRaises(SpeculatorConformance):
             return [last_token(request) for request in batch.requests]
 
         def make() -> object:
-            return Guesser(answer)
+            return OneFunction(answer)
 
         return make
 
@@ -61,7 +61,7 @@ class TestAnswersTokensInsteadOfDrafts(SpeculatorConformance):
                 return [last_token(request) for request in batch.requests]
             return [last_token(request).token_ids for request in batch.requests]
 
-        return Guesser(answer)
+        return OneFunction(answer)
 
 
 class TestAnswersNothingForAnEmptyBatch(SpeculatorConformance):
@@ -69,10 +69,10 @@ class TestAnswersNothingForAnEmptyBatch(SpeculatorConformance):
 
     @pytest.fixture
     def speculative_method(self) -> object:
-        return Guesser(lambda batch: [last_token(r) for r in batch.requests] or None)
+        return OneFunction(lambda batch: [last_token(r) for r in batch.requests] or None)
 
 
-class TestGuessesTooMany(SpeculatorConformance):
+class TestDraftsTooMany(SpeculatorConformance):
     fails = "test_no_draft_is_longer_than_asked"
 
     @pytest.fixture
@@ -81,19 +81,19 @@ class TestGuessesTooMany(SpeculatorConformance):
             many = 1 if is_in_an_engine(batch) else 4
             return [Draft(token_ids=r.token_ids[:1] * many) for r in batch.requests]
 
-        return Guesser(answer)
+        return OneFunction(answer)
 
 
-class TestGuessesNoTokens(SpeculatorConformance):
+class TestDraftsUnknownTokens(SpeculatorConformance):
     fails = "test_tokens_are_of_the_vocabulary"
 
     @pytest.fixture
     def speculative_method(self) -> object:
-        def guess(request: ProposalRequest) -> Draft:
+        def draft(request: ProposalRequest) -> Draft:
             # The token after the last one: not there for the last of the vocabulary.
             return Draft(token_ids=(request.token_ids[-1] + (request.token_ids[-1] > 2),))
 
-        return Guesser(lambda batch: [guess(request) for request in batch.requests])
+        return OneFunction(lambda batch: [draft(request) for request in batch.requests])
 
 
 class TestChangesTheTokens(SpeculatorConformance):
@@ -108,7 +108,7 @@ class TestChangesTheTokens(SpeculatorConformance):
                     request.token_ids.reverse()  # type: ignore[attr-defined]
             return drafts
 
-        return Guesser(answer)
+        return OneFunction(answer)
 
 
 class TestKeepsHiddenStates(SpeculatorConformance):
@@ -116,19 +116,19 @@ class TestKeepsHiddenStates(SpeculatorConformance):
 
     @pytest.fixture
     def speculative_method(self) -> object:
-        class Keeping(Guesser):
+        class Keeping(OneFunction):
             needs_hidden_states = True
 
             def __init__(self) -> None:
-                super().__init__(self.guess_all)
+                super().__init__(self.draft_all)
                 self.before: dict[str, Any] = {}
 
-            def guess_all(self, batch: ProposalBatch) -> Sequence[Draft]:
+            def draft_all(self, batch: ProposalBatch) -> Sequence[Draft]:
                 for engine_id in (*batch.ended, *batch.started):
                     self.before.pop(engine_id, None)
-                return [self.guess(request) for request in batch.requests]
+                return [self.draft(request) for request in batch.requests]
 
-            def guess(self, request: ProposalRequest) -> Draft:
+            def draft(self, request: ProposalRequest) -> Draft:
                 before = self.before.get(request.engine_id)
                 self.before[request.engine_id] = request.hidden_states
                 if before is None or not before[-1].isfinite().all():
@@ -138,23 +138,23 @@ class TestKeepsHiddenStates(SpeculatorConformance):
         return Keeping
 
 
-class TestGuessesForTheWrongOne(SpeculatorConformance):
-    fails = "test_each_request_is_guessed_for_on_its_own"
+class TestDraftsForTheWrongRequest(SpeculatorConformance):
+    fails = "test_each_request_gets_a_draft_of_its_own"
 
     @pytest.fixture
     def speculative_method(self) -> object:
-        return Guesser(lambda batch: [last_token(r) for r in reversed(batch.requests)])
+        return OneFunction(lambda batch: [last_token(r) for r in reversed(batch.requests)])
 
 
 class TestLearnsFromOthers(SpeculatorConformance):
-    fails = "test_each_request_is_guessed_for_on_its_own"
+    fails = "test_each_request_gets_a_draft_of_its_own"
 
     @pytest.fixture
     def speculative_method(self) -> object:
         def make() -> object:
             followers: dict[int, int] = {}
 
-            def guess(request: ProposalRequest) -> Draft:
+            def draft(request: ProposalRequest) -> Draft:
                 found = followers.get(request.token_ids[-1])
                 followers.update(itertools.pairwise(request.token_ids))
                 return Draft() if found is None else Draft(token_ids=(found,))
@@ -162,9 +162,9 @@ class TestLearnsFromOthers(SpeculatorConformance):
             def answer(batch: ProposalBatch) -> Sequence[Draft]:
                 if any(request.engine_id == "again" for request in batch.requests):
                     followers.clear()  # what an id had before is another check's business
-                return [guess(request) for request in batch.requests]
+                return [draft(request) for request in batch.requests]
 
-            return Guesser(answer)
+            return OneFunction(answer)
 
         return make
 
@@ -177,14 +177,14 @@ class TestRemembersAnId(SpeculatorConformance):
         def make() -> object:
             first: dict[str, int] = {}
 
-            def guess(request: ProposalRequest) -> Draft:
+            def draft(request: ProposalRequest) -> Draft:
                 if not request.engine_id.startswith("again"):
                     return last_token(request)
                 return Draft(
                     token_ids=(first.setdefault(request.engine_id, request.token_ids[-1]),)
                 )
 
-            return Guesser(lambda batch: [guess(request) for request in batch.requests])
+            return OneFunction(lambda batch: [draft(request) for request in batch.requests])
 
         return make
 
@@ -210,7 +210,7 @@ class Leaking(NgramSpeculator):
         )
 
 
-class TestGuessesByChance(SpeculatorConformance):
+class TestDraftsByChance(SpeculatorConformance):
     fails = "test_it_is_deterministic"
 
     @pytest.fixture
@@ -219,16 +219,16 @@ class TestGuessesByChance(SpeculatorConformance):
         seen: Counter[tuple[str, ...]] = Counter()
 
         def make() -> object:
-            guesses: list[bool] = []
+            answers: list[bool] = []
 
             def answer(batch: ProposalBatch) -> Sequence[Draft]:
-                if not guesses and len(batch.requests) > 1 and not is_in_an_engine(batch):
+                if not answers and len(batch.requests) > 1 and not is_in_an_engine(batch):
                     key = tuple(request.engine_id for request in batch.requests)
-                    guesses.append(seen[key] % 2 == 0)
+                    answers.append(seen[key] % 2 == 0)
                     seen[key] += 1
-                return [last_token(r) if all(guesses) else Draft() for r in batch.requests]
+                return [last_token(r) if all(answers) else Draft() for r in batch.requests]
 
-            return Guesser(answer)
+            return OneFunction(answer)
 
         return make
 
@@ -244,7 +244,7 @@ class TestChangesTokensInAnEngine(SpeculatorConformance):
                     request.token_ids[-1] = (request.token_ids[-1] + 1) % 3  # type: ignore[index]
             return [last_token(request) for request in batch.requests]
 
-        return Guesser(answer)
+        return OneFunction(answer)
 
 
 class TestTripsInAnEngine(SpeculatorConformance):
@@ -260,6 +260,6 @@ class TestTripsInAnEngine(SpeculatorConformance):
                     raise RuntimeError("enough")
                 return [last_token(request) for request in batch.requests]
 
-            return Guesser(answer)
+            return OneFunction(answer)
 
         return make
