@@ -14,7 +14,7 @@ from tokenmill.core.engine.queues import RequestQueues
 from tokenmill.core.engine.request import PromptGroup, Request, RequestStatus
 from tokenmill.core.engine.step import PendingGrant, PendingPreemption, Step
 from tokenmill.core.errors import RequestFailedError
-from tokenmill.core.host.observers import Observers
+from tokenmill.core.host.hook_callers import Observers
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import Grant
 from tokenmill.testing.simulation import LifeSettings

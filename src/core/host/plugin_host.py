@@ -39,13 +39,11 @@ from ..contract.speculation import Draft, ProposalBatch, SpeculationLimits
 from ..errors import CONTAINED, PluginError, RequestFailedError
 from .building import BuiltPlugins, build_plugins, proposes
 from .choice import SPECULATION, chosen_names
-from .decision import Decision
+from .direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
 from .failure_log import FailureLog
 from .guard import ADMITS, DECIDES, FAILED, OBSERVES, Rule, make_guards
-from .guarded_draft_length import GuardedDraftLength
-from .observers import Observers
+from .hook_callers import Decision, Observers
 from .proposal_hook import ProposalHook
-from .waiting_order import AnyRequest, WaitingOrder
 
 __all__ = ["PluginHost", "PluginInfo"]
 

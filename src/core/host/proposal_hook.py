@@ -26,9 +26,9 @@ from ..contract.speculation import (
 )
 from ..errors import CONTAINED, ConfigError, PluginError
 from ..speculation_settings import SpeculationSettings
-from .decision import Decision
 from .failure_log import FailureLog
 from .guard import DECIDES, FAILED
+from .hook_callers import Decision
 
 
 class ProposalHook:

@@ -1,31 +1,68 @@
-"""The draft length policy behind its guards. If it fails, no drafts are asked for."""
+"""The policies that the engine calls directly, behind their guards.
+
+Pluggy does not call them: a scheduling policy gives a key for every waiting request, and a draft
+length policy has several methods that share records.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ..contract.draft_length import DraftedStep, DraftLengthPolicy
 from ..contract.plugin_info import Source
-from ..contract.policy import RequestView
+from ..contract.policy import RequestView, SchedulingPolicy
 from ..contract.speculation import SpeculationLimits
 from ..errors import PluginError
 from .failure_log import FailureLog
 from .guard import DECIDES, FAILED, Guard
 
-SLOT = "draft_length"
+
+class HasView(Protocol):
+    """A request with a read-only view for policies."""
+
+    @property
+    def view(self) -> RequestView: ...
+
+
+AnyRequest = TypeVar("AnyRequest", bound=HasView)
+
+
+class WaitingOrder:
+    """The scheduling policy behind its guard. If it fails, requests go in order of arrival."""
+
+    def __init__(self, policy: SchedulingPolicy, source: Source, log: FailureLog) -> None:
+        self._policy = policy
+        rule = replace(DECIDES, instead="requests go in order of arrival")
+        self.guard = Guard(self._sort, source, "scheduling_policy", rule, log)
+
+    def sort(self, requests: Iterable[AnyRequest], now: float) -> list[AnyRequest]:
+        """The requests, smallest key first. Requests with equal keys stay in the given order."""
+        given = list(requests)
+        ordered: Any = FAILED if self.guard.is_out else self.guard(given, now)
+        if ordered is FAILED:
+            return sorted(given, key=lambda request: request.view.arrival_time)
+        found: list[AnyRequest] = ordered
+        return found
+
+    def _sort(self, requests: list[AnyRequest], now: float) -> list[AnyRequest]:
+        key = self._policy.key
+        return sorted(requests, key=lambda request: key(request.view, now))
 
 
 class GuardedDraftLength:
-    """A DraftLengthPolicy that never raises, and whose answers are within the limits."""
+    """A DraftLengthPolicy that never raises, and whose answers are within the limits.
+
+    If the policy behind it fails, no drafts are asked for.
+    """
 
     def __init__(self, policy: DraftLengthPolicy, source: Source, log: FailureLog) -> None:
         rule = replace(DECIDES, instead="no drafts are proposed any more")
         self._policy = policy
-        self._choose = Guard(self._checked, source, f"{SLOT}.choose", rule, log)
-        self._observe = Guard(policy.observe, source, f"{SLOT}.observe", rule, log)
-        self._forget = Guard(policy.forget, source, f"{SLOT}.forget", rule, log)
+        self._choose = Guard(self._checked, source, "draft_length.choose", rule, log)
+        self._observe = Guard(policy.observe, source, "draft_length.observe", rule, log)
+        self._forget = Guard(policy.forget, source, "draft_length.forget", rule, log)
         self.guards = (self._choose, self._observe, self._forget)
 
     def choose(self, requests: Sequence[RequestView], limits: SpeculationLimits) -> Sequence[int]:
