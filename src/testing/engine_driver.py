@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ..core.engine.engine_core import EngineCore, RequestUpdate
+from ..core.engine.committing import RequestUpdate
+from ..core.engine.engine_core import EngineCore
 from ..core.engine.request import Request
 from ..core.interfaces import Executor
 from ..core.outputs import FinishReason

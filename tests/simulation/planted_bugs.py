@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tokenmill.core.engine import accepting, draft_planning, request, step
-from tokenmill.core.engine import engine_core as engine
+from tokenmill.core.engine import (
+    accepting,
+    committing,
+    draft_planning,
+    planning,
+    request,
+    step,
+)
 from tokenmill.core.engine.blocks import BlockPool, hash_block
+from tokenmill.core.engine.committing import StepCommitter
 from tokenmill.core.engine.draft_planning import DraftPlanner
 from tokenmill.core.engine.engine_core import EngineCore
+from tokenmill.core.engine.planning import OpenPlan, StepPlanner
 from tokenmill.core.engine.queues import RequestQueues
 from tokenmill.core.engine.request import PromptGroup, Request, RequestStatus
 from tokenmill.core.engine.step import PendingGrant, PendingPreemption, Step
@@ -119,9 +127,9 @@ def a_chunk_is_one_token_too_long(patch: Planter) -> None:
 
 @bug("a plan may only sample after the last known token")
 def a_chunk_inside_a_prompt_samples(patch: Planter) -> None:
-    original = EngineCore._grant
+    original = StepPlanner._grant
 
-    def grant(self: EngineCore, pending: Any) -> Any:
+    def grant(self: StepPlanner, pending: Any) -> Any:
         made = original(self, pending)
         if made.samples:
             return made
@@ -131,7 +139,7 @@ def a_chunk_inside_a_prompt_samples(patch: Planter) -> None:
             samples=True,
         )
 
-    patch.setattr(EngineCore, "_grant", grant)
+    patch.setattr(StepPlanner, "_grant", grant)
 
 
 @bug(BUDGET)
@@ -187,7 +195,7 @@ def the_last_partial_block_is_not_copied_out(patch: Planter) -> None:
 
 @bug(OVERWRITTEN, settings=FAILING_SWAPS)
 def a_failed_copy_is_trusted(patch: Planter) -> None:
-    patch.setattr(EngineCore, "_distrust_host_copy", lambda self, found: None)
+    patch.setattr(StepCommitter, "_distrust_host_copy", lambda self, found: None)
 
 
 @bug(COUNTS)
@@ -220,15 +228,15 @@ def rollback_is_skipped(patch: Planter) -> None:
 
 @bug(NO_ROOM)
 def an_abort_in_flight_releases_at_once(patch: Planter) -> None:
-    def release(self: EngineCore, found: Request) -> None:
+    def release(self: StepCommitter, found: Request) -> None:
         self.pool.drop(reversed(found.block_ids))
         found.block_ids.clear()
         if not found.num_open_plans:
             self.host_pool.drop(found.host_block_ids)
             found.host_block_ids.clear()
-            self._queues.forget(found)
+            self.queues.forget(found)
 
-    patch.setattr(EngineCore, "_release", release)
+    patch.setattr(StepCommitter, "_release", release)
 
 
 @bug(NO_ROOM)
@@ -272,7 +280,7 @@ def siblings_wait_for_a_leader_that_ended(patch: Planter) -> None:
 @bug(IDLE)
 def a_step_that_grants_nothing_is_accepted(patch: Planter) -> None:
     """The wake-up is lost: nobody asks again."""
-    patch.setattr(engine, "decode_first", lambda step: None)
+    patch.setattr(planning, "decode_first", lambda step: None)
 
 
 @bug("the waiting queue is wrong")
@@ -288,15 +296,15 @@ def a_preempted_request_is_not_queued_again(patch: Planter) -> None:
 
 @bug(NO_ROOM)
 def the_executor_keeps_a_preempted_requests_tokens(patch: Planter) -> None:
-    original = EngineCore._requeue
+    original = StepPlanner._requeue
 
-    def requeue(self: EngineCore, preemption: PendingPreemption) -> None:
+    def requeue(self: StepPlanner, preemption: PendingPreemption) -> None:
         original(self, preemption)
         preemption.request.num_computed_tokens = max(
             0, preemption.request.num_tokens - 1 if not preemption.host_block_ids else 0
         )
 
-    patch.setattr(EngineCore, "_requeue", requeue)
+    patch.setattr(StepPlanner, "_requeue", requeue)
 
 
 @bug("an update after the end")
@@ -398,7 +406,7 @@ def rejected_drafts_are_published(patch: Planter) -> None:
         finally:
             found.num_computed_tokens = kept
 
-    patch.setattr(engine, "publish", publish)
+    patch.setattr(committing, "publish", publish)
 
 
 @bug(IDLE, NO_ROOM)
@@ -411,7 +419,7 @@ def rejected_drafts_count_as_computed(patch: Planter) -> None:
             found.num_computed_tokens += 1 + grant.num_draft_tokens - len(token_ids)
         return run
 
-    patch.setattr(engine, "accept", accept)
+    patch.setattr(committing, "accept", accept)
 
 
 @bug("a plan must compute tokens in order, and once")
@@ -423,7 +431,7 @@ def accepted_drafts_do_not_count_as_computed(patch: Planter) -> None:
         found.num_computed_tokens -= max(0, len(run.token_ids) - 1)
         return run
 
-    patch.setattr(engine, "accept", accept)
+    patch.setattr(committing, "accept", accept)
 
 
 @bug("did not end at its stop token")
@@ -436,12 +444,12 @@ def a_stop_inside_a_run_is_overlooked(patch: Planter) -> None:
         reason, stop = original(found, token_ids[-1], most) if token_ids else (None, None)
         return type(run)(token_ids=run.token_ids, finish_reason=reason, stop_reason=stop)
 
-    patch.setattr(engine, "accept", accept)
+    patch.setattr(committing, "accept", accept)
 
 
 @bug(NO_BLOCKS)
 def blocks_of_rejected_drafts_are_not_given_back(patch: Planter) -> None:
-    patch.setattr(engine, "give_back", lambda pool, found: None)
+    patch.setattr(committing, "give_back", lambda pool, found: None)
 
 
 @bug(TWICE, OVERWRITTEN)
@@ -453,7 +461,7 @@ def blocks_of_proposed_drafts_are_given_back(patch: Planter) -> None:
         original(pool, found)
         found.num_proposed_tokens = kept
 
-    patch.setattr(engine, "give_back", give_back)
+    patch.setattr(committing, "give_back", give_back)
 
 
 @bug("is not held")
@@ -467,7 +475,7 @@ def blocks_are_given_back_twice(patch: Planter) -> None:
         if len(found.block_ids) < before:
             pool.drop(given[-1:])
 
-    patch.setattr(engine, "give_back", give_back)
+    patch.setattr(committing, "give_back", give_back)
 
 
 @bug(NEVER_PROPOSED)
@@ -482,14 +490,14 @@ def drafts_are_taken_that_were_never_proposed(patch: Planter) -> None:
 
 @bug(NEVER_PROPOSED)
 def drafts_survive_a_preemption(patch: Planter) -> None:
-    original = EngineCore._requeue
+    original = StepPlanner._requeue
 
-    def requeue(self: EngineCore, preemption: PendingPreemption) -> None:
+    def requeue(self: StepPlanner, preemption: PendingPreemption) -> None:
         kept = preemption.request.num_proposed_tokens
         original(self, preemption)
         preemption.request.num_proposed_tokens = kept
 
-    patch.setattr(EngineCore, "_requeue", requeue)
+    patch.setattr(StepPlanner, "_requeue", requeue)
     patch.setattr(
         draft_planning,
         "_num_ready",
@@ -499,21 +507,21 @@ def drafts_survive_a_preemption(patch: Planter) -> None:
 
 @bug(NO_BLOCKS, OVERWRITTEN, TWICE)
 def drafts_that_were_not_granted_are_granted_later(patch: Planter) -> None:
-    original = EngineCore._grant
+    original = StepPlanner._grant
 
-    def grant(self: EngineCore, pending: PendingGrant) -> Grant:
+    def grant(self: StepPlanner, pending: PendingGrant) -> Grant:
         kept = pending.request.num_proposed_tokens
         made = original(self, pending)
         pending.request.num_proposed_tokens = kept - pending.num_draft_tokens
         return made
 
-    patch.setattr(EngineCore, "_grant", grant)
-    patch.setattr(engine._OpenPlan, "must_be_awaited", property(lambda self: False))
+    patch.setattr(StepPlanner, "_grant", grant)
+    patch.setattr(OpenPlan, "must_be_awaited", property(lambda self: False))
 
 
 @bug(NO_BLOCKS, OVERWRITTEN, TWICE)
 def a_plan_runs_ahead_of_drafts(patch: Planter) -> None:
-    patch.setattr(engine._OpenPlan, "must_be_awaited", property(lambda self: False))
+    patch.setattr(OpenPlan, "must_be_awaited", property(lambda self: False))
 
 
 @bug("drafts exceed max_tokens")
@@ -569,15 +577,15 @@ def lookahead_is_one_slot_short(patch: Planter) -> None:
 
 @bug(COUNTS)
 def drafts_of_a_dropped_step_keep_their_blocks(patch: Planter) -> None:
-    original = EngineCore._keep
+    original = StepPlanner._keep
 
-    def keep(self: EngineCore, decided: Step, succeeded: bool) -> bool:
+    def keep(self: StepPlanner, decided: Step, succeeded: bool) -> bool:
         is_kept = original(self, decided, succeeded)
-        if not is_kept and self._drafts is not None:
-            self._drafts.add_drafts(decided)
+        if not is_kept and self.drafts is not None:
+            self.drafts.add_drafts(decided)
         return is_kept
 
-    patch.setattr(EngineCore, "_keep", keep)
+    patch.setattr(StepPlanner, "_keep", keep)
 
 
 @bug("wrong counts of drafts")

@@ -11,7 +11,7 @@ from itertools import product
 
 import pytest
 
-from tokenmill.core.engine.engine_core import EngineCore
+from tokenmill.core.engine.committing import StepCommitter
 from tokenmill.core.engine.step import StepLimits
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulation import Life, LifeSettings, Outcome
@@ -103,7 +103,7 @@ def test_what_a_failed_step_should_have_copied_out_is_computed_again(
     max_inflight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planter = Planter(monkeypatch)
-    planter.setattr(EngineCore, "_distrust_host_copy", EngineCore._distrust_host_copy)
+    planter.setattr(StepCommitter, "_distrust_host_copy", StepCommitter._distrust_host_copy)
     for seed in range(8):
         Life(seed, replace(FAILING_SWAPS, max_inflight=max_inflight)).run()
     assert planter.unused == []

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..contract.events import Admitted, FinishedRequest
+from ..contract.events import Admitted, FinishedRequest, Planned, Preempted
+from ..plan import StepPlan
 from .request import Request
+from .step import PendingPreemption
 
 
 @dataclass(slots=True)
@@ -68,6 +70,26 @@ def describe_admitted(choices: Sequence[Request]) -> Admitted:
         metadata=request.metadata,
         cache_salt=request.cache_salt,
         deadline=request.deadline,
+    )
+
+
+def describe_planned(plan: StepPlan) -> Planned:
+    """The event for a plan that goes to the device."""
+    return Planned(step_id=plan.step_id, num_requests=len(plan.grants), num_tokens=plan.num_tokens)
+
+
+def describe_preempted(preemption: PendingPreemption, total: int) -> Preempted:
+    """The event for a preemption, before its request is changed. `total`: so far, with this one."""
+    request = preemption.request
+    return Preempted(
+        request_id=request.request_id,
+        prompt_index=request.prompt_index,
+        choice_index=request.choice_index,
+        mode=preemption.mode,
+        fell_back=preemption.fell_back,
+        num_computed_tokens=request.num_computed_tokens,
+        num_blocks=len(request.block_ids),
+        total_cumulative_preemption_cnt=total,
     )
 
 

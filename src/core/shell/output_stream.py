@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from ..engine.engine_core import RequestUpdate
+from ..engine.committing import RequestUpdate
 from ..engine.request import Request
 from ..errors import RequestFailedError
 from ..interfaces import Detokenizer

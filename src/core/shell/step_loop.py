@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..engine.engine_core import EngineCore, RequestUpdate
+from ..engine.committing import RequestUpdate
+from ..engine.engine_core import EngineCore
 from ..engine.request import Request
 from ..errors import DeviceError
 from ..interfaces import Executor

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ...core.config import EngineConfig
 from ...core.contract.events import PluginFailed, Preempted, Started, StepDone
 from ...core.contract.hookspecs import hookimpl
-from ...core.engine.engine_core import EngineCore, RequestUpdate
+from ...core.engine.committing import RequestUpdate
+from ...core.engine.engine_core import EngineCore
 from ...core.engine.request import Request
 from ...core.errors import (
     InvalidRequestError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokenmill.core.contract.policy import StepView
-from tokenmill.core.engine.engine_core import STARVATION_STEPS
+from tokenmill.core.engine.planning import STARVATION_STEPS
 from tokenmill.core.errors import InvalidRequestError, OverloadedError
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.sampling_params import SamplingParams

@@ -1,0 +1,158 @@
+"""Commits steps: applies their results to requests, ends requests, and gives back their blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..contract.events import Finished
+from ..host.plugin_host import PluginHost
+from ..outputs import FinishReason
+from ..plan import Grant, StepResult, TokenLogprobs
+from .accepting import accept, give_back, publish
+from .blocks import BlockPool
+from .draft_planning import DraftPlanner
+from .planning import OpenPlan
+from .queues import RequestQueues
+from .request import Request, RequestStatus
+from .statistics import StepTally, describe_finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestUpdate:
+    """The changes to one request since its previous update."""
+
+    engine_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class StepCommitter:
+    """Commits one plan at a time. It writes the queues, the block pools and the requests."""
+
+    queues: RequestQueues
+    pool: BlockPool
+    host_pool: BlockPool
+    max_model_len: int
+    plugins: PluginHost
+    drafts: DraftPlanner | None
+    ended: list[str]
+    """Ids of the requests that the next plan lets the executor forget."""
+
+    def commit(
+        self, opened: OpenPlan, result: StepResult, now: float, tally: StepTally
+    ) -> list[RequestUpdate]:
+        """Apply a result, and count its tokens in `tally`; returns the updates of the requests."""
+        plan = opened.plan
+        assert result.step_id == plan.step_id and len(result.token_ids) == len(plan.grants)
+        for request in opened.swapped_out:
+            self._unpin(request)
+        failures = {failure.engine_id: failure.message for failure in result.failures}
+        updates = []
+        for i, (grant, request) in enumerate(zip(plan.grants, opened.requests, strict=True)):
+            self._settle(request, grant)
+            if request.status is RequestStatus.FINISHED:
+                continue  # it ended while the step ran: its tokens are dropped
+            if request.engine_id in failures:
+                updates.append(self._fail(request, failures[request.engine_id], now))
+                continue
+            update = self._take_in(request, grant, result, i, now, tally)
+            if update is not None:
+                updates.append(update)
+        return updates
+
+    def _take_in(
+        self,
+        request: Request,
+        grant: Grant,
+        result: StepResult,
+        row: int,
+        now: float,
+        tally: StepTally,
+    ) -> RequestUpdate | None:
+        """Apply one row of a result.
+
+        Blocks are published before the request may end, because its end gives them back.
+        """
+        token_ids = result.token_ids[row]
+        run = accept(request, grant, token_ids, self.max_model_len)
+        for _ in run.token_ids:
+            tally.count_token(request, now)
+        tally.count_prompt(request)
+        publish(self.pool, request)
+        if self.drafts is not None and (grant.speculates or request.num_proposed_tokens):
+            self.drafts.take_in(request, grant, result, row, tally)
+            if grant.gives_back:
+                give_back(self.pool, request)
+        if run.finish_reason is not None:
+            self.end(request, run.finish_reason, now)
+        if not grant.samples:
+            return None
+        logprobs = () if result.logprobs is None else result.logprobs[row][: len(run.token_ids)]
+        return RequestUpdate(
+            engine_id=request.engine_id,
+            token_ids=run.token_ids,
+            logprobs=logprobs,
+            finish_reason=run.finish_reason,
+            stop_reason=run.stop_reason,
+        )
+
+    def fail(self, opened: OpenPlan, message: str, now: float) -> list[RequestUpdate]:
+        """End the requests of a plan with an error, because its step raised."""
+        for request in opened.swapped_out:
+            self._distrust_host_copy(request)
+            self._unpin(request)
+        updates = []
+        for grant, request in zip(opened.plan.grants, opened.requests, strict=True):
+            self._settle(request, grant)
+            if request.status is not RequestStatus.FINISHED:
+                updates.append(self._fail(request, message, now))
+        return updates
+
+    def _distrust_host_copy(self, request: Request) -> None:
+        """Have a swapped request recomputed: the step that should have copied its blocks failed."""
+        self.host_pool.drop(request.host_block_ids)
+        request.host_block_ids.clear()
+        request.num_computed_tokens = 0
+
+    def _settle(self, request: Request, grant: Grant) -> None:
+        request.num_inflight_tokens -= grant.num_tokens
+        request.num_inflight_samples -= grant.samples
+        self._unpin(request)
+
+    def _unpin(self, request: Request) -> None:
+        request.num_open_plans -= 1
+        if request.status is RequestStatus.FINISHED:
+            self._release(request)
+
+    def _fail(self, request: Request, message: str, now: float) -> RequestUpdate:
+        self.end(request, FinishReason.ERROR, now)
+        return RequestUpdate(
+            engine_id=request.engine_id, finish_reason=FinishReason.ERROR, error=message
+        )
+
+    def end(self, request: Request, reason: FinishReason, now: float) -> None:
+        """End a live request. Its blocks are given back once no open plan uses them."""
+        self.queues.end(request)
+        request.finish_reason = reason
+        request.num_proposed_tokens = 0
+        if request.first_scheduled_time is not None:
+            self.ended.append(request.engine_id)
+            if self.drafts is not None:
+                self.drafts.end(request)
+        if self.plugins.observes(Finished):
+            self.plugins.emit(Finished(requests=(describe_finished(request, now),)))
+        self._release(request)
+
+    def _release(self, request: Request) -> None:
+        """Give back an ended request's blocks, unless an open plan still uses them."""
+        if request.num_open_plans:
+            return
+        self.pool.drop(reversed(request.block_ids))
+        self.host_pool.drop(request.host_block_ids)
+        request.block_ids.clear()
+        request.host_block_ids.clear()
+        self.queues.forget(request)

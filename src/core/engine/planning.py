@@ -1,0 +1,234 @@
+"""Plans steps: lets the scheduler decide one, and turns the decision into a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..contract.fallback import decode_first, last_come
+from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
+from ..host.plugin_host import PluginHost
+from ..plan import Grant, RequestStart, StepPlan
+from .blocks import BlockPool
+from .draft_planning import DraftPlanner
+from .queues import RequestQueues
+from .request import Request
+from .statistics import describe_preempted
+from .step import PendingGrant, PendingPreemption, PreemptHook, Step, StepLimits
+
+STARVATION_STEPS = 1000
+"""Number of steps without a token after which the most senior request is served first, whatever
+the policy decides."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenPlan:
+    """A plan that is not committed yet, and what its commit must know."""
+
+    plan: StepPlan
+    requests: list[Request]
+    """In the order of plan.grants."""
+    swapped_out: list[Request]
+    freed_host_blocks: list[int]
+    """Host blocks of requests that the plan swaps in. The plan reads them, so they must not be
+    reused before its commit."""
+    planned_at: float
+    was_held_back: bool
+    """Whether the plan was made later than it would have been without drafts."""
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+
+    @property
+    def must_be_awaited(self) -> bool:
+        """Whether the next step cannot be planned before this plan is committed.
+
+        There are two reasons. First, a grant verifies drafts or has lookahead slots, so the tokens
+        and blocks of its request after the step are unknown. Second, drafts were found since this
+        plan was made, for a request that it asks for drafts again: the next grant of that request
+        must verify them.
+        """
+        return self.gives_back or any(
+            grant.max_draft_tokens and request.num_proposed_tokens
+            for grant, request in zip(self.plan.grants, self.requests, strict=True)
+        )
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether any of its grants gives back blocks."""
+        return any(grant.gives_back for grant in self.plan.grants)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class StepPlanner:
+    """Plans one step at a time. It writes the queues, the block pools and the requests."""
+
+    queues: RequestQueues
+    pool: BlockPool
+    host_pool: BlockPool
+    limits: StepLimits
+    plugins: PluginHost
+    drafts: DraftPlanner | None
+    ended: list[str]
+    """Ids of the requests that the next plan lets the executor forget."""
+    step_id: int = 0
+    """Id of the last plan."""
+    total_preemptions: int = 0
+    wake_at: float | None = None
+    """Time until which the scheduler chose to wait."""
+
+    def decide(self, now: float, *, has_open_plans: bool) -> Step | None:
+        """Let the scheduler decide a step, or the built-in policy if the scheduler fails.
+
+        None: a plan must be committed first, or the scheduler waits (see `wake_at`).
+        """
+        step = self._begin_step(now, self.plugins.preempt)
+        if step.starving is not None:
+            step.schedule(step.starving.view)
+        succeeded = self.plugins.schedule(step.view)
+        if self._keep(step, succeeded):
+            return step
+        if succeeded and (step.must_drain or has_open_plans):
+            return None  # the owner calls `plan` again after the next commit
+        if succeeded and step.wake_at is not None and step.wake_at > now:
+            self.wake_at = step.wake_at
+            return None
+        step = self._begin_step(now, _preempt_last_come)
+        decode_first(step.view)
+        if not self._keep(step, True):
+            return None
+        if succeeded:
+            self.plugins.reject_schedule("granted nothing although a request could run")
+        return step
+
+    def _begin_step(self, now: float, preempt: PreemptHook) -> Step:
+        self.pool.begin()
+        self.host_pool.begin()
+        return Step(
+            now=now,
+            running=self.queues.running,
+            waiting=self._waiting_in_order(now),
+            pool=self.pool,
+            host_pool=self.host_pool,
+            limits=self.limits,
+            preempt=preempt,
+            starving=self._starving_request(),
+        )
+
+    def _keep(self, step: Step, succeeded: bool) -> bool:
+        step.close()
+        if succeeded and step.grants and not step.must_drain:
+            if self.drafts is not None:
+                self.drafts.add_drafts(step)
+            self.pool.confirm()
+            self.host_pool.confirm()
+            return True
+        self.pool.rollback()
+        self.host_pool.rollback()
+        return False
+
+    def _waiting_in_order(self, now: float) -> list[Request]:
+        """Requests that could start: swapped, other preempted, then the rest by the policy."""
+        if len(self.queues.running) >= self.limits.max_num_seqs:
+            return []
+        ready = self.queues.ready()
+        preempted = sorted(
+            (r for r in ready if r.is_preempted), key=lambda r: (not r.is_swapped, r.rank)
+        )
+        return preempted + self.plugins.sort_waiting([r for r in ready if not r.is_preempted], now)
+
+    def _starving_request(self) -> Request | None:
+        senior = self.queues.most_senior()
+        if senior is None or self.step_id - senior.last_served_step < STARVATION_STEPS:
+            return None
+        return senior
+
+    def apply(self, step: Step, now: float, *, was_held_back: bool) -> OpenPlan:
+        """Change queues and requests as the step decided, and make its plan."""
+        self.step_id += 1
+        for preemption in step.preempted.values():
+            self._requeue(preemption)
+        pendings = list(step.grants.values())
+        starts = [pending for pending in pendings if pending.is_start]
+        first_starts = [p for p in starts if p.request.first_scheduled_time is None]
+        queries = sum(p.request.num_tokens for p in first_starts)
+        hits = sum(p.num_hit_tokens for p in first_starts)
+        freed_host_blocks = [block for p in starts for block in p.request.host_block_ids]
+        plan = StepPlan(
+            step_id=self.step_id,
+            ended=tuple(self.ended),
+            starts=tuple(self._start(pending, now) for pending in starts),
+            copies=tuple(step.copies),
+            grants=tuple(self._grant(pending) for pending in pendings),
+            draft_token_budget=0 if self.drafts is None else step.budget,
+        )
+        self.ended.clear()
+        return OpenPlan(
+            plan=plan,
+            requests=[pending.request for pending in pendings],
+            swapped_out=[p.request for p in step.preempted.values() if p.host_block_ids],
+            freed_host_blocks=freed_host_blocks,
+            planned_at=now,
+            was_held_back=was_held_back,
+            prefix_cache_queries=queries,
+            prefix_cache_hits=hits,
+        )
+
+    def _requeue(self, preemption: PendingPreemption) -> None:
+        request = preemption.request
+        self.total_preemptions += 1
+        self.plugins.emit(describe_preempted(preemption, self.total_preemptions))
+        self.queues.requeue(request)
+        self.ended.append(request.engine_id)
+        request.block_ids.clear()
+        request.num_proposed_tokens = 0
+        request.num_preemptions += 1
+        request.num_published_blocks = 0
+        if preemption.host_block_ids:
+            request.host_block_ids.extend(preemption.host_block_ids)
+            request.num_open_plans += 1  # its blocks stay until the copies are made
+        else:
+            request.num_computed_tokens = 0
+
+    def _start(self, pending: PendingGrant, now: float) -> RequestStart:
+        request = pending.request
+        self.queues.start(request)
+        request.num_computed_tokens = pending.start
+        request.host_block_ids.clear()
+        request.num_published_blocks = pending.num_hit_tokens // self.pool.block_size
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = now
+            request.num_cached_tokens = pending.num_hit_tokens
+        return RequestStart(
+            engine_id=request.engine_id,
+            token_ids=tuple(request.token_ids),
+            num_prompt_tokens=request.num_prompt_tokens,
+            sampling_params=request.sampling_params,
+            seed=request.seed,
+            stop_token_ids=request.stop_token_ids,
+        )
+
+    def _grant(self, pending: PendingGrant) -> Grant:
+        request = pending.request
+        start = request.num_computed_tokens + request.num_inflight_tokens
+        num_tokens = pending.num_tokens + pending.num_draft_tokens
+        request.block_ids.extend(pending.new_block_ids)
+        request.num_inflight_tokens += num_tokens
+        request.num_inflight_samples += pending.samples
+        request.num_proposed_tokens = 0  # the executor drops drafts that are not granted
+        request.num_open_plans += 1
+        request.last_served_step = self.step_id
+        return Grant(
+            engine_id=request.engine_id,
+            start=start,
+            num_tokens=num_tokens,
+            new_block_ids=tuple(pending.new_block_ids),
+            samples=pending.samples,
+            num_draft_tokens=pending.num_draft_tokens,
+            max_draft_tokens=pending.max_draft_tokens,
+            num_lookahead_tokens=pending.num_lookahead_tokens,
+        )
+
+
+def _preempt_last_come(
+    step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
+) -> Victim | None:
+    return last_come(candidates)
