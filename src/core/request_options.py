@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from .errors import InvalidRequestError
-from .read_only_dict import ReadOnlyDict
+from .read_only_collections import ReadOnlyDict
 from .suggest import did_you_mean
 
 MAX_METADATA_PAIRS = 16

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from .errors import InvalidRequestError
-from .read_only_dict import ReadOnlyDict
+from .read_only_collections import ReadOnlyDict
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16

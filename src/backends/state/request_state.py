@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from ...core.plan import Grant, RequestStart
+from ...core.read_only_collections import ReadOnlyList
 from ...core.sampling_params import SamplingParams
 from .token_counts import TokenCounts
 
@@ -34,8 +35,8 @@ class RequestState:
         _check_ids(start.token_ids, vocab_size, start.engine_id)
         _check_ids(tuple(params.logit_bias or ()), vocab_size, start.engine_id)
         self.start = start
-        self.token_ids = list(start.token_ids)
-        """Known tokens, without drafts."""
+        self.token_ids = ReadOnlyList(start.token_ids)
+        """Known tokens, without drafts. Speculators read this list; only `settle` appends to it."""
         self.num_computed_tokens = num_computed_tokens
         """Tokens in the KV cache. Within a step it includes the tokens and drafts of that step."""
         self.draft_token_ids: Sequence[int] = ()
@@ -94,7 +95,7 @@ class RequestState:
         if self.draft_token_ids:
             self.num_computed_tokens -= len(self.draft_token_ids) - (len(token_ids) - 1)
             self.drop_drafts()
-        self.token_ids += token_ids
+        list.extend(self.token_ids, token_ids)
         if self.token_counts is not None:
             for token_id in token_ids:
                 self.token_counts.add(token_id)

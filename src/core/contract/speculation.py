@@ -23,8 +23,8 @@ class ProposalRequest:
     engine_id: str
     """As in RequestView: each choice of a request has its own."""
     token_ids: Sequence[int]
-    """All known tokens: prompt and output, including the one just sampled. Do not change them. They
-    are valid during the call only: copy the ones that you want to keep."""
+    """All known tokens: prompt and output, including the one just sampled. Read-only, and valid
+    during the call only: copy the ones that you want to keep."""
     num_prompt_tokens: int
     sampling_params: SamplingParams
     max_draft_tokens: int

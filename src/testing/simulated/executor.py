@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from ...core.interfaces import ModelInfo
 from ...core.plan import BlockCopies, CopyDirection, Grant, StepPlan, StepResult
+from ...core.read_only_collections import ReadOnlyList
 from .asking import Propose, SimulatedAsking
 from .drafting import DraftingSettings, SimulatedDrafting
 
@@ -39,7 +40,7 @@ def expected_tokens(
 
 @dataclass(slots=True)
 class _Row:
-    token_ids: list[int]
+    token_ids: ReadOnlyList[int]
     seed: int
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
@@ -130,7 +131,7 @@ class SimulatedExecutor:
         begin = {grant.engine_id: grant.start for grant in plan.grants}
         for start in plan.starts:
             # Tokens before the grant are in its blocks already (prefix cache): only read them.
-            row = _Row(list(start.token_ids), start.seed, begin[start.engine_id])
+            row = _Row(ReadOnlyList(start.token_ids), start.seed, begin[start.engine_id])
             self._rows[start.engine_id] = row
 
     def _copy(self, copies: BlockCopies) -> None:
@@ -185,7 +186,7 @@ class SimulatedExecutor:
         assert positions == tuple(range(row.num_computed)), "KV slots were overwritten"
         for draft in (*row.drafts, None):
             token = self._next_token(tokens[: len(row.token_ids)], row.seed)
-            row.token_ids.append(token)
+            list.append(row.token_ids, token)
             if token != draft:
                 break
         row.num_computed = len(row.token_ids) - 1

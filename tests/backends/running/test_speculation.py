@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -184,6 +184,23 @@ def test_only_requests_that_may_have_drafts_and_were_sampled_are_asked_for() -> 
     assert result.proposal_seconds > 0
     driver.step({"2": None})
     assert len(proposer.batches) == 1
+
+
+def test_a_proposer_cannot_write_to_the_tokens_of_a_request() -> None:
+    """They are the runner's own: a change would be a wrong answer."""
+    refused = []
+
+    def propose(batch: ProposalBatch) -> Sequence[Draft]:
+        for request in batch.requests:
+            with pytest.raises(TypeError, match=r"read-only; change a copy, list\(\.\.\.\)"):
+                cast(list[int], request.token_ids).append(1)
+            refused.append(request.engine_id)
+        return [Draft()] * len(batch.requests)
+
+    driver = Driver(propose=propose)
+    driver.add("a", PROMPTS[1])
+    driver.run(driver.plan({"a": None}, max_draft_tokens={"a": 3}))
+    assert refused == ["a"]
 
 
 def test_a_runner_without_a_proposer_holds_no_drafts() -> None:

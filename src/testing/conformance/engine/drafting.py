@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ....core.contract.hookspecs import hookimpl
 from ....core.contract.speculation import Draft, ProposalBatch, ProposalRequest
 from ....core.host.plugin_host import PluginHost
+from ....core.read_only_collections import ReadOnlyList
 from ..hosting import fresh, load_host
 from .proposal_lives import MAX_DRAFT_TOKENS
 from .simulated_hidden import hidden_states_given
@@ -23,13 +24,11 @@ class ProposeCall:
     """One call of `propose`, with its answer."""
 
     batch: ProposalBatch
-    """The batch as it was before the call, also if the speculator changed its copy."""
+    """The batch as it was at the call."""
     answer: object
     error: Exception | None
     """The exception that the call raised, if any."""
     seconds: float
-    changed: tuple[str, ...]
-    """Requests whose tokens the speculator changed."""
 
     def drafts(self) -> dict[str, tuple[int, ...]]:
         """The draft tokens by request. Parts of the answer with a wrong type are left out."""
@@ -58,19 +57,7 @@ class ProposeListener:
             raise
         finally:
             seconds = time.perf_counter() - started
-            self.calls.append(
-                ProposeCall(
-                    batch=asked,
-                    answer=value,
-                    error=caught,
-                    seconds=seconds,
-                    changed=tuple(
-                        before.engine_id
-                        for before, after in zip(asked.requests, batch.requests, strict=True)
-                        if list(before.token_ids) != list(after.token_ids)
-                    ),
-                )
-            )
+            self.calls.append(ProposeCall(batch=asked, answer=value, error=caught, seconds=seconds))
 
 
 def ask(
@@ -86,11 +73,11 @@ def ask(
     host = load_host(KIND, fresh(given), listener)
     propose = prepare(host, hidden_overwritten=hidden_overwritten)
     for batch in batches:
-        lists = [list(request.token_ids) for request in batch.requests]
+        lists = [ReadOnlyList(request.token_ids) for request in batch.requests]
         pairs = zip(batch.requests, lists, strict=True)
         propose(replace(batch, requests=[replace(r, token_ids=ids) for r, ids in pairs]))
         for token_ids in lists:
-            token_ids.clear()
+            list.clear(token_ids)
     return listener.calls
 
 

@@ -17,7 +17,7 @@ from ....core.contract.events import (
 )
 from ....core.interfaces import ModelInfo
 from ....core.outputs import FinishReason
-from ....core.read_only_dict import ReadOnlyDict
+from ....core.read_only_collections import ReadOnlyDict
 
 _INFO = ModelInfo(
     name="simulated",
