@@ -92,6 +92,23 @@ def test_further_choices_are_no_further_requests() -> None:
         assert (door.bucket.admit(cast(Any, request), ANY) is None) is is_in
 
 
+def test_the_choices_of_a_prompt_must_fit_together() -> None:
+    door = Door(tokens_per_minute=60)
+    assert door.ask(0.0) is None  # 30 tokens are left
+
+    def admits(choice_index: int) -> bool:
+        choice = FakeRequest(
+            request_id="r",
+            api_key_id="k",
+            choice_index=choice_index,
+            num_prompt_tokens=10,
+            max_tokens=15,
+        )
+        return door.bucket.admit(cast(Any, choice), ANY) is None
+
+    assert [admits(0), admits(1)] == [True, False]  # 25 tokens, and 40 together
+
+
 def test_a_clock_that_goes_back_changes_nothing() -> None:
     door = Door(requests_per_minute=60, burst=1)
     assert door.ask(5.0) is None

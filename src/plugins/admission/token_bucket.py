@@ -81,11 +81,13 @@ class TokenBucket:
 
     @hookimpl
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
-        """Check each choice. The first one also pays for the request and its prompt."""
-        is_first = request.choice_index == 0
-        price = request.max_tokens + (request.num_prompt_tokens if is_first else 0)
+        """Check the price of a choice together with the choices before it.
+
+        The engine queues all choices of a prompt or none, and they pay only when they are queued.
+        """
+        price = request.num_prompt_tokens + (request.choice_index + 1) * request.max_tokens
         limits = (
-            (self._requests, self._options.requests_per_minute, float(is_first), "requests"),
+            (self._requests, self._options.requests_per_minute, 1.0, "requests"),
             (self._tokens, self._options.tokens_per_minute, float(price), "tokens"),
         )
         for buckets, per_minute, cost, unit in limits:
