@@ -66,11 +66,6 @@ class NgramIndex:
         self._ends: dict[int, dict[int, int]] = {n: {} for n in reversed(lengths)}
         self._num_tokens = 0
 
-    @property
-    def num_ngrams(self) -> int:
-        """Number of n-grams in the index, of all lengths."""
-        return sum(map(len, self._ends.values()))
-
     def continuation(self, token_ids: Sequence[int], num_tokens: int) -> Sequence[int]:
         """The tokens after the latest earlier occurrence of the last tokens; at most `num_tokens`.
 
