@@ -1,14 +1,16 @@
-"""For all tests: how many threads compute, no network, and which tests a machine can run."""
+"""For all tests: threads, no network, the tests that a machine can run, and shared fixtures."""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from .ci_skips import pytest_make_collect_report as pytest_make_collect_report
 from .ci_skips import pytest_runtest_makereport as pytest_runtest_makereport
+from .core.plugin_packages import Packages
 
 # OpenMP's threads wait for each other by spinning; with as many of them as cores, any other process
 # stalls all of them, and the tests take ten times as long.
@@ -31,3 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, without a plugins.toml."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
+    """Installs plugin packages into the working directory."""
+    return Packages(tmp_path, monkeypatch)

@@ -128,11 +128,6 @@ def register(registry):
 """
 
 
-@pytest.fixture
-def packages(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    return Packages(tmp_path, monkeypatch)
-
-
 def test_all_that_a_plugin_brings_is_put_to_the_suite_of_its_kind(packages: Packages) -> None:
     """What it registers, what else that does, and the hooks of the module itself."""
     packages.install("acme-watch", PLUGIN)

@@ -42,11 +42,6 @@ SETTINGS = re.search(r"```toml\n(\[scheduler\].*?)```", TEXT, re.DOTALL)
 COMMANDS = re.findall(r"^tokenmill .*$", TEXT, re.MULTILINE)
 
 
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    return Packages(tmp_path, monkeypatch)
-
-
 def subjects(packages: Packages, code: str) -> dict[str, Subject]:
     """What a snippet brings, by kind, as an installed plugin."""
     packages.install("acme-snippet", code, header="")

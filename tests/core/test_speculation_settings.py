@@ -16,11 +16,7 @@ from tokenmill.plugins.speculative.ngram import NgramSpeculator
 
 from .drafting_plugins import Named
 
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def load(*extra: object, **options: Any) -> PluginHost:

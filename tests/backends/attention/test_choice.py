@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,11 +72,6 @@ class Offers:
         offer("flash", lambda options: make("flash", options), options=FlashOptions)
         offer("paged", lambda options: make("paged", options), options=PagedOptions)
         offer("plain", lambda: make("plain"))
-
-
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    return Packages(tmp_path, monkeypatch)
 
 
 def choose(packages: Packages, options: str, *without: str, **config: Any) -> Backend:

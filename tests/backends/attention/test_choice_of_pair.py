@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tokenmill.backends.attention.pair import build_pair
@@ -13,11 +11,6 @@ from tokenmill.core.host.plugin_host import PluginHost
 
 from ...core.plugin_packages import Packages
 from .test_choice import Backend, FlashOptions, Offers, PagedOptions
-
-
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    return Packages(tmp_path, monkeypatch)
 
 
 def load(packages: Packages, settings: str = "", flag: str | None = None) -> PluginHost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,10 @@ from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.host import guard
 from tokenmill.core.host.plugin_host import EVENTS, PluginHost
 
+from ..failures import Failures
 from ..hook_stats import stats_of
+
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 PLANNED = Planned(step_id=1, num_requests=2, num_tokens=3)
 
@@ -29,26 +31,12 @@ class Observer:
         self.tell(event)
 
 
-class Failures:
-    def __init__(self) -> None:
-        self.seen: list[PluginFailed] = []
-
-    @hookimpl
-    def on_plugin_failed(self, event: PluginFailed) -> None:
-        self.seen.append(event)
-
-
 def fail(*_: object) -> None:
     raise ValueError("planted")
 
 
 def load(*extra: object) -> PluginHost:
     return PluginHost.load(EngineConfig(), extra=extra)
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_every_event_class_has_its_hook() -> None:

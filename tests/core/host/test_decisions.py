@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.contract.events import PluginFailed
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import PreemptionCandidate, Refusal, Victim
 from tokenmill.core.contract.registry import Registry
@@ -17,7 +15,10 @@ from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.host import guard
 from tokenmill.core.host.plugin_host import PluginHost
 
+from ..failures import Failures
 from ..hook_stats import stats_of
+
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 ANY = cast(Any, object())
 Behaviour = Callable[..., Any]
@@ -70,17 +71,6 @@ class Deciding:
         registry.scheduling_policy("mine", Order)
 
 
-class Failures:
-    """An observer that keeps what it is told of failures."""
-
-    def __init__(self) -> None:
-        self.seen: list[PluginFailed] = []
-
-    @hookimpl
-    def on_plugin_failed(self, event: PluginFailed) -> None:
-        self.seen.append(event)
-
-
 class Wrapper:
     """A wrapper around both decisions, one generator function for them."""
 
@@ -104,11 +94,6 @@ def fail(*_: object) -> Any:
 
 def schedule_of(host: PluginHost) -> list[bool]:
     return [host.schedule(ANY) for _ in range(5)]
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_a_scheduler_is_asked_once_per_step() -> None:

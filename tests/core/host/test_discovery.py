@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,6 @@ from tokenmill.core.host.discovery import (
 )
 
 from ..plugin_packages import Packages
-
-
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    return Packages(tmp_path, monkeypatch)
 
 
 def error_of(name: str) -> str:

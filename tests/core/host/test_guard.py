@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tokenmill.core.contract.events import PluginFailed
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.errors import PluginError, RequestFailedError
 from tokenmill.core.host import guard
 
+from ..failures import Failures
 from ..hook_stats import stats_of
 from .every_hook import ANY, CALLS, Everything, load
+
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 class Wrapper:
@@ -28,20 +29,6 @@ class Wrapper:
     def schedule(self) -> Any:
         raise self._error
         yield
-
-
-class Failures:
-    def __init__(self) -> None:
-        self.seen: list[PluginFailed] = []
-
-    @hookimpl
-    def on_plugin_failed(self, event: PluginFailed) -> None:
-        self.seen.append(event)
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("hook", CALLS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import AsyncExitStack
-from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -39,11 +38,6 @@ SJF = """
     def register(registry):
         registry.scheduler("acme-sjf", SJF, options=Options)
 """
-
-
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    return Packages(tmp_path, monkeypatch)
 
 
 def load(*extra: object, **config: Any) -> PluginHost:

@@ -11,13 +11,9 @@ from tokenmill.core.contract.registry import SLOTS
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugins_file import packaged_file, read_plugins_file, read_settings
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def settings_of(text: str, folder: Path) -> str:

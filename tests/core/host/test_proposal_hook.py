@@ -24,13 +24,10 @@ from tokenmill.testing.conformance.engine.simulated_support import (
 from ..drafting_plugins import Drafting, Method, batch
 from ..hook_stats import stats_of
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 SUPPORT = SimulatedSupport(vocab_size=100, num_speculative_tokens=4)
 NONE = [Draft()]
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 class Watch:

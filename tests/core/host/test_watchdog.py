@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +15,8 @@ from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.host.watchdog import Watchdog
 
 from .every_hook import ANY, CALLS, CANDIDATES, Everything, load
+
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 class Hanging(Everything):
@@ -55,11 +56,6 @@ def since_of(host: PluginHost, hook: str) -> float:
 
 def hangs(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [vars(record) for record in caplog.records if record.msg == "hook_hangs"]
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("hook", CALLS)

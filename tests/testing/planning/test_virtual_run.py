@@ -185,11 +185,6 @@ def test_progress_goes_up_to_one() -> None:
 # Policies of others
 
 
-@pytest.fixture
-def packages(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> Packages:
-    return Packages(tmp_path, monkeypatch)  # type: ignore[arg-type]
-
-
 def install_scheduler(packages: Packages, body: str) -> None:
     packages.install(
         "odd",
