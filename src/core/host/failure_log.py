@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 
 from ..contract.events import PluginFailed
 from ..contract.plugin_info import Source
@@ -30,9 +31,7 @@ class FailureLog:
         if _is_power_of_ten(count):
             _log.warning(
                 "plugin_failed",
-                plugin=source.plugin,
-                distribution=source.distribution,
-                version=source.version,
+                **asdict(source),
                 hook=hook,
                 error=text,
                 action=action,
@@ -54,9 +53,7 @@ class FailureLog:
         self.taken_out[source.plugin] = f"taken out of {hook!r} after repeated failures"
         _log.error(
             "plugin_taken_out",
-            plugin=source.plugin,
-            distribution=source.distribution,
-            version=source.version,
+            **asdict(source),
             hook=hook,
             failures=self._counts[source.plugin, hook],
             instead=instead,
@@ -67,9 +64,8 @@ class FailureLog:
         if _is_power_of_ten(count):
             _log.warning(
                 "hook_slow",
+                **asdict(source),
                 hook=hook,
-                plugin=source.plugin,
-                distribution=source.distribution,
                 milliseconds=round(seconds * 1000, 1),
                 count=count,
             )

@@ -45,8 +45,6 @@ from .guard import ADMITS, DECIDES, FAILED, OBSERVES, Rule, make_guards
 from .hook_callers import Decision, Observers
 from .proposal_hook import ProposalHook
 
-__all__ = ["PluginHost", "PluginInfo"]
-
 EVENTS: Mapping[type, str] = {
     Started: "on_started",
     Admitted: "on_admitted",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable
+from dataclasses import asdict
 from time import perf_counter
 from types import FrameType
 
@@ -73,9 +74,7 @@ class Watchdog:
         if stack:  # otherwise the hook has ended meanwhile
             _log.warning(
                 "hook_hangs",
-                plugin=guard.source.plugin,
-                distribution=guard.source.distribution,
-                version=guard.source.version,
+                **asdict(guard.source),
                 hook=guard.hook,
                 seconds=round(seconds, 1),
                 stack=" > ".join(stack),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ..config import EngineConfig
-from ..contract.client import Load
+from ..contract.client import EngineClient, Load
 from ..contract.events import Started, Stopping
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..engine.engine_core import EngineCore
@@ -52,13 +52,13 @@ class EngineParts:
 Builder = Callable[[EngineConfig, Progress], EngineParts]
 
 
-class EngineShell:
+class EngineShell(EngineClient):
     """Serves many requests at once. Use as `async with`, or call `start` and `close`.
 
-    Call all methods in the event loop in which the engine was started. It installs no signal
-    handler and configures no logging. On a CPU, building an engine may start the compiler of the
-    native kernels, and their self-test once per library and CPU. TOKENMILL_CPU_SELF_TEST=0 switches
-    the test off.
+    EngineClient documents the methods. Call them in the event loop in which the engine was started.
+    It installs no signal handler and configures no logging. On a CPU, building an engine may start
+    the compiler of the native kernels, and their self-test once per library and CPU.
+    TOKENMILL_CPU_SELF_TEST=0 switches the test off.
     """
 
     def __init__(
@@ -112,10 +112,6 @@ class EngineShell:
         )
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Accept no new requests, and wait until the accepted ones end.
-
-        After `timeout` seconds the remaining requests are aborted; None waits without a limit.
-        """
         self._is_draining = True
         loop = self._running_loop()
         try:
@@ -125,7 +121,6 @@ class EngineShell:
             await loop.wait_idle()
 
     async def close(self) -> None:
-        """Abort the remaining requests and free the device. Safe to call twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -158,17 +153,14 @@ class EngineShell:
 
     @property
     def max_model_len(self) -> int:
-        """Maximum number of tokens of a request: prompt and output together."""
         self._started()
         return self._max_model_len
 
     @property
     def model_name(self) -> str:
-        """Name of the model in the API and in metrics."""
         return self._config.served_model_name or self.info.name
 
     def default_sampling_params(self, **given: Any) -> SamplingParams:
-        """The model's sampling defaults, overridden by `given`. None counts as not given."""
         defaults = self.info.sampling_defaults if self._config.generation_config == "auto" else {}
         chosen = {name: value for name, value in given.items() if value is not None}
         return SamplingParams(**{**defaults, **chosen})
@@ -180,12 +172,6 @@ class EngineShell:
         options: RequestOptions | None = None,
         **fields: Any,
     ) -> OutputStream:
-        """Validate, tokenize and queue a request; returns once it is accepted.
-
-        `fields` are fields of RequestOptions and override `options`: `submit(prompt, priority=1)`.
-        Raises InvalidRequestError, OverloadedError or EngineStoppedError; then the engine keeps
-        nothing of the request.
-        """
         self._check_accepting()
         options = (options or RequestOptions()).with_changes(**fields)
         params = sampling_params or self.default_sampling_params()
@@ -217,24 +203,15 @@ class EngineShell:
         options: RequestOptions | None = None,
         **fields: Any,
     ) -> AsyncIterator[RequestOutput]:
-        """Submit a request and iterate over its outputs. Leaving the iteration aborts the request.
-
-        Raises what `submit` raises, and RequestFailedError if the request could not be finished.
-        """
         stream = await self.submit(prompt, sampling_params, options, **fields)
         async with aclosing(stream):
             async for output in stream:
                 yield output
 
     async def abort(self, request_id: str) -> None:
-        """End a request early, with finish_reason "abort". Unknown ids are ignored.
-
-        `request_id` is the id of the request's stream.
-        """
         self._running_loop().abort(request_id)
 
     def load(self) -> Load:
-        """How busy the engine is at this moment."""
         loop = self._running_loop()
         return Load(
             num_running=loop.core.num_running,
@@ -246,15 +223,12 @@ class EngineShell:
         )
 
     def plugins(self) -> tuple[PluginInfo, ...]:
-        """Every installed plugin, enabled or not, in order, with what it provides."""
         return self._started().plugins.plugins()
 
     def hook_stats(self) -> tuple[HookStats, ...]:
-        """Calls, seconds and failures since the start, per plugin and hook."""
         return self._started().plugins.hook_stats()
 
     def render_metrics(self) -> bytes:
-        """The metrics of this engine in Prometheus's text format."""
         return self._started().plugins.render_metrics()
 
     # Inside
