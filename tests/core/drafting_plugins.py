@@ -8,7 +8,8 @@ from typing import Any
 
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
-from tokenmill.core.contract.speculation import ProposalBatch, ProposalRequest
+from tokenmill.core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.sampling_params import SamplingParams
 
 
@@ -49,6 +50,11 @@ class Drafting:
     @hookimpl
     def register(self, registry: Registry) -> None:
         registry.speculative_method("drafting", lambda: self.method)
+
+
+def propose(host: PluginHost, asked: ProposalBatch) -> Sequence[Draft]:
+    assert host.speculator is not None
+    return host.speculator.propose(asked)
 
 
 def batch(*texts: Sequence[int], most: int = 4) -> ProposalBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -35,7 +35,7 @@ from ..contract.policy import (
     Victim,
 )
 from ..contract.registry import Registry
-from ..contract.speculation import Draft, ProposalBatch, SpeculationLimits
+from ..contract.speculation import SpeculationLimits
 from ..errors import CONTAINED, PluginError, RequestFailedError
 from .building import BuiltPlugins, build_plugins, proposes
 from .choice import SPECULATION, chosen_names
@@ -146,12 +146,6 @@ class PluginHost:
         answer = self._preempt.ask(step, needy, candidates)
         victim: Victim | None = last_come(candidates) if answer is FAILED else answer
         return victim
-
-    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """One valid draft per request. Never raises. Call it on the device thread."""
-        return (
-            self.speculator.propose(batch) if self.speculator else [Draft()] * len(batch.requests)
-        )
 
     def flush(self) -> None:
         """Log failures of `propose` and report them to observers. Called in each commit."""

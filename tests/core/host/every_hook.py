@@ -12,7 +12,7 @@ from tokenmill.core.contract.policy import PreemptionCandidate
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.host.plugin_host import PluginHost
 
-from ..drafting_plugins import batch
+from ..drafting_plugins import batch, propose
 
 ANY = cast(Any, object())
 PLANNED = Planned(step_id=1, num_requests=2, num_tokens=3)
@@ -100,7 +100,7 @@ def load(*plugins: object) -> PluginHost:
 CALLS: dict[str, Callable[[PluginHost], object]] = {
     "schedule": lambda host: host.schedule(ANY),
     "preempt": lambda host: host.preempt(ANY, ANY, CANDIDATES),
-    "propose": lambda host: (host.propose(batch([])), host.flush()),
+    "propose": lambda host: (propose(host, batch([])), host.flush()),
     "scheduling_policy": lambda host: host.sort_waiting([cast(Any, Request())], 0.0),
     "admit": lambda host: host.admit(ANY, ANY),
     "on_planned": lambda host: host.emit(PLANNED),

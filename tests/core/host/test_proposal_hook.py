@@ -21,7 +21,7 @@ from tokenmill.testing.conformance.engine.simulated_support import (
     SimulatedSupport,
 )
 
-from ..drafting_plugins import Drafting, Method, batch
+from ..drafting_plugins import Drafting, Method, batch, propose
 from ..hook_stats import stats_of
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -58,7 +58,7 @@ def broken(asked: ProposalBatch) -> Any:
 
 def test_the_chosen_method_is_asked_and_its_drafts_are_returned() -> None:
     host = load(Drafting(lambda b: [Draft(token_ids=r.token_ids[:2]) for r in b.requests]))
-    drafts = host.propose(batch([7, 8, 9], [1]))
+    drafts = propose(host, batch([7, 8, 9], [1]))
     assert [draft.token_ids for draft in drafts] == [[7, 8], [1]]
     assert stats_of(host, "propose").calls == 1
 
@@ -83,7 +83,7 @@ def test_the_chosen_method_is_asked_and_its_drafts_are_returned() -> None:
 def test_an_answer_that_breaks_the_rules_counts_as_a_failure(answer: Any, complaint: str) -> None:
     watch = Watch()
     host = load(Drafting(lambda asked: answer), watch)
-    assert host.propose(batch([1])) == NONE
+    assert propose(host, batch([1])) == NONE
     host.flush()
     [failure] = watch.failures
     assert complaint in failure.error
@@ -93,7 +93,7 @@ def test_an_answer_that_breaks_the_rules_counts_as_a_failure(answer: Any, compla
 def test_failures_are_told_on_the_engines_thread_only() -> None:
     watch = Watch()
     host = load(Drafting(broken), watch)
-    device = threading.Thread(target=host.propose, args=[batch([1])])
+    device = threading.Thread(target=propose, args=[host, batch([1])])
     device.start()
     device.join()
     assert not watch.failures
@@ -111,7 +111,7 @@ def test_after_three_failures_in_a_row_nobody_is_asked_any_more() -> None:
 
     host = load(Drafting(answer))
     for _ in range(5):
-        assert host.propose(batch([1])) == NONE
+        assert propose(host, batch([1])) == NONE
     host.flush()
     assert len(asked) == 3
     [info] = [info for info in host.plugins() if info.name == "Drafting"]
@@ -128,9 +128,9 @@ def test_a_wrapper_amends_drafts_and_one_that_raises_is_dropped() -> None:
             return [Draft(token_ids=draft.token_ids[:1]) for draft in drafts]
 
     host = load(Drafting(lambda b: [Draft(token_ids=(1, 2))] * len(b.requests)), Shorter())
-    assert host.propose(batch([5])) == [Draft(token_ids=(1,))]
-    assert host.propose(batch([5], [6])) == [Draft(), Draft()]
-    assert host.propose(batch([5])) == [Draft(token_ids=(1, 2))]
+    assert propose(host, batch([5])) == [Draft(token_ids=(1,))]
+    assert propose(host, batch([5], [6])) == [Draft(), Draft()]
+    assert propose(host, batch([5])) == [Draft(token_ids=(1, 2))]
     host.flush()
 
 
@@ -139,7 +139,7 @@ def test_a_slow_call_is_warned_about_at_the_flush(
 ) -> None:
     monkeypatch.setattr(guard, "SLOW_SECONDS", -1.0)
     host = load(Drafting(lambda asked: NONE))
-    host.propose(batch([1]))
+    propose(host, batch([1]))
     assert not [record for record in caplog.records if record.msg == "hook_slow"]
     host.flush()
     assert len([record for record in caplog.records if record.msg == "hook_slow"]) == 1
@@ -150,7 +150,7 @@ def test_one_that_exits_the_program_only_fails() -> None:
         raise SystemExit(3)
 
     host = load(Drafting(leave))
-    assert host.propose(batch([1])) == NONE
+    assert propose(host, batch([1])) == NONE
     host.flush()
     assert stats_of(host, "propose").failures == 1
 
@@ -166,7 +166,7 @@ def test_one_that_takes_a_draft_model_needs_slots_for_its_kv(
     monkeypatch.setattr(guard, "SLOW_SECONDS", -1.0)
     host = load(Drafting(lambda asked: NONE, WithModel()))
     assert host.speculation_limits is not None and host.speculation_limits.needs_lookahead
-    host.propose(batch([1]))
+    propose(host, batch([1]))
     host.flush()
     assert not stats_of(host, "propose").slow  # it computes: that takes its time
 
