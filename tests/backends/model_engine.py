@@ -15,8 +15,7 @@ from tokenmill.core.interfaces import ModelInfo, no_progress
 from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell.admission import make_requests
-from tokenmill.core.shell.engine_shell import EngineParts, fit_max_model_len, make_core
-from tokenmill.testing import ToyTokenizer
+from tokenmill.core.shell.engine_shell import fit_max_model_len, make_core
 from tokenmill.testing.engine_driver import EngineDriver
 
 
@@ -35,11 +34,8 @@ def make_driver(
         swaps=plugins.uses_swap,
         speculation=speculation,
     )
-    tokenizer = ToyTokenizer(executor.info.vocab_size)
-    parts = EngineParts(executor=executor, tokenizer=tokenizer, plugins=plugins)
-    return EngineDriver(
-        make_core(config, parts, fit_max_model_len(config, executor.info)), executor
-    )
+    max_model_len = fit_max_model_len(config, executor.info)
+    return EngineDriver(make_core(config, executor.info, plugins, max_model_len), executor)
 
 
 def make_request(

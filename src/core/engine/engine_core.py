@@ -137,8 +137,9 @@ class EngineCore:
                 f"{self.num_waiting} requests are waiting and the limit is "
                 f"{self._max_num_queued_reqs} (--max-num-queued-reqs); try again later"
             )
+        load = self.load()
         for request in requests:
-            refusal = self._plugins.admit(request.view, self.load())
+            refusal = self._plugins.admit(request.view, load)
             if refusal is not None:
                 error = RateLimitedError if refusal.is_rate_limit else OverloadedError
                 raise error(refusal.reason, retry_after=refusal.retry_after)

@@ -95,19 +95,19 @@ class EngineShell(EngineClient):
             return
         try:
             self._parts = await self._on_device(self._build, self._config, self._progress)
-            self._max_model_len = fit_max_model_len(self._config, self._parts.executor.info)
-            core = make_core(self._config, self._parts, self._max_model_len)
-            self._loop = StepLoop(core, self._parts.executor, self._device)
-            guards, seconds = self._parts.plugins.guards, self._config.hook_watchdog_seconds
-            self._watchdog = Watchdog(guards, seconds)
+            executor, plugins = self._parts.executor, self._parts.plugins
+            self._max_model_len = fit_max_model_len(self._config, executor.info)
+            core = make_core(self._config, executor.info, plugins, self._max_model_len)
+            self._loop = StepLoop(core, executor, self._device)
+            self._watchdog = Watchdog(plugins.guards, self._config.hook_watchdog_seconds)
             self._watchdog.start()
-            for lifespan in self._parts.plugins.lifespans(self):
+            for lifespan in plugins.lifespans(self):
                 await self._lifespans.enter_async_context(lifespan)
         except BaseException:
             await self.close()
             raise
         self._task = asyncio.create_task(self._loop.run(), name="tokenmill-engine")
-        self._parts.plugins.emit(
+        plugins.emit(
             Started(info=self.info, model_name=self.model_name, max_model_len=self._max_model_len)
         )
 
@@ -302,9 +302,10 @@ def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
     return wanted
 
 
-def make_core(config: EngineConfig, parts: EngineParts, max_model_len: int) -> EngineCore:
-    """Make the engine's state machine for these parts."""
-    info = parts.executor.info
+def make_core(
+    config: EngineConfig, info: ModelInfo, plugins: PluginHost, max_model_len: int
+) -> EngineCore:
+    """Make the engine's state machine for a model and its KV cache."""
     token_budget = config.token_budget(info.device)
     return EngineCore(
         num_blocks=info.num_blocks,
@@ -318,8 +319,8 @@ def make_core(config: EngineConfig, parts: EngineParts, max_model_len: int) -> E
             watermark_blocks=int(config.watermark * info.num_blocks),
             enable_prefix_caching=config.enable_prefix_caching,
         ),
-        plugins=parts.plugins,
+        plugins=plugins,
         max_num_queued_reqs=config.max_num_queued_reqs,
         max_inflight=2 if config.async_scheduling else 1,
-        speculation=parts.plugins.speculation_limits,
+        speculation=plugins.speculation_limits,
     )

@@ -24,10 +24,9 @@ from ...core.outputs import FinishReason
 from ...core.request_options import RequestOptions
 from ...core.sampling_params import SamplingParams
 from ...core.shell.admission import make_requests
-from ...core.shell.engine_shell import EngineParts, fit_max_model_len, make_core
+from ...core.shell.engine_shell import fit_max_model_len, make_core
 from ...core.shell.step_loop import RETRY_SECONDS
 from ..quiet_logs import quiet_logs
-from ..toy_tokenizer import ToyTokenizer
 from .outcome import Outcome, mean_ms, percentile_ms
 from .step_time import StepTimes
 from .timed_executor import TimedExecutor, size_kv_cache
@@ -216,17 +215,9 @@ class VirtualRun:
     # Begin and end
 
     def _make_core(self) -> EngineCore:
-        parts = EngineParts(
-            executor=self._executor, tokenizer=ToyTokenizer(), plugins=self._plugins
-        )
-        core = make_core(self._config, parts, self._max_model_len)
-        self._plugins.emit(
-            Started(
-                info=self._executor.info,
-                model_name=self._executor.info.name,
-                max_model_len=self._max_model_len,
-            )
-        )
+        info, max_model_len = self._executor.info, self._max_model_len
+        core = make_core(self._config, info, self._plugins, max_model_len)
+        self._plugins.emit(Started(info=info, model_name=info.name, max_model_len=max_model_len))
         return core
 
     def _outcome(self) -> Outcome:
