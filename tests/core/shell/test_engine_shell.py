@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 import pytest
 
@@ -29,6 +30,7 @@ from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
+P = ParamSpec("P")
 PROMPT = [10, 20, 30]
 
 
@@ -49,8 +51,14 @@ def make_engine(
     return EngineShell(EngineConfig(disable_log_stats=True, **options), build)
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
+def in_event_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a test of a coroutine function."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+
+    return run
 
 
 async def collect(engine: EngineShell, prompt: Any = PROMPT, **params: Any) -> list[RequestOutput]:
@@ -65,141 +73,124 @@ def text_of(tokens: list[int]) -> str:
 EXPECTED = expected_tokens(PROMPT, 12, 7, 1000)
 
 
-def test_deltas_join_to_the_cumulative_and_the_final_output() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            deltas = await collect(engine, max_tokens=12, output_kind=OutputKind.DELTA)
-            cumulative = await collect(engine, max_tokens=12)
-            final = await collect(engine, max_tokens=12, output_kind=OutputKind.FINAL)
-        assert "".join(o.outputs[0].text for o in deltas) == text_of(EXPECTED)
-        assert [t for o in deltas for t in o.outputs[0].token_ids] == EXPECTED
-        assert cumulative[-1].outputs == final[-1].outputs
-        assert len(final) == 1 and len(cumulative) > 1
-        assert final[0].outputs[0].finish_reason is FinishReason.LENGTH
-        assert [o.finished for o in cumulative] == [False] * (len(cumulative) - 1) + [True]
-
-    run(test())
+@in_event_loop
+async def test_deltas_join_to_the_cumulative_and_the_final_output() -> None:
+    async with make_engine() as engine:
+        deltas = await collect(engine, max_tokens=12, output_kind=OutputKind.DELTA)
+        cumulative = await collect(engine, max_tokens=12)
+        final = await collect(engine, max_tokens=12, output_kind=OutputKind.FINAL)
+    assert "".join(o.outputs[0].text for o in deltas) == text_of(EXPECTED)
+    assert [t for o in deltas for t in o.outputs[0].token_ids] == EXPECTED
+    assert cumulative[-1].outputs == final[-1].outputs
+    assert len(final) == 1 and len(cumulative) > 1
+    assert final[0].outputs[0].finish_reason is FinishReason.LENGTH
+    assert [o.finished for o in cumulative] == [False] * (len(cumulative) - 1) + [True]
 
 
-def test_a_reader_that_sleeps_gets_what_it_missed_in_one_output() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            params = SamplingParams(max_tokens=12, seed=7, output_kind=OutputKind.DELTA)
-            stream = await engine.submit(PROMPT, params)
-            await asyncio.sleep(0.3)
-            outputs = [o async for o in stream]
-        assert len(outputs) == 1
-        assert list(outputs[0].outputs[0].token_ids) == EXPECTED
-
-    run(test())
+@in_event_loop
+async def test_a_reader_that_sleeps_gets_what_it_missed_in_one_output() -> None:
+    async with make_engine() as engine:
+        params = SamplingParams(max_tokens=12, seed=7, output_kind=OutputKind.DELTA)
+        stream = await engine.submit(PROMPT, params)
+        await asyncio.sleep(0.3)
+        outputs = [o async for o in stream]
+    assert len(outputs) == 1
+    assert list(outputs[0].outputs[0].token_ids) == EXPECTED
 
 
-def test_a_text_prompt_is_tokenized_and_comes_back_with_the_output() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            outputs = await collect(engine, "abc", max_tokens=2)
-        assert outputs[-1].prompt == "abc"
-        assert outputs[-1].prompt_token_ids == (97, 98, 99)
-
-    run(test())
+@in_event_loop
+async def test_a_text_prompt_is_tokenized_and_comes_back_with_the_output() -> None:
+    async with make_engine() as engine:
+        outputs = await collect(engine, "abc", max_tokens=2)
+    assert outputs[-1].prompt == "abc"
+    assert outputs[-1].prompt_token_ids == (97, 98, 99)
 
 
 @pytest.mark.parametrize("include", [False, True])
-def test_a_stop_string_across_tokens_ends_the_text_there(include: bool) -> None:
+@in_event_loop
+async def test_a_stop_string_across_tokens_ends_the_text_there(include: bool) -> None:
     stop = text_of(EXPECTED[4:6])
 
-    async def test() -> None:
-        async with make_engine() as engine:
-            outputs = await collect(
-                engine,
-                max_tokens=12,
-                stop=(stop,),
-                include_stop_str_in_output=include,
-                output_kind=OutputKind.DELTA,
-            )
-            assert "".join(o.outputs[0].text for o in outputs) == text_of(
-                EXPECTED[: 6 if include else 4]
-            )
-            last = outputs[-1].outputs[0]
-            assert (last.finish_reason, last.stop_reason) == (FinishReason.STOP, stop)
-            assert sum(len(o.outputs[0].token_ids) for o in outputs) == 6
-            await engine.drain()
-            assert engine.load().kv_cache_usage == 0
-
-    run(test())
-
-
-def test_a_stop_token_is_not_part_of_the_text() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            (output,) = await collect(
-                engine, max_tokens=12, stop_token_ids=(EXPECTED[3],), output_kind=OutputKind.FINAL
-            )
-        completion = output.outputs[0]
-        assert completion.text == text_of(EXPECTED[:3])
-        assert list(completion.token_ids) == EXPECTED[:4]
-        assert (completion.finish_reason, completion.stop_reason) == (
-            FinishReason.STOP,
-            EXPECTED[3],
+    async with make_engine() as engine:
+        outputs = await collect(
+            engine,
+            max_tokens=12,
+            stop=(stop,),
+            include_stop_str_in_output=include,
+            output_kind=OutputKind.DELTA,
         )
-
-    run(test())
-
-
-def test_n_completions_differ_come_by_index_and_are_the_same_again_with_the_seed() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            first, second = [
-                (await collect(engine, n=3, max_tokens=5, output_kind=OutputKind.FINAL))[0]
-                for _ in range(2)
-            ]
-        assert [c.index for c in first.outputs] == [0, 1, 2]
-        assert len({c.token_ids for c in first.outputs}) == 3
-        assert first.outputs == second.outputs
-        assert list(first.outputs[0].token_ids) == EXPECTED[:5]
-
-    run(test())
+        assert "".join(o.outputs[0].text for o in outputs) == text_of(
+            EXPECTED[: 6 if include else 4]
+        )
+        last = outputs[-1].outputs[0]
+        assert (last.finish_reason, last.stop_reason) == (FinishReason.STOP, stop)
+        assert sum(len(o.outputs[0].token_ids) for o in outputs) == 6
+        await engine.drain()
+        assert engine.load().kv_cache_usage == 0
 
 
-def test_the_engines_seed_makes_unseeded_requests_repeatable() -> None:
+@in_event_loop
+async def test_a_stop_token_is_not_part_of_the_text() -> None:
+    async with make_engine() as engine:
+        (output,) = await collect(
+            engine, max_tokens=12, stop_token_ids=(EXPECTED[3],), output_kind=OutputKind.FINAL
+        )
+    completion = output.outputs[0]
+    assert completion.text == text_of(EXPECTED[:3])
+    assert list(completion.token_ids) == EXPECTED[:4]
+    assert (completion.finish_reason, completion.stop_reason) == (
+        FinishReason.STOP,
+        EXPECTED[3],
+    )
+
+
+@in_event_loop
+async def test_n_completions_differ_come_by_index_and_are_the_same_again_with_the_seed() -> None:
+    async with make_engine() as engine:
+        first, second = [
+            (await collect(engine, n=3, max_tokens=5, output_kind=OutputKind.FINAL))[0]
+            for _ in range(2)
+        ]
+    assert [c.index for c in first.outputs] == [0, 1, 2]
+    assert len({c.token_ids for c in first.outputs}) == 3
+    assert first.outputs == second.outputs
+    assert list(first.outputs[0].token_ids) == EXPECTED[:5]
+
+
+@in_event_loop
+async def test_the_engines_seed_makes_unseeded_requests_repeatable() -> None:
     async def tokens(seed: int) -> tuple[int, ...]:
         async with make_engine(seed=seed) as engine:
             return (await collect(engine, seed=None, max_tokens=5))[-1].outputs[0].token_ids
 
-    async def test() -> None:
-        assert await tokens(1) == await tokens(1) != await tokens(2)
-
-    run(test())
+    assert await tokens(1) == await tokens(1) != await tokens(2)
 
 
-def test_an_abort_ends_the_stream_with_its_reason() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            stream = await engine.submit(PROMPT, SamplingParams(max_tokens=200), request_id="mine")
-            await anext(stream)
-            await engine.abort("mine")
-            outputs = [o async for o in stream]
-            assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
-            await engine.drain()
-            assert engine.load().kv_cache_usage == 0
-
-    run(test())
+@in_event_loop
+async def test_an_abort_ends_the_stream_with_its_reason() -> None:
+    async with make_engine() as engine:
+        stream = await engine.submit(PROMPT, SamplingParams(max_tokens=200), request_id="mine")
+        await anext(stream)
+        await engine.abort("mine")
+        outputs = [o async for o in stream]
+        assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
+        await engine.drain()
+        assert engine.load().kv_cache_usage == 0
 
 
-def test_a_reader_that_breaks_off_frees_its_blocks() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            generation = engine.generate(PROMPT, SamplingParams(max_tokens=200))
-            async for _ in generation:
-                break
-            await generation.aclose()  # type: ignore[attr-defined]
-            await engine.drain()
-            assert (engine.load().num_running, engine.load().kv_cache_usage) == (0, 0)
-
-    run(test())
+@in_event_loop
+async def test_a_reader_that_breaks_off_frees_its_blocks() -> None:
+    async with make_engine() as engine:
+        generation = engine.generate(PROMPT, SamplingParams(max_tokens=200))
+        async for _ in generation:
+            break
+        await generation.aclose()  # type: ignore[attr-defined]
+        await engine.drain()
+        assert (engine.load().num_running, engine.load().kv_cache_usage) == (0, 0)
 
 
-def test_two_hundred_requests_with_random_aborts_leave_no_block_held() -> None:
+@in_event_loop
+async def test_two_hundred_requests_with_random_aborts_leave_no_block_held() -> None:
     rng = random.Random(1)
 
     async def one(engine: EngineShell, i: int) -> None:
@@ -218,16 +209,13 @@ def test_two_hundred_requests_with_random_aborts_leave_no_block_held() -> None:
                 break
         await generation.aclose()  # type: ignore[attr-defined]
 
-    async def test() -> None:
-        async with make_engine(max_num_seqs=16) as engine:
-            async with asyncio.TaskGroup() as group:
-                for i in range(200):
-                    group.create_task(one(engine, i))
-            await engine.drain()
-            load = engine.load()
-            assert (load.num_running, load.num_waiting, load.kv_cache_usage) == (0, 0, 0)
-
-    run(test())
+    async with make_engine(max_num_seqs=16) as engine:
+        async with asyncio.TaskGroup() as group:
+            for i in range(200):
+                group.create_task(one(engine, i))
+        await engine.drain()
+        load = engine.load()
+        assert (load.num_running, load.num_waiting, load.kv_cache_usage) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -247,63 +235,53 @@ def test_two_hundred_requests_with_random_aborts_leave_no_block_held() -> None:
         ([1] * 200, {"max_tokens": None, "min_tokens": 100}, "min_tokens"),
     ],
 )
-def test_a_request_that_cannot_run_is_refused_by_the_name_of_its_field(
+@in_event_loop
+async def test_a_request_that_cannot_run_is_refused_by_the_name_of_its_field(
     prompt: Any, params: dict[str, Any], param: str
 ) -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            with pytest.raises(InvalidRequestError) as raised:
-                await engine.submit(prompt, SamplingParams(**params))
-            assert raised.value.param == param
-            assert engine.load().num_waiting == 0
-
-    run(test())
+    async with make_engine() as engine:
+        with pytest.raises(InvalidRequestError) as raised:
+            await engine.submit(prompt, SamplingParams(**params))
+        assert raised.value.param == param
+        assert engine.load().num_waiting == 0
 
 
-def test_an_overflow_names_both_numbers() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            with pytest.raises(InvalidRequestError, match=r"256 tokens.*200.*100"):
-                await engine.submit([1] * 200, SamplingParams(max_tokens=100))
-
-    run(test())
+@in_event_loop
+async def test_an_overflow_names_both_numbers() -> None:
+    async with make_engine() as engine:
+        with pytest.raises(InvalidRequestError, match=r"256 tokens.*200.*100"):
+            await engine.submit([1] * 200, SamplingParams(max_tokens=100))
 
 
-def test_no_max_tokens_means_the_room_that_is_left() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            outputs = await collect(engine, [1] * 250, max_tokens=None)
-            assert len(outputs[-1].outputs[0].token_ids) == 6
-
-    run(test())
+@in_event_loop
+async def test_no_max_tokens_means_the_room_that_is_left() -> None:
+    async with make_engine() as engine:
+        outputs = await collect(engine, [1] * 250, max_tokens=None)
+        assert len(outputs[-1].outputs[0].token_ids) == 6
 
 
-def test_a_full_queue_refuses_with_overloaded() -> None:
-    async def test() -> None:
-        async with make_engine(max_num_queued_reqs=1, max_num_seqs=1) as engine:
-            with pytest.raises(OverloadedError):
-                for _ in range(3):
-                    await engine.submit([1], SamplingParams(max_tokens=100))
-
-    run(test())
+@in_event_loop
+async def test_a_full_queue_refuses_with_overloaded() -> None:
+    async with make_engine(max_num_queued_reqs=1, max_num_seqs=1) as engine:
+        with pytest.raises(OverloadedError):
+            for _ in range(3):
+                await engine.submit([1], SamplingParams(max_tokens=100))
 
 
-def test_a_request_ends_after_the_timeout_with_what_it_has() -> None:
+@in_event_loop
+async def test_a_request_ends_after_the_timeout_with_what_it_has() -> None:
     class Slow(SimulatedExecutor):
         def run(self, plan: StepPlan) -> StepResult:
             time.sleep(0.02)
             return super().run(plan)
 
-    async def test() -> None:
-        slow = Slow(num_blocks=64, block_size=4)
-        async with make_engine(slow, request_timeout=0.2) as engine:
-            (output,) = await collect(engine, max_tokens=200, output_kind=OutputKind.FINAL)
-        completion = output.outputs[0]
-        assert completion.finish_reason is FinishReason.ABORT
-        assert completion.stop_reason == "request_timeout"
-        assert 0 < len(completion.token_ids) < 200
-
-    run(test())
+    slow = Slow(num_blocks=64, block_size=4)
+    async with make_engine(slow, request_timeout=0.2) as engine:
+        (output,) = await collect(engine, max_tokens=200, output_kind=OutputKind.FINAL)
+    completion = output.outputs[0]
+    assert completion.finish_reason is FinishReason.ABORT
+    assert completion.stop_reason == "request_timeout"
+    assert 0 < len(completion.token_ids) < 200
 
 
 class Watched(SimulatedExecutor):
@@ -330,19 +308,19 @@ class Watched(SimulatedExecutor):
 
 
 @pytest.mark.parametrize("async_scheduling", [True, False])
-def test_a_step_is_planned_ahead_of_decodes_but_not_of_prompts(async_scheduling: bool) -> None:
-    async def test() -> None:
-        watched = Watched()
-        options = {"plugins": [watched], "async_scheduling": async_scheduling}
-        async with make_engine(watched, **options) as engine:
-            (output,) = await collect(engine, max_tokens=12, output_kind=OutputKind.FINAL)
-            await engine.drain()
-        assert list(output.outputs[0].token_ids) == EXPECTED
-        assert watched.ahead_of_prompts == {0}
-        assert (1 in watched.ahead_of_decodes) is async_scheduling
-        assert max(watched.ahead_of_decodes) <= 1
-
-    run(test())
+@in_event_loop
+async def test_a_step_is_planned_ahead_of_decodes_not_of_prompts(
+    async_scheduling: bool,
+) -> None:
+    watched = Watched()
+    options = {"plugins": [watched], "async_scheduling": async_scheduling}
+    async with make_engine(watched, **options) as engine:
+        (output,) = await collect(engine, max_tokens=12, output_kind=OutputKind.FINAL)
+        await engine.drain()
+    assert list(output.outputs[0].token_ids) == EXPECTED
+    assert watched.ahead_of_prompts == {0}
+    assert (1 in watched.ahead_of_decodes) is async_scheduling
+    assert max(watched.ahead_of_decodes) <= 1
 
 
 class Faulty(SimulatedExecutor):
@@ -365,113 +343,95 @@ class Faulty(SimulatedExecutor):
         return StepResult(step_id=plan.step_id, token_ids=result.token_ids, failures=(failure,))
 
 
-def test_a_failing_request_ends_alone() -> None:
-    async def test() -> None:
-        async with make_engine(Faulty("request")) as engine:
-            good = await engine.submit(PROMPT, SamplingParams(max_tokens=12, seed=7))
-            with pytest.raises(RequestFailedError, match="not finite"):
-                await collect(engine, [666, 1], max_tokens=5)
-            outputs = [o async for o in good]
-            assert list(outputs[-1].outputs[0].token_ids) == EXPECTED
-            await engine.drain()
-            assert engine.load().kv_cache_usage == 0
-
-    run(test())
+@in_event_loop
+async def test_a_failing_request_ends_alone() -> None:
+    async with make_engine(Faulty("request")) as engine:
+        good = await engine.submit(PROMPT, SamplingParams(max_tokens=12, seed=7))
+        with pytest.raises(RequestFailedError, match="not finite"):
+            await collect(engine, [666, 1], max_tokens=5)
+        outputs = [o async for o in good]
+        assert list(outputs[-1].outputs[0].token_ids) == EXPECTED
+        await engine.drain()
+        assert engine.load().kv_cache_usage == 0
 
 
-def test_a_failing_step_ends_its_requests_and_the_engine_goes_on() -> None:
-    async def test() -> None:
-        async with make_engine(Faulty("step")) as engine:
-            with pytest.raises(RequestFailedError):
-                await collect(engine, [666, 1], max_tokens=5, n=2)
-            outputs = await collect(engine, max_tokens=12)
-            assert list(outputs[-1].outputs[0].token_ids) == EXPECTED
-            assert engine.load().is_alive
-
-    run(test())
+@in_event_loop
+async def test_a_failing_step_ends_its_requests_and_the_engine_goes_on() -> None:
+    async with make_engine(Faulty("step")) as engine:
+        with pytest.raises(RequestFailedError):
+            await collect(engine, [666, 1], max_tokens=5, n=2)
+        outputs = await collect(engine, max_tokens=12)
+        assert list(outputs[-1].outputs[0].token_ids) == EXPECTED
+        assert engine.load().is_alive
 
 
-def test_a_lost_device_ends_the_engine_and_it_says_so() -> None:
-    async def test() -> None:
-        async with make_engine(Faulty("device")) as engine:
-            waiting = await engine.submit(PROMPT, SamplingParams(max_tokens=200))
-            with pytest.raises(RequestFailedError):
-                await collect(engine, [666, 1], max_tokens=5)
-            with pytest.raises(RequestFailedError):
-                async for _ in waiting:
-                    pass
-            assert not engine.load().is_alive
-            with pytest.raises(EngineStoppedError, match="the device is lost"):
-                await engine.submit(PROMPT)
-
-    run(test())
-
-
-def test_drain_finishes_what_was_accepted_and_refuses_what_comes() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            stream = await engine.submit(PROMPT, SamplingParams(max_tokens=12, seed=7))
-            draining = asyncio.create_task(engine.drain())
-            await asyncio.sleep(0)
-            with pytest.raises(EngineStoppedError, match="shutting down"):
-                await engine.submit(PROMPT)
-            outputs = [o async for o in stream]
-            await draining
-            assert list(outputs[-1].outputs[0].token_ids) == EXPECTED
-
-    run(test())
-
-
-def test_drain_aborts_what_is_left_after_its_time() -> None:
-    async def test() -> None:
-        async with make_engine(num_blocks=4096) as engine:
-            stream = await engine.submit(PROMPT, SamplingParams(max_tokens=16000))
-            await engine.drain(0.05)
-            outputs = [o async for o in stream]
-            assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
-
-    run(test())
-
-
-def test_closing_twice_is_fine_and_ends_open_streams() -> None:
-    async def test() -> None:
-        engine = make_engine()
-        await engine.start()
-        stream = await engine.submit(PROMPT, SamplingParams(max_tokens=200))
-        await engine.close()
-        await engine.close()
-        outputs = [o async for o in stream]
-        assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
-        with pytest.raises(EngineStoppedError):
+@in_event_loop
+async def test_a_lost_device_ends_the_engine_and_it_says_so() -> None:
+    async with make_engine(Faulty("device")) as engine:
+        waiting = await engine.submit(PROMPT, SamplingParams(max_tokens=200))
+        with pytest.raises(RequestFailedError):
+            await collect(engine, [666, 1], max_tokens=5)
+        with pytest.raises(RequestFailedError):
+            async for _ in waiting:
+                pass
+        assert not engine.load().is_alive
+        with pytest.raises(EngineStoppedError, match="the device is lost"):
             await engine.submit(PROMPT)
 
-    run(test())
+
+@in_event_loop
+async def test_drain_finishes_what_was_accepted_and_refuses_what_comes() -> None:
+    async with make_engine() as engine:
+        stream = await engine.submit(PROMPT, SamplingParams(max_tokens=12, seed=7))
+        draining = asyncio.create_task(engine.drain())
+        await asyncio.sleep(0)
+        with pytest.raises(EngineStoppedError, match="shutting down"):
+            await engine.submit(PROMPT)
+        outputs = [o async for o in stream]
+        await draining
+        assert list(outputs[-1].outputs[0].token_ids) == EXPECTED
 
 
-def test_an_engine_that_is_not_started_says_how_to_start_it() -> None:
-    async def test() -> None:
-        with pytest.raises(EngineStoppedError, match="async with"):
-            await make_engine().submit(PROMPT)
-
-    run(test())
-
-
-def test_a_failed_start_raises_its_error_and_leaves_no_thread() -> None:
-    async def test() -> None:
-        with pytest.raises(ConfigError, match="max-model-len"):
-            async with make_engine(max_model_len=257):
-                pass
-
-    run(test())
+@in_event_loop
+async def test_drain_aborts_what_is_left_after_its_time() -> None:
+    async with make_engine(num_blocks=4096) as engine:
+        stream = await engine.submit(PROMPT, SamplingParams(max_tokens=16000))
+        await engine.drain(0.05)
+        outputs = [o async for o in stream]
+        assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
 
 
-def test_several_engines_serve_side_by_side() -> None:
-    async def test() -> None:
-        async with make_engine() as one, make_engine() as two:
-            first, second = await asyncio.gather(
-                collect(one, max_tokens=12), collect(two, max_tokens=12)
-            )
-        assert first[-1].outputs == second[-1].outputs
-        assert b"tokenmill" in one.render_metrics()
+@in_event_loop
+async def test_closing_twice_is_fine_and_ends_open_streams() -> None:
+    engine = make_engine()
+    await engine.start()
+    stream = await engine.submit(PROMPT, SamplingParams(max_tokens=200))
+    await engine.close()
+    await engine.close()
+    outputs = [o async for o in stream]
+    assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
+    with pytest.raises(EngineStoppedError):
+        await engine.submit(PROMPT)
 
-    run(test())
+
+@in_event_loop
+async def test_an_engine_that_is_not_started_says_how_to_start_it() -> None:
+    with pytest.raises(EngineStoppedError, match="async with"):
+        await make_engine().submit(PROMPT)
+
+
+@in_event_loop
+async def test_a_failed_start_raises_its_error_and_leaves_no_thread() -> None:
+    with pytest.raises(ConfigError, match="max-model-len"):
+        async with make_engine(max_model_len=257):
+            pass
+
+
+@in_event_loop
+async def test_several_engines_serve_side_by_side() -> None:
+    async with make_engine() as one, make_engine() as two:
+        first, second = await asyncio.gather(
+            collect(one, max_tokens=12), collect(two, max_tokens=12)
+        )
+    assert first[-1].outputs == second[-1].outputs
+    assert b"tokenmill" in one.render_metrics()

@@ -13,7 +13,7 @@ from tokenmill.core.outputs import RequestOutput
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell.engine_shell import EngineShell
 
-from .test_engine_shell import PROMPT, make_engine, run
+from .test_engine_shell import PROMPT, in_event_loop, make_engine
 
 
 async def collect(engine: EngineShell, n: int, **options: Any) -> list[RequestOutput]:
@@ -22,54 +22,47 @@ async def collect(engine: EngineShell, n: int, **options: Any) -> list[RequestOu
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_an_id_in_use_gets_a_suffix_and_is_free_again_after_its_request(n: int) -> None:
+@in_event_loop
+async def test_an_id_in_use_gets_a_suffix_and_is_free_again_after_its_request(n: int) -> None:
     params = SamplingParams(max_tokens=100, n=n)
 
-    async def test() -> None:
-        async with make_engine() as engine:
-            streams = [await engine.submit([1], params, request_id="a") for _ in range(3)]
-            ids = [stream.request_id for stream in streams]
-            assert ids[0] == "a" and all(i.startswith("a-") for i in ids[1:])
-            assert len(set(ids)) == 3
-            for stream in streams:
-                await stream.aclose()
-            await engine.drain()
-            assert engine.load().kv_cache_usage == 0
-        async with make_engine() as engine:
-            for _ in range(2):
-                (*_, output) = await collect(engine, n=n, request_id="a")
-                assert output.request_id == "a"
-
-    run(test())
+    async with make_engine() as engine:
+        streams = [await engine.submit([1], params, request_id="a") for _ in range(3)]
+        ids = [stream.request_id for stream in streams]
+        assert ids[0] == "a" and all(i.startswith("a-") for i in ids[1:])
+        assert len(set(ids)) == 3
+        for stream in streams:
+            await stream.aclose()
+        await engine.drain()
+        assert engine.load().kv_cache_usage == 0
+    async with make_engine() as engine:
+        for _ in range(2):
+            (*_, output) = await collect(engine, n=n, request_id="a")
+            assert output.request_id == "a"
 
 
-def test_an_id_that_looks_like_a_choice_of_a_live_request_gets_a_suffix() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            await engine.submit([1], SamplingParams(max_tokens=100, n=2), request_id="a")
-            other = await engine.submit([1], SamplingParams(max_tokens=100), request_id="a/0/1")
-            assert other.request_id.startswith("a/0/1-")
-
-    run(test())
+@in_event_loop
+async def test_an_id_that_looks_like_a_choice_of_a_live_request_gets_a_suffix() -> None:
+    async with make_engine() as engine:
+        await engine.submit([1], SamplingParams(max_tokens=100, n=2), request_id="a")
+        other = await engine.submit([1], SamplingParams(max_tokens=100), request_id="a/0/1")
+        assert other.request_id.startswith("a/0/1-")
 
 
-def test_the_prompts_of_a_call_share_an_id_and_are_aborted_by_it() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            params = SamplingParams(max_tokens=200, n=2)
-            streams = [
-                await engine.submit(PROMPT, params, request_id="a", prompt_index=i)
-                for i in range(3)
-            ]
-            assert {stream.request_id for stream in streams} == {"a"}
-            await engine.abort("a")
-            for stream in streams:
-                outputs = [o async for o in stream]
-                assert outputs[-1].finished
-            await engine.drain()
-            assert engine.load().kv_cache_usage == 0
-
-    run(test())
+@in_event_loop
+async def test_the_prompts_of_a_call_share_an_id_and_are_aborted_by_it() -> None:
+    async with make_engine() as engine:
+        params = SamplingParams(max_tokens=200, n=2)
+        streams = [
+            await engine.submit(PROMPT, params, request_id="a", prompt_index=i) for i in range(3)
+        ]
+        assert {stream.request_id for stream in streams} == {"a"}
+        await engine.abort("a")
+        for stream in streams:
+            outputs = [o async for o in stream]
+            assert outputs[-1].finished
+        await engine.drain()
+        assert engine.load().kv_cache_usage == 0
 
 
 class Overheard:
@@ -88,28 +81,24 @@ class Overheard:
         self.finished += event.requests
 
 
-def test_events_show_one_id_and_number_the_choices() -> None:
-    async def test() -> None:
-        overheard = Overheard()
-        async with make_engine(plugins=[overheard]) as engine:
-            await collect(engine, n=2, request_id="mine", metadata={"tenant": "t"})
-        (admitted,) = overheard.admitted
-        assert (admitted.request_id, admitted.n) == ("mine", 2)
-        assert admitted.metadata == {"tenant": "t"}
-        assert {(r.request_id, r.prompt_index, r.choice_index) for r in overheard.finished} == {
-            ("mine", 0, 0),
-            ("mine", 0, 1),
-        }
-        assert len({r.engine_id for r in overheard.finished}) == 2
-        assert all(r.metadata == {"tenant": "t"} for r in overheard.finished)
-
-    run(test())
+@in_event_loop
+async def test_events_show_one_id_and_number_the_choices() -> None:
+    overheard = Overheard()
+    async with make_engine(plugins=[overheard]) as engine:
+        await collect(engine, n=2, request_id="mine", metadata={"tenant": "t"})
+    (admitted,) = overheard.admitted
+    assert (admitted.request_id, admitted.n) == ("mine", 2)
+    assert admitted.metadata == {"tenant": "t"}
+    assert {(r.request_id, r.prompt_index, r.choice_index) for r in overheard.finished} == {
+        ("mine", 0, 0),
+        ("mine", 0, 1),
+    }
+    assert len({r.engine_id for r in overheard.finished}) == 2
+    assert all(r.metadata == {"tenant": "t"} for r in overheard.finished)
 
 
-def test_an_unknown_option_is_refused_with_a_near_one() -> None:
-    async def test() -> None:
-        async with make_engine() as engine:
-            with pytest.raises(InvalidRequestError, match="Did you mean 'metadata'"):
-                await engine.submit(PROMPT, metdata={})
-
-    run(test())
+@in_event_loop
+async def test_an_unknown_option_is_refused_with_a_near_one() -> None:
+    async with make_engine() as engine:
+        with pytest.raises(InvalidRequestError, match="Did you mean 'metadata'"):
+            await engine.submit(PROMPT, metdata={})
