@@ -26,23 +26,6 @@ def _read(path: str) -> Any:
 class ReadOnlyRequest:
     """The view of a request. There is one view per request, so compare views with `is`."""
 
-    __slots__ = (
-        "_request",
-        "api_key_id",
-        "arrival_time",
-        "cache_salt",
-        "choice_index",
-        "client_request_id",
-        "deadline",
-        "engine_id",
-        "max_tokens",
-        "metadata",
-        "num_prompt_tokens",
-        "priority",
-        "prompt_index",
-        "request_id",
-        "user",
-    )
     request_id: str
     engine_id: str
     prompt_index: int
@@ -57,6 +40,7 @@ class ReadOnlyRequest:
     arrival_time: float
     num_prompt_tokens: int
     max_tokens: int
+    __slots__ = ("_request", *__annotations__)
 
     def __init__(self, request: RequestView) -> None:
         _set(self, "_request", request)
