@@ -10,6 +10,22 @@ from types import FunctionType, ModuleType
 _NUM_ROUNDS = 50
 _FREE = 256
 """Bytes by which a provider may grow in all rounds together before growth is reported."""
+_MOST_KEPT = 4096
+"""Maximum memory, in bytes, that a provider may keep of 200 ended requests together."""
+
+
+def check_nothing_is_kept(root: object, live: Callable[[str, int], object]) -> None:
+    """Check that an object frees its data about ended requests.
+
+    `live` lets a request with this id start and end; it also gets a number.
+    """
+    for i in range(50):
+        live(f"early-{i}", i)
+    before = reachable_bytes(root)
+    for i in range(200):
+        live(f"request-{i}", i)
+    kept = reachable_bytes(root) - before
+    assert kept <= _MOST_KEPT, f"{kept} bytes are kept of 200 requests that have ended"
 
 
 def describe_growth(root: object, live: Callable[[], object]) -> str | None:

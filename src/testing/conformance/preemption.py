@@ -11,7 +11,7 @@ from ...core.contract.policy import Victim
 from ...core.contract.registry import PreemptionMode
 from ...core.host.plugin_host import PREEMPTION_MODES
 from .answers import Answer, PreemptListener
-from .engine import checks as checks
+from .engine import checks
 from .engine.workload import AMPLE, NO_HOST_ROOM, STARVED, STARVED_TWO, EngineShape
 from .hosting import fresh, wraps
 from .reporting import report_growth, report_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .engine import checks as checks
+from .engine import checks
 from .engine.workload import AMPLE, SHAPES, STARVED, STARVED_TWO, EngineShape
 from .reporting import report_growth, report_time
 

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# The checks are imported in the tests: they need torch, which the other suites do not.
 if TYPE_CHECKING:
     from ....backends.attention.base import AttentionSpec
+    from . import checks
     from .checks import BackendClass
+else:
+
+    class _Checks:
+        """The module `checks`, imported when a test uses it: only this suite needs torch."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(import_module(".checks", __package__), name)
+
+    checks = _Checks()
 
 _CASES: dict[str, dict[str, Any]] = {
     **{f"blocks of {size}": {"block_size": size} for size in (1, 5, 8, 16, 32, 64, 128, 256)},
@@ -51,8 +61,6 @@ class AttentionConformance:
         self, attention_backend: BackendClass, device: str | None
     ) -> None:
         """`reasons_against` returns a list of texts for any model, and never raises."""
-        from . import checks as checks
-
         for candidate in _devices(device):
             checks.check_reasons(attention_backend, candidate)
 
@@ -60,8 +68,6 @@ class AttentionConformance:
         self, attention_backend: BackendClass, spec: AttentionSpec
     ) -> None:
         """The cache has room for the keys and values of its blocks, and for nothing else."""
-        from . import checks as checks
-
         checks.check_cache_size(attention_backend, spec)
 
     @pytest.mark.parametrize("case", _CASES)
@@ -76,8 +82,6 @@ class AttentionConformance:
         self, attention_backend: BackendClass, spec: AttentionSpec
     ) -> None:
         """Several query heads may share a KV head, in several ratios."""
-        from . import checks as checks
-
         unsound = _why_unsound(attention_backend, replace(spec, num_kv_heads=spec.num_heads))
         if unsound is not None:
             pytest.skip(f"a plain step fails: {unsound}")
@@ -87,24 +91,18 @@ class AttentionConformance:
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
         """Sequences with the same beginning may share its blocks."""
-        from . import checks as checks
-
         checks.check_shared_prefix(attention_backend, sound_spec)
 
     def test_only_the_window_is_seen(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
         """With a sliding window, older tokens are not seen; skipped if the backend has none."""
-        from . import checks as checks
-
         _skip_if_refused(checks.check_window, attention_backend, sound_spec)
 
     def test_scores_are_capped(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
         """With a soft cap, scores are capped; skipped if the backend has none."""
-        from . import checks as checks
-
         _skip_if_refused(checks.check_soft_cap, attention_backend, sound_spec)
 
     def test_keys_and_values_are_kept_in_8_bits(
@@ -112,56 +110,42 @@ class AttentionConformance:
     ) -> None:
         """Steps are right for the rounded keys and values of a cache with 8 bits per number;
         skipped if the backend has none."""
-        from . import checks as checks
-
         _skip_if_refused(checks.check_fp8, attention_backend, sound_spec)
 
     def test_unused_blocks_are_not_read(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
         """NaN in unused blocks changes no result."""
-        from . import checks as checks
-
         checks.check_unused_blocks(attention_backend, sound_spec)
 
     def test_other_sequences_are_untouched(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
         """A step does not change cached sequences that are not part of it."""
-        from . import checks as checks
-
         checks.check_other_sequences(attention_backend, sound_spec)
 
     def test_a_sequence_of_nan_spoils_no_other(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
         """NaN in one sequence does not change the results of others."""
-        from . import checks as checks
-
         checks.check_neighbours(attention_backend, sound_spec)
 
     def test_inputs_may_be_slices_of_one_projection(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
         """Inputs may have strides between tokens, and are not changed."""
-        from . import checks as checks
-
         checks.check_views(attention_backend, sound_spec)
 
     def test_metadata_serves_every_layer(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
         """Metadata is built once per step and is valid for every layer."""
-        from . import checks as checks
-
         checks.check_layers(attention_backend, sound_spec)
 
     def test_blocks_are_copied_to_the_host_and_back(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
         """Blocks can be copied to the host and back, as swapping does."""
-        from . import checks as checks
-
         checks.check_copies(attention_backend, sound_spec)
 
     def test_graphs_compute_what_is_filled_in(
@@ -169,8 +153,6 @@ class AttentionConformance:
     ) -> None:
         """A captured graph computes the inputs that are filled in; skipped if the backend cannot
         be captured."""
-        from . import checks as checks
-
         checks.check_graphs(attention_backend, sound_spec)
 
 
@@ -184,8 +166,6 @@ def _devices(device: str | None) -> list[Any]:
 
 
 def _find_spec(backend: BackendClass, device: str | None) -> AttentionSpec:
-    from . import checks as checks
-
     refusals = []
     for candidate in _devices(device):
         try:
@@ -199,8 +179,6 @@ def _find_spec(backend: BackendClass, device: str | None) -> AttentionSpec:
 
 @cache
 def _why_unsound(backend: BackendClass, spec: AttentionSpec) -> str | None:
-    from . import checks as checks
-
     try:
         checks.check_step(backend, spec, "mixed")
     except Exception as error:
@@ -212,8 +190,6 @@ def _check_plain_steps(backend: BackendClass, spec: AttentionSpec, **changes: An
     """Check every batch, with a KV head for each query head."""
     import torch
 
-    from . import checks as checks
-
     if "dtype" in changes:
         changes["dtype"] = getattr(torch, changes["dtype"])
     varied = checks.vary(backend, spec, num_kv_heads=spec.num_heads, **changes)
@@ -222,8 +198,6 @@ def _check_plain_steps(backend: BackendClass, spec: AttentionSpec, **changes: An
 
 
 def _skip_if_refused(check: Callable[..., None], *arguments: Any, **changes: Any) -> None:
-    from . import checks as checks
-
     try:
         check(*arguments, **changes)
     except checks.Refused as refusal:

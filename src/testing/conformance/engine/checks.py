@@ -10,9 +10,11 @@ import random
 import statistics
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ....core.outputs import FinishReason
+from ....core.plan import StepPlan
 from ..kept_memory import describe_growth
 from .bench import TURN_SECONDS, EngineBench
 from .workload import EngineShape, Job, random_job, random_jobs
@@ -27,7 +29,11 @@ _CROWDED = (
 
 def check_tokens(kind: str, given: object, shape: EngineShape) -> None:
     """Every request gets exactly the tokens that it would get alone."""
-    bench = serve(kind, given, shape)
+    check_tokens_of(serve(kind, given, shape))
+
+
+def check_tokens_of(bench: EngineBench) -> None:
+    """Every request of this engine got the tokens that it would get alone."""
     for engine_id, tokens in bench.tokens.items():
         assert tokens == bench.expected(engine_id), (
             f"{engine_id} got {tokens}, not {bench.expected(engine_id)}: "
@@ -68,7 +74,11 @@ def check_limits(kind: str, given: object, shape: EngineShape) -> None:
 
 def check_determinism(kind: str, given: object, shape: EngineShape) -> None:
     """The same requests lead to the same plans: nothing depends on chance, addresses or clocks."""
-    first, second = (serve(kind, given, shape).plans for _ in range(2))
+    compare_plans(*(serve(kind, given, shape).plans for _ in range(2)))
+
+
+def compare_plans(first: Sequence[StepPlan], second: Sequence[StepPlan]) -> None:
+    """The plans of two runs with the same requests are the same."""
     for one, other in zip(first, second, strict=False):
         assert one == other, (
             f"two runs with the same requests differ: step {one.step_id} was {one}, then {other}"

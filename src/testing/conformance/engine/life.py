@@ -6,7 +6,6 @@ import asyncio
 
 from ....core.config import EngineConfig
 from ....core.host.plugin_host import PluginHost
-from ....core.interfaces import Progress
 from ....core.sampling_params import SamplingParams
 from ....core.shell.engine_shell import EngineParts, EngineShell
 from ...simulated.executor import SimulatedExecutor
@@ -20,8 +19,13 @@ async def live_through(plugins: PluginHost) -> None:
 
     Raises PluginError if a plugin's lifespan cannot be entered, TimeoutError if the engine hangs.
     """
+    parts = EngineParts(
+        executor=SimulatedExecutor(num_blocks=12, block_size=4),
+        tokenizer=ToyTokenizer(),
+        plugins=plugins,
+    )
     async with asyncio.timeout(_TIMEOUT):
-        async with EngineShell(EngineConfig(max_num_seqs=4), _Parts(plugins)) as engine:
+        async with EngineShell(EngineConfig(max_num_seqs=4), lambda *_: parts) as engine:
             await asyncio.gather(*(_serve(engine, f"prompt number {i}") for i in range(6)))
             async for _ in engine.generate("given up at once", SamplingParams(max_tokens=20)):
                 break
@@ -32,17 +36,3 @@ async def live_through(plugins: PluginHost) -> None:
 async def _serve(engine: EngineShell, prompt: str) -> None:
     async for _ in engine.generate(prompt, SamplingParams(max_tokens=16)):
         pass
-
-
-class _Parts:
-    """Builds an engine's parts with plugins that are already loaded."""
-
-    def __init__(self, plugins: PluginHost) -> None:
-        self._plugins = plugins
-
-    def __call__(self, config: EngineConfig, progress: Progress) -> EngineParts:
-        return EngineParts(
-            executor=SimulatedExecutor(num_blocks=12, block_size=4),
-            tokenizer=ToyTokenizer(),
-            plugins=self._plugins,
-        )
