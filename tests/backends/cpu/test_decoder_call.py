@@ -167,7 +167,7 @@ class Sequences:
         )
         state.advance(grant, BLOCK_SIZE, 24)
         logits_rv = self._model.logits(build_input_batch([grant], [state], BLOCK_SIZE, CPU))
-        state.token_ids += token_ids[1:]
+        list.extend(state.token_ids, token_ids[1:])
         state.drop_drafts()
         return list(logits_rv)
 
