@@ -78,7 +78,7 @@ def serve(args: argparse.Namespace, checks: bool) -> float:
         driver.step()
     for request in requests:
         right = expected_tokens(request.prompt_token_ids, args.output_len, request.seed, VOCAB)
-        assert driver.tokens[request.request_id] == right
+        assert driver.tokens[request.engine_id] == right
     seconds = time.perf_counter() - begin
     return float(args.num_prompts / seconds)
 
