@@ -17,6 +17,7 @@ from tokenmill.backends.cuda.build import HEAD_SIZES
 
 from .emulation import EmulatedOperators
 
+pytestmark = pytest.mark.check
 SPEC = AttentionSpec(
     num_heads=6,
     num_kv_heads=2,

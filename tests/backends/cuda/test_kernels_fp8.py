@@ -16,6 +16,7 @@ from .emulation import EmulatedOperators
 from .test_kernels import SPEC, TOLERANCES, by_dtype, check, make_step, small_splits
 
 __all__ = ["small_splits"]
+pytestmark = pytest.mark.check
 
 by_kind = pytest.mark.parametrize("kind", FP8_DTYPES, ids=str)
 ROUNDING = {torch.float8_e4m3fn: 2**-4, torch.float8_e5m2: 2**-3}
