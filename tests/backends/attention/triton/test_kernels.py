@@ -13,6 +13,7 @@ import torch
 
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.triton.ops import (
+    OPTIONS,
     attend_constants,
     merge_constants,
     write_constants,
@@ -68,7 +69,7 @@ def compile_kernel(name: str, types: dict[str, str], constants: dict[str, Any], 
     return triton.compile(
         ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned),
         target=GPUTarget("cuda", 90, 32),
-        options={"num_warps": tile.num_warps, "num_stages": tile.num_stages},
+        options={"num_warps": tile.num_warps, "num_stages": tile.num_stages, **OPTIONS},
     )
 
 
