@@ -163,13 +163,15 @@ def _as_params(
 
 
 def _progress_bar(total: int) -> Progress:
+    console = Console(stderr=True)  # a new one, because rich allows one display per console
     bar = Progress(
         TextColumn("generating"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),  # a new one, because rich allows one display per console
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     bar.add_task("generating", total=total)
     return bar

@@ -17,7 +17,7 @@ from ..contract.speculation import Speculator
 from ..errors import ConfigError, PluginError
 from ..speculation_settings import SpeculationSettings
 from .choice import choose
-from .hook_checks import SLOT_HOOKS, implemented_hooks
+from .hook_checks import SLOT_HOOKS, marked_names
 from .plugin_set import PluginSet
 from .plugins_file import NamedSetting, read_settings
 
@@ -54,9 +54,10 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
     plugins.refuse_failures()  # again, because a choice may have loaded another plugin
     _check_named(plugins)
     order = build_choice(plugins, choices["scheduling_policy"])
-    if implemented_hooks(plugins.manager, order):
-        plugins.register(choices["scheduling_policy"].provider, order)
     draft_length = build_choice(plugins, choices["draft_length"])
+    for slot, policy in (("scheduling_policy", order), ("draft_length", draft_length)):
+        if marked_names(plugins.manager, policy):  # event hooks, beside what is called directly
+            plugins.register(choices[slot].provider, policy)
     filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
     _refuse_unused_flags(choices["speculative_method"], config.speculation())
     _build_watchers(plugins, choices, PluginContext(config=config))

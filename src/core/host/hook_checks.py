@@ -32,12 +32,18 @@ def new_manager() -> pluggy.PluginManager:
 
 def implemented_hooks(manager: pluggy.PluginManager, plugin: object) -> tuple[str, ...]:
     """Names of the hooks that an object, class or module implements, in the order of the specs."""
+    found = marked_names(manager, plugin)
+    return tuple(hook for hook in HOOKS if hook in found)
+
+
+def marked_names(manager: pluggy.PluginManager, plugin: object) -> set[str]:
+    """Names of all hooks that are marked with @hookimpl. Some may not exist."""
     found = set()
     for name in dir(plugin):
         options = manager.parse_hookimpl_opts(plugin, name)
         if options is not None:
             found.add(options.get("specname") or name)
-    return tuple(hook for hook in HOOKS if hook in found)
+    return found
 
 
 def register_checked(

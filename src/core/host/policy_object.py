@@ -7,7 +7,7 @@ import pluggy
 from ..contract.hookspecs import hookimpl
 from ..contract.registry import REQUIRED_ATTRIBUTES, Registry, label
 from ..errors import PluginError
-from .hook_checks import SLOT_HOOKS, implemented_hooks
+from .hook_checks import SLOT_HOOKS, implemented_hooks, marked_names
 
 DIRECT_SLOTS = ("scheduling_policy", "draft_length")
 """Slots of policies that are called directly, without a hook."""
@@ -29,7 +29,7 @@ class PolicyObject:
 def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
     """The slot that an object fills by itself; None if it observes, wraps or registers.
 
-    Raises PluginError for an object that would fill several slots.
+    Raises PluginError for an object that would fill several slots, or has a part of a policy.
     """
     if isinstance(plugin, type):
         return None  # `register_checked` refuses it, with the advice to pass an instance
@@ -44,7 +44,18 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
         raise PluginError(
             f"{plugin!r} is {' and '.join(map(label, slots))} at once; pass one object for each"
         )
+    if not slots and not marked_names(manager, plugin):
+        _refuse_incomplete(plugin)
     return slots[0] if slots else None
+
+
+def _refuse_incomplete(plugin: object) -> None:
+    for slot in DIRECT_SLOTS:
+        missing = [name for name in REQUIRED_ATTRIBUTES[slot] if not hasattr(plugin, name)]
+        if len(missing) < len(REQUIRED_ATTRIBUTES[slot]):
+            raise PluginError(
+                f"{type(plugin).__name__} lacks {', '.join(missing)}, which a {label(slot)} needs"
+            )
 
 
 def _decides(manager: pluggy.PluginManager, plugin: object, hook: str) -> bool:

@@ -311,6 +311,29 @@ def test_what_a_program_hands_over_must_be_an_instance_with_hooks(packages: Pack
     assert "must be hashable" in refusal([])
 
 
+def test_a_misspelt_event_hook_of_a_policy_that_is_called_directly_is_refused(
+    packages: Packages,
+) -> None:
+    class Order:
+        uses_priority = False
+
+        def key(self, request: object, now: float) -> tuple[float, ...]:
+            return (now,)
+
+        @hookimpl
+        def on_finishd(self, event: object) -> None: ...
+
+    assert "unknown hook 'on_finishd'. Did you mean 'on_finished'?" in refusal(Order())
+
+
+def test_an_object_with_a_part_of_a_policy_names_what_is_missing(packages: Packages) -> None:
+    class Order:
+        def key(self, request: object, now: float) -> tuple[float, ...]:
+            return (now,)
+
+    assert refusal(Order()) == "Order lacks uses_priority, which a scheduling policy needs"
+
+
 class Backwards:
     """A policy that is passed in as an object."""
 
