@@ -86,7 +86,7 @@ def check_tokens(
     num_long_tokens: int,
     num_starved_tokens: int,
 ) -> None:
-    """Every prompt gets `num_tokens`, and the sixth of them with long answers maybe more."""
+    """All prompts get `num_tokens`. Where LONG_RUNNING, every sixth gets `num_long_tokens`."""
     is_long = setting == LONG_RUNNING
     shortened = [
         case.shortened(

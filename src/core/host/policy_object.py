@@ -35,9 +35,8 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
         return None  # `register_checked` refuses it, with the advice to pass an instance
     hooks = implemented_hooks(manager, plugin)
     slots = [SLOT_HOOKS[hook] for hook in hooks if _decides(manager, plugin, hook)]
-    for slot in DIRECT_SLOTS:
-        if all(hasattr(plugin, name) for name in REQUIRED_ATTRIBUTES[slot]):
-            slots.append(slot)
+    missing = {slot: _missing(plugin, slot) for slot in DIRECT_SLOTS}
+    slots += [slot for slot, names in missing.items() if not names]
     if "register" in hooks:
         return None
     if len(slots) > 1:
@@ -45,17 +44,16 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
             f"{plugin!r} is {' and '.join(map(label, slots))} at once; pass one object for each"
         )
     if not slots and not marked_names(manager, plugin):
-        _refuse_incomplete(plugin)
+        for slot, names in missing.items():
+            if len(names) < len(REQUIRED_ATTRIBUTES[slot]):
+                raise PluginError(
+                    f"{type(plugin).__name__} lacks {', '.join(names)}, which a {label(slot)} needs"
+                )
     return slots[0] if slots else None
 
 
-def _refuse_incomplete(plugin: object) -> None:
-    for slot in DIRECT_SLOTS:
-        missing = [name for name in REQUIRED_ATTRIBUTES[slot] if not hasattr(plugin, name)]
-        if len(missing) < len(REQUIRED_ATTRIBUTES[slot]):
-            raise PluginError(
-                f"{type(plugin).__name__} lacks {', '.join(missing)}, which a {label(slot)} needs"
-            )
+def _missing(plugin: object, slot: str) -> list[str]:
+    return [name for name in REQUIRED_ATTRIBUTES[slot] if not hasattr(plugin, name)]
 
 
 def _decides(manager: pluggy.PluginManager, plugin: object, hook: str) -> bool:

@@ -326,6 +326,25 @@ def test_a_misspelt_event_hook_of_a_policy_that_is_called_directly_is_refused(
     assert "unknown hook 'on_finishd'. Did you mean 'on_finished'?" in refusal(Order())
 
 
+def test_a_draft_length_policy_may_have_event_hooks(packages: Packages) -> None:
+    seen: list[object] = []
+
+    class Lengths:
+        def choose(self, requests: object, limits: object) -> list[int]:
+            return []
+
+        def observe(self, step: object) -> None: ...
+
+        def forget(self, engine_id: str) -> None: ...
+
+        @hookimpl
+        def on_stopping(self, event: Stopping) -> None:
+            seen.append(event)
+
+    load(Lengths()).emit(Stopping())
+    assert seen == [Stopping()]
+
+
 def test_an_object_with_a_part_of_a_policy_names_what_is_missing(packages: Packages) -> None:
     class Order:
         def key(self, request: object, now: float) -> tuple[float, ...]:
