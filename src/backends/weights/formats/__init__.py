@@ -1,0 +1,1 @@
+"""Formats of packed weights: one file per family."""
