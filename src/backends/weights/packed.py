@@ -71,7 +71,7 @@ class PackedWeights:
 
     def narrow(self, dim: int, start: int, length: int) -> PackedWeights:
         """Return a part, like `Tensor.narrow`. Raises ConfigError for a cut inside a block."""
-        assert dim in (0, 1) and 0 <= start and start + length <= self.shape[dim]
+        assert dim in (0, 1) and start >= 0 and start + length <= self.shape[dim]
         block = self.format.block_size
         if dim == 1 and (start % block or length % block):
             raise ConfigError(
