@@ -18,6 +18,7 @@ from .core.shell.engine_shell import EngineParts, EngineShell
 if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
     from .backends.drafting.support import Speculation
+    from .backends.running.model_parts import Backends
 
 
 def build_parts(
@@ -31,7 +32,6 @@ def build_parts(
     """
     host = PluginHost.load(config, extra=plugins)
 
-    from .backends.attention.choice import choose_attention_backend
     from .backends.execution.in_process import ModelExecutor
     from .backends.text.load import load_tokenizer
     from .backends.weights.checkpoint import open_checkpoint
@@ -43,12 +43,22 @@ def build_parts(
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
-        choose_attention_backend(host, progress),
+        _choose_backends(host, progress),
         progress,
         swaps=host.uses_swap,
         speculation=host.speculator,
     )
     return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host)
+
+
+def _choose_backends(plugins: PluginHost, progress: Progress) -> Backends:
+    from .backends.attention.choice import choose_attention_backend
+    from .backends.linear.choice import choose_linear_backend
+    from .backends.running.model_parts import Backends
+
+    return Backends(
+        choose_attention_backend(plugins, progress), choose_linear_backend(plugins, progress)
+    )
 
 
 def build_engine(config: EngineConfig, progress: Progress | None = None) -> EngineShell:
@@ -88,7 +98,6 @@ def make_draft_model(
 
     `recipe`: fields of DraftRecipe. Raises ConfigError for an invalid configuration or recipe.
     """
-    from .backends.attention.choice import choose_attention_backend
     from .backends.distill.make import DraftRecipe, make_draft
     from .backends.distill.prompts import read_prompts
     from .backends.execution.in_process import ModelExecutor
@@ -103,11 +112,11 @@ def make_draft_model(
     checkpoint = open_checkpoint(model)
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
 
-    attention_backend = choose_attention_backend(plugins, progress)
+    backends = _choose_backends(plugins, progress)
 
     def load(speculation: Speculation | None) -> ModelExecutor:
         return ModelExecutor.from_checkpoint(
-            checkpoint, config, attention_backend, progress, speculation=speculation
+            checkpoint, config, backends, progress, speculation=speculation
         )
 
     return make_draft(checkpoint, tokenizer, load, output, wanted, prompts, progress)

@@ -34,6 +34,7 @@ from tokenmill.backends.cpu.packed_weights import (
     pack_gguf,
     pack_linear,
 )
+from tokenmill.backends.weights.formats.gguf_blocks import gguf_weights
 
 sys.path.append(str(Path(__file__).parents[1]))
 from recording import make_parser, make_table, record
@@ -66,11 +67,11 @@ def pack_all(weights: Sequence[Tensor], format: str) -> list[PackedLinear]:
         # As in published files, the matrix that is also the embedding has eight bits.
         kind = gguf.GGMLQuantizationType["Q8_0" if len(weight) == VOCABULARY else format]
         raw = [
-            gguf.quantize(part.float().numpy(), kind).reshape(len(part), -1)
+            gguf_weights(kind, torch.from_numpy(gguf.quantize(part.float().numpy(), kind)))
             for part in (gate, up)
             if part is not None
         ]
-        packed.append(pack_gguf(raw[0], kind, up=raw[1] if up is not None else None, arena=arena))
+        packed.append(pack_gguf(raw[0], up=raw[1] if up is not None else None, arena=arena))
     return packed
 
 

@@ -125,6 +125,9 @@ class EngineConfig:
         "or a plugin's name; two names with a comma: the first computes prompts, the second "
         "decodes",
     )
+    linear_backend: str | None = _knob(
+        None, "code that computes matrix products: auto, cpu, torch, or a plugin's name"
+    )
 
     speculative_method: str | None = _knob(
         None,

@@ -45,6 +45,7 @@ class ModelInfo:
     kv_cache_dtype: str | None = None
     """None: the same as `dtype`."""
     attention_backend: str = "torch"
+    linear_backend: str = "torch"
     sampling_defaults: Mapping[str, float | int] = field(default_factory=dict)
     """Fields of SamplingParams that the model's generation_config sets."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
@@ -18,6 +17,8 @@ from tokenmill.core.shell.admission import make_requests
 from tokenmill.core.shell.engine_shell import fit_max_model_len, make_core
 from tokenmill.testing.engine_driver import EngineDriver
 
+from .chosen import backends_of
+
 
 def make_driver(
     checkpoint: Checkpoint,
@@ -29,7 +30,7 @@ def make_driver(
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
-        choose_attention_backend(plugins),
+        backends_of(plugins),
         no_progress,
         swaps=plugins.uses_swap,
         speculation=speculation,

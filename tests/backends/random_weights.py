@@ -62,8 +62,9 @@ class _RandomCheckpoint:
     def sampling_defaults(self) -> Mapping[str, float | int]:
         return {}
 
-    def quantized(self, name: str) -> None:
-        """Return None: the weights are never quantized."""
+    def matrix(self, name: str) -> torch.Tensor:
+        """See Checkpoint: the weights are not packed."""
+        return self.tensor(name)
 
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._layout)

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from ...core.contract.choice import Choice
-from ...core.contract.provider_options import build_options
-from ...core.contract.registry import Provider, Registry
-from ...core.errors import PluginError
 from ...core.interfaces import Progress, no_progress
-from ...core.log import get_logger
-from ...core.suggest import did_you_mean
-from .pair import BackendPair, build_pair, option_names, options_of
+from ..choosing.auto import AutoBackend, Plugins
+from .pair import BackendPair, build_pair
 from .reasons import reasons_against
-
-log = get_logger("plugins")
-
-
-class Plugins(Protocol):
-    """The part of the plugin host that the choice of a backend uses."""
-
-    @property
-    def registry(self) -> Registry: ...
-    def choice(self, slot: str) -> Choice: ...
 
 
 def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress) -> Any:
@@ -36,86 +20,6 @@ def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress)
     if choice.is_pair:
         return BackendPair(*build_pair(registry, choice))
     if choice.others:
-        return AutoBackend(registry, choice, progress)
+        return AutoBackend(registry, choice, reasons_against, progress)
     provider = choice.provider
     return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
-
-
-class AutoBackend:
-    """`auto`: makes the first backend, in the order of preference, that can serve the spec.
-
-    A backend is imported only when all earlier ones cannot serve. The chosen backend gets the
-    options.
-    """
-
-    name = "auto"
-    kv_cache_dtypes = None
-    """None: `reasons_against` asks the candidates for their types."""
-
-    def __init__(self, registry: Registry, choice: Choice, progress: Progress) -> None:
-        """Check the options against all candidates, so that errors are the same on every machine.
-
-        Raises PluginError for an option that no candidate takes, and for a value that is wrong for
-        a candidate that takes the option.
-        """
-        providers = (choice.provider, *choice.others)
-        self._registry, self._progress = registry, progress
-        self._options, self._where = choice.options, choice.origin
-        self._candidates = {p: options_of(p, choice.options) for p in providers}
-        _refuse_unknown(choice.options, providers, choice.origin)
-        for provider, own in self._candidates.items():
-            if own and provider.options is not None:
-                build_options(provider.options, own, where=choice.origin, name=provider.name)
-
-    def reasons_against(self, spec: Any) -> list[str]:
-        """Return nothing if a candidate can serve the spec, else all reasons of all candidates.
-
-        Raises PluginError if the candidate that can does not take an option that is set.
-        """
-        chosen, reasons = self._choose(spec)
-        return [] if chosen is not None else reasons
-
-    def __call__(self, spec: Any) -> Any:
-        """Make the chosen backend; log its name, and why earlier candidates were passed over."""
-        chosen, reasons = self._choose(spec)
-        assert chosen is not None, "reasons_against was not called first"
-        backend = chosen(spec)
-        log.info("attention_backend_chosen", backend=backend.name, passed_over=reasons)
-        return backend
-
-    def _choose(self, spec: Any) -> tuple[Any, list[str]]:
-        passed_over: list[str] = []
-        for provider, own in self._candidates.items():
-            try:
-                backend = self._registry.build(provider.kind, provider.name, own, where=self._where)
-                reasons = reasons_against(backend, spec, self._progress)
-            except PluginError as error:
-                reasons = [str(error)]
-            if not reasons:
-                self._refuse_options_of_others(provider, passed_over)
-                return backend, passed_over
-            passed_over += [f"{provider.name}: {reason}" for reason in reasons]
-        return None, passed_over
-
-    def _refuse_options_of_others(self, chosen: Provider, passed_over: Sequence[str]) -> None:
-        others = [key for key in self._options if key not in self._candidates[chosen]]
-        if others:
-            reasons = f" ({'; '.join(passed_over)})" if passed_over else ""
-            raise PluginError(
-                f"{self._where} {others[0]}: 'auto' chose {chosen.name!r}{reasons}, which has no "
-                "such option: remove it, or name its backend in `use`"
-            )
-
-
-def _refuse_unknown(
-    options: Mapping[str, object], providers: Sequence[Provider], where: str
-) -> None:
-    known = dict.fromkeys(name for provider in providers for name in option_names(provider))
-    for key in options:
-        if key.replace("-", "_") not in known:
-            names = ", ".join(provider.name for provider in providers)
-            listed = f"Known options: {', '.join(known)}" if known else "They have no options"
-            raise PluginError(
-                f"{where} {key}: no backend of 'auto' ({names}) has such an option. "
-                f"{listed}{did_you_mean(key, known) or '.'}"
-            )

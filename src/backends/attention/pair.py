@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ...core.contract.choice import Choice
-from ...core.contract.registry import Provider, Registry
+from ...core.contract.registry import Registry
 from ...core.errors import ConfigError, PluginError
 from ...core.interfaces import Progress
 from ...core.suggest import did_you_mean
+from ..choosing.auto import option_names, options_of
 from .base import AttentionBackend, AttentionBatch, AttentionSpec, is_graphable
 from .reasons import reasons_against
 
@@ -163,32 +163,15 @@ def build_pair(registry: Registry, choice: Choice) -> tuple[Any, Any]:
     pair, options, where = (choice.provider, *choice.others), choice.options, choice.origin
     known = [name for provider in pair for name in option_names(provider)]
     for key in options:
-        if _field(key) not in known:
+        if key.replace("-", "_") not in known:
             raise PluginError(
                 f"{where} {key}: neither {pair[0].name!r} nor {pair[1].name!r} has such an option"
-                f"{did_you_mean(_field(key), known) or '.'}"
+                f"{did_you_mean(key.replace('-', '_'), known) or '.'}"
             )
     prefill, decode = (
         registry.build(p.kind, p.name, options_of(p, options), where=where) for p in pair
     )
     return prefill, decode
-
-
-def option_names(provider: Provider) -> list[str]:
-    """Return the names of the options that a backend takes, with underscores."""
-    if provider.options is None:
-        return []
-    return [field.name for field in dataclasses.fields(provider.options) if field.init]
-
-
-def options_of(provider: Provider, options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options that a backend takes."""
-    known = option_names(provider)
-    return {key: value for key, value in options.items() if _field(key) in known}
-
-
-def _field(key: str) -> str:
-    return key.replace("-", "_")
 
 
 def split_decodes(batch: AttentionBatch) -> tuple[AttentionBatch | None, AttentionBatch | None]:

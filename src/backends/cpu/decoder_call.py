@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..attention.base import AttentionBatch
-from ..linear.projections import Projection
+from ..linear.base import Projection
 from ..models.decoder import Decoder, DecoderLayer
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache

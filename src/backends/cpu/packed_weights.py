@@ -7,31 +7,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-import numpy as np
 import torch
 from gguf import GGMLQuantizationType
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core.errors import ConfigError
 from ..machine.host_memory import HostMemory
+from ..weights.formats.gguf_blocks import GGUFBlocks
+from ..weights.packed import PackedWeights, WeightFormat
 from .library import Element, Format, load_library
 from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 _ALIGNMENT = 4096
 _CHUNK_BYTES = 256 << 20
 
-GGUF_FORMATS: Mapping[GGMLQuantizationType, Format] = MappingProxyType(
+FORMATS: Mapping[WeightFormat, Format] = MappingProxyType(
     {
-        GGMLQuantizationType.Q4_0: Format.Q4_0,
-        GGMLQuantizationType.Q4_1: Format.Q4_1,
-        GGMLQuantizationType.Q8_0: Format.Q8_0,
+        GGUFBlocks(GGMLQuantizationType.Q4_0): Format.Q4_0,
+        GGUFBlocks(GGMLQuantizationType.Q4_1): Format.Q4_1,
+        GGUFBlocks(GGMLQuantizationType.Q8_0): Format.Q8_0,
     }
 )
-"""GGUF types that the library multiplies without conversion."""
+"""Formats of packed weights that the library multiplies without conversion."""
 
-_BLOCK = 32
-_BLOCK_BYTES = {Format.Q4_0: 18, Format.Q4_1: 20, Format.Q8_0: 34}
 _ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
 
 
@@ -105,33 +103,28 @@ def pack_linear(
 
 
 def pack_gguf(
-    raw: NDArray[np.uint8],
-    kind: GGMLQuantizationType,
-    *,
-    up: NDArray[np.uint8] | None = None,
-    arena: WeightArena | None = None,
+    weights: PackedWeights, *, up: PackedWeights | None = None, arena: WeightArena | None = None
 ) -> PackedLinear:
-    """Pack a quantized GGUF tensor without conversion; `raw` are its bytes [out, bytes of a row].
+    """Pack weights of one of FORMATS without conversion.
 
-    If `up` is given, with the same shape and kind, `raw` is the gate. Raises ConfigError for a kind
-    that is not in GGUF_FORMATS, and for bytes that are not whole blocks.
+    If `up` is given, with the same shape and format, `weights` are the gate. Raises ConfigError for
+    formats and shapes that do not fit.
     """
-    if kind not in GGUF_FORMATS:
-        known = ", ".join(one.name for one in GGUF_FORMATS)
-        raise ConfigError(f"GGUF type {kind.name} cannot be packed; only {known} can")
-    format = GGUF_FORMATS[kind]
-    if raw.ndim != 2 or raw.dtype != np.uint8 or raw.shape[1] % _BLOCK_BYTES[format]:
-        raise ConfigError(f"{raw.dtype} {raw.shape} does not have rows of whole {kind.name} blocks")
-    _check_shapes(raw.shape, None if up is None else up.shape)
-    kept = np.ascontiguousarray(raw)
-    kept_up = None if up is None else np.ascontiguousarray(up)
+    if weights.format not in FORMATS:
+        known = ", ".join(one.name for one in FORMATS)
+        raise ConfigError(f"weights of {weights.format.name} cannot be packed; only {known} can")
+    if up is not None and up.format != weights.format:
+        raise ConfigError(f"gate is {weights.format.name} and up {up.format.name}")
+    _check_shapes(weights.shape, None if up is None else up.shape)
+    kept = weights.planes[0].contiguous()
+    kept_up = None if up is None else up.planes[0].contiguous()
     rows = WeightRowsStruct(
-        rows=kept.ctypes.data,
-        up_rows=None if kept_up is None else kept_up.ctypes.data,
+        rows=kept.data_ptr(),
+        up_rows=None if kept_up is None else kept_up.data_ptr(),
         row_bytes=kept.shape[1],
     )
-    inputs = kept.shape[1] // _BLOCK_BYTES[format] * _BLOCK
-    return _pack(format, kept.shape[0], inputs, up is not None, rows, arena)
+    format = FORMATS[weights.format]
+    return _pack(format, weights.shape[0], weights.shape[1], up is not None, rows, arena)
 
 
 def linear(

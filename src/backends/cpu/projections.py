@@ -1,30 +1,28 @@
-"""A decoder's matrix products by the native CPU library, and the choice between it and torch."""
+"""The native CPU linear backend."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from gguf import GGMLQuantizationType
 
 from ...core.interfaces import Progress
-from ...core.log import get_logger
-from ..linear.projections import ACTIVATIONS, GateUp, Projection, Weights
+from ..linear.base import ACTIVATIONS, LinearSpec, Projection
+from ..linear.torch import GateUp
 from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
-from ..weights.quantized import QuantizedMatrix
+from ..weights.packed import PackedWeights, WeightFormat, Weights
 from .library import Library, load_library
 from .packed_weights import (
-    GGUF_FORMATS,
+    FORMATS,
     PackedLinear,
     WeightArena,
     make_linear_call,
     pack_gguf,
     pack_linear,
 )
-
-log = get_logger("model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,27 +51,66 @@ class NativeLinear:
         return self.packed.num_bytes + (0 if self.bias is None else self.bias.nbytes)
 
 
-class NativeProjections:
-    """Makes native products. Packs bfloat16 weights, and quantized weights without conversion."""
+class CPULinear:
+    """Native products in bfloat16. Packs weights in floating point as bfloat16, and keeps packed
+    weights of the formats that the kernels read. See LinearBackend."""
 
-    def __init__(self, library: Library, activation: str, *, keeps_quantized: bool) -> None:
-        self._library = library
-        self._activation = activation
-        self._keeps_quantized = keeps_quantized
+    name = "cpu"
+
+    def __init__(self, spec: LinearSpec) -> None:
+        self._library = load_library()
         self._arena = WeightArena()
 
-    def keeps(self, kind: GGMLQuantizationType) -> bool:
-        return self._keeps_quantized and kind in GGUF_FORMATS
+    @classmethod
+    def build(cls, spec: LinearSpec, progress: Progress) -> None:
+        """Build the native library. Raises BuildError if that fails."""
+        if spec.device.type == "cpu" and spec.dtype is torch.bfloat16:
+            load_library(progress)
 
-    def linear(self, weights: Weights, bias: torch.Tensor | None) -> NativeLinear:
-        return self._make(self._pack(weights), bias, torch.bfloat16)
+    @classmethod
+    def reasons_against(cls, spec: LinearSpec) -> list[str]:
+        """See LinearBackend."""
+        if spec.device.type != "cpu":
+            return [f"its kernels run on CPUs, not on {spec.device.type}"]
+        if spec.dtype is not torch.bfloat16:
+            dtype = str(spec.dtype).removeprefix("torch.")
+            return [f"it computes in bfloat16, not in {dtype}, which torch computes exactly"]
+        try:
+            library = load_library()
+        except BuildError as error:
+            return [f"it has no native library, which costs about half of the speed: {error}"]
+        # Portable kernels use no bfloat16 instructions. On a CPU with such instructions, torch uses
+        # them and is faster. On other CPUs torch emulates them, and is two to four times slower
+        # than these kernels.
+        if not library.suits_this_cpu and has_bfloat16(spec.device):
+            return [
+                "this CPU has only portable native kernels, which are slower than torch "
+                "(TOKENMILL_CPU_ISA=portable forces them)"
+            ]
+        return []
 
-    def gate_up(self, weights: Weights, bias: torch.Tensor | None) -> Projection:
-        if self._activation != "silu":
-            return GateUp(self.linear(weights, bias), ACTIVATIONS[self._activation])
-        return self._make(self._pack_gate_up(weights), bias, torch.bfloat16)
+    @classmethod
+    def keeps(cls, spec: LinearSpec, format: WeightFormat) -> bool:
+        """See LinearBackend. With portable kernels, dequantized weights are faster: for eight
+        tokens two times, for a prompt eight times, compared with torch in float32."""
+        return format in FORMATS and load_library().suits_this_cpu
+
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
+        """See LinearBackend."""
+        if len(segments) == 1:
+            return self._make(self._pack(segments[0]), bias, torch.bfloat16)
+        return self._make(self._pack(_dense(segments)), bias, torch.bfloat16)
+
+    def gate_up(
+        self, gate: Weights, up: Weights, bias: torch.Tensor | None, activation: str
+    ) -> Projection:
+        """See LinearBackend."""
+        if activation != "silu":
+            return GateUp(self.linear([_dense([gate, up])], bias), ACTIVATIONS[activation])
+        return self._make(self._pack_gate_up(gate, up), bias, torch.bfloat16)
 
     def head(self, weights: Weights) -> NativeLinear:
+        """See LinearBackend."""
         return self._make(self._pack(weights), None, torch.float32)
 
     def _make(
@@ -87,51 +124,25 @@ class NativeProjections:
         )
 
     def _pack(self, weights: Weights) -> PackedLinear:
-        if isinstance(weights, QuantizedMatrix):
-            return pack_gguf(weights.rows, weights.kind, arena=self._arena)
+        if isinstance(weights, PackedWeights):
+            return pack_gguf(weights, arena=self._arena)
         return pack_linear(weights, arena=self._arena)
 
-    def _pack_gate_up(self, weights: Weights) -> PackedLinear:
-        if isinstance(weights, QuantizedMatrix):
-            half = weights.rows.shape[0] // 2
-            gate, up = weights.rows[:half], weights.rows[half:]
-            return pack_gguf(gate, weights.kind, up=up, arena=self._arena)
-        gate_weight, up_weight = weights.chunk(2)
-        return pack_linear(gate_weight, up=up_weight, arena=self._arena)
+    def _pack_gate_up(self, gate: Weights, up: Weights) -> PackedLinear:
+        if (
+            isinstance(gate, PackedWeights)
+            and isinstance(up, PackedWeights)
+            and gate.format == up.format
+        ):
+            return pack_gguf(gate, up=up, arena=self._arena)
+        return pack_linear(_dense([gate]), up=_dense([up]), arena=self._arena)
 
 
-def keeps_quantized(kind: GGMLQuantizationType) -> bool:
-    """Whether matrices of this kind should stay quantized, because native kernels are faster."""
-    if kind not in GGUF_FORMATS:
-        return False
-    try:
-        return load_library().suits_this_cpu
-    except BuildError:
-        return False
-
-
-def native_projections(
-    activation: str, *, keeps_quantized: bool, progress: Progress
-) -> NativeProjections | None:
-    """Native products, or None if torch computes instead.
-
-    The log says why: torch's products are faster, or the library is not available.
-    """
-    try:
-        library = load_library(progress)
-    except BuildError as error:
-        log.warning("native_cpu_kernels_missing", reason=str(error), lost="about half of the speed")
-        return None
-    # Portable kernels use no bfloat16 instructions. On a CPU with such instructions, torch uses
-    # them and is faster. On other CPUs torch emulates them, and is two to four times slower than
-    # these kernels. Quantized weights do not change the choice: compared with torch in float32,
-    # portable kernels are 1.7 times faster for one token, but two times slower for eight tokens and
-    # eight times slower for a prompt.
-    if not library.suits_this_cpu and has_bfloat16(torch.device("cpu")):
-        log.info(
-            "torch_computes_projections",
-            reason="this CPU has only portable native kernels, which are slower than torch",
-            otherwise="TOKENMILL_CPU_ISA=portable",
-        )
-        return None
-    return NativeProjections(library, activation, keeps_quantized=keeps_quantized)
+def _dense(segments: Sequence[Weights]) -> torch.Tensor:
+    """Return segments as one bfloat16 matrix."""
+    return torch.cat(
+        [
+            (one.dequantize() if isinstance(one, PackedWeights) else one).to(torch.bfloat16)
+            for one in segments
+        ]
+    )

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from ...core.interfaces import Progress
-from ..linear.projections import TorchProjections
+from ..linear.base import ACTIVATIONS
+from ..linear.torch import GateUp, Head, Linear
 from ..models.decoder import RMSNorm
 from ..models.draft_head import HIDDEN_ACT, DraftHead, DraftHeadConfig
 from ..weights.model_config import ModelConfig
@@ -80,15 +81,14 @@ def begin_head(
     }
     for weight in weights.values():
         weight.requires_grad_(True)
-    makes = TorchProjections(HIDDEN_ACT)
     return HeadStudent(
         config=config,
         head=DraftHead(
-            fc=makes.linear(weights["fc"], None),
-            gate_up=makes.gate_up(weights["gate_up"], None),
-            down=makes.linear(weights["down"], None),
+            fc=Linear(weights["fc"]),
+            gate_up=GateUp(Linear(weights["gate_up"]), ACTIVATIONS[HIDDEN_ACT]),
+            down=Linear(weights["down"]),
             norm=RMSNorm(weights["norm"], target.rms_norm_eps),
-            lm_head=makes.head(weights["lm_head"]),
+            lm_head=Head(Linear(weights["lm_head"])),
         ),
         weights=weights,
         embedding_ve=embedding_ve,

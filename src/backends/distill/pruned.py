@@ -81,8 +81,9 @@ class PrunedCheckpoint:
             return tensor.index_select(0, self._token_ids_d)
         return tensor
 
-    def quantized(self, name: str) -> None:
-        """Always None: trained weights are not quantized."""
+    def matrix(self, name: str) -> torch.Tensor:
+        """See Checkpoint: trained weights are not packed."""
+        return self.tensor(name)
 
 
 def _sources(target: Checkpoint, layers: Sequence[int]) -> dict[str, str]:

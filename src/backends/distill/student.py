@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from ...core.interfaces import no_progress
-from ..linear.projections import GateUp, Head, Linear, Projection
+from ..linear.base import Projection
+from ..linear.torch import GateUp, Head, Linear
 from ..models.decoder import Decoder, DecoderLayer
 from ..models.loader import load_decoder
 from ..weights.model_config import ModelConfig

@@ -18,11 +18,8 @@ from ...core.contract.speculation import (
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress, Tokenizer
 from ...core.log import get_logger
-from ..attention.base import AttentionBackend
-from ..linear.projections import TorchProjections
-from ..models.draft_head import HIDDEN_ACT
 from ..models.draft_head_files import DraftHeadFiles, is_draft_head
-from ..running.model_parts import choose_projections, choose_spec, load_parts
+from ..running.model_parts import Backends, choose_spec, linear_spec, load_parts
 from ..text.load import load_tokenizer
 from ..weights.checkpoint import Checkpoint, open_checkpoint
 from .loaded import LoadedDraftHead, LoadedDraftModel, RunningTarget
@@ -53,13 +50,13 @@ class DraftSupport:
         self,
         target: Checkpoint,
         config: EngineConfig,
-        attention_backend: type[AttentionBackend],
+        backends: Backends,
         progress: Progress,
         num_speculative_tokens: int,
     ) -> None:
         self._target = target
         self._config = config
-        self._backend = attention_backend
+        self._backends = backends
         self._progress = progress
         self._num_speculative_tokens = num_speculative_tokens
         self._loaded: LoadedDraftModel | LoadedDraftHead | None = None
@@ -129,8 +126,8 @@ class DraftSupport:
         checkpoint = open_checkpoint(path)
         self._check_vocabulary(checkpoint)
         called = f"the draft model {checkpoint.name}"
-        spec = choose_spec(checkpoint, self._config, self._backend, self._progress, called)
-        parts = load_parts(checkpoint, self._config, self._backend, spec, self._progress)
+        spec = choose_spec(checkpoint, self._config, self._backends, self._progress, called)
+        parts = load_parts(checkpoint, self._config, self._backends, spec, self._progress)
         return LoadedDraftModel(checkpoint, parts, self.vocab_size)
 
     def _load_head(self, path: Path) -> LoadedDraftHead:
@@ -150,11 +147,9 @@ class DraftSupport:
                 model=self._target.name,
                 consequence="if the models' weights differ, nearly all drafts will be rejected",
             )
-        spec = choose_spec(self._target, self._config, self._backend, self._progress)
-        makes = choose_projections(HIDDEN_ACT, spec, keeps_quantized=True, progress=self._progress)
-        head = files.load(
-            makes or TorchProjections(HIDDEN_ACT), dtype=spec.dtype, device=spec.device
-        )
+        spec = choose_spec(self._target, self._config, self._backends, self._progress)
+        products = linear_spec(spec)
+        head = files.load(self._backends.linear(products), products)
         return LoadedDraftHead(files, head, spec)
 
     def _check_vocabulary(self, draft: Checkpoint) -> None:

@@ -15,14 +15,14 @@ from ...core.errors import ConfigError, DeviceError
 from ...core.interfaces import ModelInfo, Progress
 from ...core.log import get_logger
 from ...core.plan import StepPlan, StepResult
-from ..attention.base import AttentionBackend, AttentionSpec
+from ..attention.base import AttentionSpec
 from ..drafting.model_runner import DraftRunner
 from ..drafting.support import DraftSupport, Speculation
 from ..machine.compiling import BuildError
 from ..machine.device import choose_device
 from ..machine.torch_threads import SingleTorchThread
 from ..models.decoder import Decoder
-from ..running.model_parts import ModelParts, choose_spec, load_parts
+from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
 from ..running.warmup import measure_gpu_memory
 from ..state import kv_cache
@@ -60,7 +60,7 @@ class ModelExecutor:
         cls,
         checkpoint: Checkpoint,
         config: EngineConfig,
-        attention_backend: type[AttentionBackend],
+        backends: Backends,
         progress: Progress,
         *,
         swaps: bool = False,
@@ -75,10 +75,10 @@ class ModelExecutor:
         started = time.monotonic()
         _build_cpu_library(config, progress)
         _check(checkpoint, config)
-        spec = choose_spec(checkpoint, config, attention_backend, progress)
-        drafts = _prepare(speculation, checkpoint, config, attention_backend, progress)
+        spec = choose_spec(checkpoint, config, backends, progress)
+        drafts = _prepare(speculation, checkpoint, config, backends, progress)
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
-        parts = load_parts(checkpoint, config, attention_backend, spec, progress)
+        parts = load_parts(checkpoint, config, backends, spec, progress)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks)
@@ -160,7 +160,7 @@ def _prepare(
     speculation: Speculation | None,
     checkpoint: Checkpoint,
     config: EngineConfig,
-    attention_backend: type[AttentionBackend],
+    backends: Backends,
     progress: Progress,
 ) -> DraftSupport | None:
     """Let the speculator load its draft model and other resources.
@@ -170,7 +170,7 @@ def _prepare(
     if speculation is None:
         return None
     most = speculation.limits.num_speculative_tokens
-    support = DraftSupport(checkpoint, config, attention_backend, progress, most)
+    support = DraftSupport(checkpoint, config, backends, progress, most)
     speculation.prepare(support)
     return support
 
@@ -244,6 +244,7 @@ def _describe(
         kv_bytes_per_block=layout.block_bytes,
         kv_cache_dtype=str(parts.spec.cache_dtype).removeprefix("torch."),
         attention_backend=parts.attention.name,
+        linear_backend=parts.linear.name,
         sampling_defaults=dict(checkpoint.sampling_defaults),
     )
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..linear.projections import Head, Projection
+from ..linear.base import Projection
+from ..linear.torch import Head
 from ..weights.model_config import ModelConfig
 from .rope import RotaryTable, rotate
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..linear.projections import Projection
+from ..linear.base import Projection
 from .decoder import RMSNorm
 
 HIDDEN_ACT = "silu"

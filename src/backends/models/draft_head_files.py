@@ -8,23 +8,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 
 from ...core.errors import ConfigError
-from ..linear.projections import Projections, Weights
+from ..linear.base import LinearBackend, LinearSpec
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, check_draft_vocabulary
 from ..weights.fields import Fields
+from ..weights.formats.gguf_blocks import GGUFBlocks, gguf_weights
 from ..weights.model_config import DRAFT_HEAD
-from ..weights.quantized import QuantizedMatrix
+from ..weights.packed import PackedWeights, Weights
 from ..weights.safetensors_files import SafetensorsFiles, read_json
 from .decoder import RMSNorm
-from .draft_head import DraftHead, DraftHeadConfig
+from .draft_head import HIDDEN_ACT, DraftHead, DraftHeadConfig
 
-_KIND = GGMLQuantizationType.Q8_0
+_FORMAT = GGUFBlocks(GGMLQuantizationType.Q8_0)
 """Matrices are rounded to this kind if the products support it: it halves the memory to read, and
 drafts need not be exact."""
-_BLOCK_SIZE = GGML_QUANT_SIZES[_KIND][0]
 
 
 class DraftHeadFiles:
@@ -71,23 +71,28 @@ class DraftHeadFiles:
             offsets_d, config.draft_vocab_size, config.vocab_size, self.path
         )
 
-    def load(self, makes: Projections, *, dtype: torch.dtype, device: torch.device) -> DraftHead:
-        """Load the head in `dtype` on `device`; matrices have 8 bits if `makes` keeps those."""
+    def load(self, makes: LinearBackend, spec: LinearSpec) -> DraftHead:
+        """Load the head; matrices have 8 bits if `makes` keeps those."""
 
-        def take(*names: str) -> Weights:
-            weights = torch.cat([self.tensor(f"{name}.weight") for name in names])
-            if makes.keeps(_KIND) and weights.shape[1] % _BLOCK_SIZE == 0:
-                return QuantizedMatrix(quantize(weights.float().numpy(), _KIND), _KIND)
-            return weights.to(device, dtype)
+        def take(name: str) -> Weights:
+            weights = self.tensor(f"{name}.weight")
+            if makes.keeps(spec, _FORMAT) and weights.shape[1] % _FORMAT.block_size == 0:
+                return _quantize(weights)
+            return weights.to(spec.device, spec.dtype)
 
-        norm = self.tensor("norm.weight").to(device, dtype)
+        norm = self.tensor("norm.weight").to(spec.device, spec.dtype)
         return DraftHead(
-            fc=makes.linear(take("fc"), None),
-            gate_up=makes.gate_up(take("mlp.gate_proj", "mlp.up_proj"), None),
-            down=makes.linear(take("mlp.down_proj"), None),
+            fc=makes.linear([take("fc")], None),
+            gate_up=makes.gate_up(take("mlp.gate_proj"), take("mlp.up_proj"), None, HIDDEN_ACT),
+            down=makes.linear([take("mlp.down_proj")], None),
             norm=RMSNorm(norm, self.config.rms_norm_eps),
             lm_head=makes.head(take("lm_head")),
         )
+
+
+def _quantize(weights: torch.Tensor) -> PackedWeights:
+    blocks = quantize(weights.float().numpy(), _FORMAT.kind)
+    return gguf_weights(_FORMAT.kind, torch.from_numpy(blocks))
 
 
 def is_draft_head(path: Path) -> bool:

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
+from typing import TypeVar
 
-import numpy as np
 import torch
-from gguf import GGML_QUANT_SIZES
 
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
-from ..linear.projections import Projection, Projections, TorchProjections, Weights
+from ..linear.base import LinearBackend, LinearSpec, Projection
+from ..linear.torch import TorchLinear
 from ..weights.checkpoint import Checkpoint
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET
 from ..weights.model_config import ModelConfig
-from ..weights.quantized import QuantizedMatrix, UnreadMatrix
+from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
 from .decoder import Decoder, DecoderLayer, RMSNorm
+from .dequantized import Dequantized
 from .rope import build_rotary_table
+
+W = TypeVar("W", torch.Tensor, Weights)
 
 STAGE = "loading weights"
 _EMBEDDING = "model.embed_tokens.weight"
@@ -34,18 +38,20 @@ def load_decoder(
     dtype: torch.dtype,
     device: torch.device,
     progress: Progress,
-    projections: Projections | None = None,
+    linear: LinearBackend | None = None,
+    keeps_packed: bool = True,
 ) -> Decoder:
     """Build the checkpoint's decoder in `dtype` on `device`; report "loading weights" per layer.
 
-    `projections` makes the matrix products; None: torch computes them.
+    `linear` makes the matrix products; None: torch computes them. It gets packed weights of the
+    formats that it keeps, unless `keeps_packed` is False.
 
     Apart from the decoder's weights, at most one tensor of the checkpoint is in memory. Raises
     ConfigError when a tensor is missing, superfluous or has the wrong shape.
     """
     config = checkpoint.config
-    makes = projections or TorchProjections(config.hidden_act)
-    source = _Source(checkpoint, dtype, device, makes)
+    makes = linear or TorchLinear(LinearSpec(dtype=dtype, device=device))
+    source = _Source(checkpoint, dtype, device, makes if keeps_packed else None)
     progress(STAGE, 0.0)
     embedding_ve = source.take(_EMBEDDING, (config.vocab_size, config.hidden_size))
     layers = []
@@ -57,6 +63,7 @@ def load_decoder(
     if config.draft_vocab_size is not None:
         source.leave(DRAFT_TO_TARGET)
     source.refuse_leftovers()
+    source.dequantized.log()
     rotary = build_rotary_table(
         config.rope,
         head_size=config.head_size,
@@ -84,13 +91,14 @@ class _Source:
         checkpoint: Checkpoint,
         dtype: torch.dtype,
         device: torch.device,
-        makes: Projections,
+        keeper: LinearBackend | None,
     ) -> None:
+        """`keeper` says which formats stay packed; None: none."""
         self._checkpoint = checkpoint
-        self._makes = makes
-        self._dtype = dtype
-        self._device = device
+        self._keeper = keeper
+        self._spec = LinearSpec(dtype=dtype, device=device)
         self._left = set(checkpoint.tensor_names())
+        self.dequantized = Dequantized()
 
     def has(self, name: str) -> bool:
         return name in self._left
@@ -101,39 +109,32 @@ class _Source:
 
     def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Read one tensor in the decoder's type, on its device."""
-        return self.take_stacked([(name, shape)])
+        self._require(name)
+        return self._convert(self._mark(name, shape, self._checkpoint.tensor(name)))
 
     def take_stacked(self, parts: Sequence[tuple[str, tuple[int, ...]]]) -> torch.Tensor:
         """Read several tensors as one, stacked along their first dimension."""
-        rows = sum(shape[0] for _, shape in parts)
-        stacked = torch.empty((rows, *parts[0][1][1:]), dtype=self._dtype, device=self._device)
-        start = 0
-        for name, shape in parts:
-            stacked[start : start + shape[0]].copy_(self._read(name, shape))
-            start += shape[0]
-        return stacked
+        return torch.cat([self.take(name, shape) for name, shape in parts])
 
-    def take_matrix(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> Weights:
-        """Read several matrices as one; it stays quantized if all kinds are equal and kept."""
-        found = [self.find_quantized(name, shape) for name, shape in parts]
-        kept = [matrix for matrix in found if matrix is not None]
-        if len(kept) < len(parts) or len({matrix.kind for matrix in kept}) > 1:
-            return self.take_stacked(parts)
-        self._left.difference_update(name for name, _ in parts)
-        return QuantizedMatrix(np.concatenate([one.read().rows for one in kept]), kept[0].kind)
+    def take_matrix(self, name: str, shape: tuple[int, int]) -> Weights:
+        """Read one matrix; it stays packed if its format is kept."""
+        self._require(name)
+        matrix = self._mark(name, shape, self._checkpoint.matrix(name))
+        if isinstance(matrix, torch.Tensor):
+            return self._convert(matrix)
+        if self._is_kept(matrix):
+            return matrix
+        self.dequantized.add(matrix, self._spec.dtype)
+        return self._convert(matrix.dequantize())
 
-    def find_quantized(self, name: str, shape: tuple[int, int]) -> UnreadMatrix | None:
-        """Find a quantized matrix whose kind the products keep, or return None.
+    def take_segments(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> list[Weights]:
+        """Read matrices of one input, in order. Neighbours of one format become one segment."""
+        return _merge([self.take_matrix(name, shape) for name, shape in parts])
 
-        The matrix is neither read nor marked as taken.
-        """
-        matrix = self._checkpoint.quantized(name)
-        if matrix is None or not self._makes.keeps(matrix.kind):
-            return None
-        block_size, block_bytes = GGML_QUANT_SIZES[matrix.kind]
-        if matrix.shape != (shape[0], shape[1] // block_size * block_bytes):
-            return None  # `take` raises the error
-        return matrix
+    def take_if_kept(self, name: str) -> PackedWeights | None:
+        """Read a matrix again, if it is packed in a format that is kept."""
+        matrix = self._checkpoint.matrix(name)
+        return matrix if isinstance(matrix, PackedWeights) and self._is_kept(matrix) else None
 
     def refuse_leftovers(self) -> None:
         """Raise ConfigError for tensors that the decoder does not use: its output would differ."""
@@ -145,26 +146,54 @@ class _Source:
                 f"so its output would be wrong: {', '.join(left[:5])}"
             )
 
-    def _read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def _is_kept(self, matrix: PackedWeights) -> bool:
+        keeper = self._keeper
+        return keeper is not None and keeper.keeps(self._spec, matrix.format)
+
+    def _require(self, name: str) -> None:
         if name not in self._left:
             raise ConfigError(f"{self._checkpoint.path} lacks the tensor {name}")
-        self._left.remove(name)
-        tensor = self._checkpoint.tensor(name)
-        if tuple(tensor.shape) != shape:
+
+    def _mark(self, name: str, shape: tuple[int, ...], weights: W) -> W:
+        """Check a tensor's shape and type, and mark it as taken."""
+        self._left.discard(name)
+        if tuple(weights.shape) != shape:
             raise ConfigError(
-                f"{name} of {self._checkpoint.path} has shape {list(tensor.shape)}; "
+                f"{name} of {self._checkpoint.path} has shape {list(weights.shape)}; "
                 f"the configuration requires {list(shape)}"
             )
-        if not tensor.is_floating_point() or tensor.itemsize == 1:
+        if isinstance(weights, torch.Tensor) and not _is_float(weights):
             raise ConfigError(
-                f"{name} of {self._checkpoint.path} has type {tensor.dtype}, which is not "
+                f"{name} of {self._checkpoint.path} has type {weights.dtype}, which is not "
                 "supported; supported are float32, bfloat16 and float16"
             )
-        return tensor
+        return weights
+
+    def _convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._spec.device, self._spec.dtype)
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.itemsize > 1
+
+
+def _merge(segments: Sequence[Weights]) -> list[Weights]:
+    """Stack neighbouring segments of one format, and neighbouring tensors."""
+    merged: list[Weights] = []
+    for format, group in groupby(segments, key=_format_of):
+        if format is None:
+            merged.append(torch.cat([one for one in group if isinstance(one, torch.Tensor)]))
+        else:
+            merged.append(stack([one for one in group if isinstance(one, PackedWeights)]))
+    return merged
+
+
+def _format_of(weights: Weights) -> WeightFormat | None:
+    return weights.format if isinstance(weights, PackedWeights) else None
 
 
 def _load_layer(
-    source: _Source, config: ModelConfig, prefix: str, makes: Projections
+    source: _Source, config: ModelConfig, prefix: str, makes: LinearBackend
 ) -> DecoderLayer:
     hidden, inner = config.hidden_size, config.intermediate_size
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
@@ -195,12 +224,12 @@ def _load_layer(
         ),
         post_attention_norm=norm("post_attention_layernorm"),
         gate_up=makes.gate_up(
-            *_load_matrix(
-                source,
-                [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)],
-                hidden,
-                config.mlp_bias,
-            )
+            source.take_matrix(f"{mlp}.gate_proj.weight", (inner, hidden)),
+            source.take_matrix(f"{mlp}.up_proj.weight", (inner, hidden)),
+            _load_bias(source, [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)])
+            if config.mlp_bias
+            else None,
+            config.hidden_act,
         ),
         down=makes.linear(
             *_load_matrix(source, [(f"{mlp}.down_proj", hidden)], inner, config.mlp_bias)
@@ -210,12 +239,14 @@ def _load_layer(
 
 def _load_matrix(
     source: _Source, outputs: Sequence[tuple[str, int]], input_size: int, has_bias: bool
-) -> tuple[Weights, torch.Tensor | None]:
-    """Read weights and bias of projections of one input, (name, output size) each, as one."""
-    weights = source.take_matrix([(f"{name}.weight", (size, input_size)) for name, size in outputs])
-    if not has_bias:
-        return weights, None
-    return weights, source.take_stacked([(f"{name}.bias", (size,)) for name, size in outputs])
+) -> tuple[Sequence[Weights], torch.Tensor | None]:
+    """Read segments and bias of projections of one input, (name, output size) each."""
+    parts = [(f"{name}.weight", (size, input_size)) for name, size in outputs]
+    return source.take_segments(parts), _load_bias(source, outputs) if has_bias else None
+
+
+def _load_bias(source: _Source, outputs: Sequence[tuple[str, int]]) -> torch.Tensor:
+    return source.take_stacked([(f"{name}.bias", (size,)) for name, size in outputs])
 
 
 def _load_qk_norm(source: _Source, config: ModelConfig, attention: str) -> RMSNorm:
@@ -228,7 +259,7 @@ def _load_qk_norm(source: _Source, config: ModelConfig, attention: str) -> RMSNo
 
 
 def _load_head(
-    source: _Source, config: ModelConfig, embedding_ve: torch.Tensor, makes: Projections
+    source: _Source, config: ModelConfig, embedding_ve: torch.Tensor, makes: LinearBackend
 ) -> tuple[Projection, bool]:
     """Read the head; also return whether it equals the embedding.
 
@@ -237,9 +268,9 @@ def _load_head(
     """
     name, shape = "lm_head.weight", (config.num_logits, config.hidden_size)
     if config.tie_word_embeddings and not source.has(name):
-        kept = source.find_quantized(_EMBEDDING, shape)
-        return makes.head(embedding_ve if kept is None else kept.read()), True
-    head = source.take_matrix([(name, shape)])
+        kept = source.take_if_kept(_EMBEDDING)
+        return makes.head(embedding_ve if kept is None else kept), True
+    head = source.take_matrix(name, shape)
     is_tied = (
         config.tie_word_embeddings
         and isinstance(head, torch.Tensor)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
 
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ..attention.base import AttentionBackend, AttentionSpec
 from ..attention.reasons import reasons_against
-from ..linear.projections import Projections
+from ..linear.base import LinearBackend, LinearSpec
+from ..linear.choice import reasons_against as reasons_against_linear
 from ..machine.device import choose_device
 from ..models.decoder import Decoder
 from ..models.loader import load_decoder
@@ -22,6 +22,14 @@ from .precision import choose_dtype, choose_kv_cache_dtype
 from .runner import StepModel
 
 
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The chosen backends: classes, or objects that are used like classes."""
+
+    attention: type[AttentionBackend]
+    linear: type[LinearBackend]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParts:
     """Weights and attention of one model. The KV cache is allocated after all models are loaded."""
@@ -29,6 +37,7 @@ class ModelParts:
     spec: AttentionSpec
     decoder: Decoder
     attention: AttentionBackend
+    linear: LinearBackend
 
     @property
     def bytes_per_block(self) -> int:
@@ -60,7 +69,7 @@ class ModelParts:
 def choose_spec(
     checkpoint: Checkpoint,
     config: EngineConfig,
-    attention_backend: type[AttentionBackend],
+    backends: Backends,
     progress: Progress,
     called: str = "this model",
 ) -> AttentionSpec:
@@ -74,50 +83,50 @@ def choose_spec(
         num_kv_heads=model.num_kv_heads,
         head_size=model.head_size,
         block_size=config.block_size,
-        dtype=choose_dtype(config.dtype, checkpoint.dtype, device),
+        dtype=choose_dtype(config.dtype, checkpoint.dtype, device, backends.linear),
         device=device,
         scale=model.attention_scale,
         sliding_window=model.sliding_window,
         kv_cache_dtype=choose_kv_cache_dtype(config.kv_cache_dtype),
     )
-    reasons = reasons_against(attention_backend, spec, progress)
-    if reasons:
-        raise ConfigError(
-            f"attention backend {attention_backend.name!r} cannot serve {called}: "
-            f"{'; '.join(reasons)}"
-        )
+    _refuse(
+        f"attention backend {backends.attention.name!r}",
+        called,
+        reasons_against(backends.attention, spec, progress),
+    )
+    _refuse(
+        f"linear backend {backends.linear.name!r}",
+        called,
+        reasons_against_linear(backends.linear, linear_spec(spec), progress),
+    )
     return spec
+
+
+def linear_spec(spec: AttentionSpec) -> LinearSpec:
+    """The specification of the products that go with an attention."""
+    return LinearSpec(dtype=spec.dtype, device=spec.device)
+
+
+def _refuse(backend: str, called: str, reasons: Sequence[str]) -> None:
+    if reasons:
+        raise ConfigError(f"{backend} cannot serve {called}: {'; '.join(reasons)}")
 
 
 def load_parts(
     checkpoint: Checkpoint,
     config: EngineConfig,
-    attention_backend: type[AttentionBackend],
+    backends: Backends,
     spec: AttentionSpec,
     progress: Progress,
 ) -> ModelParts:
-    """Load the weights, and create the attention backend."""
+    """Load the weights, and create the backends."""
+    linear = backends.linear(linear_spec(spec))
     decoder = load_decoder(
         checkpoint,
         dtype=spec.dtype,
         device=spec.device,
         progress=progress,
-        projections=choose_projections(
-            checkpoint.config.hidden_act,
-            spec,
-            keeps_quantized=config.dtype == "auto",
-            progress=progress,
-        ),
+        linear=linear,
+        keeps_packed=config.dtype == "auto",
     )
-    return ModelParts(spec=spec, decoder=decoder, attention=attention_backend(spec))
-
-
-def choose_projections(
-    hidden_act: str, spec: AttentionSpec, *, keeps_quantized: bool, progress: Progress
-) -> Projections | None:
-    """Native projections for bfloat16 on a CPU; None to use torch's, the reference for float32."""
-    if spec.device.type != "cpu" or spec.dtype is not torch.bfloat16:
-        return None
-    from ..cpu.projections import native_projections
-
-    return native_projections(hidden_act, keeps_quantized=keeps_quantized, progress=progress)
+    return ModelParts(spec=spec, decoder=decoder, attention=backends.attention(spec), linear=linear)

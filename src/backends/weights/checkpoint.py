@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from gguf import GGMLQuantizationType
 
 from ...core.errors import ConfigError
 from .model_config import ModelConfig
-from .quantized import UnreadMatrix
+from .packed import WeightFormat, Weights
 
 SUPPORTED = (
     "a Hugging Face directory (config.json and *.safetensors) or a .gguf file; "
@@ -33,8 +32,8 @@ class Checkpoint(Protocol):
     @property
     def config(self) -> ModelConfig: ...
     @property
-    def dtype(self) -> torch.dtype | GGMLQuantizationType:
-        """The type of the published matrices; a GGUF type if they are quantized.
+    def dtype(self) -> torch.dtype | WeightFormat:
+        """The type of the published matrices; their format if they are packed.
 
         `--dtype auto` chooses the precision by it.
         """
@@ -55,8 +54,8 @@ class Checkpoint(Protocol):
         """Read a tensor to the CPU, dequantized. Raises ConfigError if it is missing or damaged."""
         ...
 
-    def quantized(self, name: str) -> UnreadMatrix | None:
-        """Return a quantized matrix, which can be read without dequantizing; else None."""
+    def matrix(self, name: str) -> Weights:
+        """Read a matrix as it is stored: packed, or the same as `tensor`. Raises ConfigError."""
         ...
 
 

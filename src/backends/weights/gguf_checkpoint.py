@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType
-from gguf.quants import dequantize
-from numpy.typing import NDArray
 
 from ...core.errors import ConfigError
+from .formats.gguf_blocks import GGUFBlocks
 from .gguf_config import from_gguf_metadata
 from .gguf_file import GGUFFile, GGUFTensor, read_gguf_file
 from .model_config import ModelConfig
-from .quantized import QuantizedMatrix, UnreadMatrix
+from .packed import PackedWeights, WeightFormat, Weights
 from .sampling_defaults import check_sampling_defaults
 
 _FREQUENCIES = "rope_freqs.weight"
@@ -50,8 +49,6 @@ _SAMPLING_KEYS = {
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
-_LONG_ROW = 1 << 12
-"""Bytes: gguf dequantizes 16 rows at a time, and each time has an overhead of some 100 µs."""
 _DTYPES = {
     GGMLQuantizationType.BF16: torch.bfloat16,
     GGMLQuantizationType.F16: torch.float16,
@@ -68,8 +65,8 @@ class GGUFCheckpoint:
         self.path = path
         self._file = read_gguf_file(path)
         _refuse_split(self._file)
-        # A plain array, because each slice of a memmap costs microseconds more.
-        self._data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        # Mode "c", copy on write, because torch warns of memory that it must not write.
+        self._data = torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
         self._tensors = {
             _rename(name): tensor
             for name, tensor in self._file.tensors.items()
@@ -85,10 +82,12 @@ class GGUFCheckpoint:
         return _QUANTIZATION_SUFFIX.sub("", self.path.stem)
 
     @property
-    def dtype(self) -> torch.dtype | GGMLQuantizationType:
-        """The type of the layers' matrices, taken from the first one."""
+    def dtype(self) -> torch.dtype | WeightFormat:
+        """The type or format of the layers' matrices, taken from the first one."""
         matrix = self._file.tensors.get("blk.0.attn_q.weight")
-        return torch.float32 if matrix is None else _DTYPES.get(matrix.kind, matrix.kind)
+        if matrix is None:
+            return torch.float32
+        return _DTYPES.get(matrix.kind) or GGUFBlocks(matrix.kind)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -104,18 +103,14 @@ class GGUFCheckpoint:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
         return self._in_order(name, self._dequantize(name, self._tensors[name]))
 
-    def quantized(self, name: str) -> UnreadMatrix | None:
-        """Return a matrix without dequantizing it; None if it is missing or not quantized."""
+    def matrix(self, name: str) -> Weights:
+        """Read a matrix as it is stored: a tensor in float32, or packed. Raises ConfigError."""
         tensor = self._tensors.get(name)
         if tensor is None or len(tensor.shape) != 2 or tensor.kind in _DTYPES:
-            return None
-        packed = self._packed_rows(tensor)
-
-        def read() -> QuantizedMatrix:
-            rows = self._in_order(name, torch.from_numpy(packed.copy()))
-            return QuantizedMatrix(rows.contiguous().numpy(), tensor.kind)
-
-        return UnreadMatrix(packed.shape, tensor.kind, read)
+            return self.tensor(name)
+        packed = self._packed(tensor)
+        blocks = self._in_order(name, packed.planes[0])
+        return PackedWeights(packed.format, packed.shape, (blocks,))
 
     def _in_order(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor with its rows in transformers' order."""
@@ -125,26 +120,17 @@ class GGUFCheckpoint:
         config = self.config
         return _unpermute(tensor, config.num_heads if match[1] == "q" else config.num_kv_heads)
 
-    def _packed_rows(self, tensor: GGUFTensor, num_bytes: int = 0) -> NDArray[np.uint8]:
-        """Return a view of the packed rows, [out, bytes of a row].
-
-        Adjacent rows are joined until they have about `num_bytes` bytes or more.
-        """
-        packed = self._data[tensor.offset : tensor.offset + tensor.num_bytes]
-        num_rows = math.prod(tensor.shape[:-1])
-        while num_rows % 2 == 0 and tensor.num_bytes < num_bytes * num_rows:
-            num_rows //= 2
-        return packed.reshape(num_rows, -1)
+    def _packed(self, tensor: GGUFTensor) -> PackedWeights:
+        """Return a view of a tensor's blocks. Dimensions before the last one count as rows."""
+        shape = math.prod(tensor.shape[:-1]), tensor.shape[-1]
+        blocks = self._data[tensor.offset : tensor.offset + tensor.num_bytes]
+        return PackedWeights(GGUFBlocks(tensor.kind), shape, (blocks.view(shape[0], -1),))
 
     def _dequantize(self, name: str, tensor: GGUFTensor) -> torch.Tensor:
         try:
-            values = dequantize(self._packed_rows(tensor, _LONG_ROW), tensor.kind)
-        except NotImplementedError as error:
-            raise ConfigError(
-                f"{name} of {self.path} has type {tensor.kind.name}, which is not supported"
-            ) from error
-        values = np.ascontiguousarray(values, dtype=np.float32).reshape(tensor.shape)
-        return torch.from_numpy(values if values.flags.writeable else values.copy())
+            return self._packed(tensor).dequantize().view(tensor.shape)
+        except ConfigError as error:
+            raise ConfigError(f"{name} of {self.path} cannot be read: {error}") from error
 
     def _read_config(self) -> ModelConfig:
         divisors = None

@@ -62,8 +62,9 @@ class SafetensorsCheckpoint:
         ids = stated if isinstance(stated, list) else [stated]
         return tuple(i for i in ids if isinstance(i, int))
 
-    def quantized(self, name: str) -> None:
-        """Return None: the weights are never quantized."""
+    def matrix(self, name: str) -> torch.Tensor:
+        """See Checkpoint: the matrices are not packed."""
+        return self.tensor(name)
 
     def tensor_names(self) -> Sequence[str]:
         return self._files.tensor_names()

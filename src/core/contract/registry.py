@@ -37,10 +37,13 @@ SLOTS = (
     "scheduling_policy",
     "preemption_mode",
     "attention_backend",
+    "linear_backend",
     "speculative_method",
     "draft_length",
 )
 """Kinds with exactly one chosen provider."""
+COMPUTING = ("attention_backend", "linear_backend")
+"""Slots in which "auto" means the first provider that has no `reasons_against` the model."""
 KINDS = (*SLOTS, "observer", "admission")
 """All kinds. Every observer and admission of an enabled plugin is built."""
 
@@ -49,6 +52,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "scheduling_policy": ("key", "uses_priority"),
     "preemption_mode": ("preempt", "modes"),
     "attention_backend": ("reasons_against", "__call__"),
+    "linear_backend": ("reasons_against", "keeps", "__call__"),
     "speculative_method": ("propose",),
     "draft_length": ("choose", "observe", "forget"),
     "admission": ("admit",),
@@ -212,6 +216,21 @@ class Registry:
         a worker, on the device thread.
         """
         self._offer("attention_backend", name, factory, options, aliases)
+
+    def linear_backend(
+        self,
+        name: str,
+        factory: Callable[..., Any],
+        *,
+        options: type[Any] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Offer a linear backend, which computes matrix products, chosen by --linear-backend.
+
+        The factory returns the backend's class (see backends/linear/base.py). It runs in a worker,
+        on the device thread.
+        """
+        self._offer("linear_backend", name, factory, options, aliases)
 
     def speculative_method(
         self,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..config import EngineConfig, flag
 from ..contract.choice import Choice
-from ..contract.registry import SLOTS, Provider, label
+from ..contract.registry import COMPUTING, SLOTS, Provider, label
 from ..errors import ConfigError, PluginError
 from ..log import get_logger
 from ..speculation_settings import OPTION_FLAGS, SpeculationSettings
@@ -103,16 +103,16 @@ def _setting(slot: str, plugins: PluginSet) -> SlotSetting:
 
 
 def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
-    """The providers with this name; several only for attention.
+    """The providers with this name; several only for backends.
 
-    For attention, "auto" means every backend that enabled plugins offer, in their order, and two
-    names mean a pair.
+    "auto" means every backend that enabled plugins offer, in their order. For attention, two names
+    mean a pair.
     """
+    offered = plugins.registry.providers(slot)
+    if slot in COMPUTING and name == "auto" and offered:
+        return offered
     if slot != "attention_backend":
         return (plugins.find(slot, name),)
-    offered = plugins.registry.providers(slot)
-    if name == "auto" and offered:
-        return offered
     names = [part.strip() for part in name.split(",")]
     if len(names) > 2:
         raise ConfigError(

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ..contract.plugin_info import PluginDescription, PluginInfo, normalize
-from ..contract.registry import SLOTS, Provider
+from ..contract.registry import COMPUTING, SLOTS, Provider
 from ..errors import PluginError
 from ..suggest import near_and_known
 from .choice import configured
@@ -49,7 +49,7 @@ def describe_plugin(name: str, plugins_file: str | None = None) -> PluginDescrip
 
 
 def _findings(provider: Provider, plugins: PluginSet) -> tuple[str, ...]:
-    if provider.kind != "attention_backend":
+    if provider.kind not in COMPUTING:
         return ()
     try:
         backend = plugins.registry.build(provider.kind, provider.name)

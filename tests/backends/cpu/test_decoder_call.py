@@ -16,7 +16,8 @@ from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase, make_decoder_call
 from tokenmill.backends.cpu.library import Library
-from tokenmill.backends.cpu.projections import NativeProjections
+from tokenmill.backends.cpu.projections import CPULinear
+from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.running.runner import LayeredModel
@@ -59,14 +60,13 @@ TOLERANCE = 0.06
 
 
 def load(checkpoint: Checkpoint, library: Library) -> Decoder:
-    activation = checkpoint.config.hidden_act
-    projections = NativeProjections(library, activation, keeps_quantized=True)
+    linear = CPULinear(LinearSpec(dtype=torch.bfloat16, device=CPU))
     return load_decoder(
         checkpoint,
         dtype=torch.bfloat16,
         device=CPU,
         progress=no_progress,
-        projections=projections,
+        linear=linear,
     )
 
 

@@ -9,16 +9,19 @@ import torch
 
 from tokenmill.backends.cpu.draft_head_call import make_draft_head_call
 from tokenmill.backends.cpu.library import Library
-from tokenmill.backends.cpu.projections import NativeProjections
+from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.drafting.head_runner import TorchHead
-from tokenmill.backends.linear.projections import TorchProjections
-from tokenmill.backends.models.draft_head import HIDDEN_ACT, DraftHead
+from tokenmill.backends.linear.base import LinearSpec
+from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.models.draft_head import DraftHead
 from tokenmill.backends.models.draft_head_files import DraftHeadFiles
+from tokenmill.backends.weights.packed import WeightFormat
 
 from ..tiny import CPU
 from ..tiny_checkpoints import TARGET, write_head
 
 SIZE = TARGET.hidden_size
+SPEC = LinearSpec(dtype=torch.bfloat16, device=CPU)
 
 
 @pytest.fixture
@@ -26,9 +29,16 @@ def files(tmp_path: Path) -> DraftHeadFiles:
     return DraftHeadFiles(write_head(tmp_path / "head", TARGET, 3, inner=64))
 
 
-def load(files: DraftHeadFiles, library: Library, *, keeps_quantized: bool) -> DraftHead:
-    makes = NativeProjections(library, HIDDEN_ACT, keeps_quantized=keeps_quantized)
-    return files.load(makes, dtype=torch.bfloat16, device=CPU)
+class Dequantizing(CPULinear):
+    """Keeps no packed weights."""
+
+    @classmethod
+    def keeps(cls, spec: LinearSpec, format: WeightFormat) -> bool:
+        return False
+
+
+def load(files: DraftHeadFiles, *, keeps_packed: bool) -> DraftHead:
+    return files.load(CPULinear(SPEC) if keeps_packed else Dequantizing(SPEC), SPEC)
 
 
 def inputs(num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -39,13 +49,13 @@ def inputs(num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return state_re, token_ids_r, torch.randn(TARGET.vocab_size, SIZE, generator=noise).bfloat16()
 
 
-@pytest.mark.parametrize("keeps_quantized", [False, True])
+@pytest.mark.parametrize("keeps_packed", [False, True])
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 33])
 def test_it_is_near_the_head_product_by_product(
-    num_rows: int, keeps_quantized: bool, files: DraftHeadFiles, library: Library
+    num_rows: int, keeps_packed: bool, files: DraftHeadFiles, library: Library
 ) -> None:
     state_re, token_ids_r, embedding_ve = inputs(num_rows)
-    head = load(files, library, keeps_quantized=keeps_quantized)
+    head = load(files, keeps_packed=keeps_packed)
     call = make_draft_head_call(head, embedding_ve)
     assert call is not None
     one_by_one = TorchHead(head, embedding_ve)
@@ -60,7 +70,7 @@ def test_it_is_near_the_head_product_by_product(
 
 def test_fewer_rows_go_on_where_they_are(files: DraftHeadFiles, library: Library) -> None:
     state_re, token_ids_r, embedding_ve = inputs(5)
-    call = make_draft_head_call(load(files, library, keeps_quantized=False), embedding_ve)
+    call = make_draft_head_call(load(files, keeps_packed=False), embedding_ve)
     assert call is not None
     state_re, _ = call.step(state_re, token_ids_r)
     alone_re, alone_rd = call.step(state_re[:2].clone(), token_ids_r[:2])
@@ -73,12 +83,12 @@ def test_fewer_rows_go_on_where_they_are(files: DraftHeadFiles, library: Library
 def test_eight_bits_are_near_sixteen(files: DraftHeadFiles, library: Library) -> None:
     state_re, token_ids_r, embedding_ve = inputs(7)
     logits = []
-    for keeps_quantized in (False, True):
-        head = load(files, library, keeps_quantized=keeps_quantized)
+    for keeps_packed in (False, True):
+        head = load(files, keeps_packed=keeps_packed)
         logits.append(TorchHead(head, embedding_ve).step(state_re, token_ids_r)[1])
     assert 0 < (logits[0] - logits[1]).abs().max() < 0.1 * logits[0].std()
 
 
 def test_there_is_none_for_products_of_torch_s(files: DraftHeadFiles) -> None:
-    head = files.load(TorchProjections(HIDDEN_ACT), dtype=torch.bfloat16, device=CPU)
+    head = files.load(TorchLinear(SPEC), SPEC)
     assert make_draft_head_call(head, inputs(1)[2]) is None

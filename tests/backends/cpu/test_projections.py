@@ -8,15 +8,18 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
+from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.cpu import projections
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.library import Library
-from tokenmill.backends.cpu.projections import NativeProjections, native_projections
+from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.execution.in_process import ModelExecutor
+from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.running.precision import choose_dtype
 from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import no_progress
 
@@ -49,8 +52,13 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_best("portable", monkeypatch)
 
 
-def make() -> NativeProjections | None:
-    return native_projections("silu", keeps_quantized=True, progress=no_progress)
+def serves() -> bool:
+    return not CPULinear.reasons_against(LinearSpec(dtype=torch.bfloat16, device=CPU))
+
+
+def chosen_dtype(name: str, published: torch.dtype | Kind) -> torch.dtype:
+    format = GGUFBlocks(published) if isinstance(published, Kind) else published
+    return choose_dtype(name, format, CPU, CPULinear)
 
 
 @pytest.mark.usefixtures("without_bfloat16")
@@ -59,14 +67,14 @@ def test_auto_keeps_quantized_weights_on_a_cpu_with_avx2_and_no_bfloat16(
     kind: Kind, instruction_set: str
 ) -> None:
     expected = torch.bfloat16 if instruction_set in SUITED else torch.float32
-    assert choose_dtype("auto", kind, CPU) is expected
-    assert choose_dtype("float32", kind, CPU) is torch.float32
-    assert choose_dtype("auto", torch.bfloat16, CPU) is torch.float32
+    assert chosen_dtype("auto", kind) is expected
+    assert chosen_dtype("float32", kind) is torch.float32
+    assert chosen_dtype("auto", torch.bfloat16) is torch.float32
 
 
 @pytest.mark.usefixtures("without_bfloat16", "library")
 def test_a_kind_that_is_not_computed_with_is_no_reason_for_bfloat16() -> None:
-    assert choose_dtype("auto", Kind.Q6_K, CPU) is torch.float32
+    assert chosen_dtype("auto", Kind.Q6_K) is torch.float32
 
 
 @pytest.mark.usefixtures("without_bfloat16")
@@ -77,23 +85,23 @@ def test_without_a_compiler_quantized_weights_become_float32(
         raise BuildError("no C++ compiler was found")
 
     monkeypatch.setattr(projections, "load_library", fail)
-    assert choose_dtype("auto", Kind.Q4_1, CPU) is torch.float32
+    assert chosen_dtype("auto", Kind.Q4_1) is torch.float32
 
 
 @pytest.mark.usefixtures("without_bfloat16", "portable")
 def test_portable_kernels_that_are_asked_for_by_name_keep_quantized_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert choose_dtype("auto", Kind.Q4_1, CPU) is torch.float32
+    assert chosen_dtype("auto", Kind.Q4_1) is torch.float32
     monkeypatch.setenv("TOKENMILL_CPU_ISA", "portable")
-    assert choose_dtype("auto", Kind.Q4_1, CPU) is torch.bfloat16
+    assert chosen_dtype("auto", Kind.Q4_1) is torch.bfloat16
 
 
 @pytest.mark.usefixtures("with_bfloat16")
 def test_torch_computes_on_a_cpu_with_bfloat16_that_has_portable_kernels_only(
     instruction_set: str,
 ) -> None:
-    assert (make() is None) is (instruction_set == "portable")
+    assert serves() is (instruction_set != "portable")
 
 
 @pytest.mark.usefixtures("with_bfloat16", "portable")
@@ -101,12 +109,12 @@ def test_portable_kernels_compute_if_they_are_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOKENMILL_CPU_ISA", "portable")
-    assert make() is not None
+    assert serves()
 
 
 @pytest.mark.usefixtures("without_bfloat16", "portable")
 def test_portable_kernels_compute_where_torch_would_emulate_bfloat16() -> None:
-    assert make() is not None
+    assert serves()
 
 
 @pytest.mark.usefixtures("without_bfloat16")
@@ -115,7 +123,7 @@ def test_a_quantized_file_is_served_at_its_own_bits(instruction_set: str, tmp_pa
     executor = ModelExecutor.from_checkpoint(
         open_checkpoint(tmp_path / "model.gguf"),
         EngineConfig(device="cpu", num_gpu_blocks_override=4),
-        CPUAttention,
+        backends_with(CPUAttention),
         no_progress,
     )
     executor.close()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tokenmill.backends.cpu.packed_weights import PackedLinear, pack_gguf, pack_linear
+from tokenmill.backends.weights.formats.gguf_blocks import gguf_weights
 
 FORMATS = ("float32", "bfloat16", "Q4_0", "Q4_1", "Q8_0")
 
@@ -45,7 +46,8 @@ def make_weights(format: str, out: int, inputs: int, *, up: bool = False) -> Wei
         blocks = np.ascontiguousarray(raw.reshape(len(values), -1, 20)[:, :, 2:4])
         each = torch.from_numpy(blocks.view(np.float16).astype(np.float64))
         minimum = each.expand(-1, -1, 32).reshape(exact.shape)
-    packed = pack_gguf(raw[:out], kind, up=raw[out:] if up else None)
+    gate = gguf_weights(kind, torch.from_numpy(raw[:out]))
+    packed = pack_gguf(gate, up=gguf_weights(kind, torch.from_numpy(raw[out:])) if up else None)
     magnitude = (exact - minimum).abs() + minimum.abs()
     return Weights(packed=packed, exact=exact, magnitude=magnitude, x_dtype=torch.bfloat16)
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 from tokenmill.assembly import make_draft_model
 from tokenmill.backends.cpu.library import load_library
-from tokenmill.backends.linear.projections import TorchProjections
-from tokenmill.backends.models.draft_head import HIDDEN_ACT
+from tokenmill.backends.linear.base import LinearSpec
+from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.draft_head_files import DraftHeadFiles
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
@@ -91,7 +91,8 @@ def test_drafts_are_what_the_head_would_say_of_the_whole_text(
         open_checkpoint(models["target"]), dtype=torch.float32, device=CPU, progress=no_progress
     )
     files = DraftHeadFiles(models[draft])
-    head = files.load(TorchProjections(HIDDEN_ACT), dtype=torch.float32, device=CPU)
+    spec = LinearSpec(dtype=torch.float32, device=CPU)
+    head = files.load(TorchLinear(spec), spec)
     token_ids_d = files.token_ids()
     assert len(served.proposals) > 50
     with torch.inference_mode():

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.backends.chosen import backends_with
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.state.kv_cache import bytes_per_block
@@ -65,7 +66,7 @@ def load(target: Path, *drafts: Path, swaps: bool = False, **options: object) ->
     return ModelExecutor.from_checkpoint(
         open_checkpoint(target),
         config,
-        TorchAttention,
+        backends_with(TorchAttention),
         no_progress,
         swaps=swaps,
         speculation=Wanting(*drafts),
@@ -86,7 +87,11 @@ def test_a_speculator_gets_the_tokenizer_of_the_target(target: Path) -> None:
     speculator = Wanting()
     config = EngineConfig(model=str(target), device="cpu", dtype="float32")
     ModelExecutor.from_checkpoint(
-        open_checkpoint(target), config, TorchAttention, no_progress, speculation=speculator
+        open_checkpoint(target),
+        config,
+        backends_with(TorchAttention),
+        no_progress,
+        speculation=speculator,
     ).close()
     assert speculator.support is not None
     expected = load_tokenizer(target)
@@ -169,7 +174,11 @@ def test_a_closed_executor_lets_go_of_both_models(
     config = EngineConfig(model=str(target), device="cpu", num_gpu_blocks_override=4)
     speculator = Wanting(*drafts[kind])
     executor = ModelExecutor.from_checkpoint(
-        open_checkpoint(target), config, TorchAttention, no_progress, speculation=speculator
+        open_checkpoint(target),
+        config,
+        backends_with(TorchAttention),
+        no_progress,
+        speculation=speculator,
     )
     runner = weakref.ref(executor._runner)
     executor.close()

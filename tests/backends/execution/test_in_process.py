@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.assembly import build_parts
 from tokenmill.backends.attention.base import AttentionSpec
@@ -54,7 +55,7 @@ def load(checkpoint: Any = None, **options: Any) -> ModelExecutor:
     return ModelExecutor.from_checkpoint(
         cast(Checkpoint, checkpoint or random_checkpoint(CONFIG, 5)),
         config,
-        TorchAttention,
+        backends_with(TorchAttention),
         no_progress,
     )
 
@@ -92,7 +93,7 @@ def test_progress_is_reported_while_weights_load() -> None:
     ModelExecutor.from_checkpoint(
         random_checkpoint(CONFIG, 5),
         EngineConfig(device="cpu", num_gpu_blocks_override=1),
-        TorchAttention,
+        backends_with(TorchAttention),
         lambda stage, part: seen.append((stage, part)),
     )
     assert seen[0][1] == 0.0 and seen[-1] == ("loading weights", 1.0)
@@ -103,7 +104,7 @@ def test_host_blocks_are_there_only_for_an_engine_that_swaps() -> None:
         device="cpu", num_gpu_blocks_override=4, swap_space=2**-10, dtype="float32"
     )
     executor = ModelExecutor.from_checkpoint(
-        random_checkpoint(CONFIG, 5), config, TorchAttention, no_progress, swaps=True
+        random_checkpoint(CONFIG, 5), config, backends_with(TorchAttention), no_progress, swaps=True
     )
     assert executor.info.num_host_blocks == 2**20 // 4096
 
@@ -135,7 +136,11 @@ def test_swap_space_that_is_not_free_is_refused_before_the_weights_are_read() ->
     config = EngineConfig(device="cpu", num_gpu_blocks_override=4, swap_space=1e9)
     with pytest.raises(ConfigError, match="--swap-space asks for 1e"):
         ModelExecutor.from_checkpoint(
-            cast(Checkpoint, Unreadable()), config, TorchAttention, no_progress, swaps=True
+            cast(Checkpoint, Unreadable()),
+            config,
+            backends_with(TorchAttention),
+            no_progress,
+            swaps=True,
         )
 
 
@@ -144,7 +149,10 @@ def test_every_reason_of_an_attention_backend_is_told_before_the_weights_are_rea
         ConfigError, match="'picky' cannot serve this model: it is Monday; head size 8 is odd"
     ):
         ModelExecutor.from_checkpoint(
-            cast(Checkpoint, Unreadable()), EngineConfig(device="cpu"), Picky, no_progress
+            cast(Checkpoint, Unreadable()),
+            EngineConfig(device="cpu"),
+            backends_with(Picky),
+            no_progress,
         )
 
 
@@ -176,7 +184,7 @@ def test_a_backend_that_computes_whole_steps_does_so() -> None:
 
     config, prompt = EngineConfig(dtype="float32", device="cpu"), make_prompt(30, 1)
     checkpoint = random_checkpoint(CONFIG, 5)
-    executor = ModelExecutor.from_checkpoint(checkpoint, config, Whole, no_progress)
+    executor = ModelExecutor.from_checkpoint(checkpoint, config, backends_with(Whole), no_progress)
     assert executor.run(prefill(prompt)).token_ids == (dense_tokens(prompt, 1),)
     executor.close()
     assert steps == [30]
@@ -256,7 +264,7 @@ def test_two_attention_backends_may_share_the_work() -> None:
     executor = ModelExecutor.from_checkpoint(
         random_checkpoint(CONFIG, 5),
         config,
-        BackendPair(TorchAttention, TorchAttention),
+        backends_with(BackendPair(TorchAttention, TorchAttention)),
         no_progress,
     )
     assert executor.info.attention_backend == "torch,torch"

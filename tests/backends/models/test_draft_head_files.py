@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tokenmill.backends.linear.projections import TorchProjections
-from tokenmill.backends.models.draft_head import HIDDEN_ACT
+from tokenmill.backends.linear.base import LinearSpec
+from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.draft_head_files import DraftHeadFiles, is_draft_head
 from tokenmill.core.errors import ConfigError
 
@@ -41,9 +41,8 @@ def unit(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_it_computes_what_the_files_say(path: Path) -> None:
-    head = DraftHeadFiles(path).load(
-        TorchProjections(HIDDEN_ACT), dtype=torch.float32, device=torch.device("cpu")
-    )
+    spec = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
+    head = DraftHeadFiles(path).load(TorchLinear(spec), spec)
     w = load_file(path / "model.safetensors")
     state, embedded = torch.randn(2, 5, SIZE, generator=torch.Generator().manual_seed(1))
     found = head.advance(state, embedded)

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import gguf
 import pytest
+import structlog
 import torch
 from gguf import GGMLQuantizationType as Kind
 
 from tests.backends.random_weights import random_checkpoint
-from tokenmill.backends.linear.projections import TorchProjections
+from tokenmill.backends.linear.base import LinearSpec
+from tokenmill.backends.linear.torch import Head, Linear, TorchLinear
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
-from tokenmill.backends.weights.quantized import QuantizedMatrix, UnreadMatrix
+from tokenmill.backends.weights.formats.gguf_blocks import gguf_weights
+from tokenmill.backends.weights.packed import PackedWeights, WeightFormat, Weights
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
@@ -43,8 +46,8 @@ class ChangedCheckpoint:
     def tensor(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
-    def quantized(self, name: str) -> UnreadMatrix | None:
-        return None
+    def matrix(self, name: str) -> Weights:
+        return self.tensor(name)
 
 
 def load(changes: Mapping[str, torch.Tensor | None]) -> Decoder:
@@ -113,48 +116,107 @@ def test_a_tied_head_shares_the_embedding_and_a_different_one_in_the_file_wins()
     assert compute_logits(other, token_ids).std(dim=-1).max() < 1e-4
 
 
-class QuantizedCheckpoint(ChangedCheckpoint):
-    """Says that its matrices are quantized, which nobody may read."""
+class PackedCheckpoint(ChangedCheckpoint):
+    """Has some of its matrices packed, in kinds that are given by the projections' names."""
 
     def __init__(self, kinds: Mapping[str, Kind]) -> None:
         super().__init__({})
         self._kinds = kinds
 
-    def quantized(self, name: str) -> UnreadMatrix | None:
+    def matrix(self, name: str) -> Weights:
         kind = self._kinds.get(name.split(".")[-2])
+        tensor = self.tensor(name)
         if kind is None:
-            return None
-        rows, columns = self.tensor(name).shape
-        block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-        return UnreadMatrix((rows, columns // block_size * block_bytes), kind, self._read)
-
-    def _read(self) -> QuantizedMatrix:
-        raise AssertionError("it was read")
+            return tensor
+        return gguf_weights(kind, torch.from_numpy(gguf.quantize(tensor.numpy(), kind)))
 
 
-class Keeping(TorchProjections):
-    """Would keep two kinds of weights."""
+class Keeping(TorchLinear):
+    """Keeps two kinds of weights, and records the formats of the segments that it gets."""
 
-    def keeps(self, kind: Kind) -> bool:
-        return kind in (Kind.Q4_1, Kind.Q8_0)
+    def __init__(self, spec: LinearSpec) -> None:
+        self.seen: list[list[str]] = []
+
+    @classmethod
+    def keeps(cls, spec: LinearSpec, format: WeightFormat) -> bool:
+        return format.name in ("Q4_1", "Q8_0")
+
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Linear:
+        self.seen.append([_name(segment) for segment in segments])
+        return super().linear([_dequantized(segment) for segment in segments], bias)
+
+    def head(self, weights: Weights) -> Head:
+        self.seen.append([_name(weights)])
+        return super().head(_dequantized(weights))
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        {"q_proj": Kind.Q6_K, "k_proj": Kind.Q6_K, "v_proj": Kind.Q6_K, "embed_tokens": Kind.Q5_0},
+def _name(weights: Weights) -> str:
+    return weights.format.name if isinstance(weights, PackedWeights) else "tensor"
+
+
+def _dequantized(weights: Weights) -> torch.Tensor:
+    return weights.dequantize() if isinstance(weights, PackedWeights) else weights
+
+
+SEGMENTS: dict[str, tuple[dict[str, Kind], list[str], str]] = {
+    "kept and stacked": (
+        {"q_proj": Kind.Q8_0, "k_proj": Kind.Q8_0, "v_proj": Kind.Q8_0},
+        ["Q8_0"],
+        "tensor",
+    ),
+    "of two kinds": (
         {"q_proj": Kind.Q4_1, "k_proj": Kind.Q4_1, "v_proj": Kind.Q8_0},
-        {"gate_proj": Kind.Q8_0},
-    ],
-    ids=["not computed with", "of two kinds", "in part"],
-)
-def test_quantized_matrices_are_read_only_if_they_are_kept(kinds: Mapping[str, Kind]) -> None:
+        ["Q4_1", "Q8_0"],
+        "tensor",
+    ),
+    "not kept": ({"q_proj": Kind.Q5_0, "k_proj": Kind.Q5_0}, ["tensor"], "tensor"),
+    "kept in part": ({"k_proj": Kind.Q8_0}, ["tensor", "Q8_0", "tensor"], "tensor"),
+    "the embedding, which is the head": ({"embed_tokens": Kind.Q8_0}, ["tensor"], "Q8_0"),
+}
+
+
+@pytest.mark.parametrize("case", SEGMENTS)
+def test_matrices_stay_packed_in_the_formats_that_the_backend_keeps(case: str) -> None:
+    kinds, qkv, head = SEGMENTS[case]
+    backend = Keeping(LinearSpec(dtype=torch.float32, device=torch.device("cpu")))
+    checkpoint = PackedCheckpoint(kinds)
     decoder = load_decoder(
-        QuantizedCheckpoint(kinds),
+        checkpoint,
         dtype=torch.float32,
         device=torch.device("cpu"),
         progress=no_progress,
-        projections=Keeping("silu"),
+        linear=backend,
     )
+    assert backend.seen[0] == qkv
+    assert backend.seen[-1] == [head]
+    names = [name for name in checkpoint.tensor_names() if name.split(".")[-2] in kinds]
+    same = load({name: _dequantized(checkpoint.matrix(name)) for name in names})
     token_ids = torch.arange(8)
-    assert torch.equal(compute_logits(decoder, token_ids), compute_logits(load({}), token_ids))
+    if head == "tensor":
+        assert torch.equal(compute_logits(decoder, token_ids), compute_logits(same, token_ids))
+
+
+def test_nothing_stays_packed_if_a_precision_is_asked_for() -> None:
+    backend = Keeping(LinearSpec(dtype=torch.float32, device=torch.device("cpu")))
+    load_decoder(
+        PackedCheckpoint({"q_proj": Kind.Q8_0, "embed_tokens": Kind.Q8_0}),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        progress=no_progress,
+        linear=backend,
+        keeps_packed=False,
+    )
+    assert {format for segments in backend.seen for format in segments} == {"tensor"}
+
+
+def test_the_log_says_what_dequantizing_costs() -> None:
+    with structlog.testing.capture_logs() as logs:
+        load_decoder(
+            PackedCheckpoint({"q_proj": Kind.Q5_0}),
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+            progress=no_progress,
+        )
+    (event,) = [one for one in logs if one["event"] == "weights_dequantized"]
+    assert event["matrices"] == {"Q5_0": CONFIG.num_layers}
+    assert event["bytes_read_per_step"] == "5.8 times as many"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.machine.device import choose_device
 from tokenmill.backends.running.precision import choose_dtype
 from tokenmill.core.errors import ConfigError
@@ -29,7 +30,7 @@ def test_auto_is_bfloat16_on_a_cpu_that_computes_it(
 ) -> None:
     pretend_cpu(monkeypatch, *features)
     for published in (torch.float32, torch.bfloat16, torch.float16):
-        assert choose_dtype("auto", published, CPU) is expected
+        assert choose_dtype("auto", published, CPU, TorchLinear) is expected
 
 
 @pytest.mark.parametrize(
@@ -48,24 +49,24 @@ def test_auto_on_a_gpu_follows_its_generation_and_the_model(
     expected: torch.dtype,
 ) -> None:
     pretend_gpu(monkeypatch, capability)
-    assert choose_dtype("auto", published, CUDA) is expected
+    assert choose_dtype("auto", published, CUDA, TorchLinear) is expected
 
 
 def test_a_precision_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_cpu(monkeypatch)
-    assert choose_dtype("bfloat16", torch.float32, CPU) is torch.bfloat16
+    assert choose_dtype("bfloat16", torch.float32, CPU, TorchLinear) is torch.bfloat16
     pretend_cpu(monkeypatch, "avx512_bf16")
-    assert choose_dtype("float32", torch.bfloat16, CPU) is torch.float32
-    assert choose_dtype("float16", torch.bfloat16, CUDA) is torch.float16
+    assert choose_dtype("float32", torch.bfloat16, CPU, TorchLinear) is torch.float32
+    assert choose_dtype("float16", torch.bfloat16, CUDA, TorchLinear) is torch.float16
 
 
 def test_float16_on_a_cpu_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="float16 needs a GPU: CPUs compute bfloat16 or float32"):
-        choose_dtype("float16", torch.float16, CPU)
+        choose_dtype("float16", torch.float16, CPU, TorchLinear)
 
 
 def test_this_machine_s_choice_works() -> None:
     device = choose_device("auto")
-    dtype = choose_dtype("auto", torch.float32, device)
+    dtype = choose_dtype("auto", torch.float32, device, TorchLinear)
     x = torch.ones(4, 4, device=device, dtype=dtype)
     assert float((x @ x).sum()) == 64

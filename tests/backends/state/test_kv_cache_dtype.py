@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tokenmill import LLM, SamplingParams
 from tokenmill.backends.attention.pair import BackendPair
@@ -101,7 +102,7 @@ def load(backend: object, **options: object) -> ModelExecutor:
     return ModelExecutor.from_checkpoint(
         random_checkpoint(CONFIG, 5),
         EngineConfig.from_options(**usual | options),
-        backend,  # type: ignore[arg-type]
+        backends_with(backend),
         no_progress,
         swaps=True,
     )

@@ -81,3 +81,13 @@ class GGUFBlocks:
         """See WeightFormat."""
         blocks = torch.cat([part.planes[0] for part in parts])
         return PackedWeights(self, (blocks.shape[0], parts[0].shape[1]), (blocks,))
+
+
+def gguf_weights(kind: GGMLQuantizationType, blocks: torch.Tensor) -> PackedWeights:
+    """Return rows of blocks, uint8 [out, bytes of a row], as a matrix.
+
+    Raises ConfigError if the rows do not consist of whole blocks.
+    """
+    block_size, block_bytes = GGML_QUANT_SIZES[kind]
+    num_inputs = blocks.shape[-1] // block_bytes * block_size
+    return PackedWeights(GGUFBlocks(kind), (blocks.shape[0], num_inputs), (blocks,))

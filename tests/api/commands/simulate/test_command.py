@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.chosen import backends_of
 from tests.backends.random_weights import random_checkpoint
 from tokenmill import assembly
 from tokenmill.api.cli import main
-from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
@@ -146,7 +146,7 @@ def test_measure_writes_a_file_that_compare_takes(
         executor = ModelExecutor.from_checkpoint(
             random_checkpoint(CONFIG, seed=10),
             config,
-            choose_attention_backend(plugins),
+            backends_of(plugins),
             progress,
             swaps=plugins.uses_swap,
         )

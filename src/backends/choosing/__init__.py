@@ -1,0 +1,1 @@
+"""The choice of a computing backend among several that could serve."""

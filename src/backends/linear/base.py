@@ -1,0 +1,98 @@
+"""The contract of linear backends, which compute the matrix products of a decoder.
+
+A backend turns weights, in floating point or packed, into projections once, at load time. A
+projection is then called in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from ..weights.packed import PackedWeights, WeightFormat, Weights
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearSpec:
+    """The engine's requirements of a linear backend."""
+
+    dtype: torch.dtype
+    """Type of inputs and results, and of weights in floating point."""
+    device: torch.device
+
+
+class Projection(Protocol):
+    """A function from [tokens, in] to [tokens, out], with its weights."""
+
+    @property
+    def num_parameters(self) -> int: ...
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the weights, in bytes."""
+        ...
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+class LinearBackend(Protocol):
+    """Makes the projections of a model.
+
+    The caller dequantizes packed weights of formats that the backend does not keep. A class may
+    also have `build(spec, progress)` and `on_this_machine()`; see AttentionBackend.
+    """
+
+    name: str
+
+    @classmethod
+    def reasons_against(cls, spec: LinearSpec) -> list[str]:
+        """Return every reason why this backend cannot serve the spec; empty when it can.
+
+        A backend that would be slower than torch here says so: `auto` then passes it over.
+        """
+        ...
+
+    @classmethod
+    def keeps(cls, spec: LinearSpec, format: WeightFormat) -> bool:
+        """Whether projections compute with weights of this format without dequantizing them."""
+        ...
+
+    def __init__(self, spec: LinearSpec) -> None: ...
+
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
+        """Make x W^T + b. W consists of segments, one below the other, which may have different
+        formats. Tensors have the spec's type and device."""
+        ...
+
+    def gate_up(
+        self, gate: Weights, up: Weights, bias: torch.Tensor | None, activation: str
+    ) -> Projection:
+        """Make activation(x gate^T) * (x up^T).
+
+        `bias`, if given, has gate's numbers before up's. `activation` is one of ACTIVATIONS.
+        """
+        ...
+
+    def head(self, weights: Weights) -> Projection:
+        """Make x W^T with a result in float32."""
+        ...
+
+
+__all__ = [
+    "ACTIVATIONS",
+    "LinearBackend",
+    "LinearSpec",
+    "PackedWeights",
+    "Projection",
+    "WeightFormat",
+    "Weights",
+]

@@ -1,0 +1,55 @@
+"""Turns the configured linear backend into a class: one backend, or `auto`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from ...core.interfaces import Progress, no_progress
+from ..choosing.auto import AutoBackend, Plugins
+from ..machine.compiling import BuildError
+from ..weights.packed import WeightFormat
+from .base import LinearSpec
+
+
+def choose_linear_backend(plugins: Plugins, progress: Progress = no_progress) -> Any:
+    """Return a backend's class, or an object that is used like one (see LinearBackend).
+
+    Raises PluginError for an option that no chosen backend takes.
+    """
+    registry, choice = plugins.registry, plugins.choice("linear_backend")
+    if choice.others:
+        return AutoLinear(AutoBackend(registry, choice, reasons_against, progress))
+    provider = choice.provider
+    return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
+
+
+def reasons_against(backend: Any, spec: LinearSpec, progress: Progress = no_progress) -> list[str]:
+    """Return every reason why a backend cannot serve a spec.
+
+    Its `build(spec, progress)`, if it has one, is called first so that its progress is visible.
+    """
+    if hasattr(backend, "build"):
+        with suppress(BuildError):  # `reasons_against` reports it
+            backend.build(spec, progress)
+    reasons: list[str] = backend.reasons_against(spec)
+    return reasons
+
+
+class AutoLinear:
+    """`auto` for linear backends: the first that serves a spec also says what it keeps."""
+
+    name = "auto"
+
+    def __init__(self, candidates: AutoBackend) -> None:
+        self._candidates = candidates
+
+    def reasons_against(self, spec: LinearSpec) -> list[str]:
+        return self._candidates.reasons_against(spec)
+
+    def keeps(self, spec: LinearSpec, format: WeightFormat) -> bool:
+        chosen, _ = self._candidates.choose(spec)
+        return chosen is not None and bool(chosen.keeps(spec, format))
+
+    def __call__(self, spec: LinearSpec) -> Any:
+        return self._candidates(spec)
