@@ -1,4 +1,4 @@
-"""Public interface for plugins that compute: attention backends. It imports torch."""
+"""Public interface for plugins that compute: attention and linear backends. It imports torch."""
 
 from __future__ import annotations
 
@@ -10,26 +10,37 @@ from .backends.attention.base import (
     GraphSupport,
 )
 from .backends.attention.kv_layout import KVLayout
+from .backends.linear.base import ACTIVATIONS, LinearBackend, LinearSpec, Projection
 from .backends.machine.compiling import BuildError
 from .backends.models.decoder import Decoder
 from .backends.running.runner import StepModel
 from .backends.sampling.ops import RowsToDraw, SamplingOps, TorchSampling
 from .backends.state.input_batch import InputBatch
 from .backends.state.kv_cache import KVCache
+from .backends.weights.formats.gguf_blocks import GGUFBlocks
+from .backends.weights.packed import PackedWeights, WeightFormat, Weights
 
 __all__ = [
+    "ACTIVATIONS",
     "AttentionBackend",
     "AttentionBatch",
     "AttentionSpec",
     "BuildError",
     "Decoder",
+    "GGUFBlocks",
     "GraphSupport",
     "GraphableBackend",
     "InputBatch",
     "KVCache",
     "KVLayout",
+    "LinearBackend",
+    "LinearSpec",
+    "PackedWeights",
+    "Projection",
     "RowsToDraw",
     "SamplingOps",
     "StepModel",
     "TorchSampling",
+    "WeightFormat",
+    "Weights",
 ]

@@ -13,6 +13,7 @@ from .conformance import (
     AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
+    LinearConformance,
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
@@ -99,6 +100,16 @@ class TestAttention(AttentionConformance):
 
     @pytest.fixture
     def attention_backend(self, subject: Subject) -> Any:
+        return subject.make()
+
+
+class TestLinear(LinearConformance):
+    """Tests every linear backend, on the GPU if there is one that the backend supports."""
+
+    kind = "linear_backend"
+
+    @pytest.fixture
+    def linear_backend(self, subject: Subject) -> Any:
         return subject.make()
 
 

@@ -15,6 +15,7 @@ from tokenmill.testing import (
     AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
+    LinearConformance,
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
@@ -61,6 +62,12 @@ class TestOwnAttentionBackends(AttentionConformance):
 
     @pytest.fixture(params=of_kind("attention_backend"), ids=lambda subject: subject.name)
     def attention_backend(self, request: pytest.FixtureRequest) -> Any:
+        return request.param.make()
+
+
+class TestOwnLinearBackends(LinearConformance):
+    @pytest.fixture(params=of_kind("linear_backend"), ids=lambda subject: subject.name)
+    def linear_backend(self, request: pytest.FixtureRequest) -> Any:
         return request.param.make()
 
 

@@ -22,6 +22,7 @@ from .wrong import (
     admissions,
     attentions,
     draft_lengths,
+    linears,
     observers,
     orders,
     packages,
@@ -34,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
     (schedulers,),
     (preemptions,),
-    (attentions,),
+    (attentions, linears),
     (orders, packages, observers, admissions, draft_lengths),
     (speculators,),
 )

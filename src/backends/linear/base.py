@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from ..weights.packed import PackedWeights, WeightFormat, Weights
+from ..weights.packed import WeightFormat, Weights
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
@@ -85,14 +85,3 @@ class LinearBackend(Protocol):
     def head(self, weights: Weights) -> Projection:
         """Make x W^T with a result in float32."""
         ...
-
-
-__all__ = [
-    "ACTIVATIONS",
-    "LinearBackend",
-    "LinearSpec",
-    "PackedWeights",
-    "Projection",
-    "WeightFormat",
-    "Weights",
-]

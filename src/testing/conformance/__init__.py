@@ -9,6 +9,7 @@ from __future__ import annotations
 from .admission import AdmissionConformance
 from .attention.suite import AttentionConformance
 from .draft_length import DraftLengthConformance
+from .linear.suite import LinearConformance
 from .observer import ObserverConformance
 from .package import PackageConformance
 from .preemption import PreemptionConformance
@@ -20,6 +21,7 @@ __all__ = [
     "AdmissionConformance",
     "AttentionConformance",
     "DraftLengthConformance",
+    "LinearConformance",
     "ObserverConformance",
     "PackageConformance",
     "PreemptionConformance",
