@@ -39,7 +39,7 @@ def build_parts(
 
     model = Path(config.model) if config.model else find_default_model()
     checkpoint = open_checkpoint(model)  # first: its errors about a wrong file are more precise
-    tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
+    tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else checkpoint.path)
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
@@ -110,7 +110,7 @@ def make_draft_model(
     plugins = PluginHost.load(config)
     model = Path(config.model) if config.model else find_default_model()
     checkpoint = open_checkpoint(model)
-    tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else model)
+    tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else checkpoint.path)
 
     backends = _choose_backends(plugins, progress)
 

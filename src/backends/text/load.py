@@ -10,7 +10,10 @@ from tokenizers import AddedToken, Tokenizer
 
 from ...core.errors import ConfigError
 from ...core.log import get_logger
+from ..weights.fields import one_line
 from ..weights.gguf_file import read_gguf_metadata
+from ..weights.gguf_parts import first_part
+from ..weights.model_path import gguf_in
 from ..weights.safetensors_files import read_json
 from .gguf_tokenizer import tokenizer_from_gguf
 from .tokenizer import HFTokenizer, SpecialTokens
@@ -21,13 +24,17 @@ _logger = get_logger("text")
 def load_tokenizer(path: Path) -> HFTokenizer:
     """Load a model's tokenizer with its chat template.
 
-    A directory must have a tokenizer.json. If they exist, tokenizer_config.json,
-    special_tokens_map.json and chat_template.jinja are read, too. The post-processor in
-    tokenizer.json determines the tokens added around a text (BOS, EOS). Of a .gguf file only the
-    header is read. Raises ConfigError if the tokenizer is missing, damaged or not supported.
+    A directory must have a tokenizer.json, or hold a GGUF model and nothing else. If they exist,
+    tokenizer_config.json, special_tokens_map.json and chat_template.jinja are read, too. The
+    post-processor in tokenizer.json determines the tokens added around a text (BOS, EOS). Of a
+    .gguf file only the header is read. Raises ConfigError if the tokenizer is missing, damaged or
+    not supported.
     """
+    if path.is_dir() and not (path / "tokenizer.json").exists():
+        path = gguf_in(path) or path
     if path.is_dir():
         return _from_directory(path)
+    path = first_part(path)
     if path.is_file() and path.suffix == ".gguf":
         return tokenizer_from_gguf(read_gguf_metadata(path), str(path))
     found = "it is neither" if path.exists() else "it does not exist"
@@ -59,7 +66,7 @@ def _read_backend(path: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
-        raise ConfigError(f"{file} cannot be read as a tokenizer: {error}") from error
+        raise ConfigError(f"{file} cannot be read as a tokenizer: {one_line(error)}") from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -110,7 +117,7 @@ def _listed_tokens(config: Mapping[str, Any], path: Path) -> list[tuple[int, Add
             tokens.append((int(index), AddedToken(**given)))
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
-            f"{path}/tokenizer_config.json: added_tokens_decoder is malformed: {error}"
+            f"{path}/tokenizer_config.json: added_tokens_decoder is malformed: {one_line(error)}"
         ) from error
     return sorted(tokens, key=lambda item: item[0])
 

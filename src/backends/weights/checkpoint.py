@@ -10,6 +10,7 @@ import torch
 
 from ...core.errors import ConfigError
 from .model_config import ModelConfig
+from .model_path import gguf_in
 from .packed import WeightFormat, Weights
 
 SUPPORTED = (
@@ -60,11 +61,13 @@ class Checkpoint(Protocol):
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a Hugging Face directory or a GGUF file; tensors are read on demand.
+    """Open a Hugging Face directory or a GGUF model; tensors are read on demand.
 
+    A GGUF model is named by its file, by any part of it, or by a directory that holds nothing else.
     Raises ConfigError if that fails; the message says what is supported.
     """
     path = path.expanduser()
+    path = (path.is_dir() and gguf_in(path)) or path
     if path.is_dir():
         from .safetensors_checkpoint import SafetensorsCheckpoint
 

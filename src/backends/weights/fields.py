@@ -8,6 +8,20 @@ from typing import Any
 
 from ...core.errors import ConfigError
 
+_MAX_INTEGER = 2**31 - 1
+"""No size of a model is as large; products of a few such sizes can still be computed."""
+_MAX_LAYERS = 4096
+_LAYER_COUNTS = {"num_hidden_layers", "max_window_layers", "block_count"}
+"""Fields after which layers are listed one by one, so a hostile number would fill the memory."""
+
+_MAX_MESSAGE = 300
+
+
+def one_line(error: object) -> str:
+    """Return another library's message as a short line: it may quote the file that is damaged."""
+    text = "".join(char if char.isprintable() else " " for char in str(error)[:_MAX_MESSAGE])
+    return " ".join(text.split())
+
 
 class Fields:
     """A mapping from JSON or GGUF; a key whose value is null counts as absent."""
@@ -28,6 +42,9 @@ class Fields:
         value = self._present(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, value, "an integer")
+        most = _MAX_LAYERS if name in _LAYER_COUNTS else _MAX_INTEGER
+        if abs(value) > most:
+            raise self._wrong(name, value, f"at most {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -35,7 +52,7 @@ class Fields:
         value = self._present(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, value, "a number")
-        if not math.isfinite(value):
+        if not _is_finite(value):
             raise self._wrong(name, value, "a finite number")
         return float(value)
 
@@ -80,3 +97,11 @@ class Fields:
 
     def _wrong(self, name: str, value: Any, wanted: str) -> ConfigError:
         return ConfigError(f"{name} in {self.source} must be {wanted}, got {value!r:.80}")
+
+
+def _is_finite(value: float) -> bool:
+    """Whether it is a number that a float can hold; JSON has integers that are too large."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

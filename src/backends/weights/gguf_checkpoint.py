@@ -14,12 +14,15 @@ from gguf import GGMLQuantizationType
 from ...core.errors import ConfigError
 from .formats.gguf_blocks import GGUFBlocks
 from .gguf_config import from_gguf_metadata
-from .gguf_file import GGUFFile, GGUFTensor, read_gguf_file
+from .gguf_file import GGUFTensor
+from .gguf_parts import part_stem, read_gguf_model
 from .model_config import ModelConfig
 from .packed import PackedWeights, WeightFormat, Weights
 from .sampling_defaults import check_sampling_defaults
 
 _FREQUENCIES = "rope_freqs.weight"
+_MAX_FREQUENCIES = 4096
+"""No model has heads of twice that size."""
 _TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -58,20 +61,23 @@ _DTYPES = {
 
 
 class GGUFCheckpoint:
-    """A GGUF file with any tensor type that the gguf package can dequantize; see Checkpoint."""
+    """A GGUF model with any tensor type that the gguf package can dequantize; see Checkpoint."""
 
     def __init__(self, path: Path) -> None:
-        """Open it. Raises ConfigError if it is damaged, incomplete or of an unsupported model."""
-        self.path = path
-        self._file = read_gguf_file(path)
-        _refuse_split(self._file)
-        # Mode "c", copy on write, because torch warns of memory that it must not write.
-        self._data = torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
+        """Open a model by its file, or by any part of it.
+
+        Raises ConfigError if it is damaged, incomplete or of an unsupported architecture.
+        """
+        self._file = read_gguf_model(path)
+        self.path = self._file.path
+        self._mapped: dict[Path, torch.Tensor] = {}
         self._tensors = {
             _rename(name): tensor
             for name, tensor in self._file.tensors.items()
             if name != _FREQUENCIES
         }
+        if len(self._tensors) + (_FREQUENCIES in self._file.tensors) < len(self._file.tensors):
+            raise ConfigError(f"{self.path} has a tensor twice, under two names")
         self._is_permuted = self._file.metadata.get("general.architecture") == "llama"
         self.config = self._read_config()
         self.sampling_defaults = self._read_sampling_defaults()
@@ -79,7 +85,7 @@ class GGUFCheckpoint:
     @property
     def name(self) -> str:
         """The file's name without the quantization, such as "SmolLM2-135M-Instruct"."""
-        return _QUANTIZATION_SUFFIX.sub("", self.path.stem)
+        return _QUANTIZATION_SUFFIX.sub("", part_stem(self.path))
 
     @property
     def dtype(self) -> torch.dtype | WeightFormat:
@@ -117,14 +123,30 @@ class GGUFCheckpoint:
         match = _PERMUTED.fullmatch(name) if self._is_permuted else None
         if match is None:
             return tensor
-        config = self.config
-        return _unpermute(tensor, config.num_heads if match[1] == "q" else config.num_kv_heads)
+        num_heads = self.config.num_heads if match[1] == "q" else self.config.num_kv_heads
+        if tensor.shape[0] % (2 * num_heads):
+            raise ConfigError(
+                f"{name} of {self.path} has {tensor.shape[0]} rows, which {num_heads} heads cannot "
+                "share"
+            )
+        return _unpermute(tensor, num_heads)
 
     def _packed(self, tensor: GGUFTensor) -> PackedWeights:
         """Return a view of a tensor's blocks. Dimensions before the last one count as rows."""
         shape = math.prod(tensor.shape[:-1]), tensor.shape[-1]
-        blocks = self._data[tensor.offset : tensor.offset + tensor.num_bytes]
+        blocks = self._bytes_of(tensor.path)[tensor.offset : tensor.offset + tensor.num_bytes]
         return PackedWeights(GGUFBlocks(tensor.kind), shape, (blocks.view(shape[0], -1),))
+
+    def _bytes_of(self, path: Path) -> torch.Tensor:
+        """Return a file's bytes, mapped when they are first used. Raises ConfigError."""
+        if path not in self._mapped:
+            try:
+                # Mode "c", copy on write, because torch warns of memory that it must not write.
+                mapped = np.memmap(path, dtype=np.uint8, mode="c")
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{path} cannot be mapped into memory: {error}") from error
+            self._mapped[path] = torch.from_numpy(mapped)
+        return self._mapped[path]
 
     def _dequantize(self, name: str, tensor: GGUFTensor) -> torch.Tensor:
         try:
@@ -135,8 +157,10 @@ class GGUFCheckpoint:
     def _read_config(self) -> ModelConfig:
         divisors = None
         if _FREQUENCIES in self._file.tensors:
-            tensor = self._dequantize(_FREQUENCIES, self._file.tensors[_FREQUENCIES])
-            divisors = tuple(tensor.tolist())
+            stored = self._file.tensors[_FREQUENCIES]
+            if len(stored.shape) != 1 or stored.shape[0] > _MAX_FREQUENCIES:
+                raise ConfigError(f"{_FREQUENCIES} of {self.path} has shape {list(stored.shape)}")
+            divisors = tuple(self._dequantize(_FREQUENCIES, stored).tolist())
         return from_gguf_metadata(
             self._file.metadata,
             tensor_shapes={name: tensor.shape for name, tensor in self._file.tensors.items()},
@@ -150,15 +174,6 @@ class GGUFCheckpoint:
             name: metadata.get(f"general.sampling.{key}") for key, name in _SAMPLING_KEYS.items()
         }
         return check_sampling_defaults(found, source=str(self.path))
-
-
-def _refuse_split(file: GGUFFile) -> None:
-    count = file.metadata.get("split.count", 1)
-    if count != 1:
-        raise ConfigError(
-            f"{file.path} is one of {count} parts of a model, which is not supported; join them "
-            "with llama.cpp's llama-gguf-split --merge"
-        )
 
 
 def _rename(name: str) -> str:

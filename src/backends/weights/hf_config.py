@@ -98,7 +98,7 @@ def _architecture(fields: Fields) -> str:
     if not isinstance(named, list) or named[0] not in ARCHITECTURES:
         shown = fields.get("architectures") or f"model_type {model_type!r}"
         raise ConfigError(
-            f"{fields.source} describes {shown}, which is not supported; "
+            f"{fields.source} describes {shown!s:.80}, which is not supported; "
             f"supported are {', '.join(ARCHITECTURES)}"
         )
     return str(named[0])

@@ -114,7 +114,7 @@ class ModelConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise ConfigError(
-                f"{self.architecture}: activation {self.hidden_act!r} is not supported; "
+                f"{self.architecture}: activation {self.hidden_act!r:.80} is not supported; "
                 f"supported are {', '.join(ACTIVATIONS)}"
             )
 

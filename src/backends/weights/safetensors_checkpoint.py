@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .hf_config import from_hf_config
+from .model_path import gguf_models_in
 from .safetensors_files import SafetensorsFiles, read_json
 from .sampling_defaults import check_sampling_defaults
 
@@ -76,5 +77,5 @@ class SafetensorsCheckpoint:
 
 def _missing_config(path: Path) -> str:
     text = f"no model in {path}: it has no config.json"
-    found = sorted(file.name for file in path.glob("*.gguf"))
+    found = [file.name for file in gguf_models_in(path)]
     return text + (f". Name one of its GGUF files: {', '.join(found)}" if found else "")

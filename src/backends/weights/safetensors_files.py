@@ -11,9 +11,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ...core.errors import ConfigError
+from .fields import one_line
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_MAX_NAME = 256
+"""Characters of a tensor's name. Names are shown in errors."""
 
 
 class SafetensorsFiles:
@@ -26,6 +29,9 @@ class SafetensorsFiles:
         self._file_of = {
             name: file for file, opened in self._files.items() for name in list(opened.keys())
         }
+        for name, file in self._file_of.items():
+            if not name.isprintable() or not 0 < len(name) <= _MAX_NAME:
+                raise ConfigError(f"{path / file} has a tensor with the name {name!r:.80}")
 
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._file_of)
@@ -38,7 +44,9 @@ class SafetensorsFiles:
         try:
             tensor: torch.Tensor = self._files[file].get_tensor(name)
         except SafetensorError as error:
-            raise ConfigError(f"{name} in {self._path / file} cannot be read: {error}") from error
+            raise ConfigError(
+                f"{name} in {self._path / file} cannot be read: {one_line(error)}"
+            ) from error
         return tensor
 
 
@@ -51,8 +59,8 @@ def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(missing or f"{path} is missing") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON: {one_line(error)}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a JSON object")
     return content
@@ -78,7 +86,7 @@ def _weight_files(path: Path) -> list[str]:
 
 def _plain_name(path: Path, file: Any) -> str:
     if not isinstance(file, str) or Path(file).name != file:
-        raise ConfigError(f"{path / _INDEX} names {file!r}, which is not a file in its directory")
+        raise ConfigError(f"{path / _INDEX} names {file!r:.80}, not a file in its directory")
     return file
 
 
@@ -89,4 +97,4 @@ def _open(path: Path) -> Any:
     except FileNotFoundError as error:
         raise ConfigError(f"{path} is missing: the model's download is incomplete") from error
     except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read as safetensors: {error}") from error
+        raise ConfigError(f"{path} cannot be read as safetensors: {one_line(error)}") from error

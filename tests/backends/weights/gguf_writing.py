@@ -44,9 +44,14 @@ def write_gguf(
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     values: Values | None = None,
     tensors: Mapping[str, torch.Tensor] | None = None,
+    tensors_per_part: int = 0,
 ) -> None:
-    """A checkpoint as a GGUF file; its matrices get the type `kind`."""
-    writer = gguf.GGUFWriter(path, architecture)
+    """A checkpoint as a GGUF file; its matrices get the type `kind`.
+
+    With `tensors_per_part`, as files with at most that number of tensors, whose names are the
+    path's with the number of the part.
+    """
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_part)
     _write_config(writer, checkpoint.config)
     for key, value in (values or {}).items():
         writer.add_key_value(key, value, TYPES[type(value)])

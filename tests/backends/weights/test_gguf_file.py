@@ -7,8 +7,6 @@ from pathlib import Path
 
 import gguf
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.weights.default_model import find_default_model
@@ -90,7 +88,7 @@ def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_short_names_the_tensor(path: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=r"cut.gguf .* it is cut short: tensor .* ends at byte"):
+    with pytest.raises(ConfigError, match=r"cut short: tensor output_norm.weight ends 100 bytes"):
         read_gguf_file(cut)
 
 
@@ -99,16 +97,34 @@ HEADERS = {
     "other format": (b"GGML" + bytes(100), "does not begin with 'GGUF'"),
     "old version": (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "versions 2 and 3"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
-    "endless metadata": (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60), "ends inside its header"),
-    "endless tensors": (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "ends inside its header"),
+    "endless metadata": (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60), "states more than 4194304"),
+    "more metadata": (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**20), "ends inside its header"),
+    "endless tensors": (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "more than 131072"),
+    "more tensors": (b"GGUF" + struct.pack("<IQQ", 3, 2**10, 0), "ends inside its header"),
     "endless string": (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "ends inside its header"),
     "endless array": (
         b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 10, 2**60),
-        "GGUF file: ",
+        "more than 4194304 elements",
     ),
-    "endless strings": (
-        b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 8, 2**61),
+    "long array": (
+        b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 10, 2**20),
         "ends inside its header",
+    ),
+    "long strings": (
+        b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 8, 2**20),
+        "ends inside its header",
+    ),
+    "array of arrays": (
+        b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 9, 1) + bytes(100),
+        "unknown type 9",
+    ),
+    "key twice": (
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + 2 * struct.pack("<Q1sII", 1, b"k", 4, 1),
+        "has the key k twice",
+    ),
+    "key of two lines": (
+        b"GGUF" + struct.pack("<IQQQ3sII", 3, 0, 1, 3, b"a\nb", 4, 1),
+        r"a key is 'a\\nb'",
     ),
     "unknown value": (b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 99), "unknown type 99"),
     "unknown tensor": (
@@ -129,7 +145,31 @@ HEADERS = {
     ),
     "alignment of zero": (
         b"GGUF" + struct.pack("<IQQQ17sII", 3, 0, 1, 17, b"general.alignment", 4, 0),
-        "general.alignment is 0",
+        "general.alignment is 0; it must be a power of two",
+    ),
+    "alignment that is no power of two": (
+        b"GGUF" + struct.pack("<IQQQ17sII", 3, 0, 1, 17, b"general.alignment", 4, 48),
+        "general.alignment is 48; it must be a power of two",
+    ),
+    "huge alignment": (
+        b"GGUF" + struct.pack("<IQQQ17sII", 3, 0, 1, 17, b"general.alignment", 4, 1 << 30),
+        "at most 1048576",
+    ),
+    "tensors on top of each other": (
+        b"GGUF"
+        + struct.pack("<IQQ", 3, 2, 0)
+        + struct.pack("<Q1sIQIQ", 1, b"a", 1, 16, 0, 0)
+        + struct.pack("<Q1sIQIQ", 1, b"b", 1, 16, 0, 32)
+        + bytes(1000),
+        "tensors a and b overlap",
+    ),
+    "tensor off its place": (
+        b"GGUF" + struct.pack("<IQQQ1sIQIQ", 3, 1, 0, 1, b"t", 1, 1, 0, 4) + bytes(1000),
+        "byte 4 of the data, which is not a multiple of 32",
+    ),
+    "tensor whose size overflows": (
+        b"GGUF" + struct.pack("<IQQQ1sI4QIQ", 3, 1, 0, 1, b"t", 4, *[2**62] * 4, 0, 0) + bytes(99),
+        "cut short: tensor t",
     ),
 }
 
@@ -141,22 +181,3 @@ def test_damaged_headers_are_refused(kind: str, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         read_gguf_file(path)
-
-
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_any_damage_is_a_config_error_or_harmless(
-    path: Path, tmp_path: Path, data: st.DataObject
-) -> None:
-    content = bytearray(path.read_bytes())
-    header = content.index(b"blk.1.ffn_down.weight")
-    for _ in range(data.draw(st.integers(1, 3))):
-        content[data.draw(st.integers(0, header + 60))] = data.draw(st.integers(0, 255))
-    damaged = tmp_path / "damaged.gguf"
-    damaged.write_bytes(content[: data.draw(st.integers(0, len(content)))])
-    try:
-        read_gguf_file(damaged)
-    except ConfigError as error:
-        assert str(damaged) in str(error)

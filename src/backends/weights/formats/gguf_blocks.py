@@ -61,7 +61,8 @@ class GGUFBlocks:
         while num_rows % 2 == 0 and blocks.size < _LONG_ROW * num_rows:
             num_rows //= 2
         try:
-            values = dequantize(blocks.reshape(num_rows, -1), self.kind)
+            with np.errstate(all="ignore"):  # scales that are not finite give NaN
+                values = dequantize(blocks.reshape(num_rows, -1), self.kind)
         except NotImplementedError as error:
             raise ConfigError(f"the tensor type {self.name} is not supported") from error
         values = np.ascontiguousarray(values, dtype=np.float32).reshape(weights.shape)

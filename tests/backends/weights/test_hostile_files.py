@@ -1,0 +1,173 @@
+"""Damaged and hostile model files: each opens, or is refused in one line, within bounded memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.backends.random_weights import random_checkpoint
+from tokenmill.backends.text.load import load_tokenizer
+from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.backends.weights.gguf_file import read_gguf_file
+from tokenmill.core.errors import ConfigError
+
+from ..models.test_loader import CONFIG
+from ..tiny_checkpoints import write_model
+from .gguf_writing import write_gguf
+from .hostile_directories import configs, safetensors
+from .hostile_gguf import layout_of, made_up, mutated
+
+CASES = {"mutated gguf": 900, "made-up gguf": 500, "config.json": 300, "safetensors": 300}
+"""Cases of each kind in `make test`, 2,000 in all; `make soak` has 50 times as many."""
+SOAK = 50
+SMALL = replace(CONFIG, num_layers=1, hidden_size=32, intermediate_size=32, vocab_size=32)
+MEMORY_FACTOR = 40
+"""Bytes of memory per byte of file, at most. A list of numbers of two bytes takes 36."""
+MEMORY_BASE = 1 << 20
+"""Bytes. Modules that are imported by the first case that needs them, and caches."""
+WINDOWED = ("MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+EXTRA_FIELDS = {
+    "head_dim": 8,
+    "sliding_window": 16,
+    "use_sliding_window": True,
+    "max_window_layers": 0,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0},
+    "torch_dtype": "bfloat16",
+    "draft_vocab_size": 8,
+    "max_new_tokens": 5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A file to try, without its bytes in Hypothesis's reports."""
+
+    content: bytes
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(f"{len(self.content)} bytes")
+
+
+@st.composite
+def cases(draw: st.DrawFn, contents: st.SearchStrategy[bytes]) -> Case:
+    return Case(draw(contents))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    values = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "split.count": 1}
+    write_gguf(folder / "m.gguf", random_checkpoint(SMALL, 0), kind=Kind.Q4_0, values=values)
+    write_model(folder / "m", replace(SMALL, vocab_size=200), 0)
+    return folder
+
+
+def strategy(kind: str, folder: Path) -> tuple[st.SearchStrategy[bytes], Path, Path]:
+    """The contents to try, the file to write them to, and the model that it belongs to."""
+    gguf, directory = folder / "m.gguf", folder / "m"
+    if kind == "mutated gguf":
+        return mutated(layout_of(read_gguf_file(gguf), gguf.read_bytes())), gguf, gguf
+    if kind == "made-up gguf":
+        return made_up(), gguf, gguf
+    if kind == "config.json":
+        config = directory / "config.json"
+        valid = json.loads(config.read_text())
+        bases = [valid, *({**valid, **EXTRA_FIELDS, "architectures": [name]} for name in WINDOWED)]
+        contents = st.one_of([configs(base, EXTRA_FIELDS) for base in bases])
+        return contents, config, directory
+    weights = directory / "model.safetensors"
+    return safetensors(weights.read_bytes()), weights, directory
+
+
+@pytest.fixture(params=CASES)
+def kind(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    path = strategy(request.param, folder)[1]
+    before = path.read_bytes()
+    yield request.param
+    path.write_bytes(before)
+
+
+def test_a_hostile_file_is_refused_in_one_line_or_harmless(kind: str, folder: Path) -> None:
+    fuzz(kind, folder, CASES[kind])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_many_hostile_files_are_refused_in_one_line_or_harmless(kind: str, folder: Path) -> None:
+    fuzz(kind, folder, SOAK * CASES[kind])
+
+
+def fuzz(kind: str, folder: Path, num_cases: int) -> None:
+    contents, path, model = strategy(kind, folder)
+    opened = [0, 0]
+
+    @settings(
+        max_examples=num_cases,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases(contents))
+    def check(case: Case) -> None:
+        path.unlink()  # a new file: the old one may still be mapped
+        path.write_bytes(case.content)
+        opened[check_model(model)] += 1
+
+    try:
+        check()
+    except BaseException:
+        shutil.copy(path, folder / "failing")  # the smallest that hypothesis found
+        raise
+    assert kind == "made-up gguf" or min(opened) > num_cases // 50, opened
+
+
+def check_model(path: Path) -> bool:
+    """Open the model and read all of it; return whether it could be opened."""
+    size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+    tracemalloc.start()
+    try:
+        is_open = read_all(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MEMORY_BASE + MEMORY_FACTOR * size
+    return is_open
+
+
+def read_all(path: Path) -> bool:
+    refused(lambda: load_tokenizer(path))
+    checkpoint = None
+
+    def open_it() -> None:
+        nonlocal checkpoint
+        checkpoint = open_checkpoint(path)
+
+    if refused(open_it):
+        return False
+    assert checkpoint is not None
+    assert checkpoint.name is not None and checkpoint.dtype is not None
+    assert all(isinstance(token_id, int) for token_id in checkpoint.eos_token_ids)
+    for name in checkpoint.tensor_names():
+        refused(lambda name=name: checkpoint.tensor(name))
+        refused(lambda name=name: checkpoint.matrix(name))
+    return True
+
+
+def refused(act: Callable[[], object]) -> bool:
+    """Whether it raises ConfigError, whose message then must be one line of readable length."""
+    try:
+        act()
+    except ConfigError as error:
+        assert str(error).isprintable() and len(str(error)) < 1000, error
+        return True
+    return False
