@@ -152,7 +152,7 @@ class GGUFCheckpoint:
         try:
             return self._packed(tensor).dequantize().view(tensor.shape)
         except ConfigError as error:
-            raise ConfigError(f"{name} of {self.path} cannot be read: {error}") from error
+            raise ConfigError(f"{name} of {self.path}: {error}") from error
 
     def _read_config(self) -> ModelConfig:
         divisors = None

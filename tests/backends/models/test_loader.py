@@ -8,7 +8,6 @@ from pathlib import Path
 
 import gguf
 import pytest
-import structlog
 import torch
 from gguf import GGMLQuantizationType as Kind
 
@@ -209,14 +208,13 @@ def test_nothing_stays_packed_if_a_precision_is_asked_for() -> None:
     assert {format for segments in backend.seen for format in segments} == {"tensor"}
 
 
-def test_the_log_says_what_dequantizing_costs() -> None:
-    with structlog.testing.capture_logs() as logs:
-        load_decoder(
-            PackedCheckpoint({"q_proj": Kind.Q5_0}),
-            dtype=torch.float32,
-            device=torch.device("cpu"),
-            progress=no_progress,
-        )
-    (event,) = [one for one in logs if one["event"] == "weights_dequantized"]
+def test_the_log_says_what_dequantizing_costs(caplog: pytest.LogCaptureFixture) -> None:
+    load_decoder(
+        PackedCheckpoint({"q_proj": Kind.Q5_0}),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        progress=no_progress,
+    )
+    (event,) = [vars(one) for one in caplog.records if one.msg == "weights_dequantized"]
     assert event["matrices"] == {"Q5_0": CONFIG.num_layers}
     assert event["bytes_read_per_step"] == "5.8 times as many"

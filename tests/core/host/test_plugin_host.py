@@ -57,6 +57,7 @@ def test_the_documented_default_is_chosen(packages: Packages) -> None:
         "scheduling_policy": "fcfs",
         "preemption_mode": "recompute",
         "attention_backend": "cpu",
+        "linear_backend": "cpu",
         "speculative_method": "none",
         "draft_length": "adaptive",
     }

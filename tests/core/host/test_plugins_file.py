@@ -29,6 +29,7 @@ def test_the_packaged_file_fills_every_slot() -> None:
         "scheduling_policy": "fcfs",
         "preemption_mode": "recompute",
         "attention_backend": "auto",
+        "linear_backend": "auto",
         "speculative_method": "none",
         "draft_length": "adaptive",
     }
