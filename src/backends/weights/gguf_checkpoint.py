@@ -16,6 +16,7 @@ from .formats.gguf_blocks import GGUFBlocks
 from .gguf_config import from_gguf_metadata
 from .gguf_file import GGUFTensor
 from .gguf_parts import part_stem, read_gguf_model
+from .gguf_stop_tokens import stop_token_ids
 from .model_config import ModelConfig
 from .packed import PackedWeights, WeightFormat, Weights
 from .sampling_defaults import check_sampling_defaults
@@ -44,7 +45,6 @@ _LAYER_NAMES = {
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _PERMUTED = re.compile(r".*\.self_attn\.([qk])_proj\.(weight|bias)")
 _QUANTIZATION_SUFFIX = re.compile(r"[.-](i?q\d\w*|tq\d\w*|b?f16|f32|mxfp4|nvfp4)$", re.IGNORECASE)
-_EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _SAMPLING_KEYS = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -97,8 +97,7 @@ class GGUFCheckpoint:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        values = (self._file.metadata.get(f"tokenizer.ggml.{key}") for key in _EOS_KEYS)
-        return tuple(dict.fromkeys(value for value in values if isinstance(value, int)))
+        return stop_token_ids(self._file.metadata)
 
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._tensors)

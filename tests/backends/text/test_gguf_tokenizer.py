@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import GemmaTokenizer
 
 from tokenmill.backends.text.gguf_pre_tokenizers import PRE_TOKENIZATIONS
 from tokenmill.backends.text.gguf_tokenizer import tokenizer_from_gguf
@@ -74,12 +76,12 @@ TEXTS = ["The dog's 12 tokens, 1234!\n\n  HELLO", "naïve 日本語 🙂", "  a 
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZATIONS)
-@pytest.mark.parametrize("text", TEXTS)
-def test_every_pre_tokenizer_keeps_the_text(byte_level: Metadata, name: str, text: str) -> None:
+def test_every_pre_tokenizer_keeps_the_text(byte_level: Metadata, name: str) -> None:
     """Whatever the split, the tokens of a text decode to it."""
     tokenizer = tokenizer_from_gguf(byte_level | {"tokenizer.ggml.pre": name}, "x.gguf")
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    assert tokenizer.decode(ids) == text
+    for text in TEXTS:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,9 @@ def test_every_pre_tokenizer_keeps_the_text(byte_level: Metadata, name: str, tex
         ("llama-bpe", ["ab", "Ġ", "123", "!", "Ġ", "Ġ", "45"]),
         ("qwen2", ["ab", "Ġ", "1", "2", "3", "!", "Ġ", "Ġ", "4", "5"]),
         ("tekken", ["ab", "Ġ", "1", "2", "3", "!", "Ġ", "Ġ", "4", "5"]),
+        ("falcon", ["ab", "Ġ", "123", "!", "Ġ", "Ġ", "45"]),
+        ("deepseek-llm", ["ab", "Ġ", "1", "2", "3", "!", "ĠĠ", "4", "5"]),
+        ("deepseek-v3", ["ab", "Ġ", "123", "!", "ĠĠ", "45"]),
     ],
 )
 def test_pre_tokenizers_split_digits_and_spaces_each_in_its_way(
@@ -216,14 +221,20 @@ def test_sentencepiece_space_prefix_can_be_switched_off(sentencepiece: Metadata)
     [
         ({"tokenizer.ggml.model": "t5"}, "'t5', supported are gpt2"),
         ({"tokenizer.ggml.model": None}, "no tokenizer.ggml.model, supported"),
-        ({"tokenizer.ggml.model": 3}, "tokenizer.ggml.model in x.gguf must be a string"),
+        ({"tokenizer.ggml.model": 3}, "tokenizer.ggml.model 3, supported"),
         ({"tokenizer.ggml.pre": "qwen22"}, "supported are default, .*Did you mean 'qwen2'"),
         ({"tokenizer.ggml.tokens": None}, "no tokenizer.ggml.tokens"),
+        ({"tokenizer.ggml.tokens": "abc"}, "no tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.merges": None}, "no tokenizer.ggml.merges"),
         ({"tokenizer.ggml.merges": ["ab"]}, "'ab', which is not two tokens"),
         ({"tokenizer.ggml.merges": ["nope nope"]}, "merges does not fit"),
         ({"tokenizer.ggml.token_type": [1, 2]}, "a number for each"),
-        ({"tokenizer.ggml.tokens": ["a", "a"]}, "same token twice"),
+        ({"tokenizer.ggml.tokens": ["a", "b", "a"]}, "same token twice: 'a'"),
+        ({"tokenizer.ggml.tokens": ["a" * 5000]}, "a token of 5000 characters"),
+        ({"tokenizer.ggml.bos_token_id": 10**6}, "bos_token_id is 1000000, but it has"),
+        ({"tokenizer.ggml.eos_token_id": -7}, "eos_token_id is -7, but it has"),
+        ({"tokenizer.ggml.eos_token_id": "2"}, "must be an integer"),
+        ({"tokenizer.ggml.add_bos_token": 1}, "must be true or false"),
         ({"tokenizer.chat_template": "{% if"}, "chat template of x.gguf is not valid"),
         ({"tokenizer.chat_template": 1}, "must be a string"),
     ],
@@ -236,12 +247,27 @@ def test_what_cannot_be_used_is_named(byte_level: Metadata, change: Metadata, wh
     assert "x.gguf" in str(caught.value)
 
 
+@pytest.mark.parametrize("wrong", [7, -1, 2.5, math.nan])
+def test_a_token_of_unknown_type_is_refused(byte_level: Metadata, wrong: float) -> None:
+    types = [wrong, *byte_level["tokenizer.ggml.token_type"][1:]]
+    with pytest.raises(ConfigError, match=r"token_type has .*, known are 0 to 6"):
+        tokenizer_from_gguf(byte_level | {"tokenizer.ggml.token_type": types}, "x.gguf")
+
+
+def test_a_control_token_that_is_much_too_long_is_refused(byte_level: Metadata) -> None:
+    """Control tokens become one regular expression, whose size they would determine."""
+    tokens = [*byte_level["tokenizer.ggml.tokens"][:-1], "<" * 300]
+    with pytest.raises(ConfigError, match="a control token of 300 characters"):
+        tokenizer_from_gguf(byte_level | {"tokenizer.ggml.tokens": tokens}, "x.gguf")
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"general.architecture": "gemma2"}, "gemma2 cannot be rebuilt exactly"),
         ({"tokenizer.ggml.precompiled_charsmap": [1]}, "cannot be rebuilt exactly"),
         ({"tokenizer.ggml.scores": None}, "no tokenizer.ggml.scores"),
+        ({"tokenizer.ggml.scores": [0.0]}, "a number for each"),
+        ({"tokenizer.ggml.scores": [math.nan] * 4000}, "a number for each"),
     ],
 )
 def test_a_sentencepiece_that_cannot_be_exact_is_refused(
@@ -253,10 +279,87 @@ def test_a_sentencepiece_that_cannot_be_exact_is_refused(
         tokenizer_from_gguf(changed, "x.gguf")
 
 
-def test_special_ids_outside_the_vocabulary_are_not_used(byte_level: Metadata) -> None:
-    """As in llama.cpp; empty tokens get a name of their own."""
+def test_scores_must_be_finite(sentencepiece: Metadata) -> None:
+    """Merges are sorted by them."""
+    scores = [*sentencepiece["tokenizer.ggml.scores"][:-1], math.nan]
+    with pytest.raises(ConfigError, match="not a finite number"):
+        tokenizer_from_gguf(sentencepiece | {"tokenizer.ggml.scores": scores}, "x.gguf")
+
+
+@pytest.mark.parametrize("none", [-1, 2**32 - 1])
+def test_an_id_that_stands_for_no_token_is_not_used(byte_level: Metadata, none: int) -> None:
+    """Some converters write it; empty tokens get a name of their own."""
     tokens = [*byte_level["tokenizer.ggml.tokens"][:-1], ""]
-    changed = byte_level | {"tokenizer.ggml.eos_token_id": 10**6, "tokenizer.ggml.tokens": tokens}
+    changed = byte_level | {"tokenizer.ggml.eos_token_id": none, "tokenizer.ggml.tokens": tokens}
     tokenizer = tokenizer_from_gguf(changed, "x.gguf")
     assert tokenizer.special_tokens.eos is None
     assert tokenizer.vocab_size == len(tokens)
+
+
+def test_control_tokens_of_phi3_remove_the_whitespace_after_them(sentencepiece: Metadata) -> None:
+    """Its tokenizer.json says so, a GGUF file does not; BOS and the text's end keep it."""
+    types = [*sentencepiece["tokenizer.ggml.token_type"][:-1], CONTROL]
+    llama = sentencepiece | {"tokenizer.ggml.token_type": types}
+    phi3 = llama | {"general.architecture": "phi3"}
+    text = "<|user|> \n dog"
+    stripped = tokenizer_from_gguf(phi3, "x.gguf").encode(text)
+    assert stripped == tokenizer_from_gguf(llama, "x.gguf").encode("<|user|>dog")
+    assert stripped != tokenizer_from_gguf(llama, "x.gguf").encode(text)
+    with_bos = tokenizer_from_gguf(phi3, "x.gguf").encode("<s> dog", add_special_tokens=False)
+    assert with_bos == tokenizer_from_gguf(llama, "x.gguf").encode(" dog")
+
+
+def test_mistral_has_a_prefix_space_only_at_the_start_of_the_text(sentencepiece: Metadata) -> None:
+    """From the vocabulary on that has [INST] as a control token."""
+    tokens = sentencepiece["tokenizer.ggml.tokens"]
+    word, end = tokens.index("▁the"), len(tokens) - 1
+    mistral = tokenizer_from_gguf(_with_control_token(sentencepiece, "[INST]"), "x.gguf")
+    llama = tokenizer_from_gguf(_with_control_token(sentencepiece, "[/IN]"), "x.gguf")
+    assert mistral.encode("the[INST] the") == [1, word, end, word]
+    assert llama.encode("the[/IN]the") == [1, word, end, word]
+    assert mistral.encode("the[INST]the") != [1, word, end, word]
+    assert mistral.decode(mistral.encode("the[INST]the[INST] the")) == "thethe the"
+
+
+def _with_control_token(metadata: Metadata, token: str) -> Metadata:
+    return metadata | {
+        "tokenizer.ggml.tokens": [*metadata["tokenizer.ggml.tokens"][:-1], token],
+        "tokenizer.ggml.token_type": [*metadata["tokenizer.ggml.token_type"][:-1], CONTROL],
+    }
+
+
+@pytest.fixture
+def gemma4(corpus: list[str]) -> Metadata:
+    """Merges over characters with "▁" for a space, byte tokens, and words before their parts."""
+    learned, merges = learn(corpus, pre_tokenizers.Metaspace(prepend_scheme="never"), ["\n"])
+    first = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    return {
+        "general.architecture": "gemma4",
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.tokens": [*first, *bytes_, *learned, "<turn|>"],
+        "tokenizer.ggml.token_type": [
+            *[CONTROL] * 4,
+            *[BYTE] * 256,
+            *[NORMAL] * len(learned),
+            CONTROL,
+        ],
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+
+
+def test_gemma4_gives_the_tokens_of_transformers(gemma4: Metadata) -> None:
+    """Without a prefix space, with bytes for unknown characters, and with BOS in any case."""
+    tokens = gemma4["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in gemma4["tokenizer.ggml.merges"]]
+    oracle = GemmaTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
+    tokenizer = tokenizer_from_gguf(gemma4, "x.gguf")
+    for text in [*TEXTS, "the dog", " the  dog\n\nagain"]:
+        expected = oracle.encode(text, add_special_tokens=False)
+        assert tokenizer.encode(text, add_special_tokens=False) == expected, text
+        assert tokenizer.encode(text) == [2, *expected]
+        assert tokenizer.decode(expected) == text

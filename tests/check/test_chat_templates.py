@@ -1,0 +1,79 @@
+"""The chat templates in llama.cpp's sources render as transformers renders them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from tokenmill.backends.text.chat_template import ChatTemplate
+from tokenmill.core.errors import InvalidRequestError
+
+from .llama_cpp import llama_cpp_source
+
+SYSTEM = {"role": "system", "content": " You are kind.\n"}
+CHAT = [
+    {"role": "user", "content": "What is 2+2?"},
+    {"role": "assistant", "content": "<think>\nEasy.\n</think>\n\nIt is 4."},
+    {"role": "user", "content": '  And <b>"3"</b> & 日本, {{ messages }}?'},
+]
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+
+NEED_TOOLS = {
+    "CohereForAI-c4ai-command-r-plus-tool_use",
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+    "fireworks-ai-llama-3-firefunction-v2",
+}
+"""These fail without tools, in transformers, too."""
+TOOLS: dict[str, Any] = {"tools": [], "functions": "[]", "datetime": "today"}
+
+
+@functools.cache
+def templates() -> dict[str, str]:
+    folder: Path = llama_cpp_source() / "models" / "templates"
+    return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.jinja")}
+
+
+@pytest.mark.parametrize("prompt", [True, False], ids=["prompt", "no-prompt"])
+@pytest.mark.parametrize("chat", [CHAT, [SYSTEM, *CHAT]], ids=["chat", "system"])
+def test_templates_render_as_in_transformers(chat: list[dict[str, str]], prompt: bool) -> None:
+    """A chat that transformers' rendering refuses is refused here, too."""
+    assert len(templates()) == 71
+    refused = set()
+    for name, source in templates().items():
+        kwargs = TOOLS if name in NEED_TOOLS else {}
+        template = ChatTemplate(source, TOKENS, name)
+        expected = expected_rendering(source, chat, prompt, kwargs)
+        if expected is None:
+            refused.add(name)
+            with pytest.raises(InvalidRequestError):
+                rendered(template, chat, prompt, kwargs)
+        else:
+            assert rendered(template, chat, prompt, kwargs) == expected, name
+    assert refused == ({"google-gemma-2-2b-it"} if SYSTEM in chat else set())
+
+
+def rendered(
+    template: ChatTemplate, chat: list[dict[str, str]], prompt: bool, kwargs: dict[str, Any]
+) -> str:
+    return template.render(
+        chat, add_generation_prompt=prompt, continuation_mark=None, template_kwargs=kwargs
+    )
+
+
+def expected_rendering(
+    source: str, chat: list[dict[str, str]], prompt: bool, kwargs: dict[str, Any]
+) -> str | None:
+    """Return transformers' rendering, or None if the template raises an error."""
+    given = {"tools": None, "documents": None, **TOKENS, **kwargs}
+    try:
+        texts, _ = render_jinja_template(
+            [chat], chat_template=source, add_generation_prompt=prompt, **given
+        )
+    except Exception:
+        return None
+    return str(texts[0])

@@ -1,0 +1,114 @@
+"""The tokenizers of llama.cpp's vocabulary files give the tokens that it expects of them.
+
+It took the expected tokens from the models' own tokenizers in transformers.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
+
+from tokenmill.backends.text.load import load_tokenizer
+from tokenmill.backends.weights.gguf_file import read_gguf_metadata
+from tokenmill.backends.weights.gguf_stop_tokens import stop_token_ids
+from tokenmill.core.errors import ConfigError
+
+from .llama_cpp import llama_cpp_source
+
+STOPS = {
+    "aquila": ["<|endoftext|>"],
+    "baichuan": ["</s>"],
+    "command-r": ["<|END_OF_TURN_TOKEN|>"],
+    "deepseek-coder": ["<｜end▁of▁sentence｜>"],
+    "deepseek-llm": ["<｜end▁of▁sentence｜>"],
+    "falcon": ["<|endoftext|>"],
+    "gemma-4": ["<eos>", "<turn|>", "<|tool_response>"],
+    "gpt-2": ["<|endoftext|>"],
+    "gpt-neox": ["<|endoftext|>"],
+    "llama-bpe": ["<|end_of_text|>", "<|eot_id|>"],
+    "llama-spm": ["</s>"],
+    "mpt": ["<|endoftext|>"],
+    "phi-3": ["<|endoftext|>", "<|end|>"],
+    "qwen2": ["<|endoftext|>", "<|im_end|>"],
+    "qwen35": ["<|endoftext|>", "<|im_end|>"],
+    "refact": ["<|endoftext|>"],
+    "starcoder": ["<|endoftext|>"],
+}
+"""The vocabularies of decoders, with the tokens at which generation ends."""
+
+ENCODERS = {"bert-bge": "bert", "nomic-bert-moe": "t5"}
+"""The vocabularies of models that generate no text."""
+
+WITHOUT_EXPECTED_TOKENS = {"aquila", "baichuan", "gpt-neox"}
+
+
+def path_of(name: str) -> Path:
+    return llama_cpp_source() / "models" / f"ggml-vocab-{name}.gguf"
+
+
+def expected_tokens(name: str) -> Iterator[tuple[str, list[int]]]:
+    separator = "\n__ggml_vocab_test__\n"
+    texts = path_of(name).with_suffix(".gguf.inp").read_bytes().decode().removesuffix(separator)
+    lines = path_of(name).with_suffix(".gguf.out").read_text().splitlines()
+    pairs = zip(texts.split(separator), lines, strict=True)
+    return ((text, [int(number) for number in line.split()]) for text, line in pairs)
+
+
+@pytest.mark.parametrize("name", sorted(STOPS.keys() - WITHOUT_EXPECTED_TOKENS))
+def test_texts_become_the_expected_tokens_and_tokens_the_text(name: str) -> None:
+    """In one go and streamed; control tokens may be parsed or not, as no text has any."""
+    tokenizer = load_tokenizer(path_of(name))
+    for text, expected in expected_tokens(name):
+        if name == "qwen35" and not unicodedata.is_normalized("NFC", text):
+            continue  # the file's own tokens are those without NFC, which transformers applies
+        for parses in (True, False):
+            ids = tokenizer.encode(text, add_special_tokens=False, parse_special=parses)
+            assert ids == expected, text
+        assert tokenizer.decode(expected) == text
+        detokenizer = tokenizer.detokenizer()
+        streamed = "".join(detokenizer.add([i]) for i in expected) + detokenizer.finish()
+        assert streamed in (text, " " + text)
+
+
+def test_qwen35_composes_characters_as_transformers_does() -> None:
+    """llama.cpp does not, so its tokens of such texts are not the model's."""
+    metadata = read_gguf_metadata(path_of("qwen35"))
+    vocab = {token: i for i, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+    oracle = Qwen3_5Tokenizer(vocab=vocab, merges=merges)
+    tokenizer = load_tokenizer(path_of("qwen35"))
+    decomposed = 0
+    for text, _ in expected_tokens("qwen35"):
+        decomposed += not unicodedata.is_normalized("NFC", text)
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert ids == oracle.encode(text, add_special_tokens=False), text
+    assert decomposed == 3
+
+
+@pytest.mark.parametrize("name", sorted(STOPS))
+def test_generation_ends_at_the_expected_tokens(name: str) -> None:
+    metadata = read_gguf_metadata(path_of(name))
+    tokens = metadata["tokenizer.ggml.tokens"]
+    assert [tokens[index] for index in stop_token_ids(metadata)] == STOPS[name]
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_EXPECTED_TOKENS))
+def test_vocabularies_without_expected_tokens_keep_the_text(name: str) -> None:
+    tokenizer = load_tokenizer(path_of(name))
+    for text, _ in expected_tokens("llama-spm"):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+@pytest.mark.parametrize("name", sorted(ENCODERS))
+def test_the_tokenizers_of_encoders_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"tokenizer.ggml.model '{ENCODERS[name]}', supported"):
+        load_tokenizer(path_of(name))
+
+
+def test_every_vocabulary_is_checked() -> None:
+    found = {path.stem.removeprefix("ggml-vocab-") for path in path_of("mpt").parent.glob("*.gguf")}
+    assert found == STOPS.keys() | ENCODERS.keys()
