@@ -13,33 +13,13 @@ from gguf import GGMLQuantizationType
 
 from ...core.errors import ConfigError
 from .formats.gguf_blocks import GGUFBlocks
-from .gguf_config import from_gguf_metadata
+from .gguf_config import find_row, from_gguf_metadata
 from .gguf_file import GGUFFile, GGUFTensor, read_gguf_file
+from .gguf_names import CONFIGURING, GGUFNames
 from .model_config import ModelConfig
 from .packed import PackedWeights, WeightFormat, Weights
 from .sampling_defaults import check_sampling_defaults
 
-_FREQUENCIES = "rope_freqs.weight"
-_TOP_NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
-_PERMUTED = re.compile(r".*\.self_attn\.([qk])_proj\.(weight|bias)")
 _QUANTIZATION_SUFFIX = re.compile(r"[.-](i?q\d\w*|tq\d\w*|b?f16|f32|mxfp4|nvfp4)$", re.IGNORECASE)
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _SAMPLING_KEYS = {
@@ -67,12 +47,12 @@ class GGUFCheckpoint:
         _refuse_split(self._file)
         # Mode "c", copy on write, because torch warns of memory that it must not write.
         self._data = torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
+        self._names = GGUFNames(find_row(self._file.metadata, str(path))[0])
         self._tensors = {
-            _rename(name): tensor
+            self._names.to_hf(name): tensor
             for name, tensor in self._file.tensors.items()
-            if name != _FREQUENCIES
+            if name not in CONFIGURING
         }
-        self._is_permuted = self._file.metadata.get("general.architecture") == "llama"
         self.config = self._read_config()
         self.sampling_defaults = self._read_sampling_defaults()
 
@@ -84,10 +64,11 @@ class GGUFCheckpoint:
     @property
     def dtype(self) -> torch.dtype | WeightFormat:
         """The type or format of the layers' matrices, taken from the first one."""
-        matrix = self._file.tensors.get("blk.0.attn_q.weight")
-        if matrix is None:
+        names = ("blk.0.attn_q.weight", "blk.0.attn_qkv.weight")
+        kinds = [self._file.tensors[name].kind for name in names if name in self._file.tensors]
+        if not kinds:
             return torch.float32
-        return _DTYPES.get(matrix.kind) or GGUFBlocks(matrix.kind)
+        return _DTYPES.get(kinds[0]) or GGUFBlocks(kinds[0])
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -101,7 +82,9 @@ class GGUFCheckpoint:
         """Read a tensor in float32. Raises ConfigError if it is missing or of unsupported type."""
         if name not in self._tensors:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
-        return self._in_order(name, self._dequantize(name, self._tensors[name]))
+        tensor = self._dequantize(name, self._tensors[name])
+        tensor = self._names.in_order(name, tensor, self.config)
+        return self._names.without_offset(name, tensor)
 
     def matrix(self, name: str) -> Weights:
         """Read a matrix as it is stored: a tensor in float32, or packed. Raises ConfigError."""
@@ -109,16 +92,8 @@ class GGUFCheckpoint:
         if tensor is None or len(tensor.shape) != 2 or tensor.kind in _DTYPES:
             return self.tensor(name)
         packed = self._packed(tensor)
-        blocks = self._in_order(name, packed.planes[0])
+        blocks = self._names.in_order(name, packed.planes[0], self.config)
         return PackedWeights(packed.format, packed.shape, (blocks,))
-
-    def _in_order(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor with its rows in transformers' order."""
-        match = _PERMUTED.fullmatch(name) if self._is_permuted else None
-        if match is None:
-            return tensor
-        config = self.config
-        return _unpermute(tensor, config.num_heads if match[1] == "q" else config.num_kv_heads)
 
     def _packed(self, tensor: GGUFTensor) -> PackedWeights:
         """Return a view of a tensor's blocks. Dimensions before the last one count as rows."""
@@ -133,14 +108,15 @@ class GGUFCheckpoint:
             raise ConfigError(f"{name} of {self.path} cannot be read: {error}") from error
 
     def _read_config(self) -> ModelConfig:
-        divisors = None
-        if _FREQUENCIES in self._file.tensors:
-            tensor = self._dequantize(_FREQUENCIES, self._file.tensors[_FREQUENCIES])
-            divisors = tuple(tensor.tolist())
+        divisors = {
+            name: tuple(self._dequantize(name, self._file.tensors[name]).tolist())
+            for name in CONFIGURING
+            if name in self._file.tensors
+        }
         return from_gguf_metadata(
             self._file.metadata,
             tensor_shapes={name: tensor.shape for name, tensor in self._file.tensors.items()},
-            frequency_divisors=divisors,
+            divisors=divisors,
             source=str(self.path),
         )
 
@@ -159,21 +135,3 @@ def _refuse_split(file: GGUFFile) -> None:
             f"{file.path} is one of {count} parts of a model, which is not supported; join them "
             "with llama.cpp's llama-gguf-split --merge"
         )
-
-
-def _rename(name: str) -> str:
-    """Return transformers' name; an unknown name stays as it is, and the loader refuses it."""
-    match = _LAYER.fullmatch(name)
-    if match is None or match[2] not in _LAYER_NAMES:
-        return _TOP_NAMES.get(name, name)
-    return f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{match[3]}"
-
-
-def _unpermute(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Undo llama.cpp's reordering of the rows of q and k.
-
-    For the rotation llama.cpp pairs neighbouring rows of a head, and transformers pairs a row of
-    the first half with a row of the second half.
-    """
-    pairs = tensor.reshape(num_heads, -1, 2, *tensor.shape[1:])
-    return pairs.transpose(1, 2).reshape(tensor.shape)
