@@ -6,8 +6,8 @@ from typing import Any
 
 from ...core.interfaces import Progress, no_progress
 from ..choosing.auto import AutoBackend, Plugins
+from .mixed import reasons_against_layers
 from .pair import BackendPair, build_pair
-from .reasons import reasons_against
 
 
 def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress) -> Any:
@@ -20,6 +20,11 @@ def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress)
     if choice.is_pair:
         return BackendPair(*build_pair(registry, choice))
     if choice.others:
-        return AutoBackend(registry, choice, reasons_against, progress)
+        return AutoBackend(registry, choice, _reasons_against, progress)
     provider = choice.provider
     return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
+
+
+def _reasons_against(backend: Any, spec: Any, progress: Progress) -> list[str]:
+    """As `reasons_against`; `spec` may also be a tuple: the specs of a model's layers."""
+    return reasons_against_layers(backend, spec if isinstance(spec, tuple) else (spec,), progress)

@@ -32,6 +32,18 @@ from .structures import (
 _ALIGNMENT = 64
 """Elements. Each buffer of the scratch memory starts on its own cache line."""
 _POINTER = ctypes.c_void_p
+_FEATURES = {
+    "attention_bias",
+    "attention_output_bias",
+    "draft_vocab_size",
+    "mlp_bias",
+    "qk_norm",
+    "rope",
+    "sliding_window",
+    "tie_word_embeddings",
+}
+"""Features of ModelConfig that the library computes. A decoder with another one runs layer by
+layer, with native products and attention."""
 
 
 class Phase(IntEnum):
@@ -63,7 +75,9 @@ class NativeAttention(Protocol):
 def make_decoder_call(
     decoder: Decoder, attention: NativeAttention, kv_cache: KVCache
 ) -> DecoderCall | None:
-    """The call for a decoder, or None if one of its products or activations is not native."""
+    """The call for a decoder; None if the library lacks one of its features or products."""
+    if not decoder.config.features <= _FEATURES:
+        return None
     linears = [linear for layer in decoder.layers for linear in layer.linears]
     is_native = all(isinstance(linear, NativeLinear) for linear in (*linears, decoder.lm_head))
     return DecoderCall(decoder, attention, kv_cache) if is_native else None
@@ -178,8 +192,8 @@ class DecoderCall:
             embedding=decoder.embedding_ve.data_ptr(),
             norm=self._floats(decoder.norm.weight),
             head=self._packed(decoder.lm_head)[0],
-            cos=self._floats(decoder.rotary.cos_pc),
-            sin=self._floats(decoder.rotary.sin_pc),
+            cos=self._floats(decoder.rotary_tables[0].cos_pc),
+            sin=self._floats(decoder.rotary_tables[0].sin_pc),
             eps=config.rms_norm_eps,
         )
 

@@ -41,6 +41,7 @@ class PrunedCheckpoint:
         self.config: ModelConfig = replace(
             target.config,
             num_layers=len(layers),
+            layers=tuple(target.config.layers[i] for i in layers) if target.config.layers else (),
             tie_word_embeddings=target.config.tie_word_embeddings and token_ids_d is None,
             draft_vocab_size=None if token_ids_d is None else len(token_ids_d),
         )

@@ -18,17 +18,25 @@ from safetensors.torch import save_file
 from ...core.errors import ConfigError
 from ..models.decoder import DecoderLayer
 from ..text.tokenizer import HFTokenizer
+from ..weights.architectures import BY_NAME
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
-from ..weights.model_config import DRAFT_HEAD, ModelConfig, RopeConfig, RopeScaling
+from ..weights.model_config import DRAFT_HEAD, ModelConfig
+from ..weights.rope_config import RopeConfig, RopeScaling
 from .head_student import HeadStudent, named_tensors
 from .student import Student, linear_of, weight_of
 
-_MODEL_TYPES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
+_FEATURES = {
+    "attention_bias",
+    "attention_output_bias",
+    "draft_vocab_size",
+    "hidden_act",
+    "mlp_bias",
+    "qk_norm",
+    "rope",
+    "sliding_window",
+    "tie_word_embeddings",
 }
+"""Features of ModelConfig that a draft model can have."""
 _ROPE_FIELDS = (
     "factor",
     "original_max_position_embeddings",
@@ -41,6 +49,7 @@ _ROPE_FIELDS = (
     "mscale",
     "mscale_all_dim",
 )
+
 _OF_LLAMA3 = ("low_freq_factor", "high_freq_factor")
 
 
@@ -120,12 +129,19 @@ def _not_written(path: Path, error: OSError) -> ConfigError:
 def to_hf_config(config: ModelConfig, eos_token_ids: tuple[int, ...]) -> dict[str, Any]:
     """The config.json that hf_config.py reads back as the same configuration.
 
-    Raises ConfigError for rotary frequencies that config.json cannot express.
+    Raises ConfigError for rotary frequencies that config.json cannot express, and for models whose
+    features a draft model cannot have.
     """
+    lacked = sorted(config.features - _FEATURES)
+    if lacked:
+        raise ConfigError(
+            f"a draft model with layers cannot be made for {config.architecture}, because of "
+            f"{', '.join(lacked)}: make a draft head, which has no layers"
+        )
     window = config.sliding_window
     found = {
         "architectures": [config.architecture],
-        "model_type": _MODEL_TYPES[config.architecture],
+        "model_type": BY_NAME[config.architecture].model_type,
         "num_hidden_layers": config.num_layers,
         "hidden_size": config.hidden_size,
         "num_attention_heads": config.num_heads,
@@ -157,10 +173,12 @@ def _rope_scaling(rope: RopeConfig) -> dict[str, Any] | None:
             "this GGUF file scales each rotary frequency separately, which config.json cannot "
             "express: make the draft from the model's Hugging Face directory"
         )
-    if rope.scaling is RopeScaling.NONE:
+    if rope.scaling in (RopeScaling.NONE, RopeScaling.DYNAMIC):
         return None
     skipped = () if rope.scaling is RopeScaling.LLAMA3 else _OF_LLAMA3
     values = {name: getattr(rope, name) for name in _ROPE_FIELDS if name not in skipped}
+    if rope.scaling is RopeScaling.LONGROPE:
+        values |= {"short_factor": [*rope.short_factors], "long_factor": [*rope.long_factors]}
     return {"rope_type": rope.scaling.value} | {k: v for k, v in values.items() if v is not None}
 
 

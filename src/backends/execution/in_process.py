@@ -235,7 +235,7 @@ def _describe(
         dtype=str(parts.spec.dtype).removeprefix("torch."),
         device=str(parts.spec.device),
         vocab_size=checkpoint.config.vocab_size,
-        max_model_len=checkpoint.config.max_position_embeddings,
+        max_model_len=parts.decoder.config.max_position_embeddings,
         eos_token_ids=checkpoint.eos_token_ids,
         num_parameters=parts.decoder.num_parameters,
         block_size=parts.spec.block_size,

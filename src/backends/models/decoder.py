@@ -1,4 +1,4 @@
-"""The decoder of the Llama family, by configuration: Llama, Mistral, Qwen2, Qwen3 and relatives.
+"""The decoder of the Llama family, by configuration: Llama, Qwen, Gemma, Phi and relatives.
 
 It is for inference only, over a flat batch of tokens from any number of sequences. Attention over
 the KV cache is passed in as a callable. Formulas and the order of operations are those of
@@ -23,6 +23,8 @@ from .rope import RotaryTable, rotate
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """attend(layer, q_thd, k_tkd, v_tkd) -> out_thd."""
+Turn = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines of the tokens' positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,16 @@ class RMSNorm:
     """Root-mean-square norm over the last dimension; the weight may have one row per head."""
 
     weight: torch.Tensor
+    """Of the inputs' type, or float32: see `__call__`."""
     eps: float
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         # As in transformers, the norm is computed in float32 and rounded before the product with
-        # the weight. F.rms_norm with a weight rounds once less in bfloat16.
+        # the weight (Llama), or after a product in float32 (Gemma). F.rms_norm with a weight rounds
+        # once less in bfloat16.
+        if self.weight.dtype is not x.dtype:
+            normed = F.rms_norm(x.float(), self.weight.shape[-1:], None, self.eps)
+            return (self.weight * normed).to(x.dtype)
         return self.weight * F.rms_norm(x, self.weight.shape[-1:], None, self.eps)
 
 
@@ -46,15 +53,33 @@ class DecoderLayer:
     qkv: Projection
     qk_norm: RMSNorm | None
     """Weight [n, d]: the norm of q for the first h heads, the norm of k for the others."""
+    rotary_table: int | None = 0
+    """Index of the table that rotates q and k; None: they are not rotated."""
     attention_output: Projection
+    attention_output_norm: RMSNorm | None = None
+    """Of the output of attention, before it is added to the hidden states."""
     post_attention_norm: RMSNorm
+    """Of the hidden states after attention: its result is the input of the feed-forward."""
     gate_up: Projection
     """Computes activation(gate) * up."""
     down: Projection
+    feed_forward_output_norm: RMSNorm | None = None
+    """Of the output of the feed-forward, before it is added to the hidden states."""
 
     @property
     def linears(self) -> tuple[Projection, ...]:
         return self.qkv, self.attention_output, self.gate_up, self.down
+
+    @property
+    def norms(self) -> tuple[RMSNorm, ...]:
+        """The norms over the hidden size."""
+        norms = (
+            self.input_norm,
+            self.attention_output_norm,
+            self.post_attention_norm,
+            self.feed_forward_output_norm,
+        )
+        return tuple(norm for norm in norms if norm is not None)
 
 
 class Decoder:
@@ -69,7 +94,7 @@ class Decoder:
         norm: RMSNorm,
         lm_head: Projection,
         is_tied: bool,
-        rotary: RotaryTable,
+        rotary_tables: Sequence[RotaryTable],
     ) -> None:
         """`is_tied`: `lm_head` has the same numbers as the embedding."""
         self.config = config
@@ -78,7 +103,8 @@ class Decoder:
         self.norm = norm
         self.lm_head = lm_head
         self._is_tied = is_tied
-        self.rotary = rotary
+        self.rotary_tables = tuple(rotary_tables)
+        self._embedding_scale = _rounded(config.embedding_scale, embedding_ve.dtype)
         self._num_rotated_heads = config.num_heads + config.num_kv_heads
 
     @property
@@ -105,24 +131,29 @@ class Decoder:
         Positions are below `config.max_position_embeddings`. Both inputs are int32 or int64.
         """
         hidden_te = F.embedding(token_ids_t, self.embedding_ve)
-        cos_t1c, sin_t1c = self.rotary.at(positions_t)
+        if self._embedding_scale != 1.0:
+            hidden_te = hidden_te * self._embedding_scale
+        turns = [table.at(positions_t) for table in self.rotary_tables]
         for index, layer in enumerate(self.layers):
-            q_thd, k_tkd, v_tkd = self._project(layer, hidden_te, cos_t1c, sin_t1c)
+            turn = None if layer.rotary_table is None else turns[layer.rotary_table]
+            q_thd, k_tkd, v_tkd = self._project(layer, hidden_te, turn)
             attended_te = attend(index, q_thd, k_tkd, v_tkd).flatten(1)
-            hidden_te = hidden_te + layer.attention_output(attended_te)
-            hidden_te = hidden_te + self._feed_forward(layer, hidden_te)
+            hidden_te = hidden_te + _normed(
+                layer.attention_output_norm, layer.attention_output(attended_te)
+            )
+            hidden_te = hidden_te + _normed(
+                layer.feed_forward_output_norm, self._feed_forward(layer, hidden_te)
+            )
         return self.norm(hidden_te)
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
         """Return the logits [r, v], in float32, of some rows of `forward`'s result."""
-        return self.lm_head(hidden_re)
+        logits_rv = self.lm_head(hidden_re)
+        cap = self.config.logits_soft_cap
+        return logits_rv if cap is None else torch.tanh(logits_rv / cap) * cap
 
     def _project(
-        self,
-        layer: DecoderLayer,
-        hidden_te: torch.Tensor,
-        cos_t1c: torch.Tensor,
-        sin_t1c: torch.Tensor,
+        self, layer: DecoderLayer, hidden_te: torch.Tensor, turn: Turn | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q, k and v of every token; q and k are rotated to their positions."""
         num_heads, num_rotated = self.config.num_heads, self._num_rotated_heads
@@ -131,7 +162,8 @@ class Decoder:
         qk_tnd, v_tkd = heads[:, :num_rotated], heads[:, num_rotated:]
         if layer.qk_norm is not None:
             qk_tnd = layer.qk_norm(qk_tnd)
-        qk_tnd = rotate(qk_tnd, cos_t1c, sin_t1c)
+        if turn is not None:
+            qk_tnd = rotate(qk_tnd, *turn)
         return qk_tnd[:, :num_heads], qk_tnd[:, num_heads:], v_tkd
 
     def _feed_forward(self, layer: DecoderLayer, hidden_te: torch.Tensor) -> torch.Tensor:
@@ -139,5 +171,14 @@ class Decoder:
 
     def _count(self, layer: DecoderLayer) -> int:
         qk_norm = 0 if layer.qk_norm is None else 2 * self.config.head_size
-        norms = layer.input_norm.weight.numel() + layer.post_attention_norm.weight.numel()
+        norms = sum(norm.weight.numel() for norm in layer.norms)
         return norms + qk_norm + sum(linear.num_parameters for linear in layer.linears)
+
+
+def _normed(norm: RMSNorm | None, x: torch.Tensor) -> torch.Tensor:
+    return x if norm is None else norm(x)
+
+
+def _rounded(value: float, dtype: torch.dtype) -> float:
+    """Round as transformers does, which multiplies with a tensor of the embedding's type."""
+    return float(torch.tensor(value, dtype=dtype))

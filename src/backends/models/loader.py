@@ -30,6 +30,15 @@ STAGE = "loading weights"
 _EMBEDDING = "model.embed_tokens.weight"
 _RECOMPUTED = re.compile(r".*rotary_emb\.inv_freq")
 """Tensors of old checkpoints that are ignored because the configuration determines them."""
+_NORMS: tuple[tuple[str, str], tuple[str, ...]] = (
+    ("input_layernorm", "post_attention_layernorm"),
+    (),
+)
+"""Names of the norms before attention and feed-forward, and of those after them."""
+_NORMS_WITH_POST_NORMS = (
+    ("input_layernorm", "pre_feedforward_layernorm"),
+    ("post_attention_layernorm", "post_feedforward_layernorm"),
+)
 
 
 def load_decoder(
@@ -40,37 +49,44 @@ def load_decoder(
     progress: Progress,
     linear: LinearBackend | None = None,
     keeps_packed: bool = True,
+    max_model_len: int | None = None,
 ) -> Decoder:
     """Build the checkpoint's decoder in `dtype` on `device`; report "loading weights" per layer.
 
     `linear` makes the matrix products; None: torch computes them. It gets packed weights of the
-    formats that it keeps, unless `keeps_packed` is False.
+    formats that it keeps, unless `keeps_packed` is False. `max_model_len` is the maximum length of
+    a sequence; None: see ModelConfig.for_context.
 
     Apart from the decoder's weights, at most one tensor of the checkpoint is in memory. Raises
     ConfigError when a tensor is missing, superfluous or has the wrong shape.
     """
-    config = checkpoint.config
+    config = checkpoint.config.for_context(max_model_len)
     makes = linear or TorchLinear(LinearSpec(dtype=dtype, device=device))
     source = _Source(checkpoint, dtype, device, makes if keeps_packed else None)
     progress(STAGE, 0.0)
     embedding_ve = source.take(_EMBEDDING, (config.vocab_size, config.hidden_size))
+    ropes = list(dict.fromkeys(kind.rope for kind in config.layer_kinds if kind.rope is not None))
     layers = []
-    for index in range(config.num_layers):
+    for index, kind in enumerate(config.layer_kinds):
         progress(STAGE, (index + 1) / (config.num_layers + 2))
-        layers.append(_load_layer(source, config, f"model.layers.{index}", makes))
-    norm = RMSNorm(source.take("model.norm.weight", (config.hidden_size,)), config.rms_norm_eps)
+        table = None if kind.rope is None else ropes.index(kind.rope)
+        layers.append(_load_layer(source, config, f"model.layers.{index}", table, makes))
+    norm = _load_norm(source, config, "model.norm", config.hidden_size)
     lm_head, is_tied = _load_head(source, config, embedding_ve, makes)
     if config.draft_vocab_size is not None:
         source.leave(DRAFT_TO_TARGET)
     source.refuse_leftovers()
     source.dequantized.log()
-    rotary = build_rotary_table(
-        config.rope,
-        head_size=config.head_size,
-        num_positions=config.max_position_embeddings,
-        dtype=dtype,
-        device=device,
-    )
+    rotary_tables = [
+        build_rotary_table(
+            rope,
+            rotary_size=config.rotary_size or config.head_size,
+            num_positions=config.max_position_embeddings,
+            dtype=dtype,
+            device=device,
+        )
+        for rope in ropes
+    ]
     progress(STAGE, 1.0)
     return Decoder(
         config,
@@ -79,7 +95,7 @@ def load_decoder(
         norm=norm,
         lm_head=lm_head,
         is_tied=is_tied,
-        rotary=rotary,
+        rotary_tables=rotary_tables,
     )
 
 
@@ -111,6 +127,12 @@ class _Source:
         """Read one tensor in the decoder's type, on its device."""
         self._require(name)
         return self._convert(self._mark(name, shape, self._checkpoint.tensor(name)))
+
+    def take_float32(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Read one tensor in float32, on the decoder's device."""
+        self._require(name)
+        tensor = self._mark(name, shape, self._checkpoint.tensor(name))
+        return tensor.to(self._spec.device, torch.float32)
 
     def take_stacked(self, parts: Sequence[tuple[str, tuple[int, ...]]]) -> torch.Tensor:
         """Read several tensors as one, stacked along their first dimension."""
@@ -193,48 +215,78 @@ def _format_of(weights: Weights) -> WeightFormat | None:
 
 
 def _load_layer(
-    source: _Source, config: ModelConfig, prefix: str, makes: LinearBackend
+    source: _Source,
+    config: ModelConfig,
+    prefix: str,
+    rotary_table: int | None,
+    makes: LinearBackend,
 ) -> DecoderLayer:
     hidden, inner = config.hidden_size, config.intermediate_size
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    q_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+    q_size = config.num_heads * config.head_size
+    before, after = _NORMS_WITH_POST_NORMS if config.post_norms else _NORMS
 
     def norm(name: str) -> RMSNorm:
-        return RMSNorm(source.take(f"{prefix}.{name}.weight", (hidden,)), config.rms_norm_eps)
+        return _load_norm(source, config, f"{prefix}.{name}", hidden)
 
     return DecoderLayer(
-        input_norm=norm("input_layernorm"),
+        input_norm=norm(before[0]),
         qkv=makes.linear(
             *_load_matrix(
-                source,
-                [
-                    (f"{attention}.q_proj", q_size),
-                    (f"{attention}.k_proj", kv_size),
-                    (f"{attention}.v_proj", kv_size),
-                ],
-                hidden,
-                config.attention_bias,
+                source, _qkv_parts(source, config, attention), hidden, config.attention_bias
             )
         ),
         qk_norm=_load_qk_norm(source, config, attention) if config.qk_norm else None,
+        rotary_table=rotary_table,
         attention_output=makes.linear(
             *_load_matrix(
                 source, [(f"{attention}.o_proj", hidden)], q_size, config.attention_output_bias
             )
         ),
-        post_attention_norm=norm("post_attention_layernorm"),
-        gate_up=makes.gate_up(
-            source.take_matrix(f"{mlp}.gate_proj.weight", (inner, hidden)),
-            source.take_matrix(f"{mlp}.up_proj.weight", (inner, hidden)),
-            _load_bias(source, [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)])
-            if config.mlp_bias
-            else None,
-            config.hidden_act,
-        ),
+        attention_output_norm=norm(after[0]) if after else None,
+        post_attention_norm=norm(before[1]),
+        gate_up=_load_gate_up(source, config, mlp, makes),
         down=makes.linear(
             *_load_matrix(source, [(f"{mlp}.down_proj", hidden)], inner, config.mlp_bias)
         ),
+        feed_forward_output_norm=norm(after[1]) if after else None,
     )
+
+
+def _qkv_parts(source: _Source, config: ModelConfig, attention: str) -> list[tuple[str, int]]:
+    """Return names and sizes of q, k and v, which some checkpoints have as one matrix (Phi-3)."""
+    q_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+    if source.has(f"{attention}.qkv_proj.weight"):
+        return [(f"{attention}.qkv_proj", q_size + 2 * kv_size)]
+    sizes = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
+    return [(f"{attention}.{name}", size) for name, size in sizes.items()]
+
+
+def _load_gate_up(
+    source: _Source, config: ModelConfig, mlp: str, makes: LinearBackend
+) -> Projection:
+    """Read gate and up, which some checkpoints have as one matrix (Phi-3)."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    if source.has(f"{mlp}.gate_up_proj.weight"):
+        parts = [(f"{mlp}.gate_up_proj", 2 * inner)]
+        both = source.take_matrix(f"{mlp}.gate_up_proj.weight", (2 * inner, hidden))
+        gate, up = both.narrow(0, 0, inner), both.narrow(0, inner, inner)
+    else:
+        parts = [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)]
+        gate, up = (source.take_matrix(f"{name}.weight", (inner, hidden)) for name, _ in parts)
+    bias = _load_bias(source, parts) if config.mlp_bias else None
+    return makes.gate_up(gate, up, bias, config.hidden_act)
+
+
+def _load_norm(source: _Source, config: ModelConfig, name: str, size: int) -> RMSNorm:
+    return RMSNorm(_load_norm_weight(source, config, name, size), config.rms_norm_eps)
+
+
+def _load_norm_weight(source: _Source, config: ModelConfig, name: str, size: int) -> torch.Tensor:
+    """Read a norm's weight; it is in float32 if it has an offset."""
+    if config.norm_offset == 0.0:
+        return source.take(f"{name}.weight", (size,))
+    return source.take_float32(f"{name}.weight", (size,)) + config.norm_offset
 
 
 def _load_matrix(
@@ -251,9 +303,10 @@ def _load_bias(source: _Source, outputs: Sequence[tuple[str, int]]) -> torch.Ten
 
 def _load_qk_norm(source: _Source, config: ModelConfig, attention: str) -> RMSNorm:
     """Read the norms of q and k as one norm; its weight has a row per head."""
-    shape = (config.head_size,)
-    q_d = source.take(f"{attention}.q_norm.weight", shape)
-    k_d = source.take(f"{attention}.k_norm.weight", shape)
+    q_d, k_d = (
+        _load_norm_weight(source, config, f"{attention}.{name}", config.head_size)
+        for name in ("q_norm", "k_norm")
+    )
     weight_nd = torch.cat((q_d.expand(config.num_heads, -1), k_d.expand(config.num_kv_heads, -1)))
     return RMSNorm(weight_nd, config.rms_norm_eps)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ..attention.base import AttentionBackend, AttentionSpec
-from ..attention.reasons import reasons_against
+from ..attention.mixed import make_attention, reasons_against_layers
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import reasons_against as reasons_against_linear
 from ..machine.device import choose_device
@@ -18,6 +18,7 @@ from ..models.loader import load_decoder
 from ..state import kv_cache
 from ..state.kv_cache import KVCache
 from ..weights.checkpoint import Checkpoint
+from ..weights.model_config import ModelConfig
 from .precision import choose_dtype, choose_kv_cache_dtype
 from .runner import StepModel
 
@@ -73,8 +74,9 @@ def choose_spec(
     progress: Progress,
     called: str = "this model",
 ) -> AttentionSpec:
-    """The specification of the attention that the model needs. Errors name the model `called`.
+    """The specification of the attention that the model's first layer needs.
 
+    Other layers may differ in their windows: see `layer_specs`. Errors name the model `called`.
     Raises ConfigError if the backend cannot serve the model, precision or device.
     """
     model, device = checkpoint.config, choose_device(config.device)
@@ -86,13 +88,14 @@ def choose_spec(
         dtype=choose_dtype(config.dtype, checkpoint.dtype, device, backends.linear),
         device=device,
         scale=model.attention_scale,
-        sliding_window=model.sliding_window,
+        sliding_window=model.layer_kinds[0].sliding_window,
+        logits_soft_cap=model.attention_soft_cap,
         kv_cache_dtype=choose_kv_cache_dtype(config.kv_cache_dtype),
     )
     _refuse(
         f"attention backend {backends.attention.name!r}",
         called,
-        reasons_against(backends.attention, spec, progress),
+        reasons_against_layers(backends.attention, layer_specs(spec, model), progress),
     )
     _refuse(
         f"linear backend {backends.linear.name!r}",
@@ -100,6 +103,11 @@ def choose_spec(
         reasons_against_linear(backends.linear, linear_spec(spec), progress),
     )
     return spec
+
+
+def layer_specs(spec: AttentionSpec, model: ModelConfig) -> list[AttentionSpec]:
+    """The specification of every layer's attention. `spec` is the first layer's."""
+    return [replace(spec, sliding_window=kind.sliding_window) for kind in model.layer_kinds]
 
 
 def linear_spec(spec: AttentionSpec) -> LinearSpec:
@@ -128,5 +136,7 @@ def load_parts(
         progress=progress,
         linear=linear,
         keeps_packed=config.dtype == "auto",
+        max_model_len=config.max_model_len,
     )
-    return ModelParts(spec=spec, decoder=decoder, attention=backends.attention(spec), linear=linear)
+    attention = make_attention(backends.attention, layer_specs(spec, decoder.config))
+    return ModelParts(spec=spec, decoder=decoder, attention=attention, linear=linear)

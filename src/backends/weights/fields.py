@@ -56,6 +56,13 @@ class Fields:
             raise self._wrong(name, value, "a finite number")
         return float(value)
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return a list of finite numbers. Raises ConfigError for others, or if it is absent."""
+        values = self._present(name, None)
+        if not isinstance(values, list | tuple):
+            raise self._wrong(name, values, "a list of numbers")
+        return tuple(Fields({name: value}, self.source).number(name) for value in values)
+
     def flag(self, name: str, default: bool) -> bool:
         """Return a boolean. Raises ConfigError for another type."""
         value = self._present(name, default)

@@ -13,37 +13,17 @@ from gguf import GGMLQuantizationType
 
 from ...core.errors import ConfigError
 from .formats.gguf_blocks import GGUFBlocks
-from .gguf_config import from_gguf_metadata
+from .gguf_config import find_row, from_gguf_metadata
 from .gguf_file import GGUFTensor
+from .gguf_names import CONFIGURING, GGUFNames
 from .gguf_parts import part_stem, read_gguf_model
 from .gguf_stop_tokens import stop_token_ids
 from .model_config import ModelConfig
 from .packed import PackedWeights, WeightFormat, Weights
 from .sampling_defaults import check_sampling_defaults
 
-_FREQUENCIES = "rope_freqs.weight"
 _MAX_FREQUENCIES = 4096
 """No model has heads of twice that size."""
-_TOP_NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
-_PERMUTED = re.compile(r".*\.self_attn\.([qk])_proj\.(weight|bias)")
 _QUANTIZATION_SUFFIX = re.compile(r"[.-](i?q\d\w*|tq\d\w*|b?f16|f32|mxfp4|nvfp4)$", re.IGNORECASE)
 _SAMPLING_KEYS = {
     "temp": "temperature",
@@ -71,14 +51,15 @@ class GGUFCheckpoint:
         self._file = read_gguf_model(path)
         self.path = self._file.path
         self._mapped: dict[Path, torch.Tensor] = {}
+        self._names = GGUFNames(find_row(self._file.metadata, str(path))[0])
         self._tensors = {
-            _rename(name): tensor
+            self._names.to_hf(name): tensor
             for name, tensor in self._file.tensors.items()
-            if name != _FREQUENCIES
+            if name not in CONFIGURING
         }
-        if len(self._tensors) + (_FREQUENCIES in self._file.tensors) < len(self._file.tensors):
+        configuring = sum(name in self._file.tensors for name in CONFIGURING)
+        if len(self._tensors) + configuring < len(self._file.tensors):
             raise ConfigError(f"{self.path} has a tensor twice, under two names")
-        self._is_permuted = self._file.metadata.get("general.architecture") == "llama"
         self.config = self._read_config()
         self.sampling_defaults = self._read_sampling_defaults()
 
@@ -90,10 +71,11 @@ class GGUFCheckpoint:
     @property
     def dtype(self) -> torch.dtype | WeightFormat:
         """The type or format of the layers' matrices, taken from the first one."""
-        matrix = self._file.tensors.get("blk.0.attn_q.weight")
-        if matrix is None:
+        names = ("blk.0.attn_q.weight", "blk.0.attn_qkv.weight")
+        kinds = [self._file.tensors[name].kind for name in names if name in self._file.tensors]
+        if not kinds:
             return torch.float32
-        return _DTYPES.get(matrix.kind) or GGUFBlocks(matrix.kind)
+        return _DTYPES.get(kinds[0]) or GGUFBlocks(kinds[0])
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -106,7 +88,9 @@ class GGUFCheckpoint:
         """Read a tensor in float32. Raises ConfigError if it is missing or of unsupported type."""
         if name not in self._tensors:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
-        return self._in_order(name, self._dequantize(name, self._tensors[name]))
+        tensor = self._dequantize(name, self._tensors[name])
+        tensor = self._names.in_order(name, tensor, self.config)
+        return self._names.without_offset(name, tensor)
 
     def matrix(self, name: str) -> Weights:
         """Read a matrix as it is stored: a tensor in float32, or packed. Raises ConfigError."""
@@ -114,21 +98,8 @@ class GGUFCheckpoint:
         if tensor is None or len(tensor.shape) != 2 or tensor.kind in _DTYPES:
             return self.tensor(name)
         packed = self._packed(tensor)
-        blocks = self._in_order(name, packed.planes[0])
+        blocks = self._names.in_order(name, packed.planes[0], self.config)
         return PackedWeights(packed.format, packed.shape, (blocks,))
-
-    def _in_order(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor with its rows in transformers' order."""
-        match = _PERMUTED.fullmatch(name) if self._is_permuted else None
-        if match is None:
-            return tensor
-        num_heads = self.config.num_heads if match[1] == "q" else self.config.num_kv_heads
-        if tensor.shape[0] % (2 * num_heads):
-            raise ConfigError(
-                f"{name} of {self.path} has {tensor.shape[0]} rows, which {num_heads} heads cannot "
-                "share"
-            )
-        return _unpermute(tensor, num_heads)
 
     def _packed(self, tensor: GGUFTensor) -> PackedWeights:
         """Return a view of a tensor's blocks. Dimensions before the last one count as rows."""
@@ -154,16 +125,13 @@ class GGUFCheckpoint:
             raise ConfigError(f"{name} of {self.path}: {error}") from error
 
     def _read_config(self) -> ModelConfig:
-        divisors = None
-        if _FREQUENCIES in self._file.tensors:
-            stored = self._file.tensors[_FREQUENCIES]
-            if len(stored.shape) != 1 or stored.shape[0] > _MAX_FREQUENCIES:
-                raise ConfigError(f"{_FREQUENCIES} of {self.path} has shape {list(stored.shape)}")
-            divisors = tuple(self._dequantize(_FREQUENCIES, stored).tolist())
+        divisors = {
+            name: self._read_divisors(name) for name in CONFIGURING if name in self._file.tensors
+        }
         return from_gguf_metadata(
             self._file.metadata,
             tensor_shapes={name: tensor.shape for name, tensor in self._file.tensors.items()},
-            frequency_divisors=divisors,
+            divisors=divisors,
             source=str(self.path),
         )
 
@@ -174,20 +142,8 @@ class GGUFCheckpoint:
         }
         return check_sampling_defaults(found, source=str(self.path))
 
-
-def _rename(name: str) -> str:
-    """Return transformers' name; an unknown name stays as it is, and the loader refuses it."""
-    match = _LAYER.fullmatch(name)
-    if match is None or match[2] not in _LAYER_NAMES:
-        return _TOP_NAMES.get(name, name)
-    return f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{match[3]}"
-
-
-def _unpermute(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Undo llama.cpp's reordering of the rows of q and k.
-
-    For the rotation llama.cpp pairs neighbouring rows of a head, and transformers pairs a row of
-    the first half with a row of the second half.
-    """
-    pairs = tensor.reshape(num_heads, -1, 2, *tensor.shape[1:])
-    return pairs.transpose(1, 2).reshape(tensor.shape)
+    def _read_divisors(self, name: str) -> tuple[float, ...]:
+        stored = self._file.tensors[name]
+        if len(stored.shape) != 1 or stored.shape[0] > _MAX_FREQUENCIES:
+            raise ConfigError(f"{name} of {self.path} has shape {list(stored.shape)}")
+        return tuple(self._dequantize(name, stored).tolist())

@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import ConfigError
+from .architectures import BY_GGUF_NAME, Architecture, Window, features_of
 from .fields import Fields
-from .hf_config import stretched_context
-from .model_config import ModelConfig, RopeConfig, RopeScaling
+from .gguf_names import FREQUENCIES, LONG_FREQUENCIES, SHORT_FREQUENCIES
+from .layer_kinds import every_nth, make_layers
+from .model_config import ModelConfig
+from .rope_config import RopeConfig, RopeScaling, stretched_context
 
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
 _KNOWN = {
     "attention.head_count",
     "attention.head_count_kv",
@@ -39,6 +37,15 @@ _KNOWN = {
     "rope.scaling.yarn_beta_slow",
     "vocab_size",
 }
+_OF_WINDOW = {"attention.sliding_window", "attention.sliding_window_pattern"}
+_KNOWN_ALSO: Mapping[str, set[str]] = {
+    "llama": {"attention.sliding_window"},
+    "gemma2": _OF_WINDOW | {"attn_logit_softcapping", "final_logit_softcapping"},
+    "gemma3": _OF_WINDOW | {"final_logit_softcapping", "rope.freq_base_swa"},
+    "phi3": {"attention.sliding_window", "rope.scaling.attn_factor"},
+}
+"""Keys that only some architectures have. Windows of Qwen files are not known: the files do not say
+which layers have them."""
 _NEUTRAL: Mapping[str, Any] = {
     "attention.causal": True,
     "expert_count": 0,
@@ -53,31 +60,39 @@ _ROPE_SCALINGS = {
     "none": RopeScaling.NONE,
     "linear": RopeScaling.LINEAR,
     "yarn": RopeScaling.YARN,
+    "longrope": RopeScaling.LONGROPE,
 }
+_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
+"""Numbers of layers of the models whose query_pre_attn_scalar is hidden size / heads. Others have
+the head size. The files do not state it; llama.cpp distinguishes the models in the same way."""
+_DEFAULT_CAPS = {"gemma2": {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}}
+"""llama.cpp's values when the file has none."""
+_DEFAULT_WINDOWS = {"gemma2": 4096}
 
 
 def from_gguf_metadata(
     metadata: Mapping[str, Any],
     *,
     tensor_shapes: Mapping[str, tuple[int, ...]],
-    frequency_divisors: tuple[float, ...] | None = None,
+    divisors: Mapping[str, tuple[float, ...]] | None = None,
     source: str = "the GGUF file",
 ) -> ModelConfig:
     """Turn a GGUF file's metadata and the shapes of its tensors into a ModelConfig.
 
-    `tensor_shapes` are [out, in], by GGUF name. `frequency_divisors` are the numbers of the tensor
-    "rope_freqs.weight", if there is one. Raises ConfigError if a key or value is not supported.
+    `tensor_shapes` are [out, in], by GGUF name. `divisors` are the numbers of the tensors
+    CONFIGURING that the file has. Raises ConfigError if a key or value is not supported.
     """
-    name = _architecture(Fields(metadata, source))
-    fields = Fields(_of_architecture(metadata, name), f"{name}.* in {source}")
+    row, name = find_row(metadata, source)
+    fields = Fields(
+        {**_DEFAULT_CAPS.get(name, {}), **_of_architecture(metadata, name)}, f"{name}.* in {source}"
+    )
     _refuse_unknown(fields, metadata, name)
     num_heads = fields.integer("attention.head_count")
     hidden_size = fields.integer("embedding_length")
     head_size = fields.integer("attention.key_length", hidden_size // max(num_heads, 1))
-    _check_head_size(fields, head_size)
-    rope = _rope(fields, frequency_divisors)
+    rope = _rope(fields, divisors or {})
     return ModelConfig(
-        architecture=ARCHITECTURES[name],
+        architecture=row.name,
         num_layers=fields.integer("block_count"),
         hidden_size=hidden_size,
         num_heads=num_heads,
@@ -87,24 +102,29 @@ def from_gguf_metadata(
         vocab_size=_vocab_size(tensor_shapes, source),
         max_position_embeddings=stretched_context(rope, fields.integer("context_length")),
         rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
-        rope=rope,
+        rotary_size=_rotary_size(fields, row, head_size),
         tie_word_embeddings="output.weight" not in tensor_shapes,
-        attention_bias="blk.0.attn_q.bias" in tensor_shapes,
-        attention_output_bias="blk.0.attn_output.bias" in tensor_shapes,
-        mlp_bias="blk.0.ffn_up.bias" in tensor_shapes,
-        qk_norm=name == "qwen3",
-        sliding_window=_sliding_window(fields),
+        attention_bias=_has_bias(tensor_shapes, "attn_q", "attn_qkv"),
+        attention_output_bias=_has_bias(tensor_shapes, "attn_output"),
+        mlp_bias=_has_bias(tensor_shapes, "ffn_up"),
+        query_pre_attn_scalar=_scalar(fields, name, hidden_size / max(num_heads, 1), head_size),
+        attention_soft_cap=fields.optional_number("attn_logit_softcapping"),
+        logits_soft_cap=fields.optional_number("final_logit_softcapping"),
+        hidden_act=row.defaults.get(row.activation_field, "silu"),
+        **features_of(row, hidden_size),
+        **_layers(fields, row, name, rope),
     )
 
 
-def _architecture(fields: Fields) -> str:
-    name = fields.text("general.architecture")
-    if name not in ARCHITECTURES:
+def find_row(metadata: Mapping[str, Any], source: str) -> tuple[Architecture, str]:
+    """Return the architecture of a file and its GGUF name. Raises ConfigError if it is unknown."""
+    name = Fields(metadata, source).text("general.architecture")
+    if name not in BY_GGUF_NAME:
         raise ConfigError(
-            f"{fields.source} holds a model of architecture {name!r}, which is not supported; "
-            f"supported are {', '.join(ARCHITECTURES)}"
+            f"{source} holds a model of architecture {name!r}, which is not supported; "
+            f"supported are {', '.join(BY_GGUF_NAME)}"
         )
-    return name
+    return BY_GGUF_NAME[name], name
 
 
 def _of_architecture(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -113,24 +133,40 @@ def _of_architecture(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _refuse_unknown(fields: Fields, metadata: Mapping[str, Any], name: str) -> None:
-    # Mistral's files have the architecture "llama" and one window for all layers. Windows of other
-    # architectures alternate between layers, which is not supported.
-    known = _KNOWN | {"attention.sliding_window"} if name == "llama" else _KNOWN
+    known = _KNOWN | _KNOWN_ALSO.get(name, set())
     for key, value in _of_architecture(metadata, name).items():
         if key not in known and not (key in _NEUTRAL and _NEUTRAL[key] == value):
             raise ConfigError(f"{key} = {value!r:.80} in {fields.source} is not supported")
 
 
-def _check_head_size(fields: Fields, head_size: int) -> None:
-    for key in ("attention.value_length", "rope.dimension_count"):
-        value = fields.integer(key, head_size)
+def _rotary_size(fields: Fields, row: Architecture, head_size: int) -> int | None:
+    """Return how much of a head is rotated; None: all. Also check the length of values."""
+    sizes = {
+        key: fields.integer(key, head_size)
+        for key in ("attention.value_length", "rope.dimension_count")
+    }
+    if row.partial_rotary and sizes["rope.dimension_count"] < head_size:
+        return sizes.pop("rope.dimension_count")
+    for key, value in sizes.items():
         if value != head_size:
             raise ConfigError(
                 f"{key} in {fields.source} must be the head size {head_size}, got {value}"
             )
+    return None
 
 
-def _rope(fields: Fields, frequency_divisors: tuple[float, ...] | None) -> RopeConfig:
+def _has_bias(tensor_shapes: Mapping[str, tuple[int, ...]], *names: str) -> bool:
+    return any(f"blk.0.{name}.bias" in tensor_shapes for name in names)
+
+
+def _scalar(fields: Fields, name: str, size_per_head: float, head_size: int) -> float | None:
+    if name not in _GEMMA_27B_LAYERS:
+        return None
+    is_27b = fields.integer("block_count") == _GEMMA_27B_LAYERS[name]
+    return size_per_head if is_27b else float(head_size)
+
+
+def _rope(fields: Fields, divisors: Mapping[str, tuple[float, ...]]) -> RopeConfig:
     kind = fields.text("rope.scaling.type", "none")
     if kind not in _ROPE_SCALINGS:
         raise ConfigError(
@@ -138,22 +174,66 @@ def _rope(fields: Fields, frequency_divisors: tuple[float, ...] | None) -> RopeC
             f"supported are {', '.join(_ROPE_SCALINGS)}"
         )
     scaling = _ROPE_SCALINGS[kind]
+    if LONG_FREQUENCIES in divisors:
+        scaling = RopeScaling.LONGROPE  # files of Phi-3 do not state the type
+    context = fields.integer("context_length")
+    original = fields.integer("rope.scaling.original_context_length", context)
     return RopeConfig(
         theta=fields.number("rope.freq_base", 10000.0),
         scaling=scaling,
-        factor=1.0 if scaling is RopeScaling.NONE else fields.number("rope.scaling.factor"),
-        original_max_position_embeddings=fields.integer(
-            "rope.scaling.original_context_length", fields.integer("context_length")
-        ),
+        factor=_factor(fields, scaling, context / max(original, 1)),
+        original_max_position_embeddings=original,
         beta_fast=fields.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1.0),
-        frequency_divisors=frequency_divisors,
+        attention_factor=(
+            fields.optional_number("rope.scaling.attn_factor")
+            if scaling is RopeScaling.LONGROPE
+            else None
+        ),
+        short_factors=divisors.get(SHORT_FREQUENCIES, ()),
+        long_factors=divisors.get(LONG_FREQUENCIES, ()),
+        frequency_divisors=divisors.get(FREQUENCIES),
     )
 
 
-def _sliding_window(fields: Fields) -> int | None:
-    window = fields.optional_integer("attention.sliding_window")
-    return None if window is None or window >= fields.integer("context_length") else window
+def _factor(fields: Fields, scaling: RopeScaling, ratio: float) -> float:
+    if scaling is RopeScaling.LONGROPE:
+        return fields.number("rope.scaling.factor", ratio)
+    return 1.0 if scaling is RopeScaling.NONE else fields.number("rope.scaling.factor")
+
+
+def _layers(fields: Fields, row: Architecture, name: str, rope: RopeConfig) -> dict[str, Any]:
+    """Return the fields of ModelConfig about how layers attend."""
+    num_layers = fields.integer("block_count")
+    is_nope = every_nth(row.rope_interval or 0, num_layers)
+    window = fields.integer("attention.sliding_window", _DEFAULT_WINDOWS.get(name, 0))
+    local_rope = rope
+    if row.local_theta is not None:
+        local_rope = RopeConfig(theta=fields.number("rope.freq_base_swa", row.local_theta))
+    is_local = _local(fields, row, num_layers) if window else [False] * num_layers
+    return make_layers(
+        is_local,
+        [not skips for skips in is_nope],
+        None if window >= fields.integer("context_length") else window or None,
+        rope,
+        local_rope,
+    )
+
+
+def _local(fields: Fields, row: Architecture, num_layers: int) -> list[bool]:
+    """Return which layers have the window: all, all but every n-th, or those that a list names."""
+    if row.window is not Window.PATTERN:
+        return [True] * num_layers
+    key = "attention.sliding_window_pattern"
+    listed = fields.get(key)
+    if isinstance(listed, list):
+        if len(listed) != num_layers:
+            raise ConfigError(
+                f"{key} in {fields.source} must have {num_layers} elements, got {len(listed)}"
+            )
+        return [bool(is_local) for is_local in listed]
+    interval = fields.integer(key, row.window_pattern)
+    return [not is_nth for is_nth in every_nth(interval, num_layers)]
 
 
 def _vocab_size(tensor_shapes: Mapping[str, tuple[int, ...]], source: str) -> int:

@@ -2,63 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
+import dataclasses
+from dataclasses import MISSING, dataclass, field
 
 from ...core.errors import ConfigError
+from .rope_config import RopeConfig, RopeScaling
 
 DRAFT_HEAD = "draft_head"
 """The `model_type` of a draft head, which is not a model of its own; see models/draft_head.py."""
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 
-class RopeScaling(StrEnum):
-    """Methods to stretch rotary frequencies for a longer context; transformers' `rope_type`."""
-
-    NONE = "none"
-    LINEAR = "linear"
-    LLAMA3 = "llama3"
-    YARN = "yarn"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RopeConfig:
-    """Rotary position embeddings; each kind of scaling uses some of the fields."""
+class LayerKind:
+    """How a layer attends, as far as layers of one model differ."""
 
-    theta: float = 10000.0
-    scaling: RopeScaling = RopeScaling.NONE
-    factor: float = 1.0
-    original_max_position_embeddings: int | None = None
-    """Context length before scaling (llama3, yarn)."""
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    truncate: bool = True
-    attention_factor: float | None = None
-    """yarn: factor of cos and sin. None: the paper's value."""
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    frequency_divisors: tuple[float, ...] | None = None
-    """Divisor of each frequency: GGUF files contain llama3's scaling in this form."""
-
-    def __post_init__(self) -> None:
-        if self.theta <= 0 or self.factor <= 0:
-            raise ConfigError(
-                f"rotary theta and factor must be positive, got {self.theta} and {self.factor}"
-            )
-        if self.scaling in (RopeScaling.LLAMA3, RopeScaling.YARN):
-            if not self.original_max_position_embeddings:
-                raise ConfigError(f"{self.scaling} needs original_max_position_embeddings")
-            if self.high_freq_factor <= self.low_freq_factor:
-                raise ConfigError("llama3 needs high_freq_factor above low_freq_factor")
+    sliding_window: int | None = None
+    """Number of tokens that a query sees, itself included. None: all earlier."""
+    rope: RopeConfig | None = field(default_factory=RopeConfig)
+    """None: q and k are not rotated (SmolLM3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Sizes and switches of a decoder, with transformers' names if they mean the same.
 
-    Raises ConfigError when the sizes do not fit together.
+    A field with a default is a feature: see `features`. Raises ConfigError when the sizes do not
+    fit together.
     """
 
     architecture: str
@@ -73,50 +43,76 @@ class ModelConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     rope: RopeConfig = field(default_factory=RopeConfig)
+    """Of all layers, unless `layers` are given."""
+    sliding_window: int | None = None
+    """Of all layers, unless `layers` are given; see LayerKind."""
+    layers: tuple[LayerKind, ...] = ()
+    """One kind per layer when layers differ. Empty: all have `rope` and `sliding_window`."""
+    rotary_size: int | None = None
+    """Number of elements at the beginning of each head that are rotated. None: all."""
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     """Biases on q, k and v."""
     attention_output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-    """RMSNorm over each head of q and k, before the rotation (Qwen3)."""
-    sliding_window: int | None = None
-    """Number of tokens that a query sees, itself included, in every layer. None: all earlier."""
+    """RMSNorm over each head of q and k, before the rotation (Qwen3, Gemma 3)."""
+    query_pre_attn_scalar: float | None = None
+    """Scores are divided by the square root of this number. None: of `head_size`."""
+    attention_soft_cap: float | None = None
+    """Scores are limited to this number by tanh (Gemma 2)."""
+    logits_soft_cap: float | None = None
+    """Logits are limited to this number by tanh (Gemma 2)."""
+    embedding_scale: float = 1.0
+    """Factor of the embeddings, rounded to the model's precision (Gemma)."""
+    norm_offset: float = 0.0
+    """Is added to the weights of all norms, which are then applied in float32 (Gemma)."""
+    post_norms: bool = False
+    """The outputs of attention and of the feed-forward have norms of their own (Gemma)."""
     hidden_act: str = "silu"
     draft_vocab_size: int | None = None
     """Number of logits of a draft model that drafts only the most common tokens. Its tensor `d2t`
     names these tokens; see weights/draft_vocabulary.py."""
 
     def __post_init__(self) -> None:
-        for name in _POSITIVE:
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{self.architecture}: {name} must be at least 1, got {getattr(self, name)}"
-                )
-        if self.num_heads % self.num_kv_heads:
-            raise ConfigError(
-                f"{self.architecture}: {self.num_heads} query heads cannot share "
-                f"{self.num_kv_heads} KV heads evenly"
-            )
+        self._check_sizes()
         if not 1 <= self.num_logits <= self.vocab_size:
-            raise ConfigError(
-                f"{self.architecture}: draft_vocab_size must be between 1 and vocab_size, "
-                f"{self.vocab_size}, got {self.draft_vocab_size}"
+            raise self._error(
+                f"draft_vocab_size must be between 1 and vocab_size, {self.vocab_size}, "
+                f"got {self.draft_vocab_size}"
             )
-        if self.head_size % 2:
-            raise ConfigError(
-                f"{self.architecture}: rotary embeddings need an even head size, "
-                f"got {self.head_size}"
-            )
-        if self.sliding_window is not None and self.sliding_window < 1:
-            raise ConfigError(
-                f"{self.architecture}: sliding_window must be at least 1, got {self.sliding_window}"
-            )
+        self._check_rotation()
+        for kind in self.layer_kinds:
+            if kind.sliding_window is not None and kind.sliding_window < 1:
+                raise self._error(f"sliding_window must be at least 1, got {kind.sliding_window}")
+        for name in ("query_pre_attn_scalar", "attention_soft_cap", "logits_soft_cap"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise self._error(f"{name} must be positive, got {value}")
         if self.hidden_act not in ACTIVATIONS:
-            raise ConfigError(
-                f"{self.architecture}: activation {self.hidden_act!r:.80} is not supported; "
+            raise self._error(
+                f"activation {self.hidden_act!r:.80} is not supported; "
                 f"supported are {', '.join(ACTIVATIONS)}"
             )
+
+    @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """The kind of every layer."""
+        kind = LayerKind(sliding_window=self.sliding_window, rope=self.rope)
+        return self.layers or (kind,) * self.num_layers
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Names of the fields that do not have their default value.
+
+        Code that computes only some configurations, such as a fused kernel, compares this with the
+        names that it knows. So a field that is added later is never ignored.
+        """
+        return frozenset(
+            own.name
+            for own in dataclasses.fields(self)
+            if _default(own) not in (MISSING, getattr(self, own.name))
+        )
 
     @property
     def num_logits(self) -> int:
@@ -126,7 +122,56 @@ class ModelConfig:
     @property
     def attention_scale(self) -> float:
         """Factor of q·k before the softmax."""
-        return float(self.head_size**-0.5)
+        return float((self.query_pre_attn_scalar or self.head_size) ** -0.5)
+
+    def for_context(self, max_model_len: int | None) -> ModelConfig:
+        """Return the configuration for sequences of at most this length; None: the default.
+
+        The length matters only to longrope, whose frequencies depend on it. Its default is the
+        original context. Longer contexts compute all sequences with the frequencies for long ones.
+        """
+        originals = [
+            kind.rope.original_max_position_embeddings
+            for kind in self.layer_kinds
+            if kind.rope is not None and kind.rope.scaling is RopeScaling.LONGROPE
+        ]
+        if not originals:
+            return self
+        length = min(max_model_len or originals[0] or 0, self.max_position_embeddings)
+        return dataclasses.replace(self, max_position_embeddings=length)
+
+    def _check_sizes(self) -> None:
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise self._error(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_heads % self.num_kv_heads:
+            raise self._error(
+                f"{self.num_heads} query heads cannot share {self.num_kv_heads} KV heads evenly"
+            )
+        if self.layers and len(self.layers) != self.num_layers:
+            raise self._error(
+                f"{self.num_layers} layers need as many kinds, got {len(self.layers)}"
+            )
+
+    def _check_rotation(self) -> None:
+        if self.head_size % 2:
+            raise self._error(f"rotary embeddings need an even head size, got {self.head_size}")
+        size = self.head_size if self.rotary_size is None else self.rotary_size
+        if size % 2 or not 2 <= size <= self.head_size:
+            raise self._error(
+                f"an even number of the {self.head_size} elements of a head can be rotated, "
+                f"not {size}"
+            )
+        for kind in self.layer_kinds:
+            if kind.rope is not None:
+                kind.rope.check_size(size // 2)
+
+    def _error(self, text: str) -> ConfigError:
+        return ConfigError(f"{self.architecture}: {text}")
+
+
+def _default(own: dataclasses.Field[object]) -> object:
+    return own.default if own.default_factory is MISSING else own.default_factory()
 
 
 _POSITIVE = (

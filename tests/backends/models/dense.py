@@ -23,17 +23,24 @@ def compute_hidden(
     config = decoder.config
     positions = torch.arange(token_ids.numel())
     distance = positions[:, None] - positions
-    visible = (distance >= 0) & (distance < (config.sliding_window or token_ids.numel()))
 
     def attend(
         layer: int, q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor
     ) -> torch.Tensor:
         if kv_dtype is not None:
             k_tkd, v_tkd = (quantize(x, kv_dtype).to(x.dtype) for x in (k_tkd, v_tkd))
+        window = config.layer_kinds[layer].sliding_window or token_ids.numel()
+        visible = (distance >= 0) & (distance < window)
         q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q_thd, k_tkd, v_tkd))
-        out = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible, scale=config.attention_scale, enable_gqa=True
-        )
+        cap = config.attention_soft_cap
+        if cap is None:
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=visible, scale=config.attention_scale, enable_gqa=True
+            )
+        else:
+            k, v = (x.repeat_interleave(config.num_heads // x.shape[1], dim=1) for x in (k, v))
+            scores = torch.tanh(q @ k.mT * config.attention_scale / cap) * cap
+            out = scores.masked_fill(~visible, -torch.inf).softmax(-1) @ v
         return out.squeeze(0).transpose(0, 1)
 
     return decoder.forward(token_ids, positions, attend)

@@ -25,9 +25,42 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
     "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
 }
 ROPE = {"rope_theta": 500.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 8.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [1.0, 2.0, 3.0, 4.0],
+}
+GEMMA: dict[str, Any] = {
+    "head_dim": 16,
+    "sliding_window": 7,
+    "query_pre_attn_scalar": 24,
+    "attn_logit_softcapping": 1.5,
+    "final_logit_softcapping": 2.0,
+    "tie_word_embeddings": True,
+}
+GEMMA3 = GEMMA | {
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+PHI4: dict[str, Any] = {
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 500.0,
+        "partial_rotary_factor": 0.75,
+        "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+        "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+    },
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama, one KV head per query head": ("Llama", {"num_key_value_heads": 6}),
@@ -40,6 +73,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, epsilon": ("Llama", {"rms_norm_eps": 0.01}),
     "llama, theta": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
     "llama, linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
+    "llama, dynamic": (
+        "Llama",
+        {"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 4.0}},
+    ),
+    "llama, longrope": (
+        "Llama",
+        {"rope_parameters": ROPE | LONGROPE | {"original_max_position_embeddings": 48}},
+    ),
     "llama, llama3": ("Llama", {"rope_parameters": ROPE | LLAMA3}),
     "llama, yarn": ("Llama", {"rope_parameters": ROPE | {"rope_type": "yarn", "factor": 4.0}}),
     "llama, yarn with all numbers": (
@@ -62,17 +103,49 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3",
         {"head_dim": 16, "tie_word_embeddings": True, "attention_bias": True},
     ),
+    "qwen3, a window in some layers": (
+        "Qwen3",
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2},
+    ),
+    "gemma2": ("Gemma2", GEMMA),
+    "gemma2, other layer types": (
+        "Gemma2",
+        GEMMA | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    ),
+    "gemma2, without caps": (
+        "Gemma2",
+        GEMMA | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "gemma3": ("Gemma3Text", GEMMA3),
+    "gemma3, linear rope in full layers": (
+        "Gemma3Text",
+        GEMMA3
+        | {
+            "final_logit_softcapping": 3.0,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+    ),
+    "phi3": ("Phi3", {"sliding_window": 9}),
+    "phi4-mini, short": ("Phi3", PHI4 | {"original_max_position_embeddings": 48}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 5}),
+    "smollm3, listed layers, window": (
+        "SmolLM3",
+        {"no_rope_layers": [0, 1, 0]} | {"use_sliding_window": True, "sliding_window": 7},
+    ),
 }
 
 
 def make_reference(family: str, **changes: Any) -> Any:
     """A small model of transformers in which every number matters, norms and biases too."""
     config = getattr(transformers, f"{family}Config")(**SIZES | changes)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(config).eval()
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            mean = 1.0 if "norm" in name else 0.0
+            mean = 1.0 if "norm" in name and not family.startswith("Gemma") else 0.0
             parameter.normal_(mean, 0.2, generator=generator)
     return model
 

@@ -15,7 +15,7 @@ from tokenmill.backends.models.rope import (
     inverse_frequencies,
     rotate,
 )
-from tokenmill.backends.weights.model_config import RopeConfig, RopeScaling
+from tokenmill.backends.weights.rope_config import RopeConfig, RopeScaling
 
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"factor": 4.0},
@@ -58,7 +58,7 @@ def test_frequencies_are_transformers_to_the_last_bit(case: str) -> None:
     )
     expected, expected_factor = ROPE_INIT_FUNCTIONS[kind](config)
     rope = RopeConfig(theta=500000.0, scaling=RopeScaling(kind), **numbers)
-    assert torch.equal(inverse_frequencies(rope, 128), expected)
+    assert torch.equal(inverse_frequencies(rope, 128, 64), expected)
     assert attention_factor(rope) == pytest.approx(expected_factor)
 
 
@@ -66,17 +66,17 @@ def test_gguf_s_divisors_give_llama3_s_frequencies() -> None:
     """llama.cpp stores unscaled frequencies divided by scaled ones instead of the formula."""
     scaled = RopeConfig(theta=500000.0, scaling=RopeScaling.LLAMA3, **SCALINGS["llama3"])
     plain = RopeConfig(theta=500000.0)
-    divisors = inverse_frequencies(plain, 64) / inverse_frequencies(scaled, 64)
+    divisors = inverse_frequencies(plain, 64, 64) / inverse_frequencies(scaled, 64, 64)
     with_divisors = RopeConfig(theta=500000.0, frequency_divisors=tuple(divisors.tolist()))
     torch.testing.assert_close(
-        inverse_frequencies(with_divisors, 64), inverse_frequencies(scaled, 64)
+        inverse_frequencies(with_divisors, 64, 64), inverse_frequencies(scaled, 64, 64)
     )
 
 
 def test_a_rotation_keeps_lengths_and_depends_on_the_distance_only() -> None:
     table = build_rotary_table(
         RopeConfig(),
-        head_size=16,
+        rotary_size=16,
         num_positions=64,
         dtype=torch.float32,
         device=torch.device("cpu"),

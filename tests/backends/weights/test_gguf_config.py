@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tokenmill.backends.weights.gguf_config import from_gguf_metadata
-from tokenmill.backends.weights.model_config import RopeScaling
+from tokenmill.backends.weights.rope_config import RopeScaling
 from tokenmill.core.errors import ConfigError
 
 LLAMA: dict[str, Any] = {
@@ -70,7 +70,9 @@ def test_reads_rope_scaling() -> None:
 
 
 def test_takes_the_frequency_divisors_of_llama3() -> None:
-    config = from_gguf_metadata(LLAMA, tensor_shapes=SHAPES, frequency_divisors=(1.0,) * 8)
+    config = from_gguf_metadata(
+        LLAMA, tensor_shapes=SHAPES, divisors={"rope_freqs.weight": (1.0,) * 8}
+    )
     assert config.rope.frequency_divisors == (1.0,) * 8
 
 
@@ -99,7 +101,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "partial rotary": ({"rope.dimension_count": 8}, "must be the head size 16, got 8"),
     "value length": ({"attention.value_length": 8}, "must be the head size 16, got 8"),
     "heads per layer": ({"attention.head_count": [4, 4]}, "must be an integer"),
-    "rope scaling": ({"rope.scaling.type": "longrope"}, "longrope.*supported are none"),
+    "rope scaling": ({"rope.scaling.type": "axial"}, "axial.*supported are none"),
+    "longrope without factors": ({"rope.scaling.type": "longrope"}, "need 8 numbers in short_fact"),
     "missing": ({"block_count": None}, "lacks block_count"),
 }
 
@@ -116,9 +119,70 @@ def test_refuses_windows_of_architectures_in_which_they_alternate() -> None:
         from_gguf_metadata(QWEN3 | {"qwen3.attention.sliding_window": 8}, tensor_shapes=SHAPES)
 
 
+def test_gemma_files_leave_out_what_llama_cpp_knows() -> None:
+    """The pattern of the windows, the soft caps, the scale of 27B, and the local theta."""
+    gemma2 = read_as("gemma2", **{"attention.sliding_window": 64})
+    assert [kind.sliding_window for kind in gemma2.layer_kinds] == [64, None]
+    assert (gemma2.attention_soft_cap, gemma2.logits_soft_cap) == (50.0, 30.0)
+    assert gemma2.attention_scale == 16**-0.5
+    assert gemma2.hidden_act == "gelu_pytorch_tanh"
+    assert (gemma2.embedding_scale, gemma2.norm_offset, gemma2.post_norms) == (8.0, 1.0, True)
+    assert (
+        read_as(
+            "gemma2",
+            block_count=46,
+            **{"attention.key_length": 32},
+            **{"attention.value_length": 32, "rope.dimension_count": 32},
+        ).attention_scale
+        == 16**-0.5
+    )
+    gemma3 = read_as("gemma3", block_count=6, **{"attention.sliding_window": 64})
+    assert [kind.sliding_window for kind in gemma3.layers] == [*[64] * 5, None]
+    assert [kind.rope.theta for kind in gemma3.layers] == [*[1e4] * 5, 5e5]
+    listed = {"attention.sliding_window": 64, "attention.sliding_window_pattern": [False, True]}
+    assert [kind.sliding_window for kind in read_as("gemma3", **listed).layers] == [None, 64]
+    stated = {"attention.sliding_window": 64, "attention.sliding_window_pattern": 2}
+    assert [kind.sliding_window for kind in read_as("gemma3", **stated).layers] == [64, None]
+    with pytest.raises(ConfigError, match=r"sliding_window_pattern .* must have 2 elements, got 1"):
+        read_as("gemma3", **listed | {"attention.sliding_window_pattern": [True]})
+
+
+def test_phi3_files_may_rotate_a_part_of_each_head_and_have_longrope_without_saying_so() -> None:
+    config = read_as(
+        "phi3",
+        {"rope_factors_long.weight": (2.0,) * 4, "rope_factors_short.weight": (1.5,) * 4},
+        **{
+            "rope.dimension_count": 8,
+            "rope.scaling.original_context_length": 512,
+            "rope.scaling.attn_factor": 1.2,
+            "attention.sliding_window": 0,
+        },
+    )
+    assert config.rotary_size == 8
+    assert config.sliding_window is None
+    assert config.rope.scaling is RopeScaling.LONGROPE
+    assert (config.rope.short_factors, config.rope.long_factors) == ((1.5,) * 4, (2.0,) * 4)
+    assert (config.rope.attention_factor, config.rope.factor) == (1.2, 4.0)
+    assert config.for_context(None).max_position_embeddings == 512
+
+
+def test_every_fourth_layer_of_smollm3_is_not_rotated() -> None:
+    kinds = read_as("smollm3", block_count=5).layers
+    assert [kind.rope is not None for kind in kinds] == [True, True, True, False, True]
+
+
+def read_as(
+    architecture: str, divisors: dict[str, tuple[float, ...]] | None = None, **changes: Any
+) -> Any:
+    own = {k.replace("llama.", f"{architecture}."): v for k, v in LLAMA.items()}
+    changed = {f"{architecture}.{k}": v for k, v in changes.items()}
+    metadata = own | changed | {"general.architecture": architecture}
+    return from_gguf_metadata(metadata, tensor_shapes=SHAPES, divisors=divisors)
+
+
 def test_names_an_architecture_that_is_not_supported() -> None:
-    metadata = LLAMA | {"general.architecture": "gemma3"}
-    with pytest.raises(ConfigError, match=r"'gemma3'.*supported are llama, qwen2, qwen3"):
+    metadata = LLAMA | {"general.architecture": "mamba"}
+    with pytest.raises(ConfigError, match=r"'mamba'.*supported are llama, qwen2, qwen3"):
         from_gguf_metadata(metadata, tensor_shapes=SHAPES)
 
 

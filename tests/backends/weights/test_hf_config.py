@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tokenmill.backends.weights.hf_config import from_hf_config
-from tokenmill.backends.weights.model_config import RopeScaling
+from tokenmill.backends.weights.rope_config import RopeScaling
 from tokenmill.core.errors import ConfigError
 
 LLAMA: dict[str, Any] = {
@@ -22,6 +22,10 @@ LLAMA: dict[str, Any] = {
     "vocab_size": 100,
 }
 QWEN2 = LLAMA | {"architectures": ["Qwen2ForCausalLM"]}
+GEMMA2 = LLAMA | {"architectures": ["Gemma2ForCausalLM"]}
+GEMMA3 = LLAMA | {"architectures": ["Gemma3ForCausalLM"]}
+PHI3 = LLAMA | {"architectures": ["Phi3ForCausalLM"]}
+SMOLLM3 = LLAMA | {"architectures": ["SmolLM3ForCausalLM"]}
 MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"]}
 
 
@@ -107,14 +111,26 @@ def test_qwen_s_window_counts_only_when_it_is_switched_on_for_every_layer() -> N
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown architecture": (
-        {"architectures": ["MixtralForCausalLM"]},
-        r"MixtralForCausalLM.*supported are LlamaForCausalLM, MistralForCausalLM",
+        {"architectures": ["FalconForCausalLM"]},
+        r"FalconForCausalLM.*supported are LlamaForCausalLM, MistralForCausalLM",
     ),
     "architectures of the wrong kind": ({"architectures": 5}, "describes 5"),
     "quantized weights": ({"quantization_config": {"quant_method": "awq"}}, "quantized with awq"),
     "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    "dynamic rope": ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "rope_type 'dynamic'"),
-    "longrope": ({"rope_scaling": {"type": "longrope"}}, "rope_type 'longrope'"),
+    "rope of an unknown kind": ({"rope_scaling": {"type": "axial"}}, "rope_type 'axial'"),
+    "longrope without factors": ({"rope_scaling": {"type": "longrope"}}, "lacks short_factor"),
+    "longrope with too few factors": (
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
+        "need 8 numbers in short_factor, got 1",
+    ),
+    "longrope with factors that are no list": (
+        {"rope_scaling": {"type": "longrope", "short_factor": 1, "long_factor": [1.0]}},
+        "short_factor .* must be a list of numbers, got 1",
+    ),
+    "longrope with factors that are not positive": (
+        {"rope_scaling": {"type": "longrope", "short_factor": [0] * 8, "long_factor": [1] * 8}},
+        "divisors of rotary frequencies must be positive",
+    ),
     "unknown rope number": ({"rope_scaling": {"mrope_section": [1]}}, "mrope_section"),
     "rope per kind of layer": (
         {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}},
@@ -149,12 +165,106 @@ def test_refuses_what_it_would_compute_wrongly(case: str) -> None:
         from_hf_config(LLAMA | changes)
 
 
-def test_refuses_windows_that_differ_between_layers() -> None:
-    mixed = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
-    with pytest.raises(ConfigError, match=r"layers of full_attention, sliding_attention"):
-        from_hf_config(QWEN2 | mixed)
-    kinds = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
-    with pytest.raises(ConfigError, match="one sliding window for all layers"):
-        from_hf_config(MISTRAL | kinds)
+def test_refuses_kinds_of_layers_that_it_does_not_know() -> None:
+    for kinds in (["chunked_attention"] * 2, ["full_attention"], "full_attention"):
+        with pytest.raises(ConfigError, match=r"layer_types .* must have full_attention or"):
+            from_hf_config(MISTRAL | {"layer_types": kinds})
     with pytest.raises(ConfigError, match="sliding_window must be at least 1"):
         from_hf_config(MISTRAL | {"sliding_window": 0})
+    for layers in ([1], [1, 2], "10"):
+        with pytest.raises(ConfigError, match=r"no_rope_layers .* must have 1 or 0 for each"):
+            from_hf_config(SMOLLM3 | {"no_rope_layers": layers})
+
+
+def test_layers_may_differ_in_their_windows() -> None:
+    mixed = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    assert windows(QWEN2 | mixed) == [None, 8]
+    kinds = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+    assert windows(MISTRAL | kinds) == [8, None]
+    assert windows(GEMMA2 | {"num_hidden_layers": 5, "sliding_window": 8}) == [8, None, 8, None, 8]
+    assert windows(GEMMA3 | {"num_hidden_layers": 7, "sliding_window": 8}) == [*[8] * 5, None, 8]
+    pattern = {"num_hidden_layers": 4, "sliding_window": 8, "sliding_window_pattern": 2}
+    assert windows(GEMMA3 | pattern) == [8, None, 8, None]
+
+
+def test_gemma_3_has_a_rotation_of_its_own_in_layers_with_a_window() -> None:
+    """Also when the window is as long as the context, and in the words of transformers 4 and 5."""
+    old = {
+        "rope_theta": 5e5,
+        "rope_local_base_freq": 300.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    new = {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        }
+    }
+    layers = {"num_hidden_layers": 6}
+    config = from_hf_config(GEMMA3 | layers | old)
+    assert config == from_hf_config(GEMMA3 | layers | new)
+    ropes = [kind.rope for kind in config.layers if kind.rope is not None]
+    assert [rope.theta for rope in ropes] == [*[300.0] * 5, 5e5]
+    assert [rope.factor for rope in ropes] == [*[1.0] * 5, 8.0]
+    defaults = [kind.rope for kind in from_hf_config(GEMMA3 | layers).layers]
+    assert [rope.theta for rope in defaults if rope is not None] == [*[1e4] * 5, 1e6]
+    with pytest.raises(ConfigError, match=r"sliding_attention .* has a rope_type"):
+        from_hf_config(
+            GEMMA3 | {"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2.0}}}
+        )
+
+
+def test_smollm3_rotates_three_of_four_layers_unless_it_lists_them() -> None:
+    def rotated(**changes: Any) -> list[bool]:
+        config = from_hf_config(SMOLLM3 | {"num_hidden_layers": 5} | changes)
+        return [kind.rope is not None for kind in config.layer_kinds]
+
+    assert rotated() == [True, True, True, False, True]
+    assert rotated(no_rope_layer_interval=2) == [True, False, True, False, True]
+    assert rotated(no_rope_layers=[0, 1, 1, 1, 1, 1]) == [False, True, True, True, True]
+    assert from_hf_config(SMOLLM3 | {"no_rope_layers": [1, 1]}).layers == ()
+
+
+def test_defaults_of_an_architecture_apply_where_the_field_is_missing_not_where_it_is_null() -> (
+    None
+):
+    config = from_hf_config(GEMMA2)
+    assert (config.attention_soft_cap, config.logits_soft_cap) == (50.0, 30.0)
+    assert config.tie_word_embeddings
+    assert config.head_size == 256
+    assert config.attention_scale == 256**-0.5
+    assert from_hf_config(GEMMA2 | {"attn_logit_softcapping": None}).attention_soft_cap is None
+
+
+def test_longrope_serves_its_original_context_unless_a_longer_one_is_asked_for() -> None:
+    """Its frequencies depend on the length, so one length is chosen for all requests."""
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "type": "longrope"}
+    config = from_hf_config(PHI3 | {"max_position_embeddings": 65536, "rope_scaling": factors})
+    assert config.max_position_embeddings == 65536
+    assert config.for_context(None).max_position_embeddings == 4096
+    assert config.for_context(100).max_position_embeddings == 100
+    assert config.for_context(5000).max_position_embeddings == 5000
+    assert from_hf_config(LLAMA).for_context(100) == from_hf_config(LLAMA)
+
+
+def test_a_feature_is_every_field_that_differs_from_its_default() -> None:
+    plain = from_hf_config(LLAMA | {"rope_theta": 5e5})
+    assert plain.features == {"rope"}
+    assert from_hf_config(GEMMA2 | {"sliding_window": 8}).features >= {
+        "layers",
+        "post_norms",
+        "norm_offset",
+    }
+
+
+@pytest.mark.parametrize(
+    ("base", "field"),
+    [("GEMMA2", "use_bidirectional_attention"), ("GEMMA3", "attn_logit_softcapping")],
+)
+def test_fields_that_change_the_computation_are_refused(base: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} in config.json is True, .* not supported"):
+        from_hf_config(globals()[base] | {field: True})
+
+
+def windows(config: dict[str, Any]) -> list[int | None]:
+    return [kind.sliding_window for kind in from_hf_config(config).layer_kinds]

@@ -1,0 +1,107 @@
+"""Attention of models in which layers differ, such as models with a window in some layers.
+
+A backend's object serves layers with one AttentionSpec. Here one object per distinct spec shares
+the step's batch, and all layers have caches of one shape.
+
+Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...core.errors import ConfigError
+from ...core.interfaces import Progress, no_progress
+from ...core.log import get_logger
+from ..choosing.auto import AutoBackend
+from .base import AttentionBackend, AttentionBatch, AttentionSpec, GraphSupport
+from .reasons import reasons_against
+
+log = get_logger("plugins")
+
+
+class MixedAttention:
+    """Gives each layer to the backend of its spec; AttentionBackend describes the methods."""
+
+    graphs: GraphSupport = "never"
+
+    def __init__(self, backends: Sequence[AttentionBackend], index_of_layer: Sequence[int]) -> None:
+        """`index_of_layer` has the index in `backends` of every layer.
+
+        Raises ConfigError if the shapes of the backends' caches differ.
+        """
+        self.name = backends[0].name
+        self._backends = tuple(backends)
+        self._index_of_layer = tuple(index_of_layer)
+        shapes = {backend.kv_cache_shape(1) for backend in backends}
+        if len(shapes) > 1:
+            raise ConfigError(
+                f"attention backend {self.name!r} has KV caches of different shapes for the kinds "
+                f"of this model's layers: {', '.join(map(str, shapes))} for one block"
+            )
+
+    def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
+        """Return the shape of one layer's cache, the same for all layers."""
+        return self._backends[0].kv_cache_shape(num_blocks)
+
+    def build_metadata(self, batch: AttentionBatch) -> tuple[Any, ...]:
+        """Return the metadata of each backend."""
+        return tuple(backend.build_metadata(batch) for backend in self._backends)
+
+    def forward(
+        self,
+        layer: int,
+        q_thd: torch.Tensor,
+        k_tkd: torch.Tensor,
+        v_tkd: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: tuple[Any, ...],
+        out_thd: torch.Tensor,
+    ) -> None:
+        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
+        index = self._index_of_layer[layer]
+        self._backends[index].forward(
+            layer, q_thd, k_tkd, v_tkd, kv_cache, metadata[index], out_thd
+        )
+
+    def copy_blocks(
+        self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Copy whole blocks of one layer, (source block, target block), in order."""
+        self._backends[0].copy_blocks(source, target, pairs)
+
+
+def reasons_against_layers(
+    backend: Any, specs: Sequence[AttentionSpec], progress: Progress = no_progress
+) -> list[str]:
+    """Return every reason why a backend cannot serve layers with these specs.
+
+    `backend` is a class, or an object that is used like one.
+    """
+    if isinstance(backend, AutoBackend):
+        chosen, reasons = backend.choose(tuple(dict.fromkeys(specs)))
+        return [] if chosen is not None else reasons
+    found = (
+        reason
+        for spec in dict.fromkeys(specs)
+        for reason in reasons_against(backend, spec, progress)
+    )
+    return list(dict.fromkeys(found))
+
+
+def make_attention(backend: Any, specs: Sequence[AttentionSpec]) -> Any:
+    """Make the attention of a model; `specs` has one spec per layer. Returns an AttentionBackend.
+
+    Raises ConfigError if the caches of different layers would have different shapes.
+    """
+    distinct = list(dict.fromkeys(specs))
+    if len(distinct) == 1:
+        return backend(distinct[0])
+    if isinstance(backend, AutoBackend):
+        backend, passed_over = backend.choose(tuple(distinct))
+        log.info("attention_backend_chosen", backend=backend.name, passed_over=passed_over)
+    indices = [distinct.index(spec) for spec in specs]
+    return MixedAttention([backend(spec) for spec in distinct], indices)

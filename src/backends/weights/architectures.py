@@ -1,0 +1,191 @@
+"""The architectures that the native decoder computes: a table of how their files are to be read.
+
+Fields of config.json that state a size or a switch directly are read by hf_config.py, metadata of
+GGUF files by gguf_config.py. A row has what the files of an architecture do not state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Biases(StrEnum):
+    """Which products of attention have biases."""
+
+    NONE = "none"
+    STATED = "stated"
+    """The field `attention_bias` is about q, k, v and the output."""
+    QKV = "qkv"
+
+
+class Window(StrEnum):
+    """Which layers have the sliding window of the field `sliding_window`."""
+
+    NONE = "none"
+    ALL = "all"
+    SWITCHED = "switched"
+    """Layers from `max_window_layers` on, if `use_sliding_window` is set (Qwen)."""
+    WITHOUT_ROPE = "without rope"
+    """Layers without rotation, if `use_sliding_window` is set (SmolLM3)."""
+    PATTERN = "pattern"
+    """All but every n-th layer; see `window_pattern`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """How the files of one architecture are to be read."""
+
+    name: str
+    """transformers' class name."""
+    model_type: str
+    """`model_type` of config.json."""
+    gguf: str | None = None
+    """`general.architecture` of GGUF files; None: that of another row, which stands for it."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values of fields that config.json may lack, as in transformers' class."""
+    neutral: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of config.json that must be absent or have this value, because another one would
+    change what is computed."""
+    may_lack_kv_heads: bool = False
+    """config.json may lack `num_key_value_heads`: there is one per query head. For the others,
+    transformers' default fits only one size of the model, so the field is required."""
+    numbers: tuple[str, ...] = ()
+    """Further fields of config.json that count; keys of NUMBERS."""
+    biases: Biases = Biases.NONE
+    mlp_bias: bool = False
+    """The field `mlp_bias` counts."""
+    qk_norm: bool = False
+    window: Window = Window.NONE
+    window_pattern: int = 1
+    """Every n-th layer has no window, unless the file states another number."""
+    local_theta: float | None = None
+    """Rotary theta of layers with a window, unless the file states one, without scaling. None: all
+    layers have the same rotation."""
+    rope_interval: int | None = None
+    """Every n-th layer has no rotation, unless config.json lists others."""
+    partial_rotary: bool = False
+    """The field `partial_rotary_factor` counts."""
+    activation_field: str = "hidden_act"
+    scales_embedding: bool = False
+    """Embeddings are multiplied by the square root of the hidden size."""
+    norm_offset: float = 0.0
+    """Number that is added to the weights of norms. GGUF files hold the sum."""
+    post_norms: bool = False
+    """Attention and feed-forward have norms after them, too."""
+    gguf_permutes: bool = False
+    """GGUF files have the rows of q and k in another order: see gguf_names.py."""
+
+
+NUMBERS = {
+    "query_pre_attn_scalar": "query_pre_attn_scalar",
+    "attn_logit_softcapping": "attention_soft_cap",
+    "final_logit_softcapping": "logits_soft_cap",
+}
+"""Optional numbers: fields of ModelConfig by names of config.json."""
+
+_GEMMA = {
+    "rms_norm_eps": 1e-6,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}
+
+TABLE = (
+    Architecture(
+        name="LlamaForCausalLM",
+        model_type="llama",
+        gguf="llama",
+        may_lack_kv_heads=True,
+        biases=Biases.STATED,
+        mlp_bias=True,
+        gguf_permutes=True,
+    ),
+    Architecture(name="MistralForCausalLM", model_type="mistral", window=Window.ALL),
+    Architecture(
+        name="Qwen2ForCausalLM",
+        model_type="qwen2",
+        gguf="qwen2",
+        biases=Biases.QKV,
+        window=Window.SWITCHED,
+    ),
+    Architecture(
+        name="Qwen3ForCausalLM",
+        model_type="qwen3",
+        gguf="qwen3",
+        defaults={"head_dim": 128},
+        biases=Biases.STATED,
+        qk_norm=True,
+        window=Window.SWITCHED,
+    ),
+    Architecture(
+        name="Gemma2ForCausalLM",
+        model_type="gemma2",
+        gguf="gemma2",
+        defaults=_GEMMA | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        neutral={"use_bidirectional_attention": False},
+        numbers=tuple(NUMBERS),
+        biases=Biases.STATED,
+        window=Window.PATTERN,
+        window_pattern=2,
+        activation_field="hidden_activation",
+        scales_embedding=True,
+        norm_offset=1.0,
+        post_norms=True,
+    ),
+    Architecture(
+        name="Gemma3ForCausalLM",
+        model_type="gemma3_text",
+        gguf="gemma3",
+        defaults=_GEMMA | {"rope_theta": 1e6},
+        neutral={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
+        numbers=("query_pre_attn_scalar", "final_logit_softcapping"),
+        biases=Biases.STATED,
+        qk_norm=True,
+        window=Window.PATTERN,
+        window_pattern=6,
+        local_theta=1e4,
+        activation_field="hidden_activation",
+        scales_embedding=True,
+        norm_offset=1.0,
+        post_norms=True,
+    ),
+    Architecture(
+        name="Phi3ForCausalLM",
+        model_type="phi3",
+        gguf="phi3",
+        defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+        may_lack_kv_heads=True,
+        window=Window.ALL,
+        partial_rotary=True,
+    ),
+    Architecture(
+        name="SmolLM3ForCausalLM",
+        model_type="smollm3",
+        gguf="smollm3",
+        defaults={"rope_theta": 2e6, "tie_word_embeddings": True},
+        biases=Biases.STATED,
+        mlp_bias=True,
+        window=Window.WITHOUT_ROPE,
+        rope_interval=4,
+        gguf_permutes=True,
+    ),
+)
+
+BY_NAME = {row.name: row for row in TABLE}
+BY_MODEL_TYPE = {row.model_type: row for row in TABLE}
+BY_GGUF_NAME = {row.gguf: row for row in TABLE if row.gguf is not None}
+
+
+def features_of(row: Architecture, hidden_size: int) -> dict[str, Any]:
+    """Return the fields of ModelConfig that follow from the architecture."""
+    return {
+        "qk_norm": row.qk_norm,
+        "embedding_scale": hidden_size**0.5 if row.scales_embedding else 1.0,
+        "norm_offset": row.norm_offset,
+        "post_norms": row.post_norms,
+    }

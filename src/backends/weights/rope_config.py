@@ -1,0 +1,87 @@
+"""The configuration of rotary position embeddings, independent of the file's format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ...core.errors import ConfigError
+
+
+class RopeScaling(StrEnum):
+    """Methods to stretch rotary frequencies for a longer context; transformers' `rope_type`."""
+
+    NONE = "none"
+    LINEAR = "linear"
+    DYNAMIC = "dynamic"
+    """Frequencies change only beyond `max_position_embeddings`, and nothing longer is served: there
+    they would depend on the longest sequence of a step."""
+    LLAMA3 = "llama3"
+    YARN = "yarn"
+    LONGROPE = "longrope"
+    """Frequencies have one list of divisors up to the original context, and another beyond it."""
+
+
+_OF_ORIGINAL_CONTEXT = (RopeScaling.LLAMA3, RopeScaling.YARN, RopeScaling.LONGROPE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary position embeddings; each kind of scaling uses some of the fields."""
+
+    theta: float = 10000.0
+    scaling: RopeScaling = RopeScaling.NONE
+    factor: float = 1.0
+    original_max_position_embeddings: int | None = None
+    """Context length before scaling (llama3, yarn, longrope)."""
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None
+    """yarn, longrope: factor of cos and sin. None: the paper's value."""
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    short_factors: tuple[float, ...] = ()
+    """longrope: divisor of each frequency when the context is at most the original one."""
+    long_factors: tuple[float, ...] = ()
+    """longrope: divisor of each frequency for longer contexts."""
+    frequency_divisors: tuple[float, ...] | None = None
+    """Divisor of each frequency: GGUF files contain llama3's scaling in this form."""
+
+    def __post_init__(self) -> None:
+        if self.theta <= 0 or self.factor <= 0:
+            raise ConfigError(
+                f"rotary theta and factor must be positive, got {self.theta} and {self.factor}"
+            )
+        if self.scaling in _OF_ORIGINAL_CONTEXT:
+            if not self.original_max_position_embeddings:
+                raise ConfigError(f"{self.scaling} needs original_max_position_embeddings")
+            if self.high_freq_factor <= self.low_freq_factor:
+                raise ConfigError("llama3 needs high_freq_factor above low_freq_factor")
+        for divisors in (self.short_factors, self.long_factors, self.frequency_divisors or ()):
+            if any(divisor <= 0 for divisor in divisors):
+                raise ConfigError(f"divisors of rotary frequencies must be positive: {divisors}")
+
+    def check_size(self, num_frequencies: int) -> None:
+        """Raise ConfigError unless there is a divisor for every frequency where there are any."""
+        lists = {
+            "short_factor": self.short_factors,
+            "long_factor": self.long_factors,
+            "divisors of frequencies": self.frequency_divisors or (),
+        }
+        needed = ("short_factor", "long_factor") if self.scaling is RopeScaling.LONGROPE else ()
+        for name, divisors in lists.items():
+            if (divisors or name in needed) and len(divisors) != num_frequencies:
+                raise ConfigError(
+                    f"rotary embeddings need {num_frequencies} numbers in {name}, "
+                    f"got {len(divisors)}"
+                )
+
+
+def stretched_context(rope: RopeConfig, max_position_embeddings: int) -> int:
+    """Return the maximum sequence length: files with YaRN often state the length without it."""
+    if rope.scaling is not RopeScaling.YARN or rope.original_max_position_embeddings is None:
+        return max_position_embeddings
+    return max(max_position_embeddings, int(rope.original_max_position_embeddings * rope.factor))
