@@ -54,6 +54,10 @@ class _RandomCheckpoint:
         return torch.float32
 
     @property
+    def quantization(self) -> None:
+        return None
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Empty: generation always ends at max_tokens."""
         return ()

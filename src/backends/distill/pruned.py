@@ -61,6 +61,10 @@ class PrunedCheckpoint:
         return torch.bfloat16
 
     @property
+    def quantization(self) -> None:
+        return None
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         return self._target.eos_token_ids
 

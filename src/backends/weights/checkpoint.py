@@ -41,6 +41,11 @@ class Checkpoint(Protocol):
         ...
 
     @property
+    def quantization(self) -> str | None:
+        """The method that quantized the weights, a value of --quantization. None: none did."""
+        ...
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
     @property
     def sampling_defaults(self) -> Mapping[str, float | int]:

@@ -78,6 +78,10 @@ class GGUFCheckpoint:
         return _DTYPES.get(kinds[0]) or GGUFBlocks(kinds[0])
 
     @property
+    def quantization(self) -> str:
+        return "gguf"
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         return stop_token_ids(self._file.metadata)
 

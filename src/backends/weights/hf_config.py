@@ -79,13 +79,6 @@ def _architecture(fields: Fields) -> Architecture:
 
 def _refuse(fields: Fields, row: Architecture) -> None:
     """Raise ConfigError for fields that would change what is computed."""
-    quantization = fields.part("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method") or "an unnamed method"
-        raise ConfigError(
-            f"{fields.source} has weights quantized with {method}, which is not supported; "
-            "supported are unquantized safetensors and quantized GGUF files"
-        )
     for name, value in row.neutral.items():
         if fields.get(name) not in (None, value):
             raise ConfigError(

@@ -10,6 +10,9 @@ import torch
 
 from .hf_config import from_hf_config
 from .model_path import gguf_models_in
+from .packed import WeightFormat, Weights
+from .quantization.methods import read_method
+from .quantization.tensors import QuantizedTensors
 from .safetensors_files import SafetensorsFiles, read_json
 from .sampling_defaults import check_sampling_defaults
 
@@ -39,7 +42,10 @@ class SafetensorsCheckpoint:
             {name: self._generation.get(key) for key, name in _SAMPLING_KEYS.items()},
             source=str(path / "generation_config.json"),
         )
-        self._files = SafetensorsFiles(path)
+        method = read_method(path, self._config)
+        self.quantization = None if method is None else method.name
+        files = SafetensorsFiles(path)
+        self._tensors = files if method is None else QuantizedTensors(files, method)
 
     @property
     def name(self) -> str:
@@ -50,8 +56,10 @@ class SafetensorsCheckpoint:
         return path.name
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The type that config.json states, else float32."""
+    def dtype(self) -> torch.dtype | WeightFormat:
+        """The format of the first packed matrix; without one, the type that config.json states."""
+        if isinstance(self._tensors, QuantizedTensors):
+            return self._tensors.format
         stated = self._config.get("dtype") or self._config.get("torch_dtype")
         return _DTYPES.get(str(stated).removeprefix("torch."), torch.float32)
 
@@ -63,16 +71,19 @@ class SafetensorsCheckpoint:
         ids = stated if isinstance(stated, list) else [stated]
         return tuple(i for i in ids if isinstance(i, int))
 
-    def matrix(self, name: str) -> torch.Tensor:
-        """See Checkpoint: the matrices are not packed."""
-        return self.tensor(name)
-
     def tensor_names(self) -> Sequence[str]:
-        return self._files.tensor_names()
+        return self._tensors.tensor_names()
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Read a tensor in its stored type. Raises ConfigError if it is missing or damaged."""
-        return self._files.tensor(name)
+        """Read a tensor in its stored type, in float32 if it is quantized.
+
+        Raises ConfigError if it is missing or damaged.
+        """
+        return self._tensors.tensor(name)
+
+    def matrix(self, name: str) -> Weights:
+        """Read a matrix in its stored form. Raises ConfigError if it is missing or damaged."""
+        return self._tensors.matrix(name)
 
 
 def _missing_config(path: Path) -> str:

@@ -24,7 +24,7 @@ class SafetensorsFiles:
 
     def __init__(self, path: Path) -> None:
         """Open the files of a directory. Raises ConfigError if one is missing or damaged."""
-        self._path = path
+        self.path = path
         self._files = {file: _open(path / file) for file in _weight_files(path)}
         self._file_of = {
             name: file for file, opened in self._files.items() for name in list(opened.keys())
@@ -39,15 +39,19 @@ class SafetensorsFiles:
     def tensor(self, name: str) -> torch.Tensor:
         """Read a tensor in its stored type. Raises ConfigError if it is missing or damaged."""
         if name not in self._file_of:
-            raise ConfigError(f"{self._path} lacks the tensor {name}")
+            raise ConfigError(f"{self.path} lacks the tensor {name}")
         file = self._file_of[name]
         try:
             tensor: torch.Tensor = self._files[file].get_tensor(name)
         except SafetensorError as error:
             raise ConfigError(
-                f"{name} in {self._path / file} cannot be read: {one_line(error)}"
+                f"{name} in {self.path / file} cannot be read: {one_line(error)}"
             ) from error
         return tensor
+
+    def matrix(self, name: str) -> torch.Tensor:
+        """Read a matrix, which is stored as one tensor."""
+        return self.tensor(name)
 
 
 def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:

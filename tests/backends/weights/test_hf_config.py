@@ -115,7 +115,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"FalconForCausalLM.*supported are LlamaForCausalLM, MistralForCausalLM",
     ),
     "architectures of the wrong kind": ({"architectures": 5}, "describes 5"),
-    "quantized weights": ({"quantization_config": {"quant_method": "awq"}}, "quantized with awq"),
     "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     "rope of an unknown kind": ({"rope_scaling": {"type": "axial"}}, "rope_type 'axial'"),
     "longrope without factors": ({"rope_scaling": {"type": "longrope"}}, "lacks short_factor"),

@@ -12,6 +12,7 @@ from gguf.quants import dequantize
 
 from ....core.errors import ConfigError
 from ..packed import PackedWeights
+from .planes import check_planes
 
 _LONG_ROW = 1 << 12
 """Bytes: gguf dequantizes 16 rows at a time, and each time has an overhead of some 100 µs."""
@@ -46,13 +47,8 @@ class GGUFBlocks:
 
     def check(self, weights: PackedWeights) -> None:
         """See WeightFormat."""
-        wanted = (weights.shape[0], self.row_bytes(weights.shape[1]))
-        (blocks,) = weights.planes
-        if blocks.dtype is not torch.uint8 or tuple(blocks.shape) != wanted:
-            raise ConfigError(
-                f"a matrix {list(weights.shape)} of {self.name} has blocks uint8 {list(wanted)}, "
-                f"not {blocks.dtype} {list(blocks.shape)}"
-            )
+        shape = (weights.shape[0], self.row_bytes(weights.shape[1]))
+        check_planes(weights, [("blocks", (torch.uint8,), shape)])
 
     def dequantize(self, weights: PackedWeights) -> torch.Tensor:
         """See WeightFormat. Raises ConfigError if the gguf package cannot."""

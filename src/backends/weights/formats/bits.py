@@ -1,0 +1,42 @@
+"""Integers of 2, 3, 4 and 8 bits in the words of a file, and two integers of 4 bits per byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+
+def unpack_words(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """Return the first `count` integers of each row of int32 words, as uint8 [rows, count].
+
+    A row is a stream of bits that starts at the lowest bit of its first word. An integer of 3 bits
+    can begin in one word and end in the next.
+    """
+    rows = words.contiguous().view(torch.uint8)
+    if 8 % bits:
+        return _unpack_stream(rows, bits, count)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
+    integers = rows.unsqueeze(-1).bitwise_right_shift(shifts).bitwise_and_(2**bits - 1)
+    return integers.flatten(1)[:, :count]
+
+
+def _unpack_stream(rows: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    stream = np.unpackbits(rows.numpy(), axis=1, count=count * bits, bitorder="little")
+    digits = stream.reshape(len(stream), count, bits)
+    return torch.from_numpy(np.packbits(digits, axis=-1, bitorder="little")[..., 0])
+
+
+def pack_nibbles(integers: torch.Tensor) -> torch.Tensor:
+    """Pack integers below 16, uint8 [rows, in], in pairs: uint8 [rows, ceil(in / 2)].
+
+    The even input is in the lower half of the byte.
+    """
+    low, high = integers[:, ::2], integers[:, 1::2]
+    packed = low.clone()
+    packed[:, : high.shape[1]] |= high << 4
+    return packed
+
+
+def unpack_nibbles(packed: torch.Tensor, count: int) -> torch.Tensor:
+    """Undo pack_nibbles for rows of `count` integers."""
+    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1)[:, :count]
