@@ -1,0 +1,138 @@
+"""Converts a Hugging Face directory to a GGUF file, as llama.cpp's converter does for each model.
+
+Names come from the gguf package. What a converter writes beside the common keys, and how it changes
+tensors, is a row of CONVERSIONS; source: llama.cpp's conversion/*.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from gguf import GGMLQuantizationType as Kind
+from gguf.quants import quantize
+from safetensors.torch import load_file
+
+Write = Callable[[gguf.GGUFWriter, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """How one architecture is converted."""
+
+    arch: gguf.MODEL_ARCH
+    write: Write = lambda writer, config: None
+    permutes: bool = False
+    """The rows of q and k are reordered: neighbours are rotated together."""
+    norm_offset: float = 0.0
+    states_head_size: bool = True
+
+
+def _write_llama(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_rope_dimension_count(config["head_dim"])
+
+
+def _write_gemma2(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def _write_gemma3(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def _write_phi3(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    rope = config["rope_parameters"]
+    head_size = config["hidden_size"] // config["num_attention_heads"]
+    writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+    writer.add_rope_dimension_count(int(rope.get("partial_rotary_factor", 1.0) * head_size))
+    writer.add_sliding_window(config["sliding_window"] or 0)
+
+
+CONVERSIONS: Mapping[str, Conversion] = {
+    "llama": Conversion(arch=gguf.MODEL_ARCH.LLAMA, write=_write_llama, permutes=True),
+    "qwen2": Conversion(arch=gguf.MODEL_ARCH.QWEN2),
+    "qwen3": Conversion(arch=gguf.MODEL_ARCH.QWEN3),
+    "gemma2": Conversion(arch=gguf.MODEL_ARCH.GEMMA2, write=_write_gemma2, norm_offset=1.0),
+    "gemma3_text": Conversion(arch=gguf.MODEL_ARCH.GEMMA3, write=_write_gemma3, norm_offset=1.0),
+    "phi3": Conversion(arch=gguf.MODEL_ARCH.PHI3, write=_write_phi3, states_head_size=False),
+    "smollm3": Conversion(arch=gguf.MODEL_ARCH.SMOLLM3, write=_write_llama, permutes=True),
+}
+"""By `model_type`."""
+
+
+def convert_to_gguf(directory: Path, path: Path) -> Path:
+    """Write all tensors in float32; returns `path`."""
+    config = json.loads((directory / "config.json").read_text())
+    config["head_dim"] = config.get("head_dim") or (
+        config["hidden_size"] // config["num_attention_heads"]
+    )
+    conversion = CONVERSIONS[config["model_type"]]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[conversion.arch])
+    _write_common(writer, config, conversion)
+    conversion.write(writer, config)
+    names = gguf.get_tensor_name_map(conversion.arch, config["num_hidden_layers"])
+    for name, tensor in _tensors(directory, config, conversion):
+        stem, _, end = name.rpartition(".")
+        new = f"{names.get_name(stem)}.{end}" if names.get_name(stem) else name
+        writer.add_tensor(new, quantize(tensor.float().numpy(), Kind.F32), raw_dtype=Kind.F32)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _write_common(
+    writer: gguf.GGUFWriter, config: Mapping[str, Any], conversion: Conversion
+) -> None:
+    """As set_gguf_parameters of llama.cpp's TextModel."""
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if conversion.states_head_size:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    nested = config["rope_parameters"]
+    rope = nested.get("full_attention", nested)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if "sliding_attention" in nested:
+        writer.add_rope_freq_base_swa(nested["sliding_attention"]["rope_theta"])
+    writer.add_token_list(["a", "b", "</s>"])
+
+
+def _tensors(
+    directory: Path, config: Mapping[str, Any], conversion: Conversion
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors, changed as the converter does."""
+    for name, tensor in load_file(directory / "model.safetensors").items():
+        if conversion.permutes and any(part in name for part in ("q_proj", "k_proj")):
+            tensor = permute(tensor, config["head_dim"])
+        if name.endswith("norm.weight"):
+            tensor = tensor + conversion.norm_offset
+        yield name, tensor
+    rope = config["rope_parameters"]
+    if "long_factor" in rope:
+        yield "rope_factors_long.weight", torch.tensor(rope["long_factor"])
+        yield "rope_factors_short.weight", torch.tensor(rope["short_factor"])
+
+
+def permute(tensor: torch.Tensor, head_size: int) -> torch.Tensor:
+    """Row i of a head goes to 2i, row i + head_size / 2 to 2i + 1."""
+    heads = tensor.reshape(-1, head_size, *tensor.shape[1:])
+    order = torch.arange(head_size).view(2, -1).T.flatten()
+    return heads[:, order].reshape(tensor.shape).contiguous()
