@@ -53,11 +53,11 @@ class TokenizerFields:
         Raises ConfigError if the file states an id outside the vocabulary.
         """
         key = f"{_KEY}{name}_token_id"
+        if self.values.get(key) in _NO_TOKEN:
+            return None
         stated = self.values.optional_integer(key)
         index = default if stated is None else stated
-        if index is None or index in _NO_TOKEN:
-            return None
-        if 0 <= index < len(self.tokens):
+        if index is not None and 0 <= index < len(self.tokens):
             return self.tokens[index]
         if stated is None:
             return None
