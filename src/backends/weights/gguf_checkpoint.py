@@ -17,7 +17,7 @@ from .gguf_config import from_gguf_metadata
 from .gguf_file import GGUFTensor
 from .gguf_parts import part_stem, read_gguf_model
 from .model_config import ModelConfig
-from .packed import PackedWeights, WeightFormat, Weights
+from .packed import PackedWeights, StoredTensor, WeightFormat, Weights
 from .sampling_defaults import check_sampling_defaults
 
 _FREQUENCIES = "rope_freqs.weight"
@@ -103,11 +103,15 @@ class GGUFCheckpoint:
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._tensors)
 
+    def stored(self, name: str) -> StoredTensor:
+        """See Checkpoint."""
+        tensor = self._find(name)
+        format = _DTYPES.get(tensor.kind) or GGUFBlocks(tensor.kind)
+        return StoredTensor(tensor.shape, format, tensor.num_bytes)
+
     def tensor(self, name: str) -> torch.Tensor:
         """Read a tensor in float32. Raises ConfigError if it is missing or of unsupported type."""
-        if name not in self._tensors:
-            raise ConfigError(f"{self.path} lacks the tensor {name}")
-        return self._in_order(name, self._dequantize(name, self._tensors[name]))
+        return self._in_order(name, self._dequantize(name, self._find(name)))
 
     def matrix(self, name: str) -> Weights:
         """Read a matrix as it is stored: a tensor in float32, or packed. Raises ConfigError."""
@@ -117,6 +121,11 @@ class GGUFCheckpoint:
         packed = self._packed(tensor)
         blocks = self._in_order(name, packed.planes[0])
         return PackedWeights(packed.format, packed.shape, (blocks,))
+
+    def _find(self, name: str) -> GGUFTensor:
+        if name not in self._tensors:
+            raise ConfigError(f"{self.path} lacks the tensor {name}")
+        return self._tensors[name]
 
     def _in_order(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor with its rows in transformers' order."""

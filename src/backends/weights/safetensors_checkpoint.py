@@ -10,6 +10,7 @@ import torch
 
 from .hf_config import from_hf_config
 from .model_path import gguf_models_in
+from .packed import StoredTensor
 from .safetensors_files import SafetensorsFiles, read_json
 from .sampling_defaults import check_sampling_defaults
 
@@ -69,6 +70,10 @@ class SafetensorsCheckpoint:
 
     def tensor_names(self) -> Sequence[str]:
         return self._files.tensor_names()
+
+    def stored(self, name: str) -> StoredTensor:
+        """See Checkpoint."""
+        return self._files.stored(name)
 
     def tensor(self, name: str) -> torch.Tensor:
         """Read a tensor in its stored type. Raises ConfigError if it is missing or damaged."""
