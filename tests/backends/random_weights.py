@@ -16,6 +16,7 @@ import torch
 
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.model_config import ModelConfig
+from tokenmill.backends.weights.packed import StoredTensor
 from tokenmill.core.errors import ConfigError
 
 
@@ -72,6 +73,11 @@ class _RandomCheckpoint:
 
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._layout)
+
+    def stored(self, name: str) -> StoredTensor:
+        """See Checkpoint."""
+        shape = self._layout[name].shape
+        return StoredTensor(shape, torch.float32, 4 * math.prod(shape))
 
     def tensor(self, name: str) -> torch.Tensor:
         """Make one tensor; it depends only on seed, name, shape and scale."""

@@ -16,6 +16,7 @@ from ...core.errors import ConfigError
 from ..weights.checkpoint import Checkpoint
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
 from ..weights.model_config import ModelConfig
+from ..weights.packed import StoredTensor
 
 _LAYER = re.compile(r"(model\.layers\.)(\d+)(\..+)")
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -74,6 +75,11 @@ class PrunedCheckpoint:
 
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._sources)
+
+    def stored(self, name: str) -> StoredTensor:
+        """See Checkpoint."""
+        tensor = self.tensor(name)
+        return StoredTensor(tuple(tensor.shape), tensor.dtype, tensor.nbytes)
 
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor with this name in the pruned model, from the layer that is kept there."""

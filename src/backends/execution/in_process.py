@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
-import psutil
 import torch
 
 from ...core.config import EngineConfig
@@ -20,6 +19,7 @@ from ..drafting.model_runner import DraftRunner
 from ..drafting.support import DraftSupport, Speculation
 from ..machine.compiling import BuildError
 from ..machine.device import choose_device
+from ..machine.memory import usable_memory
 from ..machine.torch_threads import SingleTorchThread
 from ..models.decoder import Decoder
 from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
@@ -263,7 +263,7 @@ def _log_loaded(
         kv_cache_dtype=info.kv_cache_dtype,
         kv_cache_mib=info.num_blocks * info.kv_bytes_per_block >> 20,
         swap_space_mib=info.num_host_blocks * info.kv_bytes_per_block >> 20,
-        free_mib=psutil.virtual_memory().available >> 20,
+        free_mib=usable_memory() >> 20,
         num_blocks=info.num_blocks,
         num_host_blocks=info.num_host_blocks,
         seconds=round(seconds, 1),

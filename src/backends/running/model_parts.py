@@ -19,6 +19,7 @@ from ..state import kv_cache
 from ..state.kv_cache import KVCache
 from ..weights.checkpoint import Checkpoint
 from ..weights.model_config import ModelConfig
+from .memory_need import Keeping, refuse_too_large
 from .precision import choose_dtype, choose_kv_cache_dtype
 from .runner import StepModel
 
@@ -115,6 +116,13 @@ def linear_spec(spec: AttentionSpec) -> LinearSpec:
     return LinearSpec(dtype=spec.dtype, device=spec.device)
 
 
+def keeping_of(config: EngineConfig, backends: Backends, spec: AttentionSpec) -> Keeping:
+    """The form in which the weights will be kept."""
+    return Keeping(
+        linear=backends.linear, spec=linear_spec(spec), keeps_packed=config.dtype == "auto"
+    )
+
+
 def _refuse(backend: str, called: str, reasons: Sequence[str]) -> None:
     if reasons:
         raise ConfigError(f"{backend} cannot serve {called}: {'; '.join(reasons)}")
@@ -127,7 +135,12 @@ def load_parts(
     spec: AttentionSpec,
     progress: Progress,
 ) -> ModelParts:
-    """Load the weights, and create the backends."""
+    """Load the weights, and create the backends.
+
+    Raises ConfigError if the weights and one block of the KV cache are larger than the memory.
+    """
+    block_bytes = kv_cache.bytes_per_block(checkpoint.config, spec.block_size, spec.cache_dtype)
+    refuse_too_large(checkpoint, config, keeping_of(config, backends, spec), block_bytes)
     linear = backends.linear(linear_spec(spec))
     decoder = load_decoder(
         checkpoint,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 from ...core.config import EngineConfig
@@ -14,6 +13,7 @@ from ...core.errors import ConfigError
 from ...core.plan import BlockCopies, CopyDirection
 from ..attention.base import AttentionBackend
 from ..machine.host_memory import HostMemory
+from ..machine.memory import usable_memory
 from ..weights.model_config import ModelConfig
 
 CPU_DEFAULT = 1 << 30
@@ -81,7 +81,7 @@ def count_cpu_blocks(config: EngineConfig, model: ModelConfig, block_bytes: int)
 
     Raises ConfigError if not a single block fits.
     """
-    room = min(CPU_DEFAULT, psutil.virtual_memory().available // 4)
+    room = min(CPU_DEFAULT, usable_memory() // 4)
     knob = "free some memory (the cache takes a quarter of it), or set --kv-cache-memory"
     return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model))
 
@@ -108,7 +108,7 @@ def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
 
     Raises ConfigError if the host has less free memory than that.
     """
-    free: int = psutil.virtual_memory().available
+    free = usable_memory()
     if config.swap_space is None:
         return min(SWAP_DEFAULT, free // 4) // block_bytes
     wanted = int(config.swap_space * 2**30)
@@ -172,7 +172,7 @@ def _zeros(
 
 def _refuse_more_than_free(num_bytes: int) -> None:
     """Raise ConfigError if there is less free memory: else it would run out during generation."""
-    free: int = psutil.virtual_memory().available
+    free = usable_memory()
     if num_bytes > free:
         raise ConfigError(
             f"the KV cache would get {num_bytes / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are "

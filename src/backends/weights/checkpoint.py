@@ -11,7 +11,7 @@ import torch
 from ...core.errors import ConfigError
 from .model_config import ModelConfig
 from .model_path import gguf_in
-from .packed import WeightFormat, Weights
+from .packed import StoredTensor, WeightFormat, Weights
 
 SUPPORTED = (
     "a Hugging Face directory (config.json and *.safetensors) or a .gguf file; "
@@ -54,6 +54,10 @@ class Checkpoint(Protocol):
 
     def tensor_names(self) -> Sequence[str]:
         """Return all names, for example "model.layers.0.self_attn.q_proj.weight"."""
+        ...
+
+    def stored(self, name: str) -> StoredTensor:
+        """Describe a tensor without reading it. Raises ConfigError if it is missing or damaged."""
         ...
 
     def tensor(self, name: str) -> torch.Tensor:

@@ -19,7 +19,7 @@ from .gguf_names import CONFIGURING, GGUFNames
 from .gguf_parts import part_stem, read_gguf_model
 from .gguf_stop_tokens import stop_token_ids
 from .model_config import ModelConfig
-from .packed import PackedWeights, WeightFormat, Weights
+from .packed import PackedWeights, StoredTensor, WeightFormat, Weights
 from .sampling_defaults import check_sampling_defaults
 
 _MAX_FREQUENCIES = 4096
@@ -88,11 +88,15 @@ class GGUFCheckpoint:
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._tensors)
 
+    def stored(self, name: str) -> StoredTensor:
+        """See Checkpoint."""
+        tensor = self._find(name)
+        format = _DTYPES.get(tensor.kind) or GGUFBlocks(tensor.kind)
+        return StoredTensor(tensor.shape, format, tensor.num_bytes)
+
     def tensor(self, name: str) -> torch.Tensor:
         """Read a tensor in float32. Raises ConfigError if it is missing or of unsupported type."""
-        if name not in self._tensors:
-            raise ConfigError(f"{self.path} lacks the tensor {name}")
-        tensor = self._dequantize(name, self._tensors[name])
+        tensor = self._dequantize(name, self._find(name))
         tensor = self._names.in_order(name, tensor, self.config)
         return self._names.without_offset(name, tensor)
 
@@ -104,6 +108,11 @@ class GGUFCheckpoint:
         packed = self._packed(tensor)
         blocks = self._names.in_order(name, packed.planes[0], self.config)
         return PackedWeights(packed.format, packed.shape, (blocks,))
+
+    def _find(self, name: str) -> GGUFTensor:
+        if name not in self._tensors:
+            raise ConfigError(f"{self.path} lacks the tensor {name}")
+        return self._tensors[name]
 
     def _packed(self, tensor: GGUFTensor) -> PackedWeights:
         """Return a view of a tensor's blocks. Dimensions before the last one count as rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -46,6 +47,20 @@ class WeightFormat(Protocol):
     def stack(self, parts: Sequence[PackedWeights]) -> PackedWeights:
         """Return matrices of this format and equal numbers of inputs as one, along the outputs."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A description of a tensor in a file, which needs only the file's header."""
+
+    shape: tuple[int, ...]
+    format: torch.dtype | WeightFormat
+    num_bytes: int
+    """Size in the file."""
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

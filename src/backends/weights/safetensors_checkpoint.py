@@ -10,7 +10,7 @@ import torch
 
 from .hf_config import from_hf_config
 from .model_path import gguf_models_in
-from .packed import WeightFormat, Weights
+from .packed import StoredTensor, WeightFormat, Weights
 from .quantization.methods import read_method
 from .quantization.tensors import QuantizedTensors
 from .safetensors_files import SafetensorsFiles, read_json
@@ -73,6 +73,10 @@ class SafetensorsCheckpoint:
 
     def tensor_names(self) -> Sequence[str]:
         return self._tensors.tensor_names()
+
+    def stored(self, name: str) -> StoredTensor:
+        """See Checkpoint."""
+        return self._tensors.stored(name)
 
     def tensor(self, name: str) -> torch.Tensor:
         """Read a tensor in its stored type, in float32 if it is quantized.

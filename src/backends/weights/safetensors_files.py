@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,26 @@ from safetensors import SafetensorError, safe_open
 
 from ...core.errors import ConfigError
 from .fields import one_line
+from .packed import StoredTensor
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""Types by their names in headers."""
 _MAX_NAME = 256
 """Characters of a tensor's name. Names are shown in errors."""
 
@@ -36,11 +54,19 @@ class SafetensorsFiles:
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._file_of)
 
+    def stored(self, name: str) -> StoredTensor:
+        """Describe a tensor by its file's header. Raises ConfigError if it is missing."""
+        file = self._find(name)
+        tensor = self._files[file].get_slice(name)
+        kind, shape = tensor.get_dtype(), tuple(tensor.get_shape())
+        if kind not in _DTYPES:
+            raise ConfigError(f"{name} in {self.path / file} has type {kind}, which is not known")
+        dtype = _DTYPES[kind]
+        return StoredTensor(shape, dtype, math.prod(shape) * dtype.itemsize)
+
     def tensor(self, name: str) -> torch.Tensor:
         """Read a tensor in its stored type. Raises ConfigError if it is missing or damaged."""
-        if name not in self._file_of:
-            raise ConfigError(f"{self.path} lacks the tensor {name}")
-        file = self._file_of[name]
+        file = self._find(name)
         try:
             tensor: torch.Tensor = self._files[file].get_tensor(name)
         except SafetensorError as error:
@@ -52,6 +78,12 @@ class SafetensorsFiles:
     def matrix(self, name: str) -> torch.Tensor:
         """Read a matrix, which is stored as one tensor."""
         return self.tensor(name)
+
+    def _find(self, name: str) -> str:
+        """Return the file that has a tensor. Raises ConfigError."""
+        if name not in self._file_of:
+            raise ConfigError(f"{self.path} lacks the tensor {name}")
+        return self._file_of[name]
 
 
 def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tokenmill.backends.linear.torch import Head, Linear, TorchLinear
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.formats.gguf_blocks import gguf_weights
-from tokenmill.backends.weights.packed import PackedWeights, WeightFormat, Weights
+from tokenmill.backends.weights.packed import PackedWeights, StoredTensor, WeightFormat, Weights
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
@@ -41,6 +41,10 @@ class ChangedCheckpoint:
 
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._tensors)
+
+    def stored(self, name: str) -> StoredTensor:
+        tensor = self._tensors[name]
+        return StoredTensor(tuple(tensor.shape), tensor.dtype, tensor.nbytes)
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._tensors[name]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-import psutil
 import pytest
 import torch
 
@@ -19,7 +16,7 @@ BLOCK = kv_cache.bytes_per_block(CONFIG, 16, torch.float32)
 
 
 def pretend_free(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    monkeypatch.setattr(kv_cache, "usable_memory", lambda: available)
 
 
 def test_a_block_s_bytes_are_those_of_its_tensors() -> None:

@@ -158,6 +158,7 @@ def read_all(path: Path) -> bool:
     assert checkpoint.name is not None and checkpoint.dtype is not None
     assert all(isinstance(token_id, int) for token_id in checkpoint.eos_token_ids)
     for name in checkpoint.tensor_names():
+        refused(lambda name=name: checkpoint.stored(name))
         refused(lambda name=name: checkpoint.tensor(name))
         refused(lambda name=name: checkpoint.matrix(name))
     return True

@@ -8,7 +8,7 @@ import torch
 
 from ....core.errors import ConfigError
 from ....core.log import get_logger
-from ..packed import PackedWeights, WeightFormat, Weights
+from ..packed import PackedWeights, StoredTensor, WeightFormat, Weights
 from ..safetensors_files import SafetensorsFiles
 from .method import STATIC_SCALES, Method, Parts
 
@@ -26,7 +26,7 @@ class QuantizedTensors:
         """Raises ConfigError if no matrix is quantized."""
         self._files = files
         self._method = method
-        stored = set(files.tensor_names())
+        self._stored = stored = set(files.tensor_names())
         self._stems = dict(_quantized(stored, method))
         if not self._stems:
             raise ConfigError(
@@ -37,6 +37,7 @@ class QuantizedTensors:
         ignored = {name for name in stored - parts if name.endswith(STATIC_SCALES)}
         if ignored:
             log.info("activation_scales_ignored", number=len(ignored), path=str(files.path))
+        self._described: dict[tuple[StoredTensor, ...], StoredTensor] = {}
         plain = stored - parts - ignored
         self._names = (*sorted(plain), *self._stems)
 
@@ -49,6 +50,17 @@ class QuantizedTensors:
     def tensor_names(self) -> Sequence[str]:
         """Return the names that the tensors would have if they were not quantized."""
         return self._names
+
+    def stored(self, name: str) -> StoredTensor:
+        """Describe a tensor. Of matrices whose parts have equal shapes, only one is read."""
+        if name not in self._stems:
+            return self._files.stored(name)
+        stem = self._stems[name]
+        parts = tuple(self._files.stored(stem + ending) for ending in self._endings(stem))
+        if parts not in self._described:
+            weights = self._read(name, self._parts(name))
+            self._described[parts] = StoredTensor(weights.shape, weights.format, weights.num_bytes)
+        return self._described[parts]
 
     def matrix(self, name: str) -> Weights:
         """Read a matrix in its stored form. Raises ConfigError if it is missing or damaged."""
@@ -64,9 +76,13 @@ class QuantizedTensors:
         return self._method.restore(parts, self._read(name, parts))
 
     def _parts(self, name: str) -> Parts:
-        stem, stored = self._stems[name], set(self._files.tensor_names())
-        found = [ending for ending in self._method.endings if stem + ending in stored]
-        return Parts({ending: self._files.tensor(stem + ending) for ending in found})
+        stem = self._stems[name]
+        endings = self._endings(stem)
+        return Parts({ending: self._files.tensor(stem + ending) for ending in endings})
+
+    def _endings(self, stem: str) -> list[str]:
+        """Return the endings of the tensors that a quantized matrix has."""
+        return [ending for ending in self._method.endings if stem + ending in self._stored]
 
     def _read(self, name: str, parts: Parts) -> PackedWeights:
         try:

@@ -1,0 +1,92 @@
+"""The memory that a model will need, from the headers of its files; a model that is too large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from ...core.config import EngineConfig
+from ...core.errors import ConfigError
+from ..linear.base import LinearBackend, LinearSpec
+from ..machine.memory import usable_memory
+from ..weights.checkpoint import Checkpoint
+from ..weights.packed import StoredTensor, WeightFormat
+
+EMBEDDING = "model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """The form in which a model's weights are kept."""
+
+    linear: type[LinearBackend]
+    spec: LinearSpec
+    keeps_packed: bool
+    """False: packed weights are dequantized, whatever the backend keeps."""
+
+    def kept(self, tensors: Iterable[StoredTensor]) -> set[WeightFormat]:
+        """Return the formats of these tensors that stay packed."""
+        formats = {one.format for one in tensors if not isinstance(one.format, torch.dtype)}
+        if not self.keeps_packed:
+            return set()
+        return {format for format in formats if self.linear.keeps(self.spec, format)}
+
+
+def weight_bytes(checkpoint: Checkpoint, keeping: Keeping) -> int:
+    """Return the memory for all weights, from the table of tensors alone.
+
+    A backend may pad matrices, or copy a head that equals the embedding: the true number is larger
+    by these.
+    """
+    stored = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
+    kept = keeping.kept(stored.values())
+    total = 0
+    for name, one in stored.items():
+        # The embedding is never packed, because its rows are looked up.
+        stays_packed = name != EMBEDDING and one.format in kept
+        total += one.num_bytes if stays_packed else one.num_elements * keeping.spec.dtype.itemsize
+    embedding = stored.get(EMBEDDING)
+    if embedding is not None and _HEAD not in stored and embedding.format in kept:
+        total += embedding.num_bytes  # the head is packed, the embedding is not
+    return total
+
+
+def available_memory(device: torch.device) -> int:
+    """Return the bytes that weights and KV cache may take on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return usable_memory()
+
+
+def refuse_too_large(
+    checkpoint: Checkpoint, config: EngineConfig, keeping: Keeping, block_bytes: int
+) -> None:
+    """Raise ConfigError if the weights and one block of the KV cache do not fit into memory."""
+    weights, available = weight_bytes(checkpoint, keeping), available_memory(keeping.spec.device)
+    if weights + block_bytes <= available:
+        return
+    dtype = str(keeping.spec.dtype).removeprefix("torch.")
+    remedies = [
+        flag
+        for flag, other in _remedies(config, keeping)
+        if weight_bytes(checkpoint, other) + block_bytes <= available
+    ]
+    remedy = " or ".join([*remedies, "use a smaller model, or a file with fewer bits per weight"])
+    raise ConfigError(
+        f"{checkpoint.path} needs {weights / _GIB:.2f} GiB of memory for its weights, computed in "
+        f"{dtype}, and {block_bytes / _GIB:.3f} GiB for a block of KV cache, but "
+        f"{available / _GIB:.2f} GiB are available: {remedy}"
+    )
+
+
+def _remedies(config: EngineConfig, keeping: Keeping) -> Iterator[tuple[str, Keeping]]:
+    """Flags that make the weights smaller, and the form in which they are kept then."""
+    if config.dtype != "auto":
+        yield "use --dtype auto", replace(keeping, keeps_packed=True)
+    if keeping.spec.dtype is torch.float32:
+        spec = replace(keeping.spec, dtype=torch.bfloat16)
+        yield "use --dtype bfloat16", replace(keeping, spec=spec, keeps_packed=False)

@@ -1,0 +1,114 @@
+"""The memory that a model will need, compared with what it takes; models that are too large."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+from tests.backends.chosen import backends_with
+from tests.backends.random_weights import random_checkpoint
+from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.running import memory_need
+from tokenmill.backends.running.memory_need import weight_bytes
+from tokenmill.backends.running.model_parts import choose_spec, keeping_of, load_parts
+from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
+
+from ..models.test_loader import CONFIG
+from ..weights.gguf_writing import write_gguf
+
+BIG = replace(CONFIG, hidden_size=256, head_size=64, intermediate_size=512, vocab_size=4096)
+UNTIED = replace(BIG, tie_word_embeddings=False)
+BACKENDS = backends_with(TorchAttention)
+GIB = 1 << 30
+
+
+class Unreadable:
+    """A checkpoint whose tensors must not be read."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+    def __getattr__(self, name: str) -> Any:
+        assert name not in ("tensor", "matrix"), "the weights were read"
+        return getattr(self._checkpoint, name)
+
+
+def pretend_available(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
+    monkeypatch.setattr(memory_need, "available_memory", lambda device: num_bytes)
+
+
+def estimate(checkpoint: Checkpoint, config: EngineConfig) -> int:
+    spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
+    return weight_bytes(
+        cast(Checkpoint, Unreadable(checkpoint)), keeping_of(config, BACKENDS, spec)
+    )
+
+
+def load(checkpoint: Checkpoint, **options: Any) -> int:
+    """Load the model and return the memory of its weights."""
+    config = EngineConfig.from_options(device="cpu", **options)
+    spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
+    return load_parts(checkpoint, config, BACKENDS, spec, no_progress).decoder.num_bytes
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q5_1, Kind.F16])
+@pytest.mark.parametrize("model", [BIG, UNTIED], ids=["tied", "untied"])
+def test_the_need_is_what_the_loaded_weights_take(
+    dtype: str, kind: Kind, model: Any, tmp_path: Path
+) -> None:
+    """Apart from norms, which `num_bytes` leaves out, from padding, and from a packed copy of the
+    head."""
+    write_gguf(tmp_path / "m.gguf", random_checkpoint(model, 0), kind=kind)
+    checkpoint = open_checkpoint(tmp_path / "m.gguf")
+    config = EngineConfig.from_options(device="cpu", dtype=dtype)
+    need, taken = estimate(checkpoint, config), load(checkpoint, dtype=dtype)
+    head = 4096 * 256 * 4 if model is BIG else 0
+    assert 0.98 * (taken - head) < need < 1.02 * taken
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint = cast(Checkpoint, Unreadable(random_checkpoint(BIG, 0)))
+    pretend_available(monkeypatch, 1 << 20)
+    with pytest.raises(ConfigError) as caught:
+        load(checkpoint, dtype="float32")
+    message = str(caught.value)
+    assert "needs 0.01 GiB of memory for its weights, computed in float32" in message
+    assert "0.00 GiB are available: use a smaller model" in message
+    assert message.isprintable()
+
+
+def test_the_least_memory_that_is_enough_is_the_need_and_one_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint = random_checkpoint(UNTIED, 0)
+    config = EngineConfig(device="cpu", dtype="float32")
+    block = 2 * 2 * 16 * UNTIED.num_kv_heads * 64 * 4
+    enough = estimate(checkpoint, config) + block
+    pretend_available(monkeypatch, enough)
+    load(checkpoint, dtype="float32")
+    pretend_available(monkeypatch, enough - 1)
+    with pytest.raises(ConfigError, match="are available"):
+        load(checkpoint, dtype="float32")
+
+
+def test_only_flags_that_make_it_fit_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checkpoint = random_checkpoint(UNTIED, 0)
+    whole = estimate(checkpoint, EngineConfig(device="cpu", dtype="float32"))
+    pretend_available(monkeypatch, int(0.6 * whole))
+    with pytest.raises(ConfigError, match=r"available: .*use --dtype bfloat16 or use a smaller"):
+        load(checkpoint, dtype="float32")
+    pretend_available(monkeypatch, int(0.4 * whole))
+    with pytest.raises(ConfigError, match=r"available: use a smaller model"):
+        load(checkpoint, dtype="float32")
