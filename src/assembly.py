@@ -33,12 +33,13 @@ def build_parts(
     host = PluginHost.load(config, extra=plugins)
 
     from .backends.execution.in_process import ModelExecutor
+    from .backends.models.opening import choose_model_impl, open_model
     from .backends.text.load import load_tokenizer
-    from .backends.weights.checkpoint import open_checkpoint
     from .backends.weights.default_model import find_default_model
 
     model = Path(config.model) if config.model else find_default_model()
-    checkpoint = open_checkpoint(model)  # first: its errors about a wrong file are more precise
+    # First, because its errors about a wrong file are more precise.
+    checkpoint, impl = open_model(model, choose_model_impl(host, progress))
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else checkpoint.path)
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
@@ -47,6 +48,7 @@ def build_parts(
         progress,
         swaps=host.uses_swap,
         speculation=host.speculator,
+        impl=impl,
     )
     return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host)
 

@@ -129,6 +129,12 @@ class EngineConfig:
         None, "code that computes matrix products: auto, cpu, torch, or a plugin's name"
     )
 
+    model_impl: str | None = _knob(
+        None,
+        "code that runs the model: auto, native, transformers (any decoder that transformers "
+        "knows), or a plugin's name",
+    )
+
     speculative_method: str | None = _knob(
         None,
         "method that drafts the next tokens, which the model then verifies in one step: none, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenmill.backends.execution.in_process import ModelExecutor
+from tokenmill.backends.models.base import ModelImpl
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.engine.request import Request
@@ -25,8 +26,9 @@ def make_driver(
     config: EngineConfig,
     plugins: PluginHost,
     speculation: ProposalHook | None,
+    impl: ModelImpl | None = None,
 ) -> EngineDriver:
-    """An engine with these plugins; its executor computes the checkpoint."""
+    """An engine with these plugins; its executor computes the checkpoint by `impl`, or natively."""
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
@@ -34,6 +36,7 @@ def make_driver(
         no_progress,
         swaps=plugins.uses_swap,
         speculation=speculation,
+        impl=impl,
     )
     max_model_len = fit_max_model_len(config, executor.info)
     return EngineDriver(make_core(config, executor.info, plugins, max_model_len), executor)

@@ -10,6 +10,7 @@ from typing import Any
 import transformers
 
 from tests.backends.random_weights import random_checkpoint
+from tokenmill.backends.models.base import ModelImpl
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Preempted, StepDone
@@ -105,6 +106,7 @@ def serve(
     *,
     plugins: Sequence[object] = (),
     sampling: SamplingParams = GREEDY,
+    impl: ModelImpl | None = None,
     **options: Any,
 ) -> Served:
     """Let the cases arrive one after the other; the books are checked after every step.
@@ -121,7 +123,7 @@ def serve(
     config = EngineConfig(**of_toy | setting.options() | options)
     watcher = Watcher()
     host = PluginHost.load(config, extra=[watcher, *plugins])
-    driver = make_driver(checkpoint, config, host, host.speculator)
+    driver = make_driver(checkpoint, config, host, host.speculator, impl)
     info = driver.executor.info
     requests = [_make_request(case, info, config, sampling) for case in cases]
     driver.run(requests, per_step=ARRIVALS_PER_STEP)

@@ -21,7 +21,7 @@ from ..machine.compiling import BuildError
 from ..machine.device import choose_device
 from ..machine.memory import usable_memory
 from ..machine.torch_threads import SingleTorchThread
-from ..models.decoder import Decoder
+from ..models.base import Model, ModelImpl
 from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
 from ..running.warmup import measure_gpu_memory
@@ -65,12 +65,13 @@ class ModelExecutor:
         *,
         swaps: bool = False,
         speculation: Speculation | None = None,
+        impl: ModelImpl | None = None,
     ) -> Self:
         """Make an executor: check the configuration, then read the weights.
 
-        `swaps`: reserve host memory for swapped requests. `speculation`: drafts tokens. Raises
-        ConfigError for a model, device, precision, amount of memory or draft model that cannot
-        work.
+        `swaps`: reserve host memory for swapped requests. `speculation`: drafts tokens. `impl`:
+        runs the model; None: the native one. Raises ConfigError for a model, device, precision,
+        amount of memory or draft model that cannot work.
         """
         started = time.monotonic()
         _build_cpu_library(config, progress)
@@ -78,7 +79,7 @@ class ModelExecutor:
         spec = choose_spec(checkpoint, config, backends, progress)
         drafts = _prepare(speculation, checkpoint, config, backends, progress)
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
-        parts = load_parts(checkpoint, config, backends, spec, progress)
+        parts = load_parts(checkpoint, config, backends, spec, progress, impl)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks)
@@ -250,7 +251,7 @@ def _describe(
 
 
 def _log_loaded(
-    info: ModelInfo, decoder: Decoder, drafts: DraftSupport | None, seconds: float
+    info: ModelInfo, decoder: Model, drafts: DraftSupport | None, seconds: float
 ) -> None:
     named = {} if drafts is None or drafts.name is None else {"draft_model": drafts.name}
     log.info(

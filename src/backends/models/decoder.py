@@ -10,7 +10,7 @@ k KV heads, n = h + k heads, d head size, v vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +19,9 @@ import torch.nn.functional as F
 from ..linear.base import Projection
 from ..linear.torch import Head
 from ..weights.model_config import ModelConfig
+from .base import Attend
 from .rope import RotaryTable, rotate
 
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""attend(layer, q_thd, k_tkd, v_tkd) -> out_thd."""
 Turn = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines of the tokens' positions."""
 

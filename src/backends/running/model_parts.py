@@ -13,8 +13,9 @@ from ..attention.mixed import make_attention, reasons_against_layers
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import reasons_against as reasons_against_linear
 from ..machine.device import choose_device
+from ..models.base import LoadOptions, Model, ModelImpl, ModelSpec
 from ..models.decoder import Decoder
-from ..models.loader import load_decoder
+from ..models.native import NativeModels
 from ..state import kv_cache
 from ..state.kv_cache import KVCache
 from ..weights.checkpoint import Checkpoint
@@ -37,7 +38,7 @@ class ModelParts:
     """Weights and attention of one model. The KV cache is allocated after all models are loaded."""
 
     spec: AttentionSpec
-    decoder: Decoder
+    decoder: Model
     attention: AttentionBackend
     linear: LinearBackend
 
@@ -62,7 +63,7 @@ class ModelParts:
     def step_model(self, cache: KVCache) -> StepModel | None:
         """The attention backend's own implementation of whole steps; None if it has none for this
         decoder."""
-        if not hasattr(self.attention, "step_model"):
+        if not hasattr(self.attention, "step_model") or not isinstance(self.decoder, Decoder):
             return None
         model: StepModel | None = self.attention.step_model(self.decoder, cache)
         return model
@@ -134,22 +135,23 @@ def load_parts(
     backends: Backends,
     spec: AttentionSpec,
     progress: Progress,
+    impl: ModelImpl | None = None,
 ) -> ModelParts:
-    """Load the weights, and create the backends.
+    """Load the weights, and create the backends. `impl` runs the model; None: the native one.
 
     Raises ConfigError if the weights and one block of the KV cache are larger than the memory.
     """
     block_bytes = kv_cache.bytes_per_block(checkpoint.config, spec.block_size, spec.cache_dtype)
     refuse_too_large(checkpoint, config, keeping_of(config, backends, spec), block_bytes)
     linear = backends.linear(linear_spec(spec))
-    decoder = load_decoder(
-        checkpoint,
-        dtype=spec.dtype,
-        device=spec.device,
-        progress=progress,
+    options = LoadOptions(
+        products=linear_spec(spec),
         linear=linear,
         keeps_packed=config.dtype == "auto",
         max_model_len=config.max_model_len,
+        progress=progress,
     )
+    impl = impl or NativeModels(ModelSpec(path=checkpoint.path, fields={}))
+    decoder = impl.load(checkpoint, options)
     attention = make_attention(backends.attention, layer_specs(spec, decoder.config))
     return ModelParts(spec=spec, decoder=decoder, attention=attention, linear=linear)

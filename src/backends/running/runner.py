@@ -16,7 +16,7 @@ from ...core.plan import (
     TokenLogprobs,
 )
 from ..attention.base import AttentionBackend
-from ..models.decoder import Decoder
+from ..models.base import Model
 from ..sampling.batch import SamplingBatch
 from ..sampling.ops import SamplingOps, TorchSampling
 from ..sampling.sampler import Sampled, sample
@@ -52,7 +52,7 @@ class StepModel(Protocol):
 class LayeredModel:
     """A StepModel that runs the decoder layer by layer, with any attention backend."""
 
-    def __init__(self, decoder: Decoder, attention: AttentionBackend, kv_cache: KVCache) -> None:
+    def __init__(self, decoder: Model, attention: AttentionBackend, kv_cache: KVCache) -> None:
         self._decoder = decoder
         self._attention = attention
         self._layers = kv_cache.layers
@@ -85,7 +85,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Model,
         attention: AttentionBackend,
         kv_cache: KVCache,
         model: StepModel | None = None,

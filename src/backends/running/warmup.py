@@ -8,13 +8,13 @@ from ...core.config import EngineConfig
 from ...core.plan import Grant, RequestStart, StepPlan
 from ...core.sampling_params import SamplingParams
 from ..attention.base import AttentionBackend
-from ..models.decoder import Decoder
+from ..models.base import Model
 from ..state.kv_cache import GPUMemory, KVCache
 from .runner import ModelRunner
 
 
 def measure_gpu_memory(
-    decoder: Decoder,
+    decoder: Model,
     attention: AttentionBackend,
     config: EngineConfig,
     dtype: torch.dtype,
@@ -39,7 +39,7 @@ def measure_gpu_memory(
 
 
 def run_largest_step(
-    decoder: Decoder,
+    decoder: Model,
     attention: AttentionBackend,
     config: EngineConfig,
     dtype: torch.dtype,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .hf_config import from_hf_config
+from .model_config import ModelConfig
 from .model_path import gguf_models_in
 from .packed import StoredTensor, WeightFormat, Weights
 from .quantization.methods import read_method
@@ -30,14 +31,18 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 class SafetensorsCheckpoint:
     """A Hugging Face directory; see Checkpoint for the methods."""
 
-    def __init__(self, path: Path) -> None:
-        """Open it. Raises ConfigError if a file is missing or damaged, or not supported."""
+    def __init__(self, path: Path, config: ModelConfig | None = None) -> None:
+        """Open it. `config` is what config.json describes; None: it is read here.
+
+        Raises ConfigError if a file is missing or damaged, or not supported.
+        """
         self.path = path
         self._config = read_json(path / "config.json", _missing_config(path))
         self._generation: dict[str, Any] = {}
         if (path / "generation_config.json").exists():
             self._generation = read_json(path / "generation_config.json")
-        self.config = from_hf_config(self._config, source=str(path / "config.json"))
+        source = str(path / "config.json")
+        self.config = config or from_hf_config(self._config, source=source)
         self.sampling_defaults = check_sampling_defaults(
             {name: self._generation.get(key) for key, name in _SAMPLING_KEYS.items()},
             source=str(path / "generation_config.json"),

@@ -38,11 +38,12 @@ SLOTS = (
     "preemption_mode",
     "attention_backend",
     "linear_backend",
+    "model_impl",
     "speculative_method",
     "draft_length",
 )
 """Kinds with exactly one chosen provider."""
-COMPUTING = ("attention_backend", "linear_backend")
+COMPUTING = ("attention_backend", "linear_backend", "model_impl")
 """Slots in which "auto" means the first provider that has no `reasons_against` the model."""
 KINDS = (*SLOTS, "observer", "admission")
 """All kinds. Every observer and admission of an enabled plugin is built."""
@@ -53,6 +54,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "preemption_mode": ("preempt", "modes"),
     "attention_backend": ("reasons_against", "__call__"),
     "linear_backend": ("reasons_against", "keeps", "__call__"),
+    "model_impl": ("reasons_against", "__call__"),
     "speculative_method": ("propose",),
     "draft_length": ("choose", "observe", "forget"),
     "admission": ("admit",),
@@ -231,6 +233,22 @@ class Registry:
         on the device thread.
         """
         self._offer("linear_backend", name, factory, options, aliases)
+
+    def model_impl(
+        self,
+        name: str,
+        factory: Callable[..., Any],
+        *,
+        options: type[Any] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Offer an implementation of models, chosen by --model-impl.
+
+        The factory returns the implementation's class (see ModelImpl in backends/models/base.py),
+        which says by the model's config.json whether it can run the model. It runs in a worker, on
+        the device thread.
+        """
+        self._offer("model_impl", name, factory, options, aliases)
 
     def speculative_method(
         self,

@@ -58,6 +58,7 @@ def test_the_documented_default_is_chosen(packages: Packages) -> None:
         "preemption_mode": "recompute",
         "attention_backend": "cpu",
         "linear_backend": "cpu",
+        "model_impl": "native",
         "speculative_method": "none",
         "draft_length": "adaptive",
     }

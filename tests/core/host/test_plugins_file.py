@@ -30,6 +30,7 @@ def test_the_packaged_file_fills_every_slot() -> None:
         "preemption_mode": "recompute",
         "attention_backend": "auto",
         "linear_backend": "auto",
+        "model_impl": "auto",
         "speculative_method": "none",
         "draft_length": "adaptive",
     }

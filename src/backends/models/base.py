@@ -1,0 +1,106 @@
+"""The contract of models, and of the implementations that run them.
+
+Shape suffixes: t tokens, r rows that get logits, e hidden size, h query heads, k KV heads, d head
+size, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ...core.interfaces import Progress
+from ..linear.base import LinearBackend, LinearSpec
+from ..weights.checkpoint import Checkpoint
+from ..weights.model_config import ModelConfig
+
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""attend(layer, q_thd, k_tkd, v_tkd) -> out_thd. It writes K and V to the cache."""
+
+
+class Model(Protocol):
+    """Computes hidden states from token ids, and logits from hidden states.
+
+    It is for inference only, over a flat batch of tokens from any number of sequences. Only
+    `attend` may let tokens see each other.
+    """
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def embedding_ve(self) -> torch.Tensor:
+        """The embeddings of all tokens."""
+        ...
+
+    @property
+    def num_parameters(self) -> int: ...
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all weights, in bytes."""
+        ...
+
+    def forward(
+        self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """Return the hidden states [t, e] after the last norm; calls `attend` once per layer."""
+        ...
+
+    def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
+        """Return the logits [r, v], in float32, of some rows of `forward`'s result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """What is known of a model before its weights are read."""
+
+    path: Path
+    fields: Mapping[str, Any]
+    """The fields of config.json; empty for a GGUF file."""
+
+    @property
+    def architecture(self) -> str:
+        """The first of `architectures` in config.json, such as "LlamaForCausalLM", or ""."""
+        named = self.fields.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How a model is loaded."""
+
+    products: LinearSpec
+    """Type and device of the model."""
+    linear: LinearBackend
+    keeps_packed: bool
+    """Whether packed weights may stay packed."""
+    max_model_len: int | None
+    progress: Progress
+
+
+class ModelImpl(Protocol):
+    """Runs models of some architectures.
+
+    `tokenmill` makes one with a ModelSpec, reads the configuration, and loads the weights.
+    """
+
+    name: str
+
+    @classmethod
+    def reasons_against(cls, spec: ModelSpec) -> list[str]:
+        """Return every reason why this implementation cannot run the model; empty if it can."""
+        ...
+
+    def __init__(self, spec: ModelSpec) -> None: ...
+
+    def read_config(self) -> ModelConfig:
+        """Return the model's sizes. Raises ConfigError."""
+        ...
+
+    def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Model:
+        """Load the weights. Raises ConfigError if they do not fit the configuration."""
+        ...

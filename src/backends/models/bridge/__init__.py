@@ -1,0 +1,1 @@
+"""Runs decoders that transformers knows, with the engine's attention and KV cache."""

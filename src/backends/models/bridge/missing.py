@@ -1,0 +1,29 @@
+"""Stands for the bridge where the package transformers is not installed."""
+
+from __future__ import annotations
+
+from ....core.errors import ConfigError
+from ...weights.checkpoint import Checkpoint
+from ...weights.model_config import ModelConfig
+from ..base import LoadOptions, Model, ModelSpec
+
+_NEEDED = "it needs the package transformers: pip install 'tokenmill[transformers]'"
+
+
+class MissingTransformers:
+    """Serves no model, and says why; see ModelImpl."""
+
+    name = "transformers"
+
+    def __init__(self, spec: ModelSpec) -> None:
+        raise ConfigError(_NEEDED)
+
+    @classmethod
+    def reasons_against(cls, spec: ModelSpec) -> list[str]:
+        return [_NEEDED]
+
+    def read_config(self) -> ModelConfig:
+        raise ConfigError(_NEEDED)
+
+    def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Model:
+        raise ConfigError(_NEEDED)

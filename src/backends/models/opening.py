@@ -1,0 +1,56 @@
+"""Opens a model: chooses the implementation that runs it, and reads its configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import ConfigError
+from ...core.interfaces import Progress, no_progress
+from ..choosing.auto import AutoBackend, Plugins
+from ..weights.checkpoint import Checkpoint, open_checkpoint
+from ..weights.model_path import gguf_in
+from ..weights.safetensors_checkpoint import SafetensorsCheckpoint
+from ..weights.safetensors_files import read_json
+from .base import ModelImpl, ModelSpec
+
+
+def choose_model_impl(plugins: Plugins, progress: Progress = no_progress) -> Any:
+    """Return the class of a model implementation, or an object that is used like one.
+
+    Raises PluginError for an option that no chosen implementation takes.
+    """
+    registry, choice = plugins.registry, plugins.choice("model_impl")
+    if choice.others:
+        return AutoBackend(registry, choice, _reasons_against, progress)
+    provider = choice.provider
+    return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
+
+
+def open_model(path: Path, model_impl: Any) -> tuple[Checkpoint, ModelImpl]:
+    """Open a model, and make the implementation that runs it.
+
+    Raises ConfigError with all reasons if no implementation can run it.
+    """
+    spec = describe(path)
+    reasons = model_impl.reasons_against(spec)
+    if reasons:
+        raise ConfigError("; ".join(reasons))
+    impl: ModelImpl = model_impl(spec)
+    if not spec.fields:
+        return open_checkpoint(path), impl
+    return SafetensorsCheckpoint(spec.path, impl.read_config()), impl
+
+
+def describe(path: Path) -> ModelSpec:
+    """Read config.json, if the model is a directory that has one. Raises ConfigError."""
+    path = path.expanduser()
+    config = path / "config.json"
+    if not path.is_dir() or gguf_in(path) or not config.exists():
+        return ModelSpec(path=path, fields={})
+    return ModelSpec(path=path, fields=read_json(config))
+
+
+def _reasons_against(implementation: Any, spec: Any, progress: Progress) -> list[str]:
+    reasons: list[str] = implementation.reasons_against(spec)
+    return reasons

@@ -1,0 +1,132 @@
+"""Which models the bridge to transformers runs, and what it says of the others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from tests.backends.random_weights import random_checkpoint
+from tests.backends.tiny import CONFIG as TINY
+from tests.backends.weights.gguf_writing import write_gguf
+from tests.oracle.architectures import SIZES
+from tokenmill.backends.models.bridge import plugin
+from tokenmill.backends.models.bridge.bridge import TransformersModels
+from tokenmill.backends.models.bridge.independence import check_independence
+from tokenmill.backends.models.opening import choose_model_impl, describe, open_model
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
+from tokenmill.core.host.plugin_host import PluginHost
+
+
+def write_config(folder: Path, family: str, **changes: Any) -> Path:
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes})
+    config.architectures = [f"{family}ForCausalLM"]
+    config.save_pretrained(folder)
+    return folder
+
+
+def reasons_against(path: Path) -> list[str]:
+    return TransformersModels.reasons_against(describe(path))
+
+
+def test_sizes_are_found_without_weights(tmp_path: Path) -> None:
+    path = write_config(
+        tmp_path, "Granite", head_dim=32, attention_multiplier=0.25, num_key_value_heads=1
+    )
+    config = TransformersModels(describe(path)).read_config()
+    assert config.architecture == "GraniteForCausalLM"
+    assert (config.num_layers, config.num_heads, config.num_kv_heads) == (4, 4, 1)
+    assert config.attention_scale == pytest.approx(0.25)
+    assert config.vocab_size == SIZES["vocab_size"]
+
+
+def test_windows_are_found_per_layer(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "Cohere2", sliding_window=24)
+    kinds = TransformersModels(describe(path)).read_config().layer_kinds
+    assert [kind.sliding_window for kind in kinds] == [24, 24, 24, None]
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no attention": ("Mamba", {}, "MambaForCausalLM of transformers"),
+    "convolutions in some layers": (
+        "Lfm2",
+        {"layer_types": ["conv", "full_attention"] * 2},
+        "Lfm2ForCausalLM of transformers cannot run on a flat batch",
+    ),
+    "remote code": (
+        "Granite",
+        {"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}},
+        "has auto_map, which is not supported",
+    ),
+    "frequencies of the longest sequence": (
+        "Granite",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+        "'dynamic', which depends on the longest sequence of a batch",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_models_are_refused_in_one_line(case: str, tmp_path: Path) -> None:
+    family, changes, message = REFUSED[case]
+    (reason,) = reasons_against(write_config(tmp_path, family, **changes))
+    assert message in reason
+    assert "\n" not in reason
+
+
+def test_models_unknown_to_transformers_get_the_reasons_of_all_implementations(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"architectures": ["FooForCausalLM"], "model_type": "foo"}'
+    )
+    with pytest.raises(ConfigError, match=r"native: .*FooForCausalLM.*; transformers: .*foo"):
+        open_model(tmp_path, choose_model_impl(PluginHost.load(EngineConfig())))
+
+
+def test_a_gguf_file_is_not_for_the_bridge(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", random_checkpoint(TINY, 0))
+    assert "not GGUF files" in reasons_against(tmp_path / "m.gguf")[0]
+
+
+def test_the_native_implementation_is_preferred_and_the_bridge_can_be_forced(
+    tmp_path: Path,
+) -> None:
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
+    model.save_pretrained(tmp_path)
+    for name, expected in (("auto", "native"), ("transformers", "transformers")):
+        host = PluginHost.load(EngineConfig(model_impl=name))
+        assert open_model(tmp_path, choose_model_impl(host))[1].name == expected
+
+
+def test_without_transformers_the_reason_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setattr(plugin, "find_spec", lambda name: None)
+    reasons = plugin._transformers().reasons_against(describe(tmp_path))
+    assert reasons == ["it needs the package transformers: pip install 'tokenmill[transformers]'"]
+
+
+class Mixing:
+    """A bridged model in which each token sees its neighbour."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.embedding_ve = torch.randn(config.vocab_size, 8)
+
+    def forward(self, token_ids_t: torch.Tensor, *_: Any) -> torch.Tensor:
+        hidden = self.embedding_ve[token_ids_t]
+        return hidden + hidden.roll(1, dims=0)
+
+
+def test_tokens_that_mix_outside_of_attention_are_found(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "Granite")
+    config = TransformersModels(describe(path)).read_config()
+    with pytest.raises(ConfigError, match="mixes tokens outside of attention"):
+        check_independence(Mixing(config), "here")  # type: ignore[arg-type]
