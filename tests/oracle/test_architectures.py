@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +37,35 @@ def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         assert served.num_preempted > 0
         assert served.num_hit_tokens > 0
         assert served.num_draft_tokens > 0
+
+
+def test_longrope_serves_long_contexts_when_they_are_asked_for(tmp_path: Path) -> None:
+    """Sequences beyond the original context have other frequencies, in transformers too."""
+    config = MODELS["phi4-mini"]
+    changes = {**config.changes, "original_max_position_embeddings": 32}
+    model = replace(config, changes=changes).make()
+    model.save_pretrained(tmp_path)
+    checkpoint, setting = open_checkpoint(tmp_path), Setting(scheduler="chunked")
+    prompts = toy.make_prompts()
+    long = make_cases(model, [prompt for prompt in prompts if len(prompt) > 32], num_tokens=8)
+    served = toy.serve(setting, long, checkpoint, max_model_len=200)
+    find_near_ties(partial(gap, model), long, served.token_ids)
+    short = make_cases(model, [prompt for prompt in prompts if len(prompt) < 24], num_tokens=8)
+    served = toy.serve(setting, short, checkpoint)
+    find_near_ties(partial(gap, model), short, served.token_ids)
+    assert toy.serve(setting, short, checkpoint, max_model_len=200).token_ids != served.token_ids
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "phi4-mini", "smollm3"])
+def test_native_kernels_serve_nearly_the_same_in_bfloat16(name: str, tmp_path: Path) -> None:
+    """The tokens are the reference's, or nearly as likely where they first differ."""
+    model, (path, *_) = write(name, tmp_path)
+    cases = make_cases(model, toy.make_prompts()[4::3], num_tokens=8)
+    served = toy.serve(Setting(scheduler="chunked"), cases, open_checkpoint(path), dtype="bfloat16")
+    for case, output in zip(cases, served.token_ids, strict=True):
+        at = next((i for i in range(8) if output[i] != case.token_ids[i]), None)
+        if at is not None:
+            assert gap(model, [*case.prompt_token_ids, *case.token_ids[:at]]) < 0.25
 
 
 @pytest.mark.soak

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
+from ...core.log import get_logger
 from ..attention.base import AttentionBackend, AttentionSpec
 from ..attention.mixed import make_attention, reasons_against_layers
 from ..linear.base import LinearBackend, LinearSpec
@@ -23,6 +24,8 @@ from ..weights.model_config import ModelConfig
 from .memory_need import Keeping, refuse_too_large
 from .precision import choose_dtype, choose_kv_cache_dtype
 from .runner import StepModel
+
+log = get_logger("model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,5 +156,8 @@ def load_parts(
     )
     impl = impl or NativeModels(ModelSpec(path=checkpoint.path, fields={}))
     decoder = impl.load(checkpoint, options)
+    served, possible = (one.max_position_embeddings for one in (decoder.config, checkpoint.config))
+    if config.max_model_len is None and served < possible:
+        log.info("context_of_longrope", served=served, possible=possible, option="--max-model-len")
     attention = make_attention(backends.attention, layer_specs(spec, decoder.config))
     return ModelParts(spec=spec, decoder=decoder, attention=attention, linear=linear)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.errors import ConfigError
 from .architectures import BY_MODEL_TYPE, BY_NAME, NUMBERS, Architecture, Biases, features_of
-from .fields import Fields
+from .fields import Fields, one_line
 from .hf_layers import read_layers
 from .hf_rope import read_ropes, read_rotary_size
 from .model_config import DRAFT_HEAD, ModelConfig
@@ -68,10 +68,10 @@ def _architecture(fields: Fields) -> Architecture:
         )
     of_type = BY_MODEL_TYPE.get(model_type)
     named = fields.get("architectures") or [of_type and of_type.name]
-    if not isinstance(named, list) or named[0] not in BY_NAME:
+    if not isinstance(named, list) or named[0] not in tuple(BY_NAME):
         shown = fields.get("architectures") or f"model_type {model_type!r}"
         raise ConfigError(
-            f"{fields.source} describes {shown!s:.80}, which is not supported; "
+            f"{fields.source} describes {one_line(shown):.80}, which is not supported; "
             f"supported are {', '.join(BY_NAME)}"
         )
     return BY_NAME[named[0]]

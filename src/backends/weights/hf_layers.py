@@ -37,7 +37,7 @@ def _rotated(fields: Fields, row: Architecture, num_layers: int) -> Sequence[boo
     if listed is None:
         interval = fields.integer("no_rope_layer_interval", row.rope_interval)
         return [not is_nth for is_nth in every_nth(interval, num_layers)]
-    if not isinstance(listed, list) or len(listed) < num_layers or not {*listed} <= {0, 1}:
+    if not _lists(listed, num_layers, (0, 1)):
         raise ConfigError(
             f"no_rope_layers in {fields.source} must have 1 or 0 for each of the {num_layers} "
             f"layers, got {listed!r:.80}"
@@ -54,16 +54,19 @@ def _local(fields: Fields, row: Architecture, is_rotated: Sequence[bool]) -> Seq
     listed = fields.get("layer_types") if row.window is not Window.NONE else None
     if listed is None:
         return _RULES[row.window](fields, row, is_rotated)
-    if (
-        not isinstance(listed, list)
-        or len(listed) < num_layers
-        or not {*listed} <= {_FULL, _SLIDING}
-    ):
+    if not _lists(listed, num_layers, (_FULL, _SLIDING)):
         raise ConfigError(
             f"layer_types in {fields.source} must have {_FULL} or {_SLIDING} for each of the "
             f"{num_layers} layers, got {listed!r:.80}"
         )
     return [kind == _SLIDING for kind in listed[:num_layers]]
+
+
+def _lists(value: object, num_layers: int, known: tuple[object, ...]) -> bool:
+    """Whether it is a list with one of the known values for every layer."""
+    if not isinstance(value, list) or len(value) < num_layers:
+        return False
+    return all(item in known for item in value)
 
 
 def _from_layer(fields: Fields, row: Architecture, is_rotated: Sequence[bool]) -> Sequence[bool]:

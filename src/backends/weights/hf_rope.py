@@ -61,6 +61,10 @@ def read_rotary_size(fields: Fields, row: Architecture, head_size: int) -> int |
     """Return the number of elements of a head that are rotated; None: all. Raises ConfigError."""
     factor = fields.number("partial_rotary_factor", 1.0)
     factor = _part(fields).number("partial_rotary_factor", factor)
+    if not 0 < factor <= 1:
+        raise ConfigError(
+            f"partial_rotary_factor in {fields.source} must be between 0 and 1, got {factor}"
+        )
     if factor != 1.0 and not row.partial_rotary:
         raise ConfigError(
             f"{fields.source} rotates only {factor} of each head (partial_rotary_factor), "
@@ -104,9 +108,9 @@ def _read(fields: Fields, row: Architecture, rope: Fields, max_positions: int) -
 
 def _scaling(rope: Fields) -> RopeScaling:
     kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind not in _SCALINGS:
+    if kind not in tuple(_SCALINGS):
         raise ConfigError(
-            f"{rope.source} has rope_type {kind!r}, which is not supported; "
+            f"{rope.source} has rope_type {kind!r:.80}, which is not supported; "
             f"supported are {', '.join(_SCALINGS)}"
         )
     return _SCALINGS[kind]

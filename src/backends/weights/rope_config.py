@@ -24,6 +24,9 @@ class RopeScaling(StrEnum):
 
 _OF_ORIGINAL_CONTEXT = (RopeScaling.LLAMA3, RopeScaling.YARN, RopeScaling.LONGROPE)
 
+_MAX_FACTOR = 1 << 20
+"""No context is stretched as much, and the length of one that is stretched more has no end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
@@ -51,9 +54,10 @@ class RopeConfig:
     """Divisor of each frequency: GGUF files contain llama3's scaling in this form."""
 
     def __post_init__(self) -> None:
-        if self.theta <= 0 or self.factor <= 0:
+        if self.theta <= 0 or not 0 < self.factor <= _MAX_FACTOR:
             raise ConfigError(
-                f"rotary theta and factor must be positive, got {self.theta} and {self.factor}"
+                f"rotary theta and factor must be positive, got {self.theta} and {self.factor}; "
+                f"the factor must be at most {_MAX_FACTOR}"
             )
         if self.scaling in _OF_ORIGINAL_CONTEXT:
             if not self.original_max_position_embeddings:

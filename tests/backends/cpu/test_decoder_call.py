@@ -54,7 +54,12 @@ CONFIGS = {
     "qk-norm": replace(PLAIN, qk_norm=True, head_size=32),
     "window": replace(PLAIN, sliding_window=9),
     "gelu": replace(PLAIN, hidden_act="gelu"),
+    "scaled embeddings": replace(PLAIN, embedding_scale=3.0),
+    "partial rotation": replace(PLAIN, rotary_size=10),
+    "capped logits": replace(PLAIN, logits_soft_cap=2.0),
 }
+LAYERED = {"gelu", "scaled embeddings", "partial rotation", "capped logits"}
+"""These have a feature that the library does not compute."""
 TOLERANCE = 0.06
 """Of the logits' spread: some twenty roundings to 8 bits on the way."""
 
@@ -191,7 +196,7 @@ def native(decoder: Decoder) -> DecoderCall:
     return call
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in ("gelu", "window")])
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in LAYERED | {"window"}])
 def test_logits_are_near_float32_for_chunks_and_decodes_in_one_batch(
     name: str, library: Library
 ) -> None:
@@ -218,7 +223,7 @@ def test_layer_by_layer_is_near_it_with_either_attention(name: str, library: Lib
     call = make_decoder_call(
         decoder, attention := CPUAttention(spec_of(config)), cache_of(config, attention)
     )
-    assert (call is None) is (name == "gelu")  # its activation is torch's
+    assert (call is None) is (name in LAYERED)
     if call is not None:
         outputs.append(Sequences(call, tokens).compute([37, 5]))
     for number in (0, 1):

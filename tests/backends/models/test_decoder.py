@@ -171,9 +171,14 @@ def test_logits_equal_those_of_transformers(case: str, tmp_path: Path) -> None:
     assert decoder.num_parameters == reference.num_parameters()
 
 
-@pytest.mark.parametrize("family", ["Llama", "Qwen3"])
-def test_bfloat16_is_as_near_to_float32_as_transformers_is(family: str, tmp_path: Path) -> None:
-    reference = make_reference(family, head_dim=16).to(torch.bfloat16)
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("Llama", {"head_dim": 16}), ("Qwen3", {"head_dim": 16}), ("Gemma2", GEMMA)],
+)
+def test_bfloat16_is_as_near_to_float32_as_transformers_is(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    reference = make_reference(family, **changes).to(torch.bfloat16)
     reference.save_pretrained(tmp_path)
     token_ids = torch.arange(40) * 31 % 97
     with torch.inference_mode():

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from tokenmill.backends.weights.architectures import BY_NAME
 from tokenmill.backends.weights.hf_config import from_hf_config
 from tokenmill.backends.weights.rope_config import RopeScaling
 from tokenmill.core.errors import ConfigError
+
+from .hostile_directories import ABSURD
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -22,6 +25,21 @@ LLAMA: dict[str, Any] = {
     "vocab_size": 100,
 }
 QWEN2 = LLAMA | {"architectures": ["Qwen2ForCausalLM"]}
+EXTRA: dict[str, Any] = {
+    "head_dim": 16,
+    "layer_types": ["full_attention", "sliding_attention"],
+    "max_window_layers": 1,
+    "no_rope_layer_interval": 2,
+    "no_rope_layers": [1, 0],
+    "partial_rotary_factor": 1.0,
+    "query_pre_attn_scalar": 24,
+    "rope_local_base_freq": 500.0,
+    "rope_theta": 1e6,
+    "sliding_window": 8,
+    "sliding_window_pattern": 2,
+    "use_sliding_window": True,
+}
+"""Fields that only some architectures have."""
 GEMMA2 = LLAMA | {"architectures": ["Gemma2ForCausalLM"]}
 GEMMA3 = LLAMA | {"architectures": ["Gemma3ForCausalLM"]}
 PHI3 = LLAMA | {"architectures": ["Phi3ForCausalLM"]}
@@ -263,6 +281,22 @@ def test_a_feature_is_every_field_that_differs_from_its_default() -> None:
 def test_fields_that_change_the_computation_are_refused(base: str, field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} in config.json is True, .* not supported"):
         from_hf_config(globals()[base] | {field: True})
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_an_absurd_value_of_any_field_is_refused_in_one_line_or_harmless(name: str) -> None:
+    rope = {"rope_type": "yarn", "short_factor": [1.0], "long_factor": [1.0], "factor": 2.0}
+    valid = LLAMA | EXTRA | {"architectures": [name], "model_type": BY_NAME[name].model_type}
+    changes = [{field: value} for field in valid for value in ABSURD]
+    changes += [{"rope_scaling": rope | {field: value}} for field in rope for value in ABSURD]
+    refused = 0
+    for change in changes:
+        try:
+            from_hf_config(valid | change)
+        except ConfigError as error:
+            assert str(error).isprintable()
+            refused += 1
+    assert len(changes) // 4 < refused < len(changes)
 
 
 def windows(config: dict[str, Any]) -> list[int | None]:
