@@ -39,7 +39,7 @@ def build_parts(
 
     model = Path(config.model) if config.model else find_default_model()
     # First, because its errors about a wrong file are more precise.
-    checkpoint, impl = open_model(model, choose_model_impl(host, progress))
+    checkpoint, impl = open_model(model, choose_model_impl(host, progress), config)
     tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else checkpoint.path)
     executor = ModelExecutor.from_checkpoint(
         checkpoint,

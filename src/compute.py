@@ -1,4 +1,4 @@
-"""Public interface for plugins that compute: attention and linear backends. It imports torch."""
+"""Public interface for plugins that compute: attention, products, models. It imports torch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from .backends.attention.base import (
 from .backends.attention.kv_layout import KVLayout
 from .backends.linear.base import ACTIVATIONS, LinearBackend, LinearSpec, Projection
 from .backends.machine.compiling import BuildError
+from .backends.models.base import Attend, LoadOptions, Model, ModelImpl, ModelSpec
 from .backends.models.decoder import Decoder
 from .backends.running.runner import StepModel
 from .backends.sampling.ops import RowsToDraw, SamplingOps, TorchSampling
 from .backends.state.input_batch import InputBatch
 from .backends.state.kv_cache import KVCache
+from .backends.weights.checkpoint import Checkpoint
 from .backends.weights.formats.gguf_blocks import GGUFBlocks
+from .backends.weights.model_config import LayerKind, ModelConfig
 from .backends.weights.packed import PackedWeights, WeightFormat, Weights
 
 __all__ = [
     "ACTIVATIONS",
+    "Attend",
     "AttentionBackend",
     "AttentionBatch",
     "AttentionSpec",
     "BuildError",
+    "Checkpoint",
     "Decoder",
     "GGUFBlocks",
     "GraphSupport",
@@ -33,8 +38,14 @@ __all__ = [
     "InputBatch",
     "KVCache",
     "KVLayout",
+    "LayerKind",
     "LinearBackend",
     "LinearSpec",
+    "LoadOptions",
+    "Model",
+    "ModelConfig",
+    "ModelImpl",
+    "ModelSpec",
     "PackedWeights",
     "Projection",
     "RowsToDraw",

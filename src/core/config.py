@@ -43,6 +43,16 @@ class EngineConfig:
         "precision of weights and computation: auto, float32, bfloat16 or float16 (only on GPUs); "
         "auto keeps quantized weights quantized on CPUs with AVX2",
     )
+    quantization: str | None = _knob(
+        None,
+        "expected quantization of the model's files: awq, gptq, fp8, compressed-tensors, mxfp4 or "
+        "gguf; the start fails if they have another; default: what the files say",
+    )
+    quantize_on_load: str | None = _knob(
+        None,
+        "quantize the matrices of a model in floating point while it is loaded, to 8 or 4 bits: "
+        "q8_0, q4_0 or q4_k; on CPUs",
+    )
     device: str = _knob("auto", "device to compute on: auto, cpu or cuda")
     seed: int = _knob(0, "sampling seed for requests that have none")
     max_model_len: int | None = _knob(
@@ -208,6 +218,10 @@ class EngineConfig:
             raise ConfigError(
                 f"--kv-cache-dtype must be one of {', '.join(KV_CACHE_DTYPES)}, "
                 f"got {self.kv_cache_dtype!r}{did_you_mean(self.kv_cache_dtype, KV_CACHE_DTYPES)}"
+            )
+        if self.quantize_on_load is not None and self.dtype != "auto":
+            raise ConfigError(
+                "--quantize-on-load and --dtype contradict each other: remove --dtype"
             )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(

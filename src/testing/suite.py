@@ -14,6 +14,7 @@ from .conformance import (
     AttentionConformance,
     DraftLengthConformance,
     LinearConformance,
+    ModelImplConformance,
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
@@ -110,6 +111,16 @@ class TestLinear(LinearConformance):
 
     @pytest.fixture
     def linear_backend(self, subject: Subject) -> Any:
+        return subject.make()
+
+
+class TestModelImpl(ModelImplConformance):
+    """Tests every implementation of models."""
+
+    kind = "model_impl"
+
+    @pytest.fixture
+    def model_impl(self, subject: Subject) -> Any:
         return subject.make()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.oracle.architectures import write
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
@@ -16,6 +18,7 @@ from tokenmill.testing import (
     AttentionConformance,
     DraftLengthConformance,
     LinearConformance,
+    ModelImplConformance,
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
@@ -69,6 +72,18 @@ class TestOwnLinearBackends(LinearConformance):
     @pytest.fixture(params=of_kind("linear_backend"), ids=lambda subject: subject.name)
     def linear_backend(self, request: pytest.FixtureRequest) -> Any:
         return request.param.make()
+
+
+class TestOwnModelImpls(ModelImplConformance):
+    @pytest.fixture(params=of_kind("model_impl"), ids=lambda subject: subject.name)
+    def model_impl(self, request: pytest.FixtureRequest) -> Any:
+        return request.param.make()
+
+    @pytest.fixture
+    def model_path(self, tmp_path: Path) -> Path:
+        """A model that both implementations can run."""
+        write("llama", tmp_path)
+        return tmp_path / "model"
 
 
 class TestPairedAttentionBackends(AttentionConformance):

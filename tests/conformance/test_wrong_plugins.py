@@ -23,6 +23,7 @@ from .wrong import (
     attentions,
     draft_lengths,
     linears,
+    models,
     observers,
     orders,
     packages,
@@ -35,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
     (schedulers,),
     (preemptions,),
-    (attentions, linears),
+    (attentions, linears, models),
     (orders, packages, observers, admissions, draft_lengths),
     (speculators,),
 )

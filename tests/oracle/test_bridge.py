@@ -42,8 +42,9 @@ def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     cases = make_cases(model, toy.make_prompts()[4::2], num_tokens=16)
     assert len({case.token_ids for case in cases}) > len(cases) // 2
-    host = PluginHost.load(EngineConfig())
-    checkpoint, impl = open_model(tmp_path, choose_model_impl(host))
+    config = EngineConfig()
+    model_impl = choose_model_impl(PluginHost.load(config))
+    checkpoint, impl = open_model(tmp_path, model_impl, config)
     assert isinstance(impl, TransformersModels)
     for setting in SETTINGS:
         served = toy.serve(setting, cases, checkpoint, impl=impl, **speculate("ngram", 3))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress, no_progress
 from ..choosing.auto import AutoBackend, Plugins
 from ..weights.checkpoint import Checkpoint, open_checkpoint
+from ..weights.expected_quantization import check_quantization
+from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
 from ..weights.model_path import gguf_in
+from ..weights.quantized_on_load import QuantizedOnLoad
 from ..weights.safetensors_checkpoint import SafetensorsCheckpoint
 from ..weights.safetensors_files import read_json
 from .base import ModelImpl, ModelSpec
@@ -27,11 +31,25 @@ def choose_model_impl(plugins: Plugins, progress: Progress = no_progress) -> Any
     return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
 
 
-def open_model(path: Path, model_impl: Any) -> tuple[Checkpoint, ModelImpl]:
+def open_model(path: Path, model_impl: Any, config: EngineConfig) -> tuple[Checkpoint, ModelImpl]:
     """Open a model, and make the implementation that runs it.
 
-    Raises ConfigError with all reasons if no implementation can run it.
+    Raises ConfigError with all reasons if no implementation can run it, and if its files are not
+    quantized as the configuration says.
     """
+    checkpoint, impl = _open(path, model_impl)
+    check_quantization(config.quantization, checkpoint)
+    if config.quantize_on_load is None:
+        return checkpoint, impl
+    if config.quantize_on_load not in QUANTIZE_ON_LOAD:
+        raise ConfigError(
+            f"--quantize-on-load must be one of {', '.join(QUANTIZE_ON_LOAD)}, "
+            f"got {config.quantize_on_load!r}"
+        )
+    return QuantizedOnLoad(checkpoint, config.quantize_on_load), impl
+
+
+def _open(path: Path, model_impl: Any) -> tuple[Checkpoint, ModelImpl]:
     spec = describe(path)
     reasons = model_impl.reasons_against(spec)
     if reasons:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
@@ -107,7 +109,22 @@ def choose_spec(
         called,
         reasons_against_linear(backends.linear, linear_spec(spec), progress),
     )
+    _refuse_no_effect(checkpoint, config, backends.linear, linear_spec(spec))
     return spec
+
+
+def _refuse_no_effect(
+    checkpoint: Checkpoint, config: EngineConfig, linear: type[LinearBackend], spec: LinearSpec
+) -> None:
+    """Raise ConfigError if matrices would be quantized and then dequantized."""
+    format = checkpoint.dtype
+    if config.quantize_on_load is None or isinstance(format, torch.dtype):
+        return
+    if not linear.keeps(spec, format):
+        raise ConfigError(
+            f"--quantize-on-load {config.quantize_on_load} has no effect here: linear backend "
+            f"{linear.name!r} would dequantize {format.name}. Remove it, or use --device cpu"
+        )
 
 
 def layer_specs(spec: AttentionSpec, model: ModelConfig) -> list[AttentionSpec]:

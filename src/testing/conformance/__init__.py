@@ -10,6 +10,7 @@ from .admission import AdmissionConformance
 from .attention.suite import AttentionConformance
 from .draft_length import DraftLengthConformance
 from .linear.suite import LinearConformance
+from .model.suite import ModelImplConformance
 from .observer import ObserverConformance
 from .package import PackageConformance
 from .preemption import PreemptionConformance
@@ -22,6 +23,7 @@ __all__ = [
     "AttentionConformance",
     "DraftLengthConformance",
     "LinearConformance",
+    "ModelImplConformance",
     "ObserverConformance",
     "PackageConformance",
     "PreemptionConformance",

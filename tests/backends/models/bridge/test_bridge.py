@@ -14,6 +14,7 @@ from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG as TINY
 from tests.backends.weights.gguf_writing import write_gguf
 from tests.oracle.architectures import SIZES
+from tokenmill.backends.models.base import ModelImpl
 from tokenmill.backends.models.bridge import plugin
 from tokenmill.backends.models.bridge.bridge import TransformersModels
 from tokenmill.backends.models.bridge.independence import check_independence
@@ -28,6 +29,11 @@ def write_config(folder: Path, family: str, **changes: Any) -> Path:
     config.architectures = [f"{family}ForCausalLM"]
     config.save_pretrained(folder)
     return folder
+
+
+def open_with(path: Path, **options: Any) -> ModelImpl:
+    config = EngineConfig(**options)
+    return open_model(path, choose_model_impl(PluginHost.load(config)), config)[1]
 
 
 def reasons_against(path: Path) -> list[str]:
@@ -86,7 +92,7 @@ def test_models_unknown_to_transformers_get_the_reasons_of_all_implementations(
         '{"architectures": ["FooForCausalLM"], "model_type": "foo"}'
     )
     with pytest.raises(ConfigError, match=r"native: .*FooForCausalLM.*; transformers: .*foo"):
-        open_model(tmp_path, choose_model_impl(PluginHost.load(EngineConfig())))
+        open_with(tmp_path)
 
 
 def test_a_gguf_file_is_not_for_the_bridge(tmp_path: Path) -> None:
@@ -100,8 +106,7 @@ def test_the_native_implementation_is_preferred_and_the_bridge_can_be_forced(
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
     model.save_pretrained(tmp_path)
     for name, expected in (("auto", "native"), ("transformers", "transformers")):
-        host = PluginHost.load(EngineConfig(model_impl=name))
-        assert open_model(tmp_path, choose_model_impl(host))[1].name == expected
+        assert open_with(tmp_path, model_impl=name).name == expected
 
 
 def test_without_transformers_the_reason_says_how_to_install_it(

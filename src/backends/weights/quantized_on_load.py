@@ -1,0 +1,97 @@
+"""A checkpoint whose matrices are quantized while they are read (--quantize-on-load)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from .checkpoint import Checkpoint
+from .formats.gguf_blocks import GGUFBlocks
+from .formats.quantizing import QUANTIZE_ON_LOAD, quantize
+from .model_config import ModelConfig
+from .packed import StoredTensor, WeightFormat, Weights
+
+_HEADS = ("lm_head.weight", "model.embed_tokens.weight")
+_HEAD_KIND = "q8_0"
+"""The matrix of the logits loses more by fewer bits, so published files keep it larger, too."""
+_MATRIX = re.compile(r".*_proj\.weight|.*\.experts\..*")
+
+
+class QuantizedOnLoad:
+    """Quantizes the matrices of another checkpoint; see Checkpoint.
+
+    Embeddings, norms, biases and routers of experts stay as they are.
+    """
+
+    def __init__(self, inner: Checkpoint, name: str) -> None:
+        """`name`: a key of QUANTIZE_ON_LOAD."""
+        self._inner = inner
+        self._name = name
+
+    @property
+    def path(self) -> Path:
+        return self._inner.path
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._inner.config
+
+    @property
+    def quantization(self) -> str | None:
+        return self._inner.quantization
+
+    @property
+    def dtype(self) -> torch.dtype | WeightFormat:
+        """The format of the first matrix that is quantized."""
+        for name in sorted(self.tensor_names()):
+            format = self._format(name)
+            if format is not None and name not in _HEADS:
+                return format
+        return self._inner.dtype
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self._inner.eos_token_ids
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float | int]:
+        return self._inner.sampling_defaults
+
+    def tensor_names(self) -> Sequence[str]:
+        return self._inner.tensor_names()
+
+    def stored(self, name: str) -> StoredTensor:
+        """Describe a tensor as it will be after it is quantized."""
+        inner, format = self._inner.stored(name), self._format(name)
+        if format is None:
+            return inner
+        num_rows = inner.num_elements // inner.shape[-1]
+        return StoredTensor(inner.shape, format, num_rows * format.row_bytes(inner.shape[-1]))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._inner.tensor(name)
+
+    def matrix(self, name: str) -> Weights:
+        """Read a matrix, and quantize it. One that is packed already stays as it is."""
+        matrix, format = self._inner.matrix(name), self._format(name)
+        if format is None or not isinstance(matrix, torch.Tensor) or matrix.ndim != 2:
+            return matrix
+        return quantize(matrix, format.kind)
+
+    def _format(self, name: str) -> GGUFBlocks | None:
+        """The format of a matrix that is quantized; None for other tensors."""
+        is_head = name in _HEADS
+        stored = self._inner.stored(name) if is_head or _MATRIX.fullmatch(name) else None
+        if stored is None or len(stored.shape) < 2 or not isinstance(stored.format, torch.dtype):
+            return None
+        for kind in QUANTIZE_ON_LOAD[_HEAD_KIND if is_head else self._name]:
+            if stored.shape[-1] % GGUFBlocks(kind).block_size == 0:
+                return GGUFBlocks(kind)
+        return None

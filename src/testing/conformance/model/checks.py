@@ -1,0 +1,186 @@
+"""The checks of the suite for implementations of models.
+
+Shape suffixes: t tokens, h query heads, k KV heads, d head size, e hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ....backends.linear.base import LinearSpec
+from ....backends.linear.torch import TorchLinear
+from ....backends.models.base import LoadOptions, Model, ModelImpl, ModelSpec
+from ....backends.models.opening import describe
+from ....backends.weights.safetensors_checkpoint import SafetensorsCheckpoint
+from ....core.interfaces import no_progress
+
+ImplClass = type[ModelImpl]
+
+_SPEC = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
+_TOLERANCE = 1e-4
+UNKNOWN: Mapping[str, Any] = {"architectures": ["NobodyKnowsForCausalLM"], "model_type": "nobody"}
+
+
+class DenseAttention:
+    """Attends over flat batches, one after the other, with the keys and values of each sequence."""
+
+    def __init__(self, model: Model) -> None:
+        self._config = model.config
+        self._kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._lengths: Sequence[int] = ()
+        self.layers: list[int] = []
+
+    def begin(self, lengths: Sequence[int]) -> None:
+        """Begin a batch with these numbers of new tokens, by sequence."""
+        self._lengths, self.layers = lengths, []
+
+    def __call__(
+        self, layer: int, q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor
+    ) -> torch.Tensor:
+        self.layers.append(layer)
+        config = self._config
+        self._check_shapes(q_thd, k_tkd, v_tkd)
+        parts = [torch.split(part, list(self._lengths)) for part in (q_thd, k_tkd, v_tkd)]
+        answers = []
+        for sequence, (q, k, v) in enumerate(zip(*parts, strict=True)):
+            before = self._kept.get((layer, sequence))
+            keys, values = (
+                (k, v)
+                if before is None
+                else (
+                    torch.cat((before[0], k)),
+                    torch.cat((before[1], v)),
+                )
+            )
+            self._kept[layer, sequence] = keys, values
+            answers.append(_attend(q, keys, values, config, layer))
+        return torch.cat(answers)
+
+    def _check_shapes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        config, num_tokens = self._config, sum(self._lengths)
+        for name, tensor, heads in (
+            ("q", q, config.num_heads),
+            ("k", k, config.num_kv_heads),
+            ("v", v, config.num_kv_heads),
+        ):
+            wanted = (num_tokens, heads, config.head_size)
+            assert tuple(tensor.shape) == wanted, (
+                f"attend got {name} {list(tensor.shape)}, but the configuration says {list(wanted)}"
+            )
+
+
+def _attend(
+    q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor, config: Any, layer: int
+) -> torch.Tensor:
+    group = config.num_heads // config.num_kv_heads
+    keys, values = (x.repeat_interleave(group, dim=1) for x in (k_tkd, v_tkd))
+    scores = torch.einsum("qhd,khd->hqk", q_thd, keys) * config.attention_scale
+    if config.attention_soft_cap is not None:
+        scores = torch.tanh(scores / config.attention_soft_cap) * config.attention_soft_cap
+    places_q = torch.arange(len(keys) - len(q_thd), len(keys)).unsqueeze(1)
+    places_k = torch.arange(len(keys))
+    hidden = places_k > places_q
+    window = config.layer_kinds[layer].sliding_window
+    if window is not None:
+        hidden |= places_k <= places_q - window
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, values)
+
+
+def load(impl: ImplClass, path: Path) -> Model:
+    """Load a model directory in float32 on the CPU."""
+    made = impl(describe(path))
+    checkpoint = SafetensorsCheckpoint(path, made.read_config())
+    options = LoadOptions(
+        products=_SPEC,
+        linear=TorchLinear(_SPEC),
+        keeps_packed=False,
+        max_model_len=None,
+        progress=no_progress,
+    )
+    return made.load(checkpoint, options)
+
+
+def check_reasons(impl: ImplClass, folder: Path) -> None:
+    """An unknown architecture is refused with texts, and so is a model without config.json."""
+    reasons = impl.reasons_against(ModelSpec(path=folder, fields=UNKNOWN))
+    assert isinstance(reasons, list), f"reasons_against returned {reasons!r}, not a list"
+    assert reasons, "reasons_against accepts an architecture that nobody knows"
+    assert all(isinstance(one, str) and one and "\n" not in one for one in reasons), (
+        f"reasons are lines of text, not {reasons!r}"
+    )
+
+
+def check_layers(model: Model) -> None:
+    """`attend` is called once per layer, in order, with the configured heads."""
+    attention = DenseAttention(model)
+    hidden_te = _run(model, attention, [_tokens(model, 5)], [0])
+    wanted = list(range(model.config.num_layers))
+    assert attention.layers == wanted, f"attend was called for {attention.layers}, not {wanted}"
+    assert tuple(hidden_te.shape) == (5, model.config.hidden_size), (
+        f"forward returned {list(hidden_te.shape)}"
+    )
+    with torch.inference_mode():
+        logits_rv = model.compute_logits(hidden_te[-2:])
+    assert logits_rv.dtype is torch.float32, f"logits are {logits_rv.dtype}, not float32"
+    assert tuple(logits_rv.shape) == (2, model.config.num_logits), (
+        f"compute_logits returned {list(logits_rv.shape)}"
+    )
+    assert model.num_bytes >= 4 * model.config.num_layers * model.config.hidden_size
+    assert model.num_parameters * 4 <= model.num_bytes * 2
+
+
+def check_chunks(model: Model) -> None:
+    """A prompt in chunks, and then a decode, gives the hidden states of one pass."""
+    tokens = _tokens(model, 13)
+    whole = _run(model, DenseAttention(model), [tokens], [0])
+    attention = DenseAttention(model)
+    chunks = [
+        _run(model, attention, [tokens[start:end]], [start])
+        for start, end in ((0, 6), (6, 12), (12, 13))
+    ]
+    _compare(torch.cat(chunks), whole, "chunks of a prompt")
+
+
+def check_batches(model: Model) -> None:
+    """Sequences of one batch do not change each other's hidden states."""
+    sequences = [_tokens(model, length, seed) for seed, length in enumerate((4, 1, 9))]
+    together = _run(model, DenseAttention(model), sequences, [0, 0, 0])
+    alone = [_run(model, DenseAttention(model), [one], [0]) for one in sequences]
+    _compare(together, torch.cat(alone), "sequences of one batch")
+
+
+def check_positions(model: Model) -> None:
+    """Positions count: the same tokens in another order give another result."""
+    tokens = _tokens(model, 6)
+    turned = tokens.roll(1)
+    first, second = (_run(model, DenseAttention(model), [one], [0])[-1] for one in (tokens, turned))
+    assert not torch.allclose(first, second, atol=_TOLERANCE), "the order of tokens has no effect"
+
+
+def _run(
+    model: Model,
+    attention: DenseAttention,
+    sequences: Sequence[torch.Tensor],
+    starts: Sequence[int],
+) -> torch.Tensor:
+    attention.begin([len(one) for one in sequences])
+    positions = [
+        torch.arange(start, start + len(one)) for one, start in zip(sequences, starts, strict=True)
+    ]
+    with torch.inference_mode():
+        return model.forward(torch.cat(list(sequences)), torch.cat(positions), attention)
+
+
+def _tokens(model: Model, length: int, seed: int = 7) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(model.config.vocab_size, (length,), generator=generator)
+
+
+def _compare(got: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
+    error = ((got - wanted).norm() / wanted.norm()).item()
+    assert error <= _TOLERANCE, f"{what}: hidden states differ by {error:.2g} of their size"

@@ -1,0 +1,126 @@
+"""A checkpoint in floating point becomes small while it is loaded (--quantize-on-load)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.backends.chosen import backends_with
+from tests.backends.random_weights import random_checkpoint
+from tests.backends.tiny import CONFIG as TINY
+from tests.backends.weights.gguf_writing import write_gguf
+from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.execution.in_process import ModelExecutor
+from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.models.opening import choose_model_impl, open_model
+from tokenmill.backends.running.model_parts import Backends
+from tokenmill.backends.weights.formats.quantizing import QUANTIZE_ON_LOAD
+from tokenmill.backends.weights.packed import PackedWeights
+from tokenmill.backends.weights.quantized_on_load import QuantizedOnLoad
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
+from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.interfaces import no_progress
+
+CONFIG = replace(
+    TINY,
+    hidden_size=256,
+    intermediate_size=320,
+    head_size=32,
+    num_heads=8,
+    vocab_size=256,
+    tie_word_embeddings=True,
+)
+CHECKPOINT = random_checkpoint(CONFIG, 3)
+UP, DOWN = (f"model.layers.0.mlp.{name}_proj.weight" for name in ("up", "down"))
+
+
+@pytest.mark.parametrize(
+    ("name", "up", "down"),
+    [("q8_0", "Q8_0", "Q8_0"), ("q4_0", "Q4_0", "Q4_0"), ("q4_k", "Q4_K", "Q4_0")],
+)
+def test_matrices_get_the_format_that_their_rows_allow(name: str, up: str, down: str) -> None:
+    checkpoint = QuantizedOnLoad(CHECKPOINT, name)
+    for matrix_name, expected in ((UP, up), (DOWN, down), ("model.embed_tokens.weight", "Q8_0")):
+        matrix = checkpoint.matrix(matrix_name)
+        assert isinstance(matrix, PackedWeights)
+        assert matrix.format.name == expected
+        described = checkpoint.stored(matrix_name)
+        assert (described.format, described.num_bytes) == (matrix.format, matrix.num_bytes)
+        original = CHECKPOINT.tensor(matrix_name).float()
+        error = (matrix.dequantize() - original).norm() / original.norm()
+        assert error < (0.01 if expected == "Q8_0" else 0.12)
+
+
+def test_other_tensors_stay_as_they_are() -> None:
+    checkpoint = QuantizedOnLoad(CHECKPOINT, "q8_0")
+    for name in ("model.norm.weight", "model.layers.0.input_layernorm.weight"):
+        assert torch.equal(checkpoint.tensor(name), CHECKPOINT.tensor(name))
+        assert isinstance(checkpoint.matrix(name), torch.Tensor)
+    assert torch.equal(
+        checkpoint.tensor("model.embed_tokens.weight"),
+        CHECKPOINT.tensor("model.embed_tokens.weight"),
+    )
+
+
+def test_rows_that_hold_no_whole_blocks_stay_as_they_are() -> None:
+    narrow = random_checkpoint(replace(CONFIG, intermediate_size=48), 3)
+    assert isinstance(QuantizedOnLoad(narrow, "q8_0").matrix(DOWN), torch.Tensor)
+
+
+def test_a_quantized_file_is_not_quantized_again(tmp_path: Path) -> None:
+    from gguf import GGMLQuantizationType as Kind
+
+    write_gguf(tmp_path / "m.gguf", CHECKPOINT, kind=Kind.Q5_0)
+    host = PluginHost.load(EngineConfig())
+    config = EngineConfig(quantize_on_load="q8_0")
+    checkpoint, _ = open_model(tmp_path / "m.gguf", choose_model_impl(host), config)
+    matrix = checkpoint.matrix(UP)
+    assert isinstance(matrix, PackedWeights)
+    assert matrix.format.name == "Q5_0"
+
+
+def test_quantizing_is_refused_where_it_would_be_undone() -> None:
+    config = EngineConfig(device="cpu", quantize_on_load="q8_0")
+    with pytest.raises(ConfigError, match="has no effect here: linear backend 'torch' would"):
+        ModelExecutor.from_checkpoint(
+            QuantizedOnLoad(CHECKPOINT, "q8_0"),
+            config,
+            Backends(TorchAttention, TorchLinear),
+            no_progress,
+        )
+
+
+def test_a_precision_and_quantizing_contradict_each_other() -> None:
+    with pytest.raises(ConfigError, match="--quantize-on-load and --dtype contradict each other"):
+        EngineConfig(quantize_on_load="q4_0", dtype="bfloat16")
+
+
+def test_unknown_kinds_and_other_quantizations_are_refused(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", CHECKPOINT)
+    impl = choose_model_impl(PluginHost.load(EngineConfig()))
+    known = ", ".join(QUANTIZE_ON_LOAD)
+    with pytest.raises(ConfigError, match=f"--quantize-on-load must be one of {known}"):
+        open_model(tmp_path / "m.gguf", impl, EngineConfig(quantize_on_load="q2_k"))
+    with pytest.raises(ConfigError, match=r"says awq, but .* is quantized with gguf"):
+        open_model(tmp_path / "m.gguf", impl, EngineConfig(quantization="awq"))
+
+
+@pytest.mark.parametrize("name", QUANTIZE_ON_LOAD)
+def test_a_model_is_served_with_fewer_bits(name: str) -> None:
+    sizes = []
+    for checkpoint in (CHECKPOINT, QuantizedOnLoad(CHECKPOINT, name)):
+        executor = ModelExecutor.from_checkpoint(
+            checkpoint,
+            EngineConfig(device="cpu", num_gpu_blocks_override=4),
+            backends_with(TorchAttention),
+            no_progress,
+        )
+        assert executor._runner is not None
+        layer = executor._runner._decoder.layers[0]  # type: ignore[attr-defined]
+        sizes.append(layer.gate_up.num_bytes)
+        executor.close()
+    assert sizes[1] < sizes[0] * 0.6

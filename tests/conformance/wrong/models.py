@@ -1,0 +1,125 @@
+"""Wrong implementations of models: each makes one mistake that the native one does not make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from tokenmill.backends.models.base import LoadOptions, Model, ModelSpec
+from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.weights.checkpoint import Checkpoint
+from tokenmill.testing import ModelImplConformance
+
+CONFIG = transformers.LlamaConfig(
+    vocab_size=96,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+)
+
+
+class Changed:
+    """A model with another `forward` or `compute_logits`."""
+
+    def __init__(self, inner: Model, forward: Any = None, compute_logits: Any = None) -> None:
+        self._inner = inner
+        self._forward, self._compute_logits = forward, compute_logits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def forward(self, *arguments: Any) -> Any:
+        if self._forward is None:
+            return self._inner.forward(*arguments)
+        return self._forward(self._inner, *arguments)
+
+    def compute_logits(self, hidden_re: torch.Tensor) -> Any:
+        logits = self._inner.compute_logits(hidden_re)
+        return logits if self._compute_logits is None else self._compute_logits(logits)
+
+
+def wrong(forward: Any = None, compute_logits: Any = None) -> Any:
+    class Impl(NativeModels):
+        @classmethod
+        def write_sample(cls, folder: Path) -> None:
+            torch.manual_seed(3)
+            model = transformers.LlamaForCausalLM(CONFIG)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.normal_(0.0, 0.3)
+            model.save_pretrained(folder)
+
+        def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Any:
+            return Changed(super().load(checkpoint, options), forward, compute_logits)
+
+    return Impl
+
+
+class TestAcceptsEverything(ModelImplConformance):
+    fails = "test_other_architectures_are_refused"
+
+    @pytest.fixture
+    def model_impl(self) -> Any:
+        class Impl(wrong()):  # type: ignore[misc]
+            @classmethod
+            def reasons_against(cls, spec: ModelSpec) -> list[str]:
+                return []
+
+        return Impl
+
+
+class TestAttendsTwice(ModelImplConformance):
+    fails = "test_every_layer_attends_once_and_sizes_are_as_configured"
+
+    @pytest.fixture
+    def model_impl(self) -> Any:
+        def forward(inner: Model, tokens: Any, positions: Any, attend: Callable[..., Any]) -> Any:
+            def twice(layer: int, *qkv: torch.Tensor) -> Any:
+                answer = attend(layer, *qkv)
+                getattr(attend, "layers", []).append(layer)
+                return answer
+
+            return inner.forward(tokens, positions, twice)
+
+        return wrong(forward)
+
+
+class TestRoundsLogits(ModelImplConformance):
+    fails = "test_every_layer_attends_once_and_sizes_are_as_configured"
+
+    @pytest.fixture
+    def model_impl(self) -> Any:
+        return wrong(compute_logits=lambda logits: logits.bfloat16())
+
+
+class TestNumbersPositionsItself(ModelImplConformance):
+    fails = "test_chunks_of_a_prompt_equal_the_whole"
+
+    @pytest.fixture
+    def model_impl(self) -> Any:
+        def forward(inner: Model, tokens: Any, positions: Any, attend: Any) -> Any:
+            starts = (positions[1:] != positions[:-1] + 1).nonzero().flatten() + 1
+            parts = positions.tensor_split(starts)
+            return inner.forward(tokens, torch.cat([part - part[0] for part in parts]), attend)
+
+        return wrong(forward)
+
+
+class TestMixesSequences(ModelImplConformance):
+    fails = "test_sequences_of_a_batch_do_not_change_each_other"
+
+    @pytest.fixture
+    def model_impl(self) -> Any:
+        def forward(inner: Model, tokens: Any, positions: Any, attend: Any) -> Any:
+            hidden = inner.forward(tokens, positions, attend)
+            return hidden * (positions == 0).sum().clamp(min=1)
+
+        return wrong(forward)
