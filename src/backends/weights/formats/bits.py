@@ -6,13 +6,20 @@ import numpy as np
 import torch
 
 
+def as_bytes(words: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of int32 words [rows, n], lowest first: uint8 [rows, 4 * n]."""
+    # A contiguous tensor with a dimension of size 1 may have strides that `view(dtype)` refuses.
+    stream = words.contiguous().as_strided((words.numel(),), (1,))
+    return stream.view(torch.uint8).view(words.shape[0], 4 * words.shape[1])
+
+
 def unpack_words(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """Return the first `count` integers of each row of int32 words, as uint8 [rows, count].
 
     A row is a stream of bits that starts at the lowest bit of its first word. An integer of 3 bits
     can begin in one word and end in the next.
     """
-    rows = words.contiguous().view(torch.uint8)
+    rows = as_bytes(words)
     if 8 % bits:
         return _unpack_stream(rows, bits, count)
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
