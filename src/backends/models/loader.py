@@ -160,13 +160,19 @@ class _Source:
 
     def refuse_leftovers(self) -> None:
         """Raise ConfigError for tensors that the decoder does not use: its output would differ."""
-        left = sorted(name for name in self._left if not _RECOMPUTED.fullmatch(name))
+        left = sorted(name for name in self._left if not self._changes_nothing(name))
         if left:
             raise ConfigError(
                 f"{self._checkpoint.path} has {len(left)} tensors that "
                 f"{self._checkpoint.config.architecture} with this configuration does not use, "
                 f"so its output would be wrong: {', '.join(left[:5])}"
             )
+
+    def _changes_nothing(self, name: str) -> bool:
+        """Whether a tensor can be left out. AutoGPTQ gave every matrix a bias, mostly of zeros."""
+        if _RECOMPUTED.fullmatch(name):
+            return True
+        return name.endswith(".bias") and not bool(self._checkpoint.tensor(name).any())
 
     def _is_kept(self, matrix: PackedWeights) -> bool:
         keeper = self._keeper

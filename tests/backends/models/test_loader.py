@@ -79,7 +79,7 @@ def test_progress_rises_to_one() -> None:
 REFUSED: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
     "missing": ({"model.norm.weight": None}, "lacks the tensor model.norm.weight"),
     "superfluous": (
-        {"model.layers.1.self_attn.q_proj.bias": torch.zeros(32)},
+        {"model.layers.1.self_attn.q_proj.bias": torch.eye(32)[31]},
         r"1 tensors that LlamaForCausalLM with this configuration does not use.*q_proj.bias",
     ),
     "wrong shape": (
@@ -106,6 +106,10 @@ def test_refuses_a_checkpoint_that_does_not_fit_its_configuration(case: str) -> 
 
 def test_tensors_that_follow_from_the_configuration_are_ignored() -> None:
     load({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+
+
+def test_a_bias_of_zeros_is_ignored() -> None:
+    load({"model.layers.1.self_attn.q_proj.bias": torch.zeros(32)})
 
 
 def test_a_tied_head_shares_the_embedding_and_a_different_one_in_the_file_wins() -> None:

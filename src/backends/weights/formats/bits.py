@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
+import torch.nn.functional as F
+
+
+def as_bytes(words: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of int32 words [rows, n], lowest first: uint8 [rows, 4 * n]."""
+    # A contiguous tensor with a dimension of size 1 may have strides that `view(dtype)` refuses.
+    stream = words.contiguous().as_strided((words.numel(),), (1,))
+    return stream.view(torch.uint8).view(words.shape[0], 4 * words.shape[1])
 
 
 def unpack_words(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
@@ -12,18 +19,17 @@ def unpack_words(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     A row is a stream of bits that starts at the lowest bit of its first word. An integer of 3 bits
     can begin in one word and end in the next.
     """
-    rows = words.contiguous().view(torch.uint8)
-    if 8 % bits:
-        return _unpack_stream(rows, bits, count)
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
-    integers = rows.unsqueeze(-1).bitwise_right_shift(shifts).bitwise_and_(2**bits - 1)
+    rows = as_bytes(words)
+    # Eight integers fill as many bytes as one has bits.
+    octets = F.pad(rows, (0, -rows.shape[1] % bits)).view(len(rows), -1, bits)
+    integers = torch.empty(*octets.shape[:2], 8, dtype=torch.uint8)
+    for place in range(8):
+        byte, shift = divmod(place * bits, 8)
+        value = octets[..., byte] >> shift
+        if shift + bits > 8:
+            value |= octets[..., byte + 1] << 8 - shift
+        integers[..., place] = value & 2**bits - 1
     return integers.flatten(1)[:, :count]
-
-
-def _unpack_stream(rows: torch.Tensor, bits: int, count: int) -> torch.Tensor:
-    stream = np.unpackbits(rows.numpy(), axis=1, count=count * bits, bitorder="little")
-    digits = stream.reshape(len(stream), count, bits)
-    return torch.from_numpy(np.packbits(digits, axis=-1, bitorder="little")[..., 0])
 
 
 def pack_nibbles(integers: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,6 @@ Shape suffixes: o out, i in, g groups of inputs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -37,7 +36,7 @@ def check_planes(weights: PackedWeights, wanted: Sequence[Plane]) -> None:
 
 def num_groups(group_size: int | None, num_inputs: int) -> int:
     """Return the number of groups of a row. None: the row is one group."""
-    return 1 if group_size is None else math.ceil(num_inputs / group_size)
+    return 1 if group_size is None else -(-num_inputs // group_size)
 
 
 def spread(plane_og: torch.Tensor, group_size: int | None, num_inputs: int) -> torch.Tensor:
@@ -53,7 +52,7 @@ def cut_groups(
     """Return the groups of `length` inputs from `start`, which is the start of a group."""
     if group_size is None:
         return plane_og
-    return plane_og[:, start // group_size : math.ceil((start + length) / group_size)]
+    return plane_og[:, start // group_size : num_groups(group_size, start + length)]
 
 
 def _short(dtype: torch.dtype) -> str:

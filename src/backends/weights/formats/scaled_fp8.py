@@ -90,6 +90,6 @@ def scaled_fp8(
             f"a matrix {list(weights.shape)} of fp8 with blocks {list(block)} has scales "
             f"{list(wanted)}, not {list(scales.shape)}"
         )
-    per_row = scales.repeat_interleave(rows, dim=0)[:num_outputs]
+    per_row = scales.repeat_interleave(min(rows, num_outputs), dim=0)[:num_outputs]
     format = ScaledFP8(group_size=None if columns >= num_inputs else columns)
     return PackedWeights(format, (num_outputs, num_inputs), (weights, per_row))

@@ -8,10 +8,11 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 from ....core.errors import ConfigError
 from ..fields import Fields
-from ..formats.bits import pack_nibbles, unpack_words
+from ..formats.bits import as_bytes, unpack_words
 from ..formats.grouped_ints import grouped_ints
 from ..packed import PackedWeights
 from .method import FLOATS, Method, Parts, read_group_size, require
@@ -43,10 +44,25 @@ def _read(group_size: int | None, parts: Parts) -> PackedWeights:
         (num_outputs, num_inputs),
         bits=4,
         group_size=group_size,
-        integers=pack_nibbles(_unpack(words)),
+        integers=_pack(words),
         scales=scales.t().contiguous(),
         zeros=_unpack(zeros),
     )
+
+
+def _pack(words: torch.Tensor) -> torch.Tensor:
+    """Return the integers of words [in, out / 8] as those of GroupedInts, [out, ceil(in / 2)]."""
+    rows = as_bytes(F.pad(words, (0, 0, 0, len(words) % 2)))
+    even, odd = rows[::2], rows[1::2]
+    # The lower and the upper half of byte k of a word are its places 2k and 2k + 1.
+    halves = [
+        half.t().contiguous().view(-1, 4, len(even))
+        for half in (even & 15 | odd << 4, even >> 4 | odd & 0xF0)
+    ]
+    packed = torch.empty(words.shape[1], 8, len(even), dtype=torch.uint8)
+    for output, place in enumerate(_PLACES):
+        packed[:, output] = halves[place % 2][:, place // 2]
+    return packed.flatten(0, 1)
 
 
 def _unpack(words: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,9 @@ import torch
 
 from ....core.errors import ConfigError
 from ..fields import Fields
-from ..formats.bits import pack_nibbles, unpack_words
+from ..formats.bits import as_bytes, pack_nibbles, unpack_words
 from ..formats.grouped_ints import grouped_ints
+from ..formats.planes import num_groups
 from ..packed import PackedWeights
 from .fp8 import read_block, read_fp8
 from .method import FLOATS, Method, Parts, checked, read_group_size, require
@@ -56,23 +57,22 @@ class _Scheme:
     def fits(self, parts: Parts) -> bool:
         """Whether the tensors of a matrix can be of this scheme."""
         if self.format == "pack-quantized":
-            packed, shape = parts.tensors.get(".weight_packed"), parts.tensors.get(".weight_shape")
-            return (
-                packed is not None
-                and shape is not None
-                and shape.shape == (2,)
-                and not shape.is_floating_point()
-                and packed.shape[-1] == math.ceil(int(shape[-1]) * self.bits / 32)
-                and self._fits_scales(parts, int(shape[-1]))
-            )
+            return self._fits_packed(parts)
         weight = parts.tensors.get(".weight")
         dtype = torch.int8 if self.format == "int-quantized" else torch.float8_e4m3fn
         return weight is not None and weight.dtype is dtype
 
-    def _fits_scales(self, parts: Parts, num_inputs: int) -> bool:
+    def _fits_packed(self, parts: Parts) -> bool:
+        if ".weight_packed" not in parts.tensors:
+            return False
+        words = parts.need(".weight_packed", torch.int32)
+        shape = parts.need(".weight_shape", torch.int64, dims=1)
+        num_outputs, num_inputs = shape.tolist() if len(shape) == 2 else (-1, -1)
+        if tuple(words.shape) != (num_outputs, math.ceil(num_inputs * self.bits / 32)):
+            return False
         scales = parts.tensors[".weight_scale"]
-        groups = math.ceil(num_inputs / self.group_size) if self.group_size else 1
-        return scales.ndim == 1 or scales.shape[-1] == groups
+        groups = num_groups(self.group_size, num_inputs)
+        return scales.numel() == 1 or (scales.ndim == 2 and scales.shape[1] == groups)
 
 
 def _choose(schemes: Sequence[_Scheme], parts: Parts) -> _Scheme:
@@ -143,7 +143,7 @@ def _read_packed(scheme: _Scheme, parts: Parts) -> PackedWeights:
     num_outputs, num_inputs = map(int, parts.tensors[".weight_shape"])
     if scheme.bits in (4, 8):
         num_bytes = math.ceil(num_inputs * scheme.bits / 8)
-        integers = words.view(torch.uint8)[:, :num_bytes]
+        integers = as_bytes(words)[:, :num_bytes]
     else:
         integers = pack_nibbles(unpack_words(words, scheme.bits, num_inputs))
     return grouped_ints(

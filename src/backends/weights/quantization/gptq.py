@@ -13,7 +13,7 @@ import torch
 
 from ....core.errors import ConfigError
 from ..fields import Fields
-from ..formats.bits import pack_nibbles, unpack_words
+from ..formats.bits import as_bytes, pack_nibbles, unpack_words
 from ..formats.grouped_ints import grouped_ints
 from ..packed import PackedWeights
 from .method import FLOATS, Method, Parts, read_group_size, require
@@ -79,9 +79,9 @@ class _Reader:
 
     def _integers(self, words: torch.Tensor, num_inputs: int) -> torch.Tensor:
         """Return the plane of integers. With 4 and 8 bits the file's order is GroupedInts'."""
-        rows = words.t().contiguous()
+        rows = words.t()
         if self.bits in (4, 8):
-            return rows.view(torch.uint8)
+            return as_bytes(rows)
         return pack_nibbles(unpack_words(rows, self.bits, num_inputs))
 
     def _zeros(self, words: torch.Tensor, num_outputs: int) -> torch.Tensor:

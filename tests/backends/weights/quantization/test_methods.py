@@ -193,8 +193,8 @@ DAMAGES = [
     ("gptq, act-order", ".g_idx", "short", r"has group_of int32 \[96\]"),
     ("fp8, blocks", ".weight_scale_inv", "short", r"has scales \[2, 3\], not \[1, 3\]"),
     ("fp8, blocks", ".weight", "of another type", r"\.weight must be float8_e4m3fn"),
-    ("compressed-tensors, int4", ".weight_shape", "missing", "fit none of the .*config_groups"),
-    ("compressed-tensors, int4", ".weight_packed", "short", "has integers uint8"),
+    ("compressed-tensors, int4", ".weight_shape", "missing", r"part \.weight_shape is missing"),
+    ("compressed-tensors, int4", ".weight_packed", "short", "fit none of the .*config_groups"),
     ("compressed-tensors, int8", ".weight", "of another type", "fit none of"),
 ]
 
