@@ -34,6 +34,7 @@ _GEMMA = {
     "query_pre_attn_scalar": 32,
     "tie_word_embeddings": True,
 }
+_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
 _LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}
 _PHI4_ROPE = {
     "rope_type": "longrope",
@@ -122,6 +123,27 @@ MODELS: Mapping[str, Model] = {
         },
     ),
     "smollm3": Model(family="SmolLM3", changes={"num_hidden_layers": 5}),
+    "mixtral": Model(family="Mixtral", changes=_EXPERTS | {"sliding_window": None}),
+    "mixtral, window": Model(
+        family="Mixtral", changes=_EXPERTS | {"sliding_window": WINDOW}, has_gguf=False
+    ),
+    "qwen3-moe": Model(
+        family="Qwen3Moe",
+        changes=_OWN_HEADS
+        | {
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3-moe, shares as they are": Model(
+        family="Qwen3Moe",
+        changes=_OWN_HEADS
+        | {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
+        has_gguf=False,
+    ),
+    "olmoe": Model(family="Olmoe", changes={"num_experts": 8, "num_experts_per_tok": 3}),
     "smollm3, windows": Model(
         family="SmolLM3",
         changes={

@@ -17,6 +17,7 @@ import torch
 from ..attention.base import AttentionBatch
 from ..linear.base import Projection
 from ..models.decoder import Decoder, DecoderLayer
+from ..models.feed_forward import GatedNetwork
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
 from .library import load_library
@@ -207,8 +208,9 @@ class DecoderCall:
             struct.k_norm = self._floats(layer.qk_norm.weight[self._config.num_heads])
         struct.qkv, struct.qkv_bias = self._packed(layer.qkv)
         struct.attention_output, struct.attention_output_bias = self._packed(layer.attention_output)
-        struct.gate_up, struct.gate_up_bias = self._packed(layer.gate_up)
-        struct.down, struct.down_bias = self._packed(layer.down)
+        assert isinstance(layer.feed_forward, GatedNetwork), "experts are not among _FEATURES"
+        struct.gate_up, struct.gate_up_bias = self._packed(layer.feed_forward.gate_up)
+        struct.down, struct.down_bias = self._packed(layer.feed_forward.down)
         return struct
 
     def _packed(self, linear: Projection) -> tuple[object, int | None]:

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from ...core.errors import ConfigError
 from ..models.decoder import DecoderLayer
+from ..models.feed_forward import GatedNetwork
 from ..text.tokenizer import HFTokenizer
 from ..weights.architectures import BY_NAME
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
@@ -202,12 +203,13 @@ def _layer_weights(layer: DecoderLayer, config: ModelConfig) -> Iterator[tuple[s
     if layer.qk_norm is not None:
         yield "self_attn.q_norm.weight", layer.qk_norm.weight[0]
         yield "self_attn.k_norm.weight", layer.qk_norm.weight[config.num_heads]
-    inner = config.intermediate_size
+    inner, feed_forward = config.intermediate_size, layer.feed_forward
+    assert isinstance(feed_forward, GatedNetwork), "to_hf_config refuses experts"
     parts = (
         (layer.qkv, ("q_proj", "k_proj", "v_proj"), (q_size, kv_size, kv_size), "self_attn"),
         (layer.attention_output, ("o_proj",), (config.hidden_size,), "self_attn"),
-        (layer.gate_up, ("gate_proj", "up_proj"), (inner, inner), "mlp"),
-        (layer.down, ("down_proj",), (config.hidden_size,), "mlp"),
+        (feed_forward.gate_up, ("gate_proj", "up_proj"), (inner, inner), "mlp"),
+        (feed_forward.down, ("down_proj",), (config.hidden_size,), "mlp"),
     )
     for projection, names, sizes, owner in parts:
         linear = linear_of(projection)

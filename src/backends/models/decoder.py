@@ -20,6 +20,7 @@ from ..linear.base import Projection
 from ..linear.torch import Head
 from ..weights.model_config import ModelConfig
 from .base import Attend
+from .feed_forward import Experts, GatedNetwork
 from .rope import RotaryTable, rotate
 
 Turn = tuple[torch.Tensor, torch.Tensor]
@@ -44,14 +45,28 @@ class RMSNorm:
         return self.weight * F.rms_norm(x, self.weight.shape[-1:], None, self.eps)
 
 
+@dataclass(frozen=True, slots=True)
+class WholeNorm:
+    """Norms over all heads of q together, and over all heads of k."""
+
+    q: RMSNorm
+    k: RMSNorm
+
+    def __call__(self, qk_tnd: torch.Tensor) -> torch.Tensor:
+        sizes = [norm.weight.shape[0] for norm in (self.q, self.k)]
+        q, k = torch.split(qk_tnd.flatten(1), sizes, dim=1)
+        return torch.cat((self.q(q), self.k(k)), dim=1).view_as(qk_tnd)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderLayer:
-    """Weights of one layer; q, k and v are one matrix, and so are gate and up."""
+    """Weights of one layer; q, k and v are one matrix."""
 
     input_norm: RMSNorm
     qkv: Projection
     qk_norm: RMSNorm | None
     """Weight [n, d]: the norm of q for the first h heads, the norm of k for the others."""
+    whole_qk_norm: WholeNorm | None = None
     rotary_table: int | None = 0
     """Index of the table that rotates q and k; None: they are not rotated."""
     attention_output: Projection
@@ -59,15 +74,13 @@ class DecoderLayer:
     """Of the output of attention, before it is added to the hidden states."""
     post_attention_norm: RMSNorm
     """Of the hidden states after attention: its result is the input of the feed-forward."""
-    gate_up: Projection
-    """Computes activation(gate) * up."""
-    down: Projection
+    feed_forward: GatedNetwork | Experts
     feed_forward_output_norm: RMSNorm | None = None
     """Of the output of the feed-forward, before it is added to the hidden states."""
 
     @property
     def linears(self) -> tuple[Projection, ...]:
-        return self.qkv, self.attention_output, self.gate_up, self.down
+        return self.qkv, self.attention_output, *self.feed_forward.linears
 
     @property
     def norms(self) -> tuple[RMSNorm, ...]:
@@ -161,15 +174,19 @@ class Decoder:
         qk_tnd, v_tkd = heads[:, :num_rotated], heads[:, num_rotated:]
         if layer.qk_norm is not None:
             qk_tnd = layer.qk_norm(qk_tnd)
+        elif layer.whole_qk_norm is not None:
+            qk_tnd = layer.whole_qk_norm(qk_tnd)
         if turn is not None:
             qk_tnd = rotate(qk_tnd, *turn)
         return qk_tnd[:, :num_heads], qk_tnd[:, num_heads:], v_tkd
 
     def _feed_forward(self, layer: DecoderLayer, hidden_te: torch.Tensor) -> torch.Tensor:
-        return layer.down(layer.gate_up(layer.post_attention_norm(hidden_te)))
+        return layer.feed_forward(layer.post_attention_norm(hidden_te))
 
     def _count(self, layer: DecoderLayer) -> int:
         qk_norm = 0 if layer.qk_norm is None else 2 * self.config.head_size
+        if layer.whole_qk_norm is not None:
+            qk_norm = self._num_rotated_heads * self.config.head_size
         norms = sum(norm.weight.numel() for norm in layer.norms)
         return norms + qk_norm + sum(linear.num_parameters for linear in layer.linears)
 

@@ -20,8 +20,10 @@ from ..weights.checkpoint import Checkpoint
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET
 from ..weights.model_config import ModelConfig
 from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
-from .decoder import Decoder, DecoderLayer, RMSNorm
+from .decoder import Decoder, DecoderLayer, RMSNorm, WholeNorm
 from .dequantized import Dequantized
+from .expert_loading import load_experts
+from .feed_forward import GatedNetwork
 from .rope import build_rotary_table
 
 W = TypeVar("W", torch.Tensor, Weights)
@@ -227,8 +229,7 @@ def _load_layer(
     rotary_table: int | None,
     makes: LinearBackend,
 ) -> DecoderLayer:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    hidden, attention = config.hidden_size, f"{prefix}.self_attn"
     q_size = config.num_heads * config.head_size
     before, after = _NORMS_WITH_POST_NORMS if config.post_norms else _NORMS
 
@@ -243,6 +244,9 @@ def _load_layer(
             )
         ),
         qk_norm=_load_qk_norm(source, config, attention) if config.qk_norm else None,
+        whole_qk_norm=(
+            _load_whole_qk_norm(source, config, attention) if config.whole_qk_norm else None
+        ),
         rotary_table=rotary_table,
         attention_output=makes.linear(
             *_load_matrix(
@@ -251,9 +255,10 @@ def _load_layer(
         ),
         attention_output_norm=norm(after[0]) if after else None,
         post_attention_norm=norm(before[1]),
-        gate_up=_load_gate_up(source, config, mlp, makes),
-        down=makes.linear(
-            *_load_matrix(source, [(f"{mlp}.down_proj", hidden)], inner, config.mlp_bias)
+        feed_forward=(
+            _load_gated_network(source, config, f"{prefix}.mlp", makes)
+            if config.experts is None
+            else load_experts(source, config, prefix, makes)
         ),
         feed_forward_output_norm=norm(after[1]) if after else None,
     )
@@ -268,10 +273,10 @@ def _qkv_parts(source: _Source, config: ModelConfig, attention: str) -> list[tup
     return [(f"{attention}.{name}", size) for name, size in sizes.items()]
 
 
-def _load_gate_up(
+def _load_gated_network(
     source: _Source, config: ModelConfig, mlp: str, makes: LinearBackend
-) -> Projection:
-    """Read gate and up, which some checkpoints have as one matrix (Phi-3)."""
+) -> GatedNetwork:
+    """Read gate, up and down. Some checkpoints have gate and up as one matrix (Phi-3)."""
     hidden, inner = config.hidden_size, config.intermediate_size
     if source.has(f"{mlp}.gate_up_proj.weight"):
         parts = [(f"{mlp}.gate_up_proj", 2 * inner)]
@@ -281,7 +286,16 @@ def _load_gate_up(
         parts = [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)]
         gate, up = (source.take_matrix(f"{name}.weight", (inner, hidden)) for name, _ in parts)
     bias = _load_bias(source, parts) if config.mlp_bias else None
-    return makes.gate_up(gate, up, bias, config.hidden_act)
+    down = _load_matrix(source, [(f"{mlp}.down_proj", hidden)], inner, config.mlp_bias)
+    return GatedNetwork(makes.gate_up(gate, up, bias, config.hidden_act), makes.linear(*down))
+
+
+def _load_whole_qk_norm(source: _Source, config: ModelConfig, attention: str) -> WholeNorm:
+    q_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+    return WholeNorm(
+        _load_norm(source, config, f"{attention}.q_norm", q_size),
+        _load_norm(source, config, f"{attention}.k_norm", kv_size),
+    )
 
 
 def _load_norm(source: _Source, config: ModelConfig, name: str, size: int) -> RMSNorm:

@@ -35,6 +35,19 @@ class Window(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsRow:
+    """Where the files of one architecture state the sizes of experts."""
+
+    counts: tuple[str, ...]
+    """Fields of config.json with the number of experts; the first that is present counts."""
+    intermediate_size: str = "intermediate_size"
+    normalizes: bool | None = None
+    """Whether the shares of active experts are normalized. None: see `norm_topk_prob`."""
+    gguf_normalizes: bool = True
+    """The same for GGUF files, which do not state it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """How the files of one architecture are to be read."""
 
@@ -58,6 +71,7 @@ class Architecture:
     mlp_bias: bool = False
     """The field `mlp_bias` counts."""
     qk_norm: bool = False
+    whole_qk_norm: bool = False
     window: Window = Window.NONE
     window_pattern: int = 1
     """Every n-th layer has no window, unless the file states another number."""
@@ -73,6 +87,7 @@ class Architecture:
     """Embeddings are multiplied by the square root of the hidden size."""
     norm_offset: float = 0.0
     """Number that is added to the weights of norms. GGUF files hold the sum."""
+    experts: ExpertsRow | None = None
     post_norms: bool = False
     """Attention and feed-forward have norms after them, too."""
     gguf_permutes: bool = False
@@ -174,6 +189,37 @@ TABLE = (
         rope_interval=4,
         gguf_permutes=True,
     ),
+    Architecture(
+        name="MixtralForCausalLM",
+        model_type="mixtral",
+        defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_experts_per_tok": 2},
+        window=Window.ALL,
+        experts=ExpertsRow(counts=("num_local_experts",), normalizes=True),
+        gguf_permutes=True,
+    ),
+    Architecture(
+        name="Qwen3MoeForCausalLM",
+        model_type="qwen3_moe",
+        gguf="qwen3moe",
+        defaults={"num_experts_per_tok": 8},
+        neutral={"decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
+        biases=Biases.STATED,
+        qk_norm=True,
+        experts=ExpertsRow(
+            counts=("num_experts", "num_local_experts"), intermediate_size="moe_intermediate_size"
+        ),
+    ),
+    Architecture(
+        name="OlmoeForCausalLM",
+        model_type="olmoe",
+        gguf="olmoe",
+        defaults={"rms_norm_eps": 1e-5, "num_experts_per_tok": 8},
+        neutral={"clip_qkv": None},
+        may_lack_kv_heads=True,
+        biases=Biases.STATED,
+        whole_qk_norm=True,
+        experts=ExpertsRow(counts=("num_experts", "num_local_experts"), gguf_normalizes=False),
+    ),
 )
 
 BY_NAME = {row.name: row for row in TABLE}
@@ -185,6 +231,7 @@ def features_of(row: Architecture, hidden_size: int) -> dict[str, Any]:
     """Return the fields of ModelConfig that follow from the architecture."""
     return {
         "qk_norm": row.qk_norm,
+        "whole_qk_norm": row.whole_qk_norm,
         "embedding_scale": hidden_size**0.5 if row.scales_embedding else 1.0,
         "norm_offset": row.norm_offset,
         "post_norms": row.post_norms,

@@ -65,7 +65,10 @@ class Checkpoint(Protocol):
         ...
 
     def matrix(self, name: str) -> Weights:
-        """Read a matrix as it is stored: packed, or the same as `tensor`. Raises ConfigError."""
+        """Read a matrix as it is stored: packed, or the same as `tensor`. Raises ConfigError.
+
+        The matrices of several experts, [x, out, in], are read as one, [x * out, in].
+        """
         ...
 
 

@@ -103,8 +103,9 @@ class GGUFCheckpoint:
     def matrix(self, name: str) -> Weights:
         """Read a matrix as it is stored: a tensor in float32, or packed. Raises ConfigError."""
         tensor = self._tensors.get(name)
-        if tensor is None or len(tensor.shape) != 2 or tensor.kind in _DTYPES:
-            return self.tensor(name)
+        if tensor is None or len(tensor.shape) not in (2, 3) or tensor.kind in _DTYPES:
+            read = self.tensor(name)
+            return read.flatten(0, 1) if read.dim() == 3 else read
         packed = self._packed(tensor)
         blocks = self._names.in_order(name, packed.planes[0], self.config)
         return PackedWeights(packed.format, packed.shape, (blocks,))

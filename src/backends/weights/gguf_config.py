@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import ConfigError
-from .architectures import BY_GGUF_NAME, Architecture, Window, features_of
+from .architectures import BY_GGUF_NAME, BY_NAME, Architecture, Window, features_of
 from .fields import Fields
 from .gguf_names import FREQUENCIES, LONG_FREQUENCIES, SHORT_FREQUENCIES
 from .layer_kinds import every_nth, make_layers
-from .model_config import ModelConfig
+from .model_config import ExpertsConfig, ModelConfig
 from .rope_config import RopeConfig, RopeScaling, stretched_context
 
 _KNOWN = {
@@ -39,9 +39,11 @@ _KNOWN = {
 }
 _OF_WINDOW = {"attention.sliding_window", "attention.sliding_window_pattern"}
 _KNOWN_ALSO: Mapping[str, set[str]] = {
-    "llama": {"attention.sliding_window"},
+    "llama": {"attention.sliding_window", "expert_count", "expert_used_count"},
     "gemma2": _OF_WINDOW | {"attn_logit_softcapping", "final_logit_softcapping"},
     "gemma3": _OF_WINDOW | {"final_logit_softcapping", "rope.freq_base_swa"},
+    "olmoe": {"expert_count", "expert_used_count", "expert_feed_forward_length"},
+    "qwen3moe": {"expert_count", "expert_used_count", "expert_feed_forward_length"},
     "phi3": {"attention.sliding_window", "rope.scaling.attn_factor"},
 }
 """Keys that only some architectures have. Windows of Qwen files are not known: the files do not say
@@ -110,6 +112,7 @@ def from_gguf_metadata(
         query_pre_attn_scalar=_scalar(fields, name, hidden_size / max(num_heads, 1), head_size),
         attention_soft_cap=fields.optional_number("attn_logit_softcapping"),
         logits_soft_cap=fields.optional_number("final_logit_softcapping"),
+        experts=_experts(fields, row),
         hidden_act=row.defaults.get(row.activation_field, "silu"),
         **features_of(row, hidden_size),
         **_layers(fields, row, name, rope),
@@ -124,6 +127,8 @@ def find_row(metadata: Mapping[str, Any], source: str) -> tuple[Architecture, st
             f"{source} holds a model of architecture {name!r}, which is not supported; "
             f"supported are {', '.join(BY_GGUF_NAME)}"
         )
+    if name == "llama" and metadata.get("llama.expert_count"):
+        return BY_NAME["MixtralForCausalLM"], name
     return BY_GGUF_NAME[name], name
 
 
@@ -164,6 +169,18 @@ def _scalar(fields: Fields, name: str, size_per_head: float, head_size: int) -> 
         return None
     is_27b = fields.integer("block_count") == _GEMMA_27B_LAYERS[name]
     return size_per_head if is_27b else float(head_size)
+
+
+def _experts(fields: Fields, row: Architecture) -> ExpertsConfig | None:
+    if row.experts is None:
+        return None
+    size = fields.integer("expert_feed_forward_length", fields.integer("feed_forward_length"))
+    return ExpertsConfig(
+        num_experts=fields.integer("expert_count"),
+        num_active=fields.integer("expert_used_count"),
+        intermediate_size=size,
+        normalizes_shares=row.experts.gguf_normalizes,
+    )
 
 
 def _rope(fields: Fields, divisors: Mapping[str, tuple[float, ...]]) -> RopeConfig:

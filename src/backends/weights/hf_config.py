@@ -10,11 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import ConfigError
-from .architectures import BY_MODEL_TYPE, BY_NAME, NUMBERS, Architecture, Biases, features_of
+from .architectures import (
+    BY_MODEL_TYPE,
+    BY_NAME,
+    NUMBERS,
+    Architecture,
+    Biases,
+    ExpertsRow,
+    features_of,
+)
 from .fields import Fields, one_line
 from .hf_layers import read_layers
 from .hf_rope import read_ropes, read_rotary_size
-from .model_config import DRAFT_HEAD, ModelConfig
+from .model_config import DRAFT_HEAD, ExpertsConfig, ModelConfig
 from .rope_config import stretched_context
 
 
@@ -51,6 +59,7 @@ def from_hf_config(config: Mapping[str, Any], *, source: str = "config.json") ->
         attention_bias=has_bias or row.biases is Biases.QKV,
         attention_output_bias=has_bias,
         mlp_bias=row.mlp_bias and fields.flag("mlp_bias", False),
+        experts=_experts(fields, row.experts),
         hidden_act=fields.text(row.activation_field, "silu"),
         draft_vocab_size=fields.optional_integer("draft_vocab_size"),
         **numbers,
@@ -75,6 +84,21 @@ def _architecture(fields: Fields) -> Architecture:
             f"supported are {', '.join(BY_NAME)}"
         )
     return BY_NAME[named[0]]
+
+
+def _experts(fields: Fields, row: ExpertsRow | None) -> ExpertsConfig | None:
+    if row is None:
+        return None
+    present = [name for name in row.counts if fields.get(name) is not None]
+    normalizes = row.normalizes
+    return ExpertsConfig(
+        num_experts=fields.integer((*present, *row.counts)[0]),
+        num_active=fields.integer("num_experts_per_tok"),
+        intermediate_size=fields.integer(row.intermediate_size),
+        normalizes_shares=(
+            fields.flag("norm_topk_prob", False) if normalizes is None else normalizes
+        ),
+    )
 
 
 def _refuse(fields: Fields, row: Architecture) -> None:

@@ -10,6 +10,8 @@ from .rope_config import RopeConfig, RopeScaling
 
 DRAFT_HEAD = "draft_head"
 """The `model_type` of a draft head, which is not a model of its own; see models/draft_head.py."""
+_MAX_EXPERTS = 4096
+"""Experts are listed one by one, so a hostile number would fill the memory."""
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 
@@ -21,6 +23,27 @@ class LayerKind:
     """Number of tokens that a query sees, itself included. None: all earlier."""
     rope: RopeConfig | None = field(default_factory=RopeConfig)
     """None: q and k are not rotated (SmolLM3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsConfig:
+    """Sizes and switches of the experts that a layer has instead of one feed-forward network."""
+
+    num_experts: int
+    num_active: int
+    """Number of experts that compute a token."""
+    intermediate_size: int
+    normalizes_shares: bool
+    """The probabilities of the active experts are divided by their sum."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_active <= self.num_experts <= _MAX_EXPERTS:
+            raise ConfigError(
+                f"{self.num_active} of {self.num_experts} experts cannot compute a token: there "
+                f"are at most {_MAX_EXPERTS}"
+            )
+        if self.intermediate_size < 1:
+            raise ConfigError(f"experts need a size of at least 1, got {self.intermediate_size}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +80,8 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     """RMSNorm over each head of q and k, before the rotation (Qwen3, Gemma 3)."""
+    whole_qk_norm: bool = False
+    """RMSNorm over all heads of q together, and of k, before the rotation (OLMoE)."""
     query_pre_attn_scalar: float | None = None
     """Scores are divided by the square root of this number. None: of `head_size`."""
     attention_soft_cap: float | None = None
@@ -69,6 +94,8 @@ class ModelConfig:
     """Is added to the weights of all norms, which are then applied in float32 (Gemma)."""
     post_norms: bool = False
     """The outputs of attention and of the feed-forward have norms of their own (Gemma)."""
+    experts: ExpertsConfig | None = None
+    """Every layer has experts. None: each has one feed-forward network."""
     hidden_act: str = "silu"
     draft_vocab_size: int | None = None
     """Number of logits of a draft model that drafts only the most common tokens. Its tensor `d2t`

@@ -7,6 +7,7 @@ tensors, is a row of CONVERSIONS; source: llama.cpp's conversion/*.py.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from gguf import GGMLQuantizationType as Kind
 from gguf.quants import quantize
 from safetensors.torch import load_file
 
+_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 Write = Callable[[gguf.GGUFWriter, Mapping[str, Any]], None]
 
 
@@ -56,10 +58,25 @@ def _write_phi3(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_sliding_window(config["sliding_window"] or 0)
 
 
+def _write_experts(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_expert_count(config.get("num_local_experts") or config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
+def _write_mixtral(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    _write_llama(writer, config)
+    _write_experts(writer, config)
+
+
 CONVERSIONS: Mapping[str, Conversion] = {
     "llama": Conversion(arch=gguf.MODEL_ARCH.LLAMA, write=_write_llama, permutes=True),
     "qwen2": Conversion(arch=gguf.MODEL_ARCH.QWEN2),
     "qwen3": Conversion(arch=gguf.MODEL_ARCH.QWEN3),
+    "mixtral": Conversion(arch=gguf.MODEL_ARCH.LLAMA, write=_write_mixtral, permutes=True),
+    "qwen3_moe": Conversion(arch=gguf.MODEL_ARCH.QWEN3MOE, write=_write_experts),
+    "olmoe": Conversion(arch=gguf.MODEL_ARCH.OLMOE, write=_write_experts, states_head_size=False),
     "gemma2": Conversion(arch=gguf.MODEL_ARCH.GEMMA2, write=_write_gemma2, norm_offset=1.0),
     "gemma3_text": Conversion(arch=gguf.MODEL_ARCH.GEMMA3, write=_write_gemma3, norm_offset=1.0),
     "phi3": Conversion(arch=gguf.MODEL_ARCH.PHI3, write=_write_phi3, states_head_size=False),
@@ -68,8 +85,8 @@ CONVERSIONS: Mapping[str, Conversion] = {
 """By `model_type`."""
 
 
-def convert_to_gguf(directory: Path, path: Path) -> Path:
-    """Write all tensors in float32; returns `path`."""
+def convert_to_gguf(directory: Path, path: Path, kind: Kind = Kind.F32) -> Path:
+    """Write matrices as `kind`, except routers; returns `path`."""
     config = json.loads((directory / "config.json").read_text())
     config["head_dim"] = config.get("head_dim") or (
         config["hidden_size"] // config["num_attention_heads"]
@@ -82,7 +99,8 @@ def convert_to_gguf(directory: Path, path: Path) -> Path:
     for name, tensor in _tensors(directory, config, conversion):
         stem, _, end = name.rpartition(".")
         new = f"{names.get_name(stem)}.{end}" if names.get_name(stem) else name
-        writer.add_tensor(new, quantize(tensor.float().numpy(), Kind.F32), raw_dtype=Kind.F32)
+        used = Kind.F32 if tensor.dim() == 1 or "ffn_gate_inp" in new else kind
+        writer.add_tensor(new, quantize(tensor.float().numpy(), used), raw_dtype=used)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -119,7 +137,8 @@ def _tensors(
     directory: Path, config: Mapping[str, Any], conversion: Conversion
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors, changed as the converter does."""
-    for name, tensor in load_file(directory / "model.safetensors").items():
+    stored = load_file(directory / "model.safetensors")
+    for name, tensor in _with_stacked_experts(stored).items():
         if conversion.permutes and any(part in name for part in ("q_proj", "k_proj")):
             tensor = permute(tensor, config["head_dim"])
         if name.endswith("norm.weight"):
@@ -129,6 +148,24 @@ def _tensors(
     if "long_factor" in rope:
         yield "rope_factors_long.weight", torch.tensor(rope["long_factor"])
         yield "rope_factors_short.weight", torch.tensor(rope["short_factor"])
+
+
+def _with_stacked_experts(stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, with those of a layer's experts as one."""
+    stacks: dict[str, dict[int, torch.Tensor]] = {}
+    others = {}
+    for name, tensor in stored.items():
+        match = _EXPERT.fullmatch(name)
+        if match is None:
+            others[name] = tensor
+        else:
+            stem = match[1]
+            if "block_sparse_moe" in stem:  # the converter's own name for Mixtral's experts
+                stem = stem.replace("model.", "").replace("block_sparse_moe", "feed_forward")
+            stacks.setdefault(f"{stem}.{match[3]}", {})[int(match[2])] = tensor
+    return others | {
+        name: torch.stack([own[index] for index in sorted(own)]) for name, own in stacks.items()
+    }
 
 
 def permute(tensor: torch.Tensor, head_size: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tokenmill.backends.weights.gguf_config import from_gguf_metadata
+from tokenmill.backends.weights.model_config import ExpertsConfig
 from tokenmill.backends.weights.rope_config import RopeScaling
 from tokenmill.core.errors import ConfigError
 
@@ -94,7 +95,8 @@ def test_keys_that_switch_nothing_on_are_fine() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "experts": ({"expert_count": 8}, "expert_count = 8 in llama.* is not supported"),
+    "experts of an unknown number": ({"expert_count": 8}, "lacks expert_used_count"),
+    "shared experts": ({"expert_shared_count": 1}, "expert_shared_count = 1 in llama"),
     "soft cap": ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
     "logit scale": ({"logit_scale": 0.1}, "logit_scale = 0.1"),
     "unknown key": ({"new.thing": [1]}, r"new.thing = \[1\]"),
@@ -169,6 +171,26 @@ def test_phi3_files_may_rotate_a_part_of_each_head_and_have_longrope_without_say
 def test_every_fourth_layer_of_smollm3_is_not_rotated() -> None:
     kinds = read_as("smollm3", block_count=5).layers
     assert [kind.rope is not None for kind in kinds] == [True, True, True, False, True]
+
+
+def test_a_llama_with_experts_is_a_mixtral() -> None:
+    config = read(expert_count=8, expert_used_count=2)
+    assert config.architecture == "MixtralForCausalLM"
+    assert config.experts == ExpertsConfig(
+        num_experts=8, num_active=2, intermediate_size=96, normalizes_shares=True
+    )
+    assert read(expert_count=0, expert_used_count=0).experts is None
+    with pytest.raises(ConfigError, match="2 of 1 experts cannot compute a token"):
+        read(expert_count=1, expert_used_count=2)
+
+
+def test_experts_may_have_a_size_of_their_own() -> None:
+    counts = {"expert_count": 8, "expert_used_count": 2}
+    qwen = read_as("qwen3moe", **counts, expert_feed_forward_length=24).experts
+    assert (qwen.intermediate_size, qwen.normalizes_shares) == (24, True)
+    olmoe = read_as("olmoe", **counts)
+    assert (olmoe.experts.intermediate_size, olmoe.experts.normalizes_shares) == (96, False)
+    assert olmoe.whole_qk_norm
 
 
 def read_as(

@@ -29,6 +29,11 @@ EXTRA: dict[str, Any] = {
     "head_dim": 16,
     "layer_types": ["full_attention", "sliding_attention"],
     "max_window_layers": 1,
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 4,
     "no_rope_layer_interval": 2,
     "no_rope_layers": [1, 0],
     "partial_rotary_factor": 1.0,
@@ -37,7 +42,7 @@ EXTRA: dict[str, Any] = {
     "rope_theta": 1e6,
     "sliding_window": 8,
     "sliding_window_pattern": 2,
-    "use_sliding_window": True,
+    "use_sliding_window": False,
 }
 """Fields that only some architectures have."""
 GEMMA2 = LLAMA | {"architectures": ["Gemma2ForCausalLM"]}
@@ -272,6 +277,28 @@ def test_a_feature_is_every_field_that_differs_from_its_default() -> None:
         "post_norms",
         "norm_offset",
     }
+
+
+def test_experts_are_read_with_the_names_of_each_architecture() -> None:
+    def experts(name: str, **changes: Any) -> Any:
+        return from_hf_config(LLAMA | {"architectures": [f"{name}ForCausalLM"]} | changes).experts
+
+    mixtral = experts("Mixtral", num_local_experts=4)
+    assert (mixtral.num_experts, mixtral.num_active, mixtral.intermediate_size) == (4, 2, 96)
+    assert mixtral.normalizes_shares
+    sizes = {"moe_intermediate_size": 24, "num_experts_per_tok": 2}
+    for field in ("num_experts", "num_local_experts"):
+        qwen = experts("Qwen3Moe", **sizes, **{field: 4})
+        assert (qwen.num_experts, qwen.num_active, qwen.intermediate_size) == (4, 2, 24)
+        assert not qwen.normalizes_shares
+    assert experts("Qwen3Moe", **sizes, num_experts=4, norm_topk_prob=True).normalizes_shares
+    with pytest.raises(ConfigError, match="lacks num_experts"):
+        experts("Olmoe")
+    for change in ({"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}):
+        with pytest.raises(ConfigError, match=f"{next(iter(change))} in config.json .* supported"):
+            experts("Qwen3Moe", **sizes, num_experts=4, **change)
+    with pytest.raises(ConfigError, match=r"clip_qkv in config.json is 8.0"):
+        experts("Olmoe", num_experts=4, num_experts_per_tok=2, clip_qkv=8.0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""The feed-forward part of a decoder layer: one gated network, or several of them as experts.
+
+Shape suffixes: t tokens, e hidden size, x experts, a active experts of a token, s pairs of a token
+and one of its experts, sorted by expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..linear.base import Projection
+from ..weights.model_config import ExpertsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GatedNetwork:
+    """down(activation(gate) * up)."""
+
+    gate_up: Projection
+    """Computes activation(gate) * up."""
+    down: Projection
+
+    def __call__(self, x_te: torch.Tensor) -> torch.Tensor:
+        return self.down(self.gate_up(x_te))
+
+    @property
+    def linears(self) -> tuple[Projection, ...]:
+        return self.gate_up, self.down
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Networks of which each token uses a few, chosen and weighted by a router.
+
+    The choice and the order of the additions are those of transformers.
+    """
+
+    config: ExpertsConfig
+    router: Projection
+    """From hidden states to one number per expert, [t, x]."""
+    networks: Sequence[GatedNetwork]
+
+    def __call__(self, x_te: torch.Tensor) -> torch.Tensor:
+        indices_ta, shares_ta = self.route(x_te)
+        # One product per expert: the tokens of an expert become neighbours.
+        order_s = indices_ta.flatten().sort(stable=True).indices
+        rows_s = order_s // self.config.num_active
+        counts = indices_ta.flatten().bincount(minlength=len(self.networks)).tolist()
+        inputs = torch.split(x_te.index_select(0, rows_s), counts)
+        parts = [
+            network(own) for network, own in zip(self.networks, inputs, strict=True) if len(own)
+        ]
+        weighted_se = torch.cat(parts) * shares_ta.flatten()[order_s].unsqueeze(1)
+        return torch.zeros_like(x_te).index_add_(0, rows_s, weighted_se.to(x_te.dtype))
+
+    def route(self, x_te: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the chosen experts int64 [t, a] of each token and their shares [t, a]."""
+        probabilities_tx = self.router(x_te).softmax(dim=-1, dtype=torch.float32)
+        shares_ta, indices_ta = probabilities_tx.topk(self.config.num_active, dim=-1)
+        if self.config.normalizes_shares:
+            shares_ta = shares_ta / shares_ta.sum(dim=-1, keepdim=True)
+        return indices_ta, shares_ta
+
+    @property
+    def linears(self) -> tuple[Projection, ...]:
+        return self.router, *(linear for one in self.networks for linear in one.linears)
