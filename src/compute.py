@@ -14,6 +14,7 @@ from .backends.linear.base import ACTIVATIONS, LinearBackend, LinearSpec, Projec
 from .backends.machine.compiling import BuildError
 from .backends.models.base import Attend, LoadOptions, Model, ModelImpl, ModelSpec
 from .backends.models.decoder import Decoder
+from .backends.models.native import NativeModels
 from .backends.running.runner import StepModel
 from .backends.sampling.ops import RowsToDraw, SamplingOps, TorchSampling
 from .backends.state.input_batch import InputBatch
@@ -46,6 +47,7 @@ __all__ = [
     "ModelConfig",
     "ModelImpl",
     "ModelSpec",
+    "NativeModels",
     "PackedWeights",
     "Projection",
     "RowsToDraw",

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tests.oracle.architectures import write
 from tokenmill.api.cli import make_parser
+from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.host.plugin_host import PluginHost
@@ -17,6 +20,8 @@ from tokenmill.testing import (
     AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
+    LinearConformance,
+    ModelImplConformance,
     ObserverConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
@@ -26,6 +31,7 @@ from tokenmill.testing import (
 from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
+from tokenmill.testing.conformance.model.checks import load
 
 from ..core.plugin_packages import Packages
 
@@ -90,10 +96,37 @@ def test_the_wrapper_passes_the_kit(packages: Packages) -> None:
 def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples/plugin-sdpa-attention"))
     found: dict[str, Any] = {}
-    exec(MODULES[4], found)
+    [code] = [code for code in MODULES if "TestOnTheCPU" in code]
+    exec(code, found)
     suite = found["TestOnTheCPU"]
     assert issubclass(suite, AttentionConformance)
     assert suite.device is not AttentionConformance.device
+
+
+def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:
+    [code] = [code for code in MODULES if "registry.linear_backend(" in code]
+    backend = subjects(packages, code)["linear_backend"].make()
+    spec = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
+    suite = LinearConformance()
+    suite.test_reasons_and_kept_formats_are_told_for_any_specification(backend, "cpu")
+    suite.test_products_equal_the_reference(backend, spec, True)
+    suite.test_kept_weights_are_multiplied_as_they_are(backend, spec)
+    suite.test_segments_are_one_matrix_in_their_order(backend, spec)
+    suite.test_gate_and_up_equal_the_reference(backend, spec, "silu")
+    suite.test_a_head_returns_float32(backend, spec)
+
+
+def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: Path) -> None:
+    [code] = [code for code in MODULES if "registry.model_impl(" in code]
+    impl = subjects(packages, code)["model_impl"].make()
+    write("llama", tmp_path)
+    config = tmp_path / "model" / "config.json"
+    config.write_text(config.read_text().replace("LlamaForCausalLM", "AcmeForCausalLM"))
+    suite = ModelImplConformance()
+    suite.test_other_architectures_are_refused(impl, tmp_path)
+    model = load(impl, tmp_path / "model")
+    suite.test_every_layer_attends_once_and_sizes_are_as_configured(model)
+    suite.test_chunks_of_a_prompt_equal_the_whole(model)
 
 
 @pytest.mark.parametrize("name", ["phrases", "similar", "stock-phrases"])
