@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recording import make_parser, record, summarize
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from tokenmill import AsyncEngine, SamplingParams
 from tokenmill.api.openai.context import ServerSettings

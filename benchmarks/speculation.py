@@ -31,7 +31,7 @@ from recording import make_parser, record, summarize
 from rich.console import Console
 from rich.table import Table
 from speculation_workloads import Task, chatting, copying
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from tokenmill import AsyncEngine, OutputKind, RequestOutput, SamplingParams
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from recording import make_parser, make_table, record
 from rich.console import Console
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parents[1]
 NO_FIGURES = {"benchmark", "date", "options", "machine"}

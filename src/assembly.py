@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
     from .backends.drafting.support import Speculation
     from .backends.running.model_parts import Backends
+    from .backends.text.tokenizer import HFTokenizer
+    from .backends.weights.checkpoint import Checkpoint
 
 
 def build_parts(
@@ -34,13 +36,11 @@ def build_parts(
 
     from .backends.execution.in_process import ModelExecutor
     from .backends.models.opening import choose_model_impl, open_model
-    from .backends.text.load import load_tokenizer
-    from .backends.weights.default_model import find_default_model
 
-    model = Path(config.model) if config.model else find_default_model()
     # First, because its errors about a wrong file are more precise.
+    model = _locate_model(config, progress)
     checkpoint, impl = open_model(model, choose_model_impl(host, progress), config)
-    tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else checkpoint.path)
+    tokenizer = _load_tokenizer(config, checkpoint, progress)
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
@@ -51,6 +51,26 @@ def build_parts(
         impl=impl,
     )
     return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host)
+
+
+def _locate_model(config: EngineConfig, progress: Progress) -> Path:
+    from .backends.weights.default_model import find_default_model
+    from .backends.weights.model_location import locate_model
+
+    if not config.model:
+        return find_default_model()
+    return locate_model(config.model, allow_download=config.allow_download, progress=progress)
+
+
+def _load_tokenizer(
+    config: EngineConfig, checkpoint: Checkpoint, progress: Progress
+) -> HFTokenizer:
+    from .backends.text.load import load_tokenizer
+    from .backends.weights.model_location import locate_model
+
+    if not config.tokenizer:
+        return load_tokenizer(checkpoint.path)
+    return load_tokenizer(locate_model(config.tokenizer, allow_download=False, progress=progress))
 
 
 def _choose_backends(plugins: PluginHost, progress: Progress) -> Backends:
@@ -103,16 +123,13 @@ def make_draft_model(
     from .backends.distill.make import DraftRecipe, make_draft
     from .backends.distill.prompts import read_prompts
     from .backends.execution.in_process import ModelExecutor
-    from .backends.text.load import load_tokenizer
     from .backends.weights.checkpoint import open_checkpoint
-    from .backends.weights.default_model import find_default_model
 
     wanted = DraftRecipe(**recipe)
     prompts = None if prompts_file is None else read_prompts(prompts_file)
     plugins = PluginHost.load(config)
-    model = Path(config.model) if config.model else find_default_model()
-    checkpoint = open_checkpoint(model)
-    tokenizer = load_tokenizer(Path(config.tokenizer) if config.tokenizer else checkpoint.path)
+    checkpoint = open_checkpoint(_locate_model(config, progress))
+    tokenizer = _load_tokenizer(config, checkpoint, progress)
 
     backends = _choose_backends(plugins, progress)
 

@@ -29,11 +29,19 @@ class EngineConfig:
 
     model: str | None = _knob(
         None,
-        "Hugging Face directory (safetensors) or .gguf file; default: SmolLM2-135M-Instruct, which "
-        "`tokenmill model fetch` installs",
+        "Hugging Face directory (safetensors), .gguf file, or a model in the Hugging Face cache: "
+        "ORG/NAME, ORG/NAME:Q4_K_M or ORG/NAME/FILE.gguf, and @REVISION at the end; default: "
+        "SmolLM2-135M-Instruct, which `tokenmill model fetch` installs",
+    )
+    allow_download: bool = _knob(
+        False,
+        "download the files of --model and --speculative-model that the Hugging Face cache lacks, "
+        "from the Hugging Face Hub or $HF_ENDPOINT",
     )
     tokenizer: str | None = _knob(
-        None, "directory or .gguf file to read the tokenizer from; default: the model's own"
+        None,
+        "directory, .gguf file or name in the Hugging Face cache to read the tokenizer from; "
+        "default: the model's own",
     )
     served_model_name: str | None = _knob(
         None, "name of the model in the API; default: the model's own name"

@@ -22,6 +22,7 @@ from ..models.draft_head_files import DraftHeadFiles, is_draft_head
 from ..running.model_parts import Backends, choose_spec, linear_spec, load_parts
 from ..text.load import load_tokenizer
 from ..weights.checkpoint import Checkpoint, open_checkpoint
+from ..weights.model_location import locate_model
 from .loaded import LoadedDraftHead, LoadedDraftModel, RunningTarget
 from .model_runner import DraftRunner
 
@@ -79,7 +80,7 @@ class DraftSupport:
     def tokenizer(self) -> Tokenizer:
         """The target's."""
         chosen = self._config.tokenizer
-        return load_tokenizer(Path(chosen) if chosen else self._target.path)
+        return load_tokenizer(self._locate(chosen, False) if chosen else self._target.path)
 
     @property
     def bytes_per_block(self) -> int:
@@ -95,9 +96,13 @@ class DraftSupport:
         """See SpeculationSupport. Also raises ConfigError if it is called twice."""
         if self._loaded is not None:
             raise ConfigError(f"{self.name} is the draft model already: there can be only one")
+        path = self._locate(str(path), self._config.allow_download)
         load = self._load_head if is_draft_head(path) else self._load_model
         self._loaded = load(path)
         return self._loaded
+
+    def _locate(self, text: str, allow_download: bool) -> Path:
+        return locate_model(text, allow_download=allow_download, progress=self._progress)
 
     def probs_bytes(self, max_num_seqs: int) -> int:
         """Maximum memory for the drafts' distributions, from drawing to verification: the draft

@@ -10,28 +10,36 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TypeVar
 
 from ...core.errors import ConfigError
 from .gguf_file import GGUFFile, read_gguf_file
 
+P = TypeVar("P", bound=PurePath)
+
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
-def first_part(path: Path) -> Path:
+def first_part(path: P) -> P:
     """Return the first part of the split model that a part belongs to; else the path itself."""
     return _part(path, 0)
 
 
-def part_stem(path: Path) -> str:
+def first_part_name(path: str) -> str:
+    """Return the path in a repository of the first part of the model that a file belongs to."""
+    return str(first_part(PurePosixPath(path)))
+
+
+def part_stem(path: PurePath) -> str:
     """Return the file's name without the suffix and without the number of a part."""
     match = _PART.fullmatch(path.name)
     return path.stem if match is None else match[1]
 
 
-def models_among(paths: Iterable[Path]) -> list[Path]:
+def models_among(paths: Iterable[P]) -> list[P]:
     """Return one path for each GGUF model: its file, or its first part that is there, sorted."""
-    found: dict[str, Path] = {}
+    found: dict[str, P] = {}
     for path in sorted(path for path in paths if path.suffix == ".gguf"):
         found.setdefault(str(first_part(path)), path)
     return list(found.values())
@@ -118,7 +126,7 @@ def _has_name_of_part(path: Path, count: int) -> bool:
     return match is not None and int(match[3]) == count
 
 
-def _part(path: Path, index: int) -> Path:
+def _part(path: P, index: int) -> P:
     """Return the path of another part; a path without a part's name is returned as it is."""
     match = _PART.fullmatch(path.name)
     if match is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ...core.errors import ConfigError
 from .gguf_parts import models_among
 
-_PROJECTOR = "mmproj"
+PROJECTOR = "mmproj"
 """Beginning of the name of llama.cpp's files with the vision part of a model."""
 
 
@@ -28,5 +28,5 @@ def gguf_in(directory: Path) -> Path | None:
 def gguf_models_in(directory: Path) -> list[Path]:
     """Return one file of each GGUF model in a directory, without its subdirectories."""
     return models_among(
-        path for path in directory.glob("*.gguf") if not path.name.startswith(_PROJECTOR)
+        path for path in directory.glob("*.gguf") if not path.name.startswith(PROJECTOR)
     )

@@ -15,8 +15,8 @@ from ...core.errors import ConfigError
 from .fields import one_line
 from .packed import StoredTensor
 
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -102,16 +102,21 @@ def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:
     return content
 
 
+def shards_in(index: Path) -> list[str]:
+    """Return the names of the files that an index lists. Raises ConfigError if it is damaged."""
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise ConfigError(f"{index} must have a weight_map")
+    return sorted({_plain_name(index, file) for file in listed.values()})
+
+
 def _weight_files(path: Path) -> list[str]:
     """Return the names of the files with weights: the ones in the index, or the only one."""
-    if (path / _INDEX).exists():
-        listed = read_json(path / _INDEX).get("weight_map")
-        if not isinstance(listed, dict) or not listed:
-            raise ConfigError(f"{path / _INDEX} must have a weight_map")
-        return sorted({_plain_name(path, file) for file in listed.values()})
-    if (path / _SINGLE).exists():
-        return [_SINGLE]
-    text = f"no weights in {path}: looked for {_SINGLE} and {_INDEX}"
+    if (path / INDEX).exists():
+        return shards_in(path / INDEX)
+    if (path / SINGLE).exists():
+        return [SINGLE]
+    text = f"no weights in {path}: looked for {SINGLE} and {INDEX}"
     if any(path.glob("*.bin")) or any(path.glob("*.pt*")):
         text += (
             "; its .bin or .pt files are pickles, which can run any program when they are loaded: "
@@ -120,9 +125,9 @@ def _weight_files(path: Path) -> list[str]:
     raise ConfigError(text)
 
 
-def _plain_name(path: Path, file: Any) -> str:
-    if not isinstance(file, str) or Path(file).name != file:
-        raise ConfigError(f"{path / _INDEX} names {file!r:.80}, not a file in its directory")
+def _plain_name(index: Path, file: Any) -> str:
+    if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
+        raise ConfigError(f"{index} names {file!r:.80}, not a safetensors file in its directory")
     return file
 
 

@@ -49,7 +49,7 @@ def test_any_part_and_the_directory_open_the_whole_model(name: str, folder: Path
 
 @pytest.mark.parametrize("name", [*PARTS, "."])
 def test_the_tokenizer_is_read_from_the_first_part(name: str, folder: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"{PARTS[0]} has no tokenizer.ggml.scores"):
+    with pytest.raises(ConfigError, match=rf"{PARTS[0]}.* has no tokenizer.ggml.scores"):
         load_tokenizer(folder / name)
 
 

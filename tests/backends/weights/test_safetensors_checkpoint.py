@@ -156,7 +156,7 @@ DAMAGES = {
     "truncated": r"model.safetensors cannot be read as safetensors",
     "garbage": r"model.safetensors cannot be read as safetensors",
     "missing shard": r"two.safetensors is missing: the model's download is incomplete",
-    "shard elsewhere": r"not a file in its directory",
+    "shard elsewhere": r"not a safetensors file in its directory",
     "index without map": r"must have a weight_map",
 }
 
