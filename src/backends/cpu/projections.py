@@ -13,6 +13,7 @@ from ..linear.base import ACTIVATIONS, LinearSpec, Projection
 from ..linear.torch import GateUp
 from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
+from ..weights.formats.relaying import relaid_format, relay
 from ..weights.packed import PackedWeights, WeightFormat, Weights
 from .library import Library, load_library
 from .packed_weights import (
@@ -93,7 +94,7 @@ class CPULinear:
     def keeps(cls, spec: LinearSpec, format: WeightFormat) -> bool:
         """See LinearBackend. With portable kernels, dequantized weights are faster: for eight
         tokens two times, for a prompt eight times, compared with torch in float32."""
-        return format in FORMATS and load_library().suits_this_cpu
+        return relaid_format(format) in FORMATS and load_library().suits_this_cpu
 
     def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
         """See LinearBackend."""
@@ -124,11 +125,13 @@ class CPULinear:
         )
 
     def _pack(self, weights: Weights) -> PackedLinear:
+        weights = _relaid(weights)
         if isinstance(weights, PackedWeights):
             return pack_gguf(weights, arena=self._arena)
         return pack_linear(weights, arena=self._arena)
 
     def _pack_gate_up(self, gate: Weights, up: Weights) -> PackedLinear:
+        gate, up = _relaid(gate), _relaid(up)
         if (
             isinstance(gate, PackedWeights)
             and isinstance(up, PackedWeights)
@@ -136,6 +139,14 @@ class CPULinear:
         ):
             return pack_gguf(gate, up=up, arena=self._arena)
         return pack_linear(_dense([gate]), up=_dense([up]), arena=self._arena)
+
+
+def _relaid(weights: Weights) -> Weights:
+    """Return weights in a format of the kernels; in bfloat16 if it cannot have their numbers."""
+    if isinstance(weights, torch.Tensor):
+        return weights
+    relaid = relay(weights)
+    return _dense([weights]) if relaid is None else relaid
 
 
 def _dense(segments: Sequence[Weights]) -> torch.Tensor:
