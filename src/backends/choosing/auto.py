@@ -76,17 +76,28 @@ class AutoBackend:
     def choose(self, spec: Any) -> tuple[Any, list[str]]:
         """Return the class that serves the spec, or None, and the reasons against earlier ones."""
         passed_over: list[str] = []
-        for provider, own in self._candidates.items():
-            try:
-                backend = self._registry.build(provider.kind, provider.name, own, where=self._where)
-                reasons = self._reasons(backend, spec, self._progress)
-            except PluginError as error:
-                reasons = [str(error)]
+        for provider in self._candidates:
+            backend, reasons = self._judge(provider, spec)
             if not reasons:
                 self._refuse_options_of_others(provider, passed_over)
                 return backend, passed_over
             passed_over += [f"{provider.name}: {reason}" for reason in reasons]
         return None, passed_over
+
+    def judge_all(self, spec: Any) -> dict[str, list[str]]:
+        """Return the reasons against every candidate by name, in the order of preference.
+
+        Unlike `choose`, this also imports candidates after the chosen one.
+        """
+        return {provider.name: self._judge(provider, spec)[1] for provider in self._candidates}
+
+    def _judge(self, provider: Provider, spec: Any) -> tuple[Any, list[str]]:
+        own = self._candidates[provider]
+        try:
+            backend = self._registry.build(provider.kind, provider.name, own, where=self._where)
+            return backend, self._reasons(backend, spec, self._progress)
+        except PluginError as error:
+            return None, [str(error)]
 
     def _refuse_options_of_others(self, chosen: Provider, passed_over: Sequence[str]) -> None:
         others = [key for key in self._options if key not in self._candidates[chosen]]

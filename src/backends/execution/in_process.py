@@ -74,8 +74,8 @@ class ModelExecutor:
         amount of memory or draft model that cannot work.
         """
         started = time.monotonic()
-        _build_cpu_library(config, progress)
-        _check(checkpoint, config)
+        build_cpu_library(config, progress)
+        check_settings(checkpoint, config)
         spec = choose_spec(checkpoint, config, backends, progress)
         drafts = _prepare(speculation, checkpoint, config, backends, progress)
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
@@ -129,7 +129,7 @@ class ModelExecutor:
             torch.cuda.empty_cache()
 
 
-def _build_cpu_library(config: EngineConfig, progress: Progress) -> None:
+def build_cpu_library(config: EngineConfig, progress: Progress) -> None:
     """Build the CPU library early, so that its progress is visible.
 
     The choice of a precision depends on the library. Failures are reported where the library is
@@ -142,7 +142,7 @@ def _build_cpu_library(config: EngineConfig, progress: Progress) -> None:
             load_library(progress)
 
 
-def _check(checkpoint: Checkpoint, config: EngineConfig) -> None:
+def check_settings(checkpoint: Checkpoint, config: EngineConfig) -> None:
     """Raise ConfigError if the model is a draft model or cannot serve --max-model-len."""
     model = checkpoint.config
     if (config.max_model_len or 0) > model.max_position_embeddings:

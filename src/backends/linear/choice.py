@@ -47,6 +47,9 @@ class AutoLinear:
     def reasons_against(self, spec: LinearSpec) -> list[str]:
         return self._candidates.reasons_against(spec)
 
+    def judge_all(self, spec: LinearSpec) -> dict[str, list[str]]:
+        return self._candidates.judge_all(spec)
+
     def keeps(self, spec: LinearSpec, format: WeightFormat) -> bool:
         chosen, _ = self._candidates.choose(spec)
         return chosen is not None and bool(chosen.keeps(spec, format))

@@ -12,7 +12,9 @@ from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, LinearSpec
 from ..machine.memory import usable_memory
 from ..weights.checkpoint import Checkpoint
+from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
 from ..weights.packed import StoredTensor, WeightFormat
+from ..weights.quantized_on_load import QuantizedOnLoad
 
 EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
@@ -72,8 +74,8 @@ def refuse_too_large(
     dtype = str(keeping.spec.dtype).removeprefix("torch.")
     remedies = [
         flag
-        for flag, other in _remedies(config, keeping)
-        if weight_bytes(checkpoint, other) + block_bytes <= available
+        for flag, form, kept in _remedies(checkpoint, config, keeping)
+        if weight_bytes(form, kept) + block_bytes <= available
     ]
     remedy = " or ".join([*remedies, "use a smaller model, or a file with fewer bits per weight"])
     raise ConfigError(
@@ -83,10 +85,17 @@ def refuse_too_large(
     )
 
 
-def _remedies(config: EngineConfig, keeping: Keeping) -> Iterator[tuple[str, Keeping]]:
-    """Flags that make the weights smaller, and the form in which they are kept then."""
+def _remedies(
+    checkpoint: Checkpoint, config: EngineConfig, keeping: Keeping
+) -> Iterator[tuple[str, Checkpoint, Keeping]]:
+    """Flags that make the weights smaller, and the model and its form in memory with them."""
+    packed = replace(keeping, keeps_packed=True)
     if config.dtype != "auto":
-        yield "use --dtype auto", replace(keeping, keeps_packed=True)
+        yield "use --dtype auto", checkpoint, packed
     if keeping.spec.dtype is torch.float32:
         spec = replace(keeping.spec, dtype=torch.bfloat16)
-        yield "use --dtype bfloat16", replace(keeping, spec=spec, keeps_packed=False)
+        half = replace(keeping, spec=spec, keeps_packed=False)
+        yield "use --dtype bfloat16", checkpoint, half
+    if config.quantize_on_load is None and config.dtype == "auto":
+        for name in QUANTIZE_ON_LOAD:
+            yield f"use --quantize-on-load {name}", QuantizedOnLoad(checkpoint, name), packed

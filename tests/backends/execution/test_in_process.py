@@ -16,7 +16,7 @@ from tokenmill.assembly import build_parts
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch import TorchAttention
-from tokenmill.backends.execution.in_process import ModelExecutor, _build_cpu_library
+from tokenmill.backends.execution.in_process import ModelExecutor, build_cpu_library
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.running.runner import LayeredModel, ModelRunner
 from tokenmill.backends.state.input_batch import InputBatch
@@ -162,7 +162,7 @@ def test_the_cpu_library_is_built_first_where_its_products_may_be_used(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr("tokenmill.backends.cpu.library.load_library", seen.append)
-    _build_cpu_library(EngineConfig(dtype=dtype, device="cpu"), no_progress)
+    build_cpu_library(EngineConfig(dtype=dtype, device="cpu"), no_progress)
     assert seen == ([] if dtype == "float32" else [no_progress])
 
 

@@ -12,10 +12,14 @@ from gguf import GGMLQuantizationType as Kind
 from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.linear.base import LinearSpec
+from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.running import memory_need
-from tokenmill.backends.running.memory_need import weight_bytes
-from tokenmill.backends.running.model_parts import choose_spec, keeping_of, load_parts
+from tokenmill.backends.running.memory_need import refuse_too_large, weight_bytes
+from tokenmill.backends.running.model_parts import Backends, choose_spec, keeping_of, load_parts
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.backends.weights.packed import WeightFormat
+from tokenmill.backends.weights.quantized_on_load import QuantizedOnLoad
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
@@ -112,3 +116,30 @@ def test_only_flags_that_make_it_fit_are_named(
     pretend_available(monkeypatch, int(0.4 * whole))
     with pytest.raises(ConfigError, match=r"available: use a smaller model"):
         load(checkpoint, dtype="float32")
+
+
+class KeepsAll(TorchLinear):
+    """A linear backend that would compute with any packed weights."""
+
+    @classmethod
+    def keeps(cls, spec: LinearSpec, format: WeightFormat) -> bool:
+        return True
+
+
+def test_quantization_on_load_is_named_where_it_makes_the_model_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint = random_checkpoint(UNTIED, 0)
+    config = EngineConfig(device="cpu")
+    backends = Backends(TorchAttention, KeepsAll)
+    spec = choose_spec(checkpoint, config, backends, no_progress)
+    keeping = keeping_of(config, backends, spec)
+    need = {
+        name: weight_bytes(QuantizedOnLoad(checkpoint, name), keeping) for name in ("q8_0", "q4_0")
+    }
+    assert need["q4_0"] < need["q8_0"] < weight_bytes(checkpoint, keeping)
+    for available, named in ((need["q8_0"] + 1, "q8_0"), (need["q4_0"] + 1, "q4_0")):
+        pretend_available(monkeypatch, available)
+        with pytest.raises(ConfigError, match=f"use --quantize-on-load {named}") as caught:
+            refuse_too_large(checkpoint, config, keeping, block_bytes=1)
+        assert ("q8_0" in str(caught.value)) is (named == "q8_0")

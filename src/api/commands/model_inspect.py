@@ -1,0 +1,87 @@
+"""`tokenmill model inspect`: describes a model, and how it would be served, without loading it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ...core.errors import ConfigError
+from .engine_flags import engine_config, merge_model_argument
+from .progress import ProgressDisplay
+
+UNLIMITED = 10_000
+"""Columns of a table that is not shown on a terminal."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Raises ConfigError if the engine would refuse the model."""
+    merge_model_argument(args)
+    config = engine_config(args)
+    from ...assembly import inspect_model
+
+    with ProgressDisplay() as progress:
+        report = inspect_model(config, progress)
+    if args.json:
+        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        _print(report)
+    if report.refusal is not None:
+        raise ConfigError(report.refusal)
+    return 0
+
+
+def _print(report: Any) -> None:
+    print(f"{report.name}  ({report.path})\n")
+    _print_rows(
+        [
+            ("architecture", f"{report.architecture}, {report.implementation} implementation"),
+            ("size", f"{report.num_parameters:,} parameters in {report.num_layers} layers"),
+            ("computed in", f"{report.dtype} on {report.device}"),
+            (
+                "weights",
+                f"{_size(report.weight_bytes)} of memory, {_size(report.file_bytes)} of file",
+            ),
+            ("KV cache", f"{_size(report.kv_bytes_per_token)} per token, {report.kv_cache_dtype}"),
+            ("available", _size(report.available_bytes)),
+            ("context", f"{report.context_that_fits:,} tokens fit, of {report.max_model_len:,}"),
+        ]
+    )
+    print()
+    _print_groups(report.groups)
+    for slot in ("attention", "linear"):
+        _print_backend(slot, getattr(report, f"{slot}_backend"))
+
+
+def _print_rows(rows: Iterable[tuple[str, str]]) -> None:
+    for name, text in rows:
+        print(f"{name + ':':<14}{text}")
+
+
+def _print_groups(groups: Iterable[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("TENSORS", "COUNT", "FORMAT", "KEPT AS", "IN THE FILE"):
+        table.add_column(column, justify="right" if column in ("COUNT", "IN THE FILE") else "left")
+    for one in groups:
+        size = _size(one.num_bytes)
+        table.add_row(one.group, str(one.num_tensors), one.format, one.kept_as, size)
+    Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
+
+
+def _print_backend(slot: str, backend: Any) -> None:
+    print(f"\n{slot} backend: {backend.name}")
+    for name, reasons in backend.others.items():
+        print(f"  {name}: {'; '.join(reasons) or 'could serve, too, but comes later'}")
+
+
+def _size(num_bytes: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.1f} {unit}"
+    return f"{num_bytes} bytes"

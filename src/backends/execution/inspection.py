@@ -1,0 +1,186 @@
+"""Describes how a model would be served, without reading its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...core.config import EngineConfig
+from ...core.errors import ConfigError
+from ...core.interfaces import Progress
+from ..models.base import ModelImpl
+from ..running.memory_need import (
+    EMBEDDING,
+    Keeping,
+    available_memory,
+    refuse_too_large,
+    weight_bytes,
+)
+from ..running.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
+from ..state import kv_cache
+from ..weights.checkpoint import Checkpoint
+from ..weights.packed import StoredTensor, WeightFormat
+from .in_process import build_cpu_library, check_settings
+
+GROUPS = (
+    ("norms", ("norm",)),
+    ("embeddings", ("embed_tokens",)),
+    ("head", ("lm_head",)),
+    ("attention", ("self_attn",)),
+    ("experts", ("experts",)),
+    ("feed-forward", ("mlp", "feed_forward", "ffn")),
+)
+"""Groups of tensors, and parts of names; the first row that fits counts."""
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorGroup:
+    """The tensors of one group that have one format in the file."""
+
+    group: str
+    format: str
+    kept_as: str
+    """The format in memory."""
+    num_tensors: int
+    num_bytes: int
+    """Size in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenBackend:
+    """The backend that would compute a part of the model."""
+
+    name: str
+    others: dict[str, tuple[str, ...]]
+    """The reasons against the other candidates, in the order of preference. A candidate without
+    reasons could compute it, too, but comes later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """A description of a model and of the way in which it would be served. Sizes are in bytes."""
+
+    name: str
+    path: str
+    architecture: str
+    implementation: str
+    device: str
+    dtype: str
+    """Type of the computation."""
+    kv_cache_dtype: str
+    num_parameters: int
+    """Elements of all tensors in the file."""
+    num_layers: int
+    max_model_len: int
+    groups: tuple[TensorGroup, ...]
+    file_bytes: int
+    weight_bytes: int
+    """Memory for the weights."""
+    kv_bytes_per_token: int
+    available_bytes: int
+    """Memory that is free on the device."""
+    context_that_fits: int
+    """Tokens of one request for which the memory beside the weights is enough; at most
+    `max_model_len`. The KV cache may be set to less: see --kv-cache-memory."""
+    attention_backend: ChosenBackend
+    linear_backend: ChosenBackend
+    refusal: str | None
+    """Why the engine would not start with this model for lack of memory."""
+
+
+def inspect_model(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    backends: Backends,
+    progress: Progress,
+    impl: ModelImpl,
+) -> ModelReport:
+    """Describe a model. Only headers of its files are read.
+
+    Raises ConfigError if the engine would refuse the model for another reason than its size.
+    """
+    build_cpu_library(config, progress)
+    check_settings(checkpoint, config)
+    spec = choose_spec(checkpoint, config, backends, progress)
+    keeping = keeping_of(config, backends, spec)
+    model = checkpoint.config
+    block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype)
+    weights, available = weight_bytes(checkpoint, keeping), available_memory(spec.device)
+    num_blocks = max(0, available - weights) // block_bytes
+    stored = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
+    return ModelReport(
+        name=checkpoint.name,
+        path=str(checkpoint.path),
+        architecture=model.architecture,
+        implementation=impl.name,
+        device=str(spec.device),
+        dtype=_short(spec.dtype),
+        kv_cache_dtype=_short(spec.cache_dtype),
+        num_parameters=sum(one.num_elements for one in stored.values()),
+        num_layers=model.num_layers,
+        max_model_len=model.max_position_embeddings,
+        groups=_group(stored, keeping),
+        file_bytes=sum(one.num_bytes for one in stored.values()),
+        weight_bytes=weights,
+        kv_bytes_per_token=block_bytes // spec.block_size,
+        available_bytes=available,
+        context_that_fits=min(model.max_position_embeddings, num_blocks * spec.block_size),
+        attention_backend=_chosen(backends.attention, tuple(layer_specs(spec, model))),
+        linear_backend=_chosen(backends.linear, linear_spec(spec)),
+        refusal=_refusal(checkpoint, config, keeping, block_bytes),
+    )
+
+
+def _group(stored: dict[str, StoredTensor], keeping: Keeping) -> tuple[TensorGroup, ...]:
+    kept = keeping.kept(stored.values())
+    rows: dict[tuple[str, str, str], list[StoredTensor]] = {}
+    for name, one in stored.items():
+        stays = one.format in kept and name != EMBEDDING
+        kept_as = one.format if stays else keeping.spec.dtype
+        rows.setdefault((_group_of(name), _short(one.format), _short(kept_as)), []).append(one)
+    order = [*(group for group, _ in GROUPS), OTHER]
+    return tuple(
+        TensorGroup(
+            group=group,
+            format=format,
+            kept_as=kept_as,
+            num_tensors=len(tensors),
+            num_bytes=sum(one.num_bytes for one in tensors),
+        )
+        for (group, format, kept_as), tensors in sorted(
+            rows.items(), key=lambda row: (order.index(row[0][0]), row[0])
+        )
+    )
+
+
+def _group_of(name: str) -> str:
+    for group, parts in GROUPS:
+        if any(part in name for part in parts):
+            return group
+    return OTHER
+
+
+def _chosen(backend: Any, spec: Any) -> ChosenBackend:
+    """The backend that a class stands for; `auto` chooses one for the spec."""
+    if not hasattr(backend, "judge_all"):
+        return ChosenBackend(name=backend.name, others={})
+    reasons = {name: tuple(found) for name, found in backend.judge_all(spec).items()}
+    name = next(name for name, found in reasons.items() if not found)
+    return ChosenBackend(name=name, others={k: v for k, v in reasons.items() if k != name})
+
+
+def _refusal(
+    checkpoint: Checkpoint, config: EngineConfig, keeping: Keeping, block_bytes: int
+) -> str | None:
+    try:
+        refuse_too_large(checkpoint, config, keeping, block_bytes)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _short(format: torch.dtype | WeightFormat) -> str:
+    return str(format).removeprefix("torch.") if isinstance(format, torch.dtype) else format.name

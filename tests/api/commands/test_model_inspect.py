@@ -1,0 +1,140 @@
+"""`tokenmill model inspect`: what it says is what serving does, and no weights are read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+from tests.backends.random_weights import random_checkpoint
+from tests.backends.tiny_checkpoints import TARGET, write_model
+from tests.backends.weights.gguf_writing import write_gguf
+from tokenmill.api.cli import main
+from tokenmill.backends.running import memory_need
+from tokenmill.backends.weights.gguf_checkpoint import GGUFCheckpoint
+from tokenmill.backends.weights.safetensors_files import SafetensorsFiles
+
+BIG = replace(TARGET, num_layers=2, hidden_size=256, intermediate_size=512, vocab_size=200)
+
+
+@pytest.fixture
+def directory(own_folder: Path) -> Path:
+    return write_model(own_folder / "tiny", BIG, 0)
+
+
+@pytest.fixture
+def gguf(own_folder: Path, directory: Path) -> Path:
+    path = own_folder / "tiny-Q8_0.gguf"
+    write_gguf(path, random_checkpoint(BIG, 0), kind=Kind.Q8_0)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object, name: str) -> Any:
+        raise AssertionError(f"{name} was read")
+
+    for reader in (GGUFCheckpoint, SafetensorsFiles):
+        monkeypatch.setattr(reader, "tensor", fail)
+    monkeypatch.setattr(GGUFCheckpoint, "matrix", fail)
+
+
+def inspect(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> Any:
+    """The report as JSON."""
+    assert main(["model", "inspect", *arguments, "--device", "cpu", "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_directory_is_described(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = inspect(capsys, str(directory), "--dtype", "float32")
+    tensors = [
+        random_checkpoint(BIG, 0).tensor(n) for n in random_checkpoint(BIG, 0).tensor_names()
+    ]
+    assert report["name"] == "tiny"
+    assert report["architecture"] == BIG.architecture
+    assert report["num_parameters"] == sum(tensor.numel() for tensor in tensors)
+    assert report["file_bytes"] == report["weight_bytes"] == sum(t.nbytes for t in tensors)
+    per_layer = 2 * BIG.num_kv_heads * BIG.head_size * 4
+    assert report["kv_bytes_per_token"] == BIG.num_layers * per_layer
+    assert report["context_that_fits"] == report["max_model_len"] == BIG.max_position_embeddings
+    assert report["refusal"] is None
+
+
+def test_tensors_are_grouped_by_format(gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = str(gguf.parent / "tiny")
+    report = inspect(capsys, str(gguf), "--tokenizer", tokenizer, "--dtype", "float32")
+    groups = {one["group"]: one for one in report["groups"]}
+    counts = {group: one["num_tensors"] for group, one in groups.items()}
+    expected = {"norms": 5, "embeddings": 1, "attention": 8, "feed-forward": 6}
+    assert counts == expected | ({} if BIG.tie_word_embeddings else {"head": 1})
+    assert groups["attention"]["format"] == "Q8_0" and groups["norms"]["format"] == "float32"
+    assert groups["attention"]["kept_as"] == "float32"  # --dtype float32 dequantizes
+    assert sum(one["num_bytes"] for one in report["groups"]) == report["file_bytes"]
+
+
+def test_backends_come_with_the_reasons_against_others(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = inspect(capsys, str(directory), "--dtype", "float32")
+    attention = report["attention_backend"]
+    assert attention["name"] in ("cpu", "torch")
+    assert "it runs on NVIDIA GPUs, not on cpu" in attention["others"]["cuda-paged"]
+    linear = report["linear_backend"]
+    assert linear["name"] == "torch"
+    assert any("bfloat16, not in float32" in reason for reason in linear["others"]["cpu"])
+
+
+def test_a_backend_that_is_named_has_no_others(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = inspect(capsys, str(directory), "--attention-backend", "torch")
+    assert report["attention_backend"] == {"name": "torch", "others": {}}
+
+
+def test_less_memory_leaves_less_context(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = inspect(capsys, str(directory), "--dtype", "float32")
+    free = report["weight_bytes"] + 35 * report["kv_bytes_per_token"]
+    monkeypatch.setattr(memory_need, "usable_memory", lambda: free)
+    assert inspect(capsys, str(directory), "--dtype", "float32")["context_that_fits"] == 32
+
+
+def test_a_model_that_is_too_large_is_described_and_refused_as_serve_does(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_need, "usable_memory", lambda: 1 << 20)
+    for command in (["generate", "a", "--model"], ["model", "inspect"]):
+        assert main([*command, str(directory), "--dtype", "float32", "--device", "cpu"]) == 1
+    printed = capsys.readouterr()
+    first, second = [one for one in printed.err.splitlines() if one.startswith("error: ")]
+    assert first == second and "are available: " in first
+    assert "context:      0 tokens fit" in printed.out
+
+
+@pytest.mark.parametrize("damage", ["config", "tokenizer", "weights", "length"])
+def test_other_refusals_are_those_of_serve(
+    damage: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--max-model-len", "100000"] if damage == "length" else []
+    file = {"config": "config.json", "tokenizer": "tokenizer.json", "weights": "model.safetensors"}
+    if damage in file:
+        (directory / file[damage]).write_bytes(b"{")
+    for command in (["generate", "a", "--model"], ["model", "inspect"]):
+        assert main([*command, str(directory), *flags]) == 1
+    first, second = [
+        one for one in capsys.readouterr().err.splitlines() if one.startswith("error: ")
+    ]
+    assert first == second
+
+
+def test_the_table_is_for_people(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "inspect", str(directory), "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    for words in ("architecture: LlamaForCausalLM, native", "per token", "attention  ", "KEPT AS",
+                  "attention backend: ", "linear backend: "):  # fmt: skip
+        assert words in text
