@@ -1,24 +1,32 @@
 """Renders a model's chat template in the same Jinja environment as transformers.
 
-Templates come with the model, never from a request, but run in Jinja's immutable sandbox anyway.
+Templates come with the model, never from a request, but run in a sandbox anyway, which bounds their
+time and memory.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import jinja2
 from jinja2 import ext, nodes
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...core.errors import ConfigError, InvalidRequestError
+from .template_budget import Budget, TooMuchWork, current_budget
+from .template_sandbox import BoundedEnvironment
 
 MAX_RENDERED_CHARS = 8 * 1024 * 1024
 """Bounds the memory of a rendering: a template may write much more than its input."""
+_MAX_SOURCE_CHARS = 128 * 1024
+"""Known templates have at most 20,000 characters."""
+_WIDE_DATE = re.compile(r"%[^a-zA-Z%]*\d|.{200}", re.DOTALL)
+"""A layout of a date whose result may be much longer than known templates write."""
 
 
 class _Refusal(jinja2.TemplateError):
@@ -28,23 +36,25 @@ class _Refusal(jinja2.TemplateError):
 class ChatTemplate:
     """A compiled chat template. `variables` are the special tokens, such as "bos_token".
 
-    `name` is the model's name, for errors. Raises ConfigError when `source` is not valid Jinja.
+    `name` is the model's name, for errors. Raises ConfigError when `source` is not valid Jinja, or
+    when it is too long or too deeply nested.
     """
 
     def __init__(self, source: str, variables: Mapping[str, str], name: str) -> None:
+        if len(source) > _MAX_SOURCE_CHARS:
+            raise ConfigError(
+                f"the chat template of {name} has {len(source)} characters, allowed are "
+                f"{_MAX_SOURCE_CHARS}"
+            )
         environment = _environment()
-        try:
+        with _invalid_templates_named(name):
             tree = environment.parse(source)
+            constants = [node.value for node in tree.find_all(nodes.Const)]
+            texts = [node.data for node in tree.find_all(nodes.TemplateData)]
             self._template = environment.from_string(tree)
-        except jinja2.TemplateSyntaxError as error:
-            problem = f"line {error.lineno}: {error}"
-            raise ConfigError(f"the chat template of {name} is not valid, {problem}") from error
         self._variables = dict(variables)
-        self.string_constants = frozenset(
-            node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)
-        )
+        self.string_constants = frozenset(text for text in constants if isinstance(text, str))
         """Every string in the template's code, such as the roles that it knows."""
-        texts = [node.data for node in tree.find_all(nodes.TemplateData)]
         self.literal_text = "\0".join([*texts, *sorted(self.string_constants)])
         """All text that the template itself can write, separated by NUL."""
 
@@ -74,10 +84,13 @@ class ChatTemplate:
     ) -> str:
         variables = {"tools": None, "documents": None, **self._variables, **kwargs}
         variables |= {"messages": chat, "add_generation_prompt": add_generation_prompt}
+        token = current_budget.set(Budget(chat))
         try:
             return _join_bounded(self._template.generate(variables))
         except _Refusal as error:
             raise _invalid(f"the model's chat template refuses these messages: {error}") from error
+        except TooMuchWork as error:
+            raise _invalid(f"the model's chat template was stopped: {error}") from error
         except InvalidRequestError:
             raise
         except Exception as error:  # a bug in the template can raise anything
@@ -85,6 +98,21 @@ class ChatTemplate:
             raise _invalid(
                 f"the model's chat template cannot render these messages ({kind})"
             ) from error
+        finally:
+            current_budget.reset(token)
+
+
+@contextmanager
+def _invalid_templates_named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except jinja2.TemplateSyntaxError as error:
+        problem = f"line {error.lineno}: {error}"
+        raise ConfigError(f"the chat template of {name} is not valid, {problem}") from error
+    except Exception as error:  # Python's own limits on nesting, mostly
+        raise ConfigError(
+            f"the chat template of {name} cannot be compiled ({type(error).__name__})"
+        ) from error
 
 
 def _join_bounded(pieces: Iterable[str]) -> str:
@@ -116,11 +144,9 @@ def _invalid(message: str) -> InvalidRequestError:
     return InvalidRequestError(message, param="messages")
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment([_Generation, ext.loopcontrols])
+    environment.add_filter("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
@@ -156,4 +182,6 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(layout: str) -> str:
+    if _WIDE_DATE.search(layout):
+        raise TooMuchWork("it writes a date of great width")
     return datetime.now().strftime(layout)

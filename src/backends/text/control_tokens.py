@@ -17,6 +17,7 @@ it stays one. This does not protect against a template that removes characters f
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +25,11 @@ from dataclasses import dataclass
 
 from tokenizers import AddedToken, Tokenizer
 
-from ...core.errors import InvalidRequestError
+from ...core.errors import ConfigError, InvalidRequestError
 from .plain_text import mid_text_tokenizer, plain_text_tokenizer
 
+_MAX_CHARS = 256
+"""Bounds the nesting of the regular expression that finds them; known ones have at most 100."""
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 _OTHER_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 _WHITESPACE = "\t\n\v\f\r " + _OTHER_SPACES + "".join(map(chr, range(0x2000, 0x200B)))
@@ -46,22 +49,30 @@ class ControlTokens:
     """The control tokens of one tokenizer.
 
     `template_text` is all text that the chat template itself can write. `unk` is the text of the
-    token for unknown text; it is used if the tokenizer's model does not name that token.
+    token for unknown text; it is used if the tokenizer's model does not name that token. `source`
+    names the model in errors. Raises ConfigError for a control token that is much too long.
     """
 
-    def __init__(self, backend: Tokenizer, *, template_text: str, unk: str | None) -> None:
+    def __init__(
+        self, backend: Tokenizer, *, template_text: str, unk: str | None, source: str
+    ) -> None:
         self._tokens = {
             token.content: (index, token)
             for index, token in backend.get_added_tokens_decoder().items()
             if token.special or (token.content.strip() and token.content in template_text)
         }
+        self._longest = max(map(len, self._tokens), default=0)
+        if self._longest > _MAX_CHARS:
+            raise ConfigError(
+                f"{source} has a control token of {self._longest} characters, allowed are "
+                f"{_MAX_CHARS}"
+            )
         special = [text for text, (_, token) in self._tokens.items() if token.special]
         self._pattern = _any_of(self._tokens)
         self._find_any = re.compile(self._pattern)
         self._find_special = re.compile(_any_of(special))
-        self._longest = max(map(len, self._tokens), default=0)
-        self._starts = {text[:cut] for text in self._tokens for cut in range(1, len(text))}
-        self._ends = {text[cut:] for text in self._tokens for cut in range(1, len(text))}
+        self._sorted = sorted(self._tokens)
+        self._sorted_reversed = sorted(text[::-1] for text in self._tokens)
         self._own_chars = set(template_text).union(*self._tokens)
         unknown = getattr(backend.model, "unk_token", unk)
         ids = {text: index for text, (index, _) in self._tokens.items() if text != unknown}
@@ -119,7 +130,11 @@ class ControlTokens:
     def _may_join(self, core: str) -> bool:
         """Whether template text next to this text could complete it to a control token."""
         cuts = range(1, min(len(core), self._longest) + 1)
-        if any(core[:cut] in self._ends or core[-cut:] in self._starts for cut in cuts):
+        if any(
+            _starts_longer_one(core[-cut:], self._sorted)
+            or _starts_longer_one(core[:cut][::-1], self._sorted_reversed)
+            for cut in cuts
+        ):
             return True
         return 0 < len(core) < self._longest and any(core in text for text in self._tokens)
 
@@ -152,6 +167,12 @@ class ControlTokens:
         if not self._never_from_text.isdisjoint(ids):
             raise _unwritable(param)
         return ids
+
+
+def _starts_longer_one(start: str, texts: Sequence[str]) -> bool:
+    """Whether one of these sorted texts begins with `start` and is longer."""
+    place = bisect.bisect_right(texts, start)
+    return place < len(texts) and texts[place].startswith(start)
 
 
 def encode(backend: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:

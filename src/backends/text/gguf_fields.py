@@ -16,8 +16,6 @@ _NO_TOKEN = (-1, 2**32 - 1)
 """Ids that some converters write for a token that the model lacks."""
 _MAX_TOKEN_CHARS = 4096
 """Bounds the time per token; the longest of known vocabularies has some 500 characters."""
-_MAX_ADDED_CHARS = 256
-"""Bounds the size of the regular expression of control tokens; known ones have at most 100."""
 
 
 class TokenType(IntEnum):
@@ -103,20 +101,7 @@ class TokenizerFields:
         wrong = next((number for number in numbers if number not in known), None)
         if wrong is not None:
             raise self.error(f"{_KEY}token_type has {wrong:g}, known are 0 to {max(TokenType)}")
-        types = [known[number] for number in numbers]
-        self._check_added(types)
-        return types
-
-    def _check_added(self, types: list[TokenType]) -> None:
-        for token, kind in zip(self.tokens, types, strict=True):
-            if (
-                kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
-                and len(token) > _MAX_ADDED_CHARS
-            ):
-                raise self.error(
-                    f"{_KEY}tokens has a control token of {len(token)} characters, allowed are "
-                    f"{_MAX_ADDED_CHARS}"
-                )
+        return [known[number] for number in numbers]
 
     def _strings(self, name: str) -> list[str]:
         value = self.values.get(_KEY + name)

@@ -37,7 +37,8 @@ class HFTokenizer:
     """Implements core's `Tokenizer`; it never changes after construction, so it is thread-safe.
 
     It owns `backend`, and switches off its truncation and padding. `source` names the model in
-    errors. Raises ConfigError when the chat template is not valid Jinja.
+    errors. Raises ConfigError when the chat template is not valid Jinja, and when the decoder or a
+    control token is not supported.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class HFTokenizer:
         )
         template_text = self._template.literal_text if self._template else ""
         self._control = ControlTokens(
-            backend, template_text=template_text, unk=self.special_tokens.unk
+            backend, template_text=template_text, unk=self.special_tokens.unk, source=source
         )
 
     @property
