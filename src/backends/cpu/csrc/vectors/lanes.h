@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512BF16__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -51,10 +51,21 @@ TM_INLINE void store_vector(Target* at, Vector value) {
 // Half precision to float: shifts the bits into place, then multiplies to correct the exponent's
 // bias. The multiplication also converts subnormals.
 TM_INLINE Floats floats_from_fp16(const uint16_t* at) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps((__m256i)load_vector<Halves>(at));
+#elif defined(__F16C__)
+  return (Floats)_mm256_cvtph_ps((__m128i)load_vector<Halves>(at));
+#else
   const Words bits = __builtin_convertvector(load_vector<Halves>(at), Words);
   const Words sign = (bits & 0x8000u) << 16;
   const Floats magnitude = (Floats)((bits & 0x7fffu) << 13) * 0x1p112f;
   return (Floats)((Words)magnitude | sign);
+#endif
+}
+
+TM_INLINE Floats floats_from_int8(const uint8_t* at) {
+  typedef int8_t Small __attribute__((vector_size(TM_WIDTH)));
+  return __builtin_convertvector(__builtin_convertvector(load_vector<Small>(at), Ints), Floats);
 }
 
 TM_INLINE Floats floats_from_bf16(const uint16_t* at) {
