@@ -19,6 +19,15 @@ TM_INLINE FourInputs four_inputs(const int8_t* at) {
   return Words{} + four;
 }
 
+#if defined(__SSE2__)
+// Ends an addition here. Compilers would first multiply much and then add in trees, and have more
+// products than registers.
+template <class Vector>
+TM_INLINE void finish_sum(Vector& sum) {
+  asm("" : "+x"(sum));
+}
+#endif
+
 #if defined(__AVX512VNNI__)
 
 // vpdpbusd multiplies unsigned by signed bytes and adds four products to a sum. Numbers of 8 bits
@@ -80,6 +89,7 @@ class Dot {
   TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
   TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
     sum_ += (Ints)add_pairs(add_16(multiply_pairs(w0, x0), multiply_pairs(w1, x1)));
+    finish_sum(sum_);
   }
   TM_INLINE Ints total() const { return sum_; }
 
@@ -94,7 +104,9 @@ class Dot<4> {
   TM_INLINE void start(int32_t) { sum_ = Register{}; }
   TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
     sum_ = add_16(sum_, multiply_pairs(w0, x0));
+    finish_sum(sum_);
     sum_ = add_16(sum_, multiply_pairs(w1, x1));
+    finish_sum(sum_);
   }
   TM_INLINE Ints total() const { return (Ints)add_pairs(sum_); }
 
@@ -109,12 +121,49 @@ class Dot<8> {
   TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
   TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
     sum_ += (Ints)add_pairs(multiply_pairs(magnitude(w0), with_sign(x0, w0)));
+    finish_sum(sum_);
     sum_ += (Ints)add_pairs(multiply_pairs(magnitude(w1), with_sign(x1, w1)));
+    finish_sum(sum_);
   }
   TM_INLINE Ints total() const { return sum_; }
 
  private:
   Ints sum_;
+};
+
+#elif defined(__SSE2__)
+
+// pmaddwd multiplies 16-bit numbers and adds pairs of products. A Dot has a sum for each pair of
+// inputs: of rows 0 and 1, and of rows 2 and 3.
+constexpr int kZeroOfBytes = 0;
+
+template <int kBits>
+class Dot {
+ public:
+  TM_INLINE void start(int32_t offset) {
+    low_ = high_ = _mm_and_si128(_mm_set1_epi32(offset), _mm_set_epi32(0, -1, 0, -1));
+  }
+  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
+    add_line((__m128i)w0, (__m128i)x0);
+    add_line((__m128i)w1, (__m128i)x1);
+  }
+  TM_INLINE Ints total() const {
+    const __m128 low = _mm_castsi128_ps(low_), high = _mm_castsi128_ps(high_);
+    return (Ints)_mm_shuffle_ps(low, high, 0x88) + (Ints)_mm_shuffle_ps(low, high, 0xdd);
+  }
+
+ private:
+  TM_INLINE void add_line(__m128i w, __m128i x) {
+    const __m128i inputs = _mm_srai_epi16(_mm_unpacklo_epi8(x, x), 8);
+    low_ = _mm_add_epi32(low_, _mm_madd_epi16(widened(_mm_unpacklo_epi8(w, w)), inputs));
+    high_ = _mm_add_epi32(high_, _mm_madd_epi16(widened(_mm_unpackhi_epi8(w, w)), inputs));
+    finish_sum(low_);
+    finish_sum(high_);
+  }
+  // Numbers of fewer than 8 bits are not negative.
+  static TM_INLINE __m128i widened(__m128i twice) { return _mm_srai_epi16(twice, 8); }
+
+  __m128i low_, high_;
 };
 
 #else

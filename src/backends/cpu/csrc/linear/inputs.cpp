@@ -69,7 +69,6 @@ int32_t sum_of_16(const int8_t* values) {
 // Rounds 32 inputs to int8. The self-test (linear_check.cpp) rounds in the same way, so each
 // operation here matters. If an input is infinite or NaN, the scale is too, and so the product.
 void quantize_block(const uint16_t* x, int zero, bool in_halves, InputBlock* out) {
-  typedef int8_t Small __attribute__((vector_size(TM_WIDTH)));
   const uint32_t bits = static_cast<uint32_t>(largest_magnitude(x)) << 16;
   float largest;
   std::memcpy(&largest, &bits, sizeof(largest));
@@ -79,7 +78,7 @@ void quantize_block(const uint16_t* x, int zero, bool in_halves, InputBlock* out
     // Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits.
     const Floats shifted = floats_from_bf16(x + i) * inverse + 0x1.8p23f;
     const Ints rounded = (Ints)shifted - (Ints)(Floats{} + 0x1.8p23f);
-    store_vector(out->values + i, __builtin_convertvector(rounded, Small));
+    store_int8(out->values + i, rounded);
   }
   const int32_t low = sum_of_16(out->values), high = sum_of_16(out->values + 16);
   out->scale = is_zero ? 0.0f : largest / 127.0f;

@@ -63,9 +63,37 @@ TM_INLINE Floats floats_from_fp16(const uint16_t* at) {
 #endif
 }
 
+// Compilers convert bytes one by one, so intrinsics do it where they can.
+typedef int8_t SmallInts __attribute__((vector_size(TM_WIDTH)));
 TM_INLINE Floats floats_from_int8(const uint8_t* at) {
-  typedef int8_t Small __attribute__((vector_size(TM_WIDTH)));
-  return __builtin_convertvector(__builtin_convertvector(load_vector<Small>(at), Ints), Floats);
+  const auto small = load_vector<SmallInts>(at);
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)small));
+#elif defined(__AVX2__)
+  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)small)));
+#elif defined(__SSE2__)
+  int32_t four;
+  std::memcpy(&four, &small, sizeof(four));
+  const __m128i bytes = _mm_cvtsi32_si128(four), words = _mm_unpacklo_epi8(bytes, bytes);
+  return (Floats)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24));
+#else
+  return __builtin_convertvector(__builtin_convertvector(small, Ints), Floats);
+#endif
+}
+TM_INLINE void store_int8(int8_t* at, Ints value) {
+#if defined(__AVX512F__)
+  store_vector(at, _mm512_cvtepi32_epi8((__m512i)value));
+#elif defined(__SSE2__)
+  typedef int32_t Four __attribute__((vector_size(16)));
+  Four parts[TM_WIDTH / 4];
+  std::memcpy(parts, &value, sizeof(parts));
+  const __m128i low = (__m128i)parts[0], high = (__m128i)parts[TM_WIDTH / 4 - 1];
+  const __m128i words = _mm_packs_epi32(low, high);
+  const __m128i bytes = _mm_packs_epi16(words, words);
+  std::memcpy(at, &bytes, TM_WIDTH);
+#else
+  store_vector(at, __builtin_convertvector(value, SmallInts));
+#endif
 }
 
 TM_INLINE Floats floats_from_bf16(const uint16_t* at) {
