@@ -1,14 +1,14 @@
-"""Times the products with all weight matrices of a model: native packed weights, and torch.
+"""Times the products with all weight matrices of a model: packed weights in several formats, bfloat16,
+and torch.
 
 python benchmarks/cpu/linears.py --help
 
-The shapes are those of SmolLM2-135M: 30 layers of qkv, output, gate-up and down, and the matrix of
-the logits (269 MB in bfloat16). The weights are random. A round multiplies rows with all matrices,
+The weights are random, the shapes are those of a model. A round multiplies rows with all matrices,
 which is the minimum work of a forward pass with that many tokens. Each product is a call from
-Python, which takes one microsecond more than inside a decoder, on both sides. Both sides take
-turns. The minimum time of all rounds counts: it shows what an otherwise idle machine can do.
-`others` is the fraction of the CPUs that other processes used meanwhile: do not trust a row with
-more than about 5 %.
+Python, which takes one microsecond more than inside a decoder, on all sides. The sides take turns.
+The minimum time of all rounds counts: it shows what an otherwise idle machine can do. `others` is
+the fraction of the CPUs that other processes used meanwhile: do not trust a row with more than
+about 5 %. TOKENMILL_CPU_ISA chooses the instruction set.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import ctypes
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -31,60 +32,96 @@ from tokenmill.backends.cpu.packed_weights import (
     PackedLinear,
     WeightArena,
     make_linear_call,
-    pack_gguf,
     pack_linear,
+    pack_weights,
 )
-from tokenmill.backends.weights.formats.gguf_blocks import gguf_weights
+from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
+from tokenmill.backends.weights.packed import PackedWeights
 
 sys.path.append(str(Path(__file__).parents[1]))
 from recording import make_parser, make_table, record
 
-HIDDEN, INTERMEDIATE, QKV, LAYERS, VOCABULARY = 576, 1536, 960, 30, 49152
 ROUNDS_IN_TURN = 3
 SETTLE_SECONDS = 0.02
 """Pause between the sides: OpenMP's threads spin for milliseconds after torch's last product."""
-FORMATS = ("bfloat16", "Q4_0", "Q4_1", "Q8_0")
+BASE = "bfloat16"
+HALVES = {"Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2)}
+"""Offsets of half-precision numbers in a block. Other formats have one, at 0, or as Q4_K two."""
 
 
-def make_torch_weights() -> list[Tensor]:
-    """The matrices in the order of a forward pass, as torch stores them."""
-    shapes = [(QKV, HIDDEN), (HIDDEN, HIDDEN), (2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE)]
-    shapes = shapes * LAYERS + [(VOCABULARY, HIDDEN)]
-    return [(torch.randn(shape) * 0.02).to(torch.bfloat16) for shape in shapes]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of a model's matrices."""
+
+    hidden: int
+    intermediate: int
+    query: int
+    qkv: int
+    layers: int
+    vocabulary: int
+
+    def matrices(self) -> list[tuple[int, int]]:
+        """Rows and inputs in the order of a forward pass. Gate and up are one matrix."""
+        layer = [
+            (self.qkv, self.hidden),
+            (self.hidden, self.query),
+            (2 * self.intermediate, self.hidden),
+            (self.hidden, self.intermediate),
+        ]
+        return layer * self.layers + [(self.vocabulary, self.hidden)]
 
 
-def pack_all(weights: Sequence[Tensor], format: str) -> list[PackedLinear]:
-    """Pack the weights. The matrix with 2 x INTERMEDIATE rows is gate and up."""
+SHAPES = {
+    "SmolLM2-135M": Shape(
+        hidden=576, intermediate=1536, query=576, qkv=960, layers=30, vocabulary=49152
+    ),
+    "Qwen3-0.6B": Shape(
+        hidden=1024, intermediate=3072, query=2048, qkv=4096, layers=28, vocabulary=151936
+    ),
+}
+
+
+def pack_all(shape: Shape, format: str, float_inputs: bool) -> list[PackedLinear]:
+    """Random weights of a format."""
     arena = WeightArena()
     packed = []
-    for weight in weights:
-        gate, up = weight, None
-        if len(weight) == 2 * INTERMEDIATE:
-            gate, up = weight[:INTERMEDIATE], weight[INTERMEDIATE:]
-        if format == "bfloat16":
-            packed.append(pack_linear(gate, up=up, arena=arena))
+    for rows, inputs in shape.matrices():
+        is_gate_up = rows == 2 * shape.intermediate
+        parts = [rows // 2, rows // 2] if is_gate_up else [rows]
+        if format == BASE:
+            floats = [(torch.randn(n, inputs) * 0.02).bfloat16() for n in parts]
+            packed.append(pack_linear(floats[0], up=floats[1] if is_gate_up else None, arena=arena))
             continue
-        # As in published files, the matrix that is also the embedding has eight bits.
-        kind = gguf.GGMLQuantizationType["Q8_0" if len(weight) == VOCABULARY else format]
-        raw = [
-            gguf_weights(kind, torch.from_numpy(gguf.quantize(part.float().numpy(), kind)))
-            for part in (gate, up)
-            if part is not None
-        ]
-        packed.append(pack_gguf(raw[0], up=raw[1] if up is not None else None, arena=arena))
+        # As in published files of small formats, the matrix of the logits has eight bits.
+        is_head = rows == shape.vocabulary
+        kind = gguf.GGMLQuantizationType["Q8_0" if is_head and format < "Q6" else format]
+        blocks = [random_blocks(kind, n, inputs) for n in parts]
+        up = blocks[1] if is_gate_up else None
+        packed.append(pack_weights(blocks[0], up=up, float_inputs=float_inputs, arena=arena))
     return packed
 
 
-def make_inputs(rows: int) -> dict[int, Tensor]:
+def random_blocks(kind: gguf.GGMLQuantizationType, rows: int, inputs: int) -> PackedWeights:
+    """Random numbers, with scales near 2^-6."""
+    format = GGUFBlocks(kind)
+    block_bytes = format.row_bytes(format.block_size)
+    raw = torch.randint(256, (rows, inputs // format.block_size, block_bytes), dtype=torch.uint8)
+    for at in HALVES.get(kind.name, (0, 2) if kind.name == "Q5_K" else (0,)):
+        raw[:, :, at + 1] = 9 << 2
+    return PackedWeights(format, (rows, inputs), (raw.view(rows, -1),))
+
+
+def make_inputs(shape: Shape, rows: int) -> dict[int, Tensor]:
     """Random inputs by width."""
-    return {width: torch.randn(rows, width).bfloat16() for width in (HIDDEN, INTERMEDIATE)}
+    widths = {inputs for _, inputs in shape.matrices()}
+    return {width: torch.randn(rows, width).bfloat16() for width in widths}
 
 
 def make_native_round(
     library: Library, packed: Sequence[PackedLinear], inputs: dict[int, Tensor]
 ) -> Callable[[], None]:
     """A function that multiplies the inputs with all packed weights."""
-    rows = len(inputs[HIDDEN])
+    rows = len(next(iter(inputs.values())))
     outs = {one.out_features: torch.empty(rows, one.out_features).bfloat16() for one in packed}
     calls = [
         make_linear_call(inputs[one.in_features], one, None, outs[one.out_features])
@@ -133,45 +170,53 @@ def _busy_seconds() -> float:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, dict[str, dict[str, float]]]:
-    """All figures, by format and number of rows."""
+    """All figures, by number of rows and side: milliseconds, and `others`."""
     torch.manual_seed(args.seed)
     library = load_library()
     library.set_threads(args.threads)
     torch.set_num_threads(library.num_threads)
-    weights = make_torch_weights()
-    results: dict[str, dict[str, dict[str, float]]] = {}
-    for format in args.formats:
+    shape = SHAPES[args.shape]
+    sides: dict[str, list[PackedLinear]] = {}
+    for format in (BASE, *args.formats):
         with console.status(f"packing {format}"):
-            packed = pack_all(weights, format)
-        megabytes = sum(one.num_bytes for one in packed) / 1e6
-        results[format] = {}
-        for rows in args.rows:
-            inputs = make_inputs(rows)
-            rounds = {
-                "native": make_native_round(library, packed, inputs),
-                "torch": make_torch_round(weights, inputs),
-            }
-            with console.status(f"{format}, {rows} rows"):
-                figures = measure(rounds, args.seconds)
-            figures["gigabytes_per_second"] = megabytes / figures["native"]
-            results[format][str(rows)] = figures
+            sides[format] = pack_all(shape, format, args.float_inputs)
+    results: dict[str, dict[str, dict[str, float]]] = {
+        "megabytes": {
+            name: {"packed": sum(one.num_bytes for one in packed) / 1e6}
+            for name, packed in sides.items()
+        }
+    }
+    matrices = [torch.randn(size).bfloat16() for size in shape.matrices()] if args.torch else []
+    for rows in args.rows:
+        inputs = make_inputs(shape, rows)
+        rounds = {
+            name: make_native_round(library, packed, inputs) for name, packed in sides.items()
+        }
+        if matrices:
+            rounds["torch bfloat16"] = make_torch_round(matrices, inputs)
+        with console.status(f"{rows} rows"):
+            figures = measure(rounds, args.seconds)
+        results[str(rows)] = {"milliseconds": figures}
     return results
 
 
 def show(results: dict[str, dict[str, dict[str, float]]], console: Console) -> None:
     """Print the table."""
-    columns = ("weights", "rows", "native ms", "GB/s", "torch bfloat16 ms", "ratio", "others")
-    table = make_table(*columns)
-    for format, by_rows in results.items():
-        for rows, row in by_rows.items():
+    table = make_table("rows", "weights", "ms", "GB/s", f"{BASE} / it", "others")
+    for rows, figures in results.items():
+        if rows == "megabytes":
+            continue
+        milliseconds = dict(figures["milliseconds"])
+        others = milliseconds.pop("others")
+        for name, ms in milliseconds.items():
+            size = results["megabytes"].get(name)
             table.add_row(
-                format,
                 rows,
-                f"{row['native']:.2f}",
-                f"{row['gigabytes_per_second']:.1f}",
-                f"{row['torch']:.2f}",
-                f"{row['torch'] / row['native']:.2f}x",
-                f"{row['others']:.0%}",
+                name,
+                f"{ms:.2f}",
+                f"{size['packed'] / ms:.1f}" if size else "",
+                f"{milliseconds[BASE] / ms:.2f}x",
+                f"{others:.0%}",
             )
     console.print(table)
 
@@ -179,8 +224,13 @@ def show(results: dict[str, dict[str, dict[str, float]]], console: Console) -> N
 def main() -> None:
     """Measure all formats, show the table, and write the results."""
     parser = make_parser(__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 512])
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["bfloat16", "Q4_1"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 512])
+    parser.add_argument("--formats", nargs="+", default=["Q4_1", "Q8_0"], help="GGUF types")
+    parser.add_argument("--shape", choices=SHAPES, default="SmolLM2-135M")
+    parser.add_argument(
+        "--float-inputs", action="store_true", help="inputs are not rounded to int8"
+    )
+    parser.add_argument("--torch", action="store_true", help="measure torch in bfloat16, too")
     parser.add_argument("--seconds", type=float, default=4.0, help="time for each row of the table")
     parser.add_argument("--threads", type=int, help="None: one per physical core")
     args = parser.parse_args()

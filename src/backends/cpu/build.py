@@ -45,7 +45,9 @@ _AVX512 = (
     "-mprefer-vector-width=512",
 )
 INSTRUCTION_SETS = {
-    "avx512bf16": (*_AVX512, "-mavx512bf16"),
+    # Every CPU with BF16 has VNNI: Cooper Lake, Sapphire Rapids, Zen 4 and their successors.
+    "avx512bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
+    "avx512vnni": (*_AVX512, "-mavx512vnni"),
     "avx512": _AVX512,
     "avx2": _AVX2,
     "portable": (),
@@ -79,7 +81,7 @@ class Toolchain:
 
 _PROBE = Product(name="libtokenmill_cpu_probe.so", folders=("features",))
 _SELF_TEST = Product(
-    name="tokenmill_cpu_self_test", folders=("self_test", "features"), is_program=True
+    name="tokenmill_cpu_self_test", folders=("self_test", "features", "formats"), is_program=True
 )
 
 

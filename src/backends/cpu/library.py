@@ -25,17 +25,38 @@ from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 log = get_logger("model")
 
-_ABI_VERSION = 4
+_ABI_VERSION = 5
 
 
-class Format(IntEnum):
-    """The format in which weights are stored: `Format` of csrc/linear/linear.h."""
+class Layout(IntEnum):
+    """How packed weights are stored: `Layout` of csrc/linear/linear.h, which describes them."""
+
+    F32 = 0
+    BF16 = 1
+    BLOCKS4 = 2
+    BLOCKS5 = 3
+    BYTES = 4
+    SUPER4 = 5
+    SUPER5 = 6
+    SIX = 7
+
+
+class Source(IntEnum):
+    """The format of a matrix before it is packed: `Source` of csrc/formats/sources.h."""
 
     F32 = 0
     BF16 = 1
     Q4_0 = 2
     Q4_1 = 3
-    Q8_0 = 4
+    Q5_0 = 4
+    Q5_1 = 5
+    Q8_0 = 6
+    IQ4_NL = 7
+    MXFP4 = 8
+    Q3_K = 9
+    Q4_K = 10
+    Q5_K = 11
+    Q6_K = 12
 
 
 class Element(IntEnum):

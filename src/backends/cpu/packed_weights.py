@@ -15,20 +15,28 @@ from ...core.errors import ConfigError
 from ..machine.host_memory import HostMemory
 from ..weights.formats.gguf_blocks import GGUFBlocks
 from ..weights.packed import PackedWeights, WeightFormat
-from .library import Element, Format, load_library
+from .library import Element, Layout, Source, load_library
 from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 _ALIGNMENT = 4096
 _CHUNK_BYTES = 256 << 20
 
-FORMATS: Mapping[WeightFormat, Format] = MappingProxyType(
+_SOURCES: Mapping[GGMLQuantizationType, tuple[Source, Layout]] = MappingProxyType(
     {
-        GGUFBlocks(GGMLQuantizationType.Q4_0): Format.Q4_0,
-        GGUFBlocks(GGMLQuantizationType.Q4_1): Format.Q4_1,
-        GGUFBlocks(GGMLQuantizationType.Q8_0): Format.Q8_0,
+        GGMLQuantizationType.Q4_0: (Source.Q4_0, Layout.BLOCKS4),
+        GGMLQuantizationType.Q4_1: (Source.Q4_1, Layout.BLOCKS4),
+        GGMLQuantizationType.Q5_0: (Source.Q5_0, Layout.BLOCKS5),
+        GGMLQuantizationType.Q5_1: (Source.Q5_1, Layout.BLOCKS5),
+        GGMLQuantizationType.Q8_0: (Source.Q8_0, Layout.BYTES),
+        GGMLQuantizationType.IQ4_NL: (Source.IQ4_NL, Layout.BYTES),
+        GGMLQuantizationType.MXFP4: (Source.MXFP4, Layout.BYTES),
+        GGMLQuantizationType.Q3_K: (Source.Q3_K, Layout.SIX),
+        GGMLQuantizationType.Q4_K: (Source.Q4_K, Layout.SUPER4),
+        GGMLQuantizationType.Q5_K: (Source.Q5_K, Layout.SUPER5),
+        GGMLQuantizationType.Q6_K: (Source.Q6_K, Layout.SIX),
     }
 )
-"""Formats of packed weights that the library multiplies without conversion."""
+"""GGUF types that are packed without loss, each with its layout."""
 
 _ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
 
@@ -57,7 +65,7 @@ class WeightArena:
 class PackedLinear:
     """The packed weights of one product. With `gate_up` it is silu(x gate^T) * (x up^T)."""
 
-    format: Format
+    layout: Layout
     in_features: int
     out_features: int
     """Columns of a product's result. With `gate_up`, the rows of each of the two matrices."""
@@ -74,6 +82,13 @@ class PackedLinear:
         out = torch.empty(self.struct.n, self.in_features, dtype=torch.float32)
         load_library().unpack(self.struct, out.data_ptr())
         return out
+
+
+def layout_for(format: WeightFormat) -> Layout | None:
+    """The layout that keeps the numbers of a format exactly, or None if none does."""
+    if not isinstance(format, GGUFBlocks) or format.kind not in _SOURCES:
+        return None
+    return _SOURCES[format.kind][1]
 
 
 def pack_linear(
@@ -97,24 +112,34 @@ def pack_linear(
         rows=kept.data_ptr(),
         up_rows=None if kept_up is None else kept_up.data_ptr(),
         row_bytes=kept.shape[1] * kept.element_size(),
+        source=Source.F32 if dtype is torch.float32 else Source.BF16,
     )
-    format = Format.F32 if dtype is torch.float32 else Format.BF16
-    return _pack(format, kept.shape[0], kept.shape[1], up is not None, rows, arena)
+    struct = PackedLinearStruct(
+        n=kept.shape[0],
+        k=kept.shape[1],
+        layout=Layout.F32 if dtype is torch.float32 else Layout.BF16,
+    )
+    return _pack(struct, rows, arena)
 
 
-def pack_gguf(
-    weights: PackedWeights, *, up: PackedWeights | None = None, arena: WeightArena | None = None
+def pack_weights(
+    weights: PackedWeights,
+    *,
+    up: PackedWeights | None = None,
+    float_inputs: bool = False,
+    arena: WeightArena | None = None,
 ) -> PackedLinear:
-    """Pack weights of one of FORMATS without conversion.
+    """Pack quantized weights without loss.
 
-    If `up` is given, with the same shape and format, `weights` are the gate. Raises ConfigError for
-    formats and shapes that do not fit.
+    If `up` is given, with the same format and shape, `weights` is the gate. Products round inputs to
+    int8, with a scale for each 32 inputs of a row, unless `float_inputs`. Raises ConfigError for a
+    format without a layout (see `layout_for`), and for numbers that the layout cannot have.
     """
-    if weights.format not in FORMATS:
-        known = ", ".join(one.name for one in FORMATS)
-        raise ConfigError(f"weights of {weights.format.name} cannot be packed; only {known} can")
-    if up is not None and up.format != weights.format:
-        raise ConfigError(f"gate is {weights.format.name} and up {up.format.name}")
+    layout, format = layout_for(weights.format), weights.format
+    if layout is None or not isinstance(format, GGUFBlocks):
+        raise ConfigError(f"weights of format {format.name} cannot be packed: dequantize them")
+    if up is not None and up.format != format:
+        raise ConfigError(f"gate has format {format.name} and up has {up.format.name}")
     _check_shapes(weights.shape, None if up is None else up.shape)
     kept = weights.planes[0].contiguous()
     kept_up = None if up is None else up.planes[0].contiguous()
@@ -122,9 +147,15 @@ def pack_gguf(
         rows=kept.data_ptr(),
         up_rows=None if kept_up is None else kept_up.data_ptr(),
         row_bytes=kept.shape[1],
+        source=_SOURCES[format.kind][0],
     )
-    format = FORMATS[weights.format]
-    return _pack(format, weights.shape[0], weights.shape[1], up is not None, rows, arena)
+    struct = PackedLinearStruct(
+        n=weights.shape[0], k=weights.shape[1], layout=layout, float_inputs=float_inputs
+    )
+    try:
+        return _pack(struct, rows, arena)
+    except ValueError as error:
+        raise ConfigError(f"weights of format {format.name} have absurd scales") from error
 
 
 def linear(
@@ -160,7 +191,7 @@ def make_linear_call(
     It holds only addresses: keep the tensors alive. Raises ConfigError for shapes, strides or
     dtypes that do not fit.
     """
-    wanted = torch.float32 if packed.format is Format.F32 else torch.bfloat16
+    wanted = torch.float32 if packed.layout is Layout.F32 else torch.bfloat16
     if x.dtype is not wanted or x.ndim != 2 or x.shape[1] != packed.in_features:
         raise ConfigError(
             f"inputs must be {wanted} [rows, {packed.in_features}], not {x.dtype} {tuple(x.shape)}"
@@ -199,25 +230,20 @@ def _check_shapes(shape: tuple[int, ...], up_shape: tuple[int, ...] | None) -> N
 
 
 def _pack(
-    format: Format,
-    rows_each: int,
-    inputs: int,
-    gate_up: bool,
-    rows: WeightRowsStruct,
-    arena: WeightArena | None,
+    struct: PackedLinearStruct, rows: WeightRowsStruct, arena: WeightArena | None
 ) -> PackedLinear:
-    library = load_library()
-    struct = PackedLinearStruct(
-        n=rows_each * (2 if gate_up else 1), k=inputs, format=format, gate_up=gate_up
-    )
+    """Pack `rows`. The structure has the rows of one matrix, also with gate and up."""
+    library, rows_each = load_library(), int(struct.n)
+    if rows.up_rows is not None:
+        struct.gate_up, struct.n = True, 2 * rows_each
     num_bytes = library.packed_bytes(struct)
     struct.data, memory = (arena or WeightArena()).allocate(num_bytes)
     library.pack(struct, rows)
     return PackedLinear(
-        format=format,
-        in_features=inputs,
+        layout=Layout(struct.layout),
+        in_features=struct.k,
         out_features=rows_each,
-        gate_up=gate_up,
+        gate_up=bool(struct.gate_up),
         num_bytes=num_bytes,
         struct=struct,
         memory=memory,

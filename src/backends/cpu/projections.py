@@ -17,12 +17,12 @@ from ..weights.formats.relaying import relaid_format, relay
 from ..weights.packed import PackedWeights, WeightFormat, Weights
 from .library import Library, load_library
 from .packed_weights import (
-    FORMATS,
     PackedLinear,
     WeightArena,
+    layout_for,
     make_linear_call,
-    pack_gguf,
     pack_linear,
+    pack_weights,
 )
 
 
@@ -94,7 +94,7 @@ class CPULinear:
     def keeps(cls, spec: LinearSpec, format: WeightFormat) -> bool:
         """See LinearBackend. With portable kernels, dequantized weights are faster: for eight
         tokens two times, for a prompt eight times, compared with torch in float32."""
-        return relaid_format(format) in FORMATS and load_library().suits_this_cpu
+        return layout_for(relaid_format(format)) is not None and load_library().suits_this_cpu
 
     def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
         """See LinearBackend."""
@@ -127,7 +127,7 @@ class CPULinear:
     def _pack(self, weights: Weights) -> PackedLinear:
         weights = _relaid(weights)
         if isinstance(weights, PackedWeights):
-            return pack_gguf(weights, arena=self._arena)
+            return pack_weights(weights, arena=self._arena)
         return pack_linear(weights, arena=self._arena)
 
     def _pack_gate_up(self, gate: Weights, up: Weights) -> PackedLinear:
@@ -137,7 +137,7 @@ class CPULinear:
             and isinstance(up, PackedWeights)
             and gate.format == up.format
         ):
-            return pack_gguf(gate, up=up, arena=self._arena)
+            return pack_weights(gate, up=up, arena=self._arena)
         return pack_linear(_dense([gate]), up=_dense([up]), arena=self._arena)
 
 

@@ -22,8 +22,9 @@ class PackedLinearStruct(ctypes.Structure):
         ("data", _POINTER),
         ("n", _INT64),
         ("k", _INT64),
-        ("format", _INT32),
+        ("layout", _INT32),
         ("gate_up", _INT32),
+        ("float_inputs", _INT32),
     )
 
 
@@ -53,6 +54,7 @@ class WeightRowsStruct(ctypes.Structure):
         ("rows", _POINTER),
         ("up_rows", _POINTER),
         ("row_bytes", _INT64),
+        ("source", _INT32),
     )
 
 

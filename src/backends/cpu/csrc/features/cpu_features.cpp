@@ -48,7 +48,8 @@ struct Features {
     const bool f_dq_bw_vl = bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);
     return avx2() && (saved & 0xe6) == 0xe6 && f_dq_bw_vl;
   }
-  bool avx512bf16() const { return avx512() && bit(more.a, 5); }
+  bool avx512vnni() const { return avx512() && bit(extended.c, 11); }
+  bool avx512bf16() const { return avx512vnni() && bit(more.a, 5); }
 };
 
 #endif
@@ -60,6 +61,7 @@ std::string supported_sets() {
 #if defined(__x86_64__)
   const Features features;
   if (features.avx512bf16()) names += "avx512bf16,";
+  if (features.avx512vnni()) names += "avx512vnni,";
   if (features.avx512()) names += "avx512,";
   if (features.avx2()) names += "avx2,";
 #endif

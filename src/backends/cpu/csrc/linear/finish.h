@@ -48,30 +48,5 @@ inline void finish(const FinishCall& call) {
   return call.gate_up ? finish_rows<true, uint16_t>(call) : finish_rows<false, uint16_t>(call);
 }
 
-inline void widen(const uint16_t* bf16, int64_t count, float* out) {
-  int64_t i = 0;
-  for (; i + TM_WIDTH <= count; i += TM_WIDTH) store_vector(out + i, floats_from_bf16(bf16 + i));
-  for (; i < count; i++) {
-    const uint32_t bits = static_cast<uint32_t>(bf16[i]) << 16;
-    std::memcpy(out + i, &bits, sizeof(bits));
-  }
-}
-
-TM_INLINE float sum_of_lanes(Floats lanes) {
-  float sum = 0;
-  TM_UNROLL for (int i = 0; i < TM_WIDTH; i++) sum += lanes[i];
-  return sum;
-}
-
-inline void sum_float_blocks(const void* x, int64_t count, float* sums) {
-  const auto* values = static_cast<const float*>(x);
-  for (int64_t block = 0; block < count / kBlock; block++) {
-    Floats sum = {};
-    TM_UNROLL for (int i = 0; i < kBlock; i += TM_WIDTH)
-      sum += load_vector<Floats>(values + block * kBlock + i);
-    sums[block] = sum_of_lanes(sum);
-  }
-}
-
 }  // namespace
 }  // namespace tokenmill

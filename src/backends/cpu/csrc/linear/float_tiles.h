@@ -20,20 +20,11 @@ struct FloatIsa {
     float even, odd;
   };
 
-  static TM_INLINE Lanes zero() { return splat(0.0f); }
-  static TM_INLINE Lanes splat(float value) { return tokenmill::splat(value); }
+  static TM_INLINE Lanes zero() { return Lanes{}; }
   static TM_INLINE Lanes load(const float* at) { return load_lanes(at); }
   static TM_INLINE void store(float* at, const Lanes& lanes) { store_lanes(at, lanes); }
-  static TM_INLINE Lanes load_fp16(const uint16_t* at) {
-    Lanes lanes;
-    TM_UNROLL for (int i = 0; i < kLaneParts; i++)
-      lanes.part[i] = floats_from_fp16(at + i * TM_WIDTH);
-    return lanes;
-  }
-  static TM_INLINE Lanes fused(Lanes sum, const Lanes& a, const Lanes& b) {
-    TM_UNROLL for (int i = 0; i < kLaneParts; i++) sum.part[i] += a.part[i] * b.part[i];
-    return sum;
-  }
+  static TM_INLINE Floats part_of(const Lanes& lanes, int part) { return lanes.part[part]; }
+  static TM_INLINE Pair pair_of(const Lanes& even, const Lanes& odd) { return {even, odd}; }
   static TM_INLINE InputPair broadcast(const float* at) { return {at[0], at[1]}; }
   static TM_INLINE void multiply_add(Lanes& sum, const Pair& weights, const InputPair& x) {
     TM_UNROLL for (int i = 0; i < kLaneParts; i++) {
@@ -46,7 +37,7 @@ struct FloatIsa {
 struct FloatF32 {
   using Input = float;
   using Weights = Lanes;
-  static constexpr int64_t kStepBytes = step_bytes(Format::kF32);
+  static constexpr int64_t kStepBytes = sizes_of(Layout::kF32).step_bytes();
   static constexpr int64_t kStepInputs = 1;
   static TM_INLINE Lanes load(const uint8_t* at) {
     return FloatIsa::load(reinterpret_cast<const float*>(at));
@@ -60,7 +51,7 @@ struct FloatF32 {
 struct FloatBF16 {
   using Input = float;
   using Weights = FloatIsa::Pair;
-  static constexpr int64_t kStepBytes = step_bytes(Format::kBF16);
+  static constexpr int64_t kStepBytes = sizes_of(Layout::kBF16).step_bytes();
   static constexpr int64_t kStepInputs = 2;
   static TM_INLINE FloatIsa::Pair load(const uint8_t* at) {
     FloatIsa::Pair pair;
@@ -78,57 +69,6 @@ struct FloatBF16 {
                                      const FloatIsa::InputPair& x) {
     FloatIsa::multiply_add(sum, weights, x);
   }
-};
-
-// kZero is the nibble that means 0.
-template <Format kFormat, int kZero>
-struct FloatNibbles {
-  static constexpr int64_t kStepBytes = step_bytes(kFormat);
-  static constexpr int64_t kHalfBytes = kBlock / 2 * kLaneRows;
-  static constexpr bool kHasMinimum = kFormat == Format::kQ4_1;
-
-  class Unpacker {
-   public:
-    TM_INLINE explicit Unpacker(const uint8_t* at) : at_(at) {}
-    TM_INLINE FloatIsa::Pair get(int pair) const {
-      const int shift = pair % 4 * 4;
-      FloatIsa::Pair result;
-      TM_UNROLL for (int i = 0; i < kLaneParts; i++) {
-        const Ints words = load_vector<Ints>(at_ + pair / 4 * 64 + i * TM_WIDTH * 4);
-        const Ints even = (words >> shift) & 15, odd = (words >> (shift + 16)) & 15;
-        result.even.part[i] = __builtin_convertvector(even - kZero, Floats);
-        result.odd.part[i] = __builtin_convertvector(odd - kZero, Floats);
-      }
-      return result;
-    }
-
-   private:
-    const uint8_t* at_;
-  };
-};
-
-struct FloatBytes {
-  static constexpr int64_t kStepBytes = step_bytes(Format::kQ8_0);
-  static constexpr int64_t kHalfBytes = kBlock * kLaneRows;
-  static constexpr bool kHasMinimum = false;
-
-  class Unpacker {
-   public:
-    TM_INLINE explicit Unpacker(const uint8_t* at) : at_(at) {}
-    TM_INLINE FloatIsa::Pair get(int pair) const {
-      FloatIsa::Pair result;
-      TM_UNROLL for (int i = 0; i < kLaneParts; i++) {
-        const auto both = load_vector<ShortInts>(at_ + pair * 32 + i * TM_WIDTH * 2);
-        const Ints words = __builtin_convertvector(both, Ints);
-        result.even.part[i] = __builtin_convertvector((Ints)((Words)words << 24) >> 24, Floats);
-        result.odd.part[i] = __builtin_convertvector(words >> 8, Floats);
-      }
-      return result;
-    }
-
-   private:
-    const uint8_t* at_;
-  };
 };
 
 }  // namespace

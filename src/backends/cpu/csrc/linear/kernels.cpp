@@ -1,7 +1,9 @@
 #include "linear/kernels.h"
 
+#include "linear/block_tiles.h"
 #include "linear/finish.h"
 #include "linear/float_tiles.h"
+#include "linear/integer_tiles.h"
 #if defined(__AVX512BF16__)
 #include "linear/bf16_tiles.h"
 #endif
@@ -11,30 +13,42 @@ namespace {
 
 // Without AVX-512, tiles have twice as many rows as fit with whole panels, and compute half panels:
 // more rows then share the cost of widening a weight.
-constexpr int kTileRows = TM_WIDTH == 16 ? 12 : 2 * FloatIsa::kMaxRowsOfWholePanels;
+constexpr int kFloatRows = TM_WIDTH == 16 ? 12 : 2 * FloatIsa::kMaxRowsOfWholePanels;
+// Of quantized layouts, fewer: most products with them have int8 inputs.
+constexpr int kBlockRows = TM_WIDTH == 16 ? 6 : kFloatRows;
+
+#if defined(__AVX512BF16__)
+using BlockIsa = BF16Isa;
+using Dense = DenseBF16;
+#else
+using BlockIsa = FloatIsa;
+using Dense = FloatBF16;
+#endif
+constexpr Input kInput = sizeof(BlockIsa::Input) == 2 ? Input::kBF16 : Input::kF32;
+
+template <Layout kLayout>
+void add_quantized(LinearKernels& table) {
+  constexpr int kIndex = static_cast<int>(kLayout);
+  table.integers[kIndex] = integer_tiles<kLayout>();
+  table.floats[kIndex] = {kInput, kBlockRows, 0, {}};
+  fill_block_tiles<BlockIsa, kLayout, kBlockRows>(table.floats[kIndex].tile);
+}
 
 LinearKernels make_kernels() {
   LinearKernels table = {};
-  table.max_tile_rows = kTileRows;
-  for (Element& input : table.input) input = Element::kF32;
   table.finish = finish;
-  table.widen = widen;
-  const auto tiles = [&](Format format) { return table.tile[static_cast<int>(format)]; };
-  fill_dense_tiles<FloatIsa, FloatF32, kTileRows>(tiles(Format::kF32));
-#if defined(__AVX512BF16__)
-  for (int format = 1; format < kNumFormats; format++) table.input[format] = Element::kBF16;
-  table.sum_blocks = sum_bf16_blocks;
-  fill_dense_tiles<BF16Isa, DenseBF16, kTileRows>(tiles(Format::kBF16));
-  fill_block_tiles<BF16Isa, Nibbles<Format::kQ4_0>, kTileRows>(tiles(Format::kQ4_0));
-  fill_block_tiles<BF16Isa, Nibbles<Format::kQ4_1>, kTileRows>(tiles(Format::kQ4_1));
-  fill_block_tiles<BF16Isa, Bytes, kTileRows>(tiles(Format::kQ8_0));
-#else
-  table.sum_blocks = sum_float_blocks;
-  fill_dense_tiles<FloatIsa, FloatBF16, kTileRows>(tiles(Format::kBF16));
-  fill_block_tiles<FloatIsa, FloatNibbles<Format::kQ4_0, 8>, kTileRows>(tiles(Format::kQ4_0));
-  fill_block_tiles<FloatIsa, FloatNibbles<Format::kQ4_1, 0>, kTileRows>(tiles(Format::kQ4_1));
-  fill_block_tiles<FloatIsa, FloatBytes, kTileRows>(tiles(Format::kQ8_0));
-#endif
+  TileSet& f32 = table.floats[static_cast<int>(Layout::kF32)];
+  f32 = {Input::kF32, kFloatRows, 0, {}};
+  fill_dense_tiles<FloatIsa, FloatF32, kFloatRows>(f32.tile);
+  TileSet& bf16 = table.floats[static_cast<int>(Layout::kBF16)];
+  bf16 = {kInput, kFloatRows, 0, {}};
+  fill_dense_tiles<BlockIsa, Dense, kFloatRows>(bf16.tile);
+  add_quantized<Layout::kBlocks4>(table);
+  add_quantized<Layout::kBlocks5>(table);
+  add_quantized<Layout::kBytes>(table);
+  add_quantized<Layout::kSuper4>(table);
+  add_quantized<Layout::kSuper5>(table);
+  add_quantized<Layout::kSix>(table);
   return table;
 }
 

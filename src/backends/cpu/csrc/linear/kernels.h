@@ -6,12 +6,20 @@
 
 namespace tokenmill {
 
+// 32 inputs of a row, rounded to int8.
+struct InputBlock {
+  int8_t values[kBlock];
+  float scale;         // an input is about scale * value
+  float sum;           // scale * the sum of the values
+  int32_t offsets[2];  // start values of the sums of 16 inputs each (of one for all 32: the first)
+};
+
 // A tile: some rows of inputs times one panel, over `steps` steps along k.
 struct TileCall {
   const uint8_t* weights;  // the panel, at the first step
-  const void* x;           // in the Element that LinearKernels::input has for the format
-  int64_t x_stride;        // in elements
-  const float* block_sums;  // [rows, steps]: sums of the inputs of each block (kQ4_1 only)
+  const void* x;           // as TileSet::input says
+  int64_t x_stride;        // from row to row, in floats, bfloat16 numbers, or bytes (kBlocks)
+  const float* block_sums;  // [rows, blocks]: sums of each 32 inputs; null without minima
   int64_t block_sums_stride;
   int64_t steps;
   float* sums;       // [rows, 32]
@@ -23,6 +31,18 @@ using Tile = void (*)(const TileCall&);
 
 constexpr int kMaxTileRows = 12;
 constexpr int kPrefetchTiles = 4;
+
+enum class Input { kF32, kBF16, kBlocks };
+
+// The tiles of a layout for one type of inputs.
+struct TileSet {
+  Input input;
+  int max_rows;
+  // The number that is added to weights before they are multiplied (kBlocks): InputBlock::offsets
+  // takes it off again.
+  int zero;
+  Tile tile[kMaxTileRows + 1];  // by rows; [0] is unused
+};
 
 // The end of a product: bias, SiLU(gate) * up, the residual, rounding.
 struct FinishCall {
@@ -38,15 +58,17 @@ struct FinishCall {
 };
 
 struct LinearKernels {
-  int max_tile_rows;
-  Element input[kNumFormats];  // type of the inputs that tiles of a format read
-  Tile tile[kNumFormats][kMaxTileRows + 1];  // by rows; [0] is unused
+  TileSet floats[kNumLayouts];
+  TileSet integers[kNumLayouts];  // of quantized layouts
   void (*finish)(const FinishCall&);
-  void (*widen)(const uint16_t* bf16, int64_t count, float* out);
-  // Sums of each block of 32 of `count` elements.
-  void (*sum_blocks)(const void* x, int64_t count, float* sums);
 };
 
 const LinearKernels& linear_kernels();
+
+inline const TileSet& tiles_for(const PackedLinear& weights) {
+  const LinearKernels& all = linear_kernels();
+  const bool in_floats = weights.float_inputs || !is_quantized(weights.layout);
+  return (in_floats ? all.floats : all.integers)[static_cast<int>(weights.layout)];
+}
 
 }  // namespace tokenmill

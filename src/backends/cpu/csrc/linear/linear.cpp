@@ -3,7 +3,7 @@
 #include <cstring>
 #include <memory>
 
-#include "linear/kernels.h"
+#include "linear/inputs.h"
 #include "threads/scratch.h"
 #include "threads/thread_pool.h"
 
@@ -19,10 +19,8 @@ constexpr int64_t kRowsAtOnce = 264;
 constexpr int64_t kPieceBytes = 128 * 1024;
 // Distance of the prefetch in a product with one tile of rows: memory latency times bandwidth.
 constexpr int64_t kAheadBytes = 4096;
-// Rows at a distance that is a multiple of this compete for the same few lines of L1.
-constexpr int64_t kAliasBytes = 2048;
 
-thread_local Scratch sums_scratch, inputs_scratch, block_sums_scratch;
+thread_local Scratch sums_scratch;
 
 struct Grid {
   int columns;  // of workers, along n
@@ -46,49 +44,6 @@ Grid choose_grid(int64_t panels, int64_t tiles, int workers) {
   return best;
 }
 
-// The inputs of some rows, in the type and layout that tiles read.
-struct PreparedInputs {
-  const char* x;
-  int64_t stride;  // in elements
-  int64_t element_bytes;
-  const float* block_sums;
-  int64_t block_sums_stride;
-};
-
-PreparedInputs prepare_inputs(const LinearCall& call, int64_t first_row, int64_t rows) {
-  const LinearKernels& isa = linear_kernels();
-  const Format format = call.weights->format;
-  const int64_t k = call.weights->k;
-  const int64_t given_bytes = format == Format::kF32 ? 4 : 2;
-  const bool widen = format != Format::kF32 && isa.input[static_cast<int>(format)] == Element::kF32;
-  const int64_t bytes = widen ? 4 : given_bytes;
-  const char* given = static_cast<const char*>(call.x) + first_row * call.x_stride * given_bytes;
-  PreparedInputs made = {given, call.x_stride, bytes, nullptr, k / kBlock};
-  const bool aliases = rows > 4 && call.x_stride * bytes % kAliasBytes == 0;
-  if (widen || aliases) {
-    made.stride = (k + 15) / 16 * 16 + 16;
-    if (made.stride * bytes % kAliasBytes == 0) made.stride += 16;
-    auto* copy = static_cast<char*>(inputs_scratch.bytes(rows * made.stride * bytes));
-    for (int64_t row = 0; row < rows; row++) {
-      const char* from = given + row * call.x_stride * given_bytes;
-      char* to = copy + row * made.stride * bytes;
-      if (widen) {
-        isa.widen(reinterpret_cast<const uint16_t*>(from), k, reinterpret_cast<float*>(to));
-      } else {
-        std::memcpy(to, from, k * bytes);
-      }
-    }
-    made.x = copy;
-  }
-  if (format == Format::kQ4_1) {
-    float* sums = block_sums_scratch.floats(rows * made.block_sums_stride);
-    for (int64_t row = 0; row < rows; row++)
-      isa.sum_blocks(made.x + row * made.stride * bytes, k, sums + row * made.block_sums_stride);
-    made.block_sums = sums;
-  }
-  return made;
-}
-
 // The bias of a panel's columns, copied to `padded`; null without bias.
 const float* bias_of_panel(const LinearCall& call, int64_t first, int64_t columns, float* padded) {
   if (call.bias == nullptr) return nullptr;
@@ -100,19 +55,18 @@ const float* bias_of_panel(const LinearCall& call, int64_t first, int64_t column
 }
 
 // Multiplies rows [first_row, first_row + rows) of x by one panel, and writes its columns of out.
-void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_t panel,
-                    int64_t first_row, int64_t rows) {
-  const LinearKernels& isa = linear_kernels();
+void multiply_panel(const LinearCall& call, const TileSet& tiles, const PreparedInputs& inputs,
+                    int64_t panel, int64_t first_row, int64_t rows) {
   const PackedLinear& weights = *call.weights;
   const uint8_t* data = weights.data + panel * panel_bytes(weights);
-  const int64_t per_step = step_inputs(weights.format), step = step_bytes(weights.format);
-  const int64_t steps = weights.k / per_step;
+  const Sizes sizes = sizes_of(weights.layout);
+  const int64_t step = sizes.step_bytes(), steps = weights.k / sizes.step_inputs;
   const int64_t pieces = (steps * step + kPieceBytes - 1) / kPieceBytes;
-  const int64_t num_tiles = (rows + isa.max_tile_rows - 1) / isa.max_tile_rows;
+  const int64_t num_tiles = (rows + tiles.max_rows - 1) / tiles.max_rows;
   const int64_t width = weights.gate_up ? kLaneRows : kPanelRows;
   const int64_t out_bytes = call.out_type == Element::kF32 ? 4 : 2;
   // Sums are kept until the last piece. With one piece, each tile is finished at once.
-  float* sums = sums_scratch.floats((pieces == 1 ? isa.max_tile_rows : rows) * kPanelRows);
+  float* sums = sums_scratch.floats((pieces == 1 ? tiles.max_rows : rows) * kPanelRows);
   alignas(64) float bias[kPanelRows] = {};
 
   FinishCall finish = {};
@@ -136,22 +90,22 @@ void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_
     const int64_t piece_bytes = tile.steps * step;
     for (int64_t i = 0; i < num_tiles; i++) {
       const Share part = share_of(rows, i, num_tiles);
-      const int64_t first_input = part.begin * inputs.stride + along.begin * per_step;
-      tile.x = inputs.x + first_input * inputs.element_bytes;
-      tile.block_sums = inputs.block_sums + part.begin * inputs.block_sums_stride + along.begin;
+      tile.x = inputs.x + part.begin * inputs.row_bytes + along.begin * inputs.step_bytes;
+      tile.block_sums = inputs.block_sums + part.begin * inputs.block_sums_stride +
+                        along.begin * sizes.blocks();
       tile.sums = pieces == 1 ? sums : sums + part.begin * kPanelRows;
       // A single tile prefetches its own weights. Of several tiles, the first ones share the
       // prefetch of the weights after the piece.
       const int64_t ahead = piece_bytes + piece_bytes * i / prefetch_tiles;
       tile.prefetch = tile.weights + (num_tiles == 1 ? kAheadBytes : ahead);
       tile.prefetch_tiles = i < prefetch_tiles ? prefetch_tiles : 0;
-      isa.tile[static_cast<int>(weights.format)][part.end - part.begin](tile);
+      tiles.tile[part.end - part.begin](tile);
       if (piece + 1 < pieces) continue;
       finish.sums = tile.sums;
       finish.rows = part.end - part.begin;
       finish.out = static_cast<char*>(call.out) +
                    ((first_row + part.begin) * call.out_stride + panel * width) * out_bytes;
-      isa.finish(finish);
+      linear_kernels().finish(finish);
     }
   }
 }
@@ -160,9 +114,9 @@ void multiply_panel(const LinearCall& call, const PreparedInputs& inputs, int64_
 
 void linear_part(const LinearCall& call, int worker, int workers) {
   const PackedLinear& weights = *call.weights;
-  const int max_rows = linear_kernels().max_tile_rows;
-  const int64_t tiles = (call.rows + max_rows - 1) / max_rows;
-  const Grid grid = choose_grid(num_panels(weights), tiles, workers);
+  const TileSet& tiles = tiles_for(weights);
+  const int64_t num_tiles = (call.rows + tiles.max_rows - 1) / tiles.max_rows;
+  const Grid grid = choose_grid(num_panels(weights), num_tiles, workers);
   const Share panels = share_of(num_panels(weights), worker % grid.columns, grid.columns);
   const Share my_rows = share_of(call.rows, worker / grid.columns, grid.rows);
   const int64_t count = my_rows.end - my_rows.begin;
@@ -170,9 +124,9 @@ void linear_part(const LinearCall& call, int worker, int workers) {
   for (int64_t pass = 0; pass < passes; pass++) {
     const Share part = share_of(count, pass, passes);
     const int64_t first_row = my_rows.begin + part.begin, rows = part.end - part.begin;
-    const PreparedInputs inputs = prepare_inputs(call, first_row, rows);
+    const PreparedInputs inputs = prepare_inputs(call, tiles, first_row, rows);
     for (int64_t panel = panels.begin; panel < panels.end; panel++)
-      multiply_panel(call, inputs, panel, first_row, rows);
+      multiply_panel(call, tiles, inputs, panel, first_row, rows);
   }
 }
 

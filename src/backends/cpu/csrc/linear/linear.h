@@ -11,16 +11,35 @@ namespace tokenmill {
 // instruction set need. A product reads a panel once, from front to back.
 constexpr int kPanelRows = 32;
 constexpr int kLaneRows = 16;  // rows in one 512-bit register; a panel is two of these
-constexpr int kBlock = 32;     // inputs that share a scale in GGUF's block formats
+constexpr int kLineBytes = 64;
+constexpr int kBlock = 32;        // inputs of a block
+constexpr int kSuperBlock = 256;  // inputs of a super-block
 
-enum class Format : int32_t {
-  kF32 = 0,   // [panel][k][32] float
-  kBF16 = 1,  // [panel][k / 2][32][2] bfloat16
-  kQ4_0 = 2,  // [panel][k / 32]{[2][4][16] words of 2 x 4 nibbles, [32] d}
-  kQ4_1 = 3,  // [panel][k / 32]{as Q4_0, [32] m}
-  kQ8_0 = 4,  // [panel][k / 32]{[2][16][16][2] int8, [32] d}
+// How weights are stored. A step is what a panel stores for one, two, 32 or 256 inputs.
+//
+// Quantized numbers are integers. Of a block, each half of the panel has lines: line i has, for each
+// of its 16 rows, the bytes of inputs 4i to 4i + 3. With 4, 5 or 6 bits, lines 2i and 2i + 1 are the
+// lower and upper nibbles of one line in memory; the bits above the nibbles follow as planes, of
+// which one line has the fifth bits of 8 lines, or the bits 5 and 6 of 4 lines.
+//
+// There are four quantized layouts. Two of them have a variant with a fifth bit:
+// - blocks: weight = scale * number + minimum, fp16 scale and minimum for 32 inputs;
+// - bytes: weight = scale * number, numbers of 8 bits with a sign, fp16 scale for 32 inputs;
+// - super-blocks: as blocks, where scale and minimum are int8, times fp16 factors for 256 inputs;
+// - six bits: weight = scale * (number - 32), where a scale is int8 for 16 inputs, times an fp16
+//   factor for 256 inputs.
+enum class Layout : int32_t {
+  kF32 = 0,      // [panel][k][32] float
+  kBF16 = 1,     // [panel][k / 2][32][2] bfloat16
+  kBlocks4 = 2,  // [panel][k / 32]{[2][4 lines], [32] scale, [32] minimum}
+  kBlocks5 = 3,  // [panel][k / 32]{[2][4 lines, plane], [32] scale, [32] minimum}
+  kBytes = 4,    // [panel][k / 32]{[2][8 lines], [32] scale}
+  kSuper4 = 5,   // [panel][k / 256]{[2][32] factors, [8]{[2][4 lines], [2][32] int8}}
+  kSuper5 = 6,   // [panel][k / 256]{[2][32] factors, [8]{[2][4 lines, plane], [2][32] int8}}
+  kSix = 7,      // [panel][k / 256]{[32] factor, [8]{[2][4 lines, 2 planes], [2][32] int8}}
 };
-constexpr int kNumFormats = 5;
+constexpr int kNumLayouts = 8;
+constexpr int kFirstQuantized = 2;
 
 enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
 
@@ -29,15 +48,18 @@ enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
 struct PackedLinear {
   const uint8_t* data;  // 64-byte aligned
   int64_t n;            // output rows, without padding; gate and up together
-  int64_t k;            // inputs: even, and a multiple of 32 in block formats
-  Format format;
+  int64_t k;            // inputs: even, and whole steps
+  Layout layout;
   int32_t gate_up;
+  // Of a quantized layout: whether products use the inputs as they are. Otherwise inputs are rounded
+  // to int8, with a scale for each 32 of a row.
+  int32_t float_inputs;
 };
 
 // out[rows, n] (+)= x[rows, k] W^T + bias. structures.py has the same layout.
 struct LinearCall {
   const PackedLinear* weights;
-  const void* x;  // float for kF32 weights, else bfloat16
+  const void* x;  // float for weights in kF32, else bfloat16
   int64_t x_stride;  // in elements
   int64_t rows;
   const float* bias;  // [n], or null
@@ -47,18 +69,41 @@ struct LinearCall {
   int32_t add_to_out;  // adds the product to out (the residual), rounded once
 };
 
-// Bytes of one step along k of a panel. A step is a block, a pair of inputs, or one input.
-constexpr int64_t step_bytes(Format format) {
-  return format == Format::kF32    ? kPanelRows * 4
-         : format == Format::kBF16 ? kPanelRows * 4
-         : format == Format::kQ4_0 ? kPanelRows * 18
-         : format == Format::kQ4_1 ? kPanelRows * 20
-                                   : kPanelRows * 34;
+// The sizes of a layout. A step consists of a header and blocks of 32 inputs.
+struct Sizes {
+  int64_t step_inputs;
+  int64_t header_bytes;
+  int64_t half_bytes;    // of a block: the lines of half a panel
+  int64_t scales_bytes;  // of a block: what follows the lines of both halves
+  int bits;              // of a number
+
+  constexpr int64_t blocks() const { return step_inputs / kBlock; }
+  constexpr int64_t block_bytes() const { return 2 * half_bytes + scales_bytes; }
+  constexpr int64_t step_bytes() const { return header_bytes + blocks() * block_bytes(); }
+};
+constexpr Sizes sizes_of(Layout layout) {
+  constexpr Sizes kTable[kNumLayouts] = {
+      {1, kPanelRows * 4, 0, 0, 32},
+      {2, kPanelRows * 4, 0, 0, 16},
+      {kBlock, 0, 4 * kLineBytes, kPanelRows * 4, 4},
+      {kBlock, 0, 5 * kLineBytes, kPanelRows * 4, 5},
+      {kBlock, 0, 8 * kLineBytes, kPanelRows * 2, 8},
+      {kSuperBlock, kPanelRows * 4, 4 * kLineBytes, kPanelRows * 2, 4},
+      {kSuperBlock, kPanelRows * 4, 5 * kLineBytes, kPanelRows * 2, 5},
+      {kSuperBlock, kPanelRows * 2, 6 * kLineBytes, kPanelRows * 2, 6},
+  };
+  return kTable[static_cast<int>(layout)];
 }
-constexpr int64_t step_inputs(Format format) {
-  return format == Format::kF32 ? 1 : format == Format::kBF16 ? 2 : kBlock;
+constexpr bool is_quantized(Layout layout) {
+  return static_cast<int>(layout) >= kFirstQuantized;
 }
-constexpr bool is_block_format(Format format) { return format >= Format::kQ4_0; }
+// Inputs that share a scale.
+constexpr int group_of(Layout layout) { return layout == Layout::kSix ? 16 : kBlock; }
+constexpr bool has_minimum(Layout layout) {
+  return is_quantized(layout) && layout != Layout::kBytes && layout != Layout::kSix;
+}
+// The number that means 0.
+constexpr int zero_of(Layout layout) { return layout == Layout::kSix ? 32 : 0; }
 
 // With gate_up, gate and up are padded to whole panels separately.
 inline int64_t num_panels(const PackedLinear& w) {
@@ -66,7 +111,8 @@ inline int64_t num_panels(const PackedLinear& w) {
   return (rows + width - 1) / width;
 }
 inline int64_t panel_bytes(const PackedLinear& w) {
-  return w.k / step_inputs(w.format) * step_bytes(w.format);
+  const Sizes sizes = sizes_of(w.layout);
+  return w.k / sizes.step_inputs * sizes.step_bytes();
 }
 
 // Computes one worker's part of a product, within a parallel region (see thread_pool.h). `out` may

@@ -2,15 +2,12 @@
 
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
 #include "threads/thread_pool.h"
 
 namespace tokenmill {
 namespace {
-
-constexpr int64_t kScalesBytes = kPanelRows * 2;
-
-bool is_nibbles(Format format) { return format == Format::kQ4_0 || format == Format::kQ4_1; }
 
 // The row of the matrix at a place of a panel; n or more if the place is padding.
 int64_t row_at(const PackedLinear& weights, int64_t panel, int place) {
@@ -27,62 +24,66 @@ const uint8_t* source_row(const PackedLinear& weights, const WeightRows& source,
   return source.rows + row * source.row_bytes;
 }
 
-// The nibble of (place, input): offset of its word in a panel's block, and its shift in the word.
-struct Nibble {
-  int64_t offset;
-  int shift;
-};
-Nibble nibble_at(int place, int input) {
-  const int lane = place % kLaneRows, half = place / kLaneRows;
-  return {half * 256 + input / 8 * 64 + lane * 4 + input % 2 * 2, input % 8 / 2 * 4};
-}
-int64_t byte_at(int place, int input) {
-  const int lane = place % kLaneRows, half = place / kLaneRows;
-  return half * 512 + input / 2 * 32 + lane * 2 + input % 2;
-}
-int64_t scales_offset(Format format) { return is_nibbles(format) ? 512 : 1024; }
-
-// Packs a GGUF block of Q4_0 or Q4_1: scale, minimum (Q4_1 only), 16 bytes. Inputs i and i + 16
-// share byte i.
-void pack_nibbles(const uint8_t* block, Format format, int place, uint8_t* out) {
-  const bool has_minimum = format == Format::kQ4_1;
-  const uint8_t* quants = block + (has_minimum ? 4 : 2);
-  int values[kBlock];
-  for (int i = 0; i < 16; i++) {
-    values[i] = quants[i] & 15;
-    values[i + 16] = quants[i] >> 4;
-  }
-  // A word holds every second one of eight inputs: see nibble_at.
-  for (int first = 0; first < kBlock; first += first % 2 ? 7 : 1) {
-    const int* v = values + first;
-    const auto word = static_cast<uint16_t>(v[0] | v[2] << 4 | v[4] << 8 | v[6] << 12);
-    std::memcpy(out + nibble_at(place, first).offset, &word, 2);
-  }
-  uint8_t* scales = out + scales_offset(format);
-  std::memcpy(scales + place * 2, block, 2);
-  if (has_minimum) std::memcpy(scales + kScalesBytes + place * 2, block + 2, 2);
+// Where a row of a panel has its bytes in the lines of a block.
+uint8_t* lines_of(uint8_t* block, const Sizes& sizes, int place) {
+  return block + place / kLaneRows * sizes.half_bytes + place % kLaneRows * 4;
 }
 
-// Packs a GGUF block of Q8_0: scale, 32 signed bytes.
-void pack_bytes(const uint8_t* block, int place, uint8_t* out) {
-  for (int input = 0; input < kBlock; input++) out[byte_at(place, input)] = block[2 + input];
-  std::memcpy(out + scales_offset(Format::kQ8_0) + place * 2, block, 2);
-}
-
-void pack_row(const PackedLinear& weights, const uint8_t* row, int place, uint8_t* panel) {
-  const Format format = weights.format;
-  const int64_t step = step_bytes(format), steps = weights.k / step_inputs(format);
-  if (!is_block_format(format)) {
-    // A step has four bytes of a row: one float, or two bfloat16.
-    for (int64_t i = 0; i < steps; i++) std::memcpy(panel + i * step + place * 4, row + i * 4, 4);
+// Writes 32 numbers of one row: `lines` are the row's bytes of the first line.
+void write_numbers(const uint8_t* numbers, int bits, uint8_t* lines) {
+  if (bits == 8) {
+    for (int i = 0; i < 8; i++) std::memcpy(lines + i * kLineBytes, numbers + i * 4, 4);
     return;
   }
-  const int64_t block_bytes = step / kPanelRows;
-  for (int64_t i = 0; i < steps; i++) {
-    if (is_nibbles(format)) {
-      pack_nibbles(row + i * block_bytes, format, place, panel + i * step);
+  uint8_t* planes = lines + 4 * kLineBytes;
+  for (int input = 0; input < kBlock; input++) {
+    const int i = input / 4, byte = input % 4, number = numbers[input];
+    lines[i / 2 * kLineBytes + byte] |= (number & 15) << i % 2 * 4;
+    if (bits == 5) planes[byte] |= (number >> 4) << i;
+    if (bits == 6) planes[i / 4 * kLineBytes + byte] |= (number >> 4) << i % 4 * 2;
+  }
+}
+
+int read_number(const uint8_t* lines, int bits, int input) {
+  const int i = input / 4, byte = input % 4;
+  if (bits == 8) return static_cast<int8_t>(lines[i * kLineBytes + byte]);
+  const uint8_t* planes = lines + 4 * kLineBytes;
+  const int low = lines[i / 2 * kLineBytes + byte] >> i % 2 * 4 & 15;
+  if (bits == 5) return low | (planes[byte] >> i & 1) << 4;
+  if (bits == 6) return low | (planes[i / 4 * kLineBytes + byte] >> i % 4 * 2 & 3) << 4;
+  return low;
+}
+
+void write_step(const StepRow& row, Layout layout, int place, uint8_t* step) {
+  const Sizes sizes = sizes_of(layout);
+  const int factors = has_minimum(layout) ? 2 : 1, groups = kBlock / group_of(layout);
+  // Without a header, a block ends with the factors.
+  uint8_t* at = sizes.header_bytes > 0 ? step : step + 2 * sizes.half_bytes;
+  for (int i = 0; i < factors; i++)
+    std::memcpy(at + (i * kPanelRows + place) * 2, &row.factors[i], 2);
+  for (int b = 0; b < sizes.blocks(); b++) {
+    uint8_t* block = step + sizes.header_bytes + b * sizes.block_bytes();
+    write_numbers(row.numbers + b * kBlock, sizes.bits, lines_of(block, sizes, place));
+    if (sizes.header_bytes == 0) continue;
+    uint8_t* scales = block + 2 * sizes.half_bytes + place;
+    for (int g = 0; g < groups; g++) scales[g * kPanelRows] = row.scales[b * groups + g];
+    if (has_minimum(layout)) scales[kPanelRows] = row.minima[b];
+  }
+}
+
+void pack_row(const PackedLinear& weights, const WeightRows& source, const uint8_t* row, int place,
+              uint8_t* panel) {
+  const Sizes sizes = sizes_of(weights.layout);
+  const int64_t from_bytes = sizes_of(source.source).step_bytes, to_bytes = sizes.step_bytes();
+  const int64_t steps = weights.k / sizes.step_inputs;
+  StepRow step = {};
+  for (int64_t i = 0; i < steps; i++, row += from_bytes, panel += to_bytes) {
+    if (is_quantized(weights.layout)) {
+      read_step(source.source, row, &step);
+      write_step(step, weights.layout, place, panel);
     } else {
-      pack_bytes(row + i * block_bytes, place, panel + i * step);
+      // A step has four bytes of a row: one float, or two bfloat16.
+      std::memcpy(panel + place * 4, row, 4);
     }
   }
 }
@@ -106,22 +107,29 @@ float float_from_fp16(const uint8_t* at) {
   return sign * std::ldexp(static_cast<float>(significand), (exponent == 0 ? 1 : exponent) - 25);
 }
 
-float value_at(Format format, const uint8_t* step, int place, int input) {
-  if (format == Format::kBF16) return float_from_bf16(step + place * 4 + input * 2);
-  if (format == Format::kF32) {
-    float value;
-    std::memcpy(&value, step + place * 4, 4);
-    return value;
+float quantized_value_at(Layout layout, const uint8_t* step, int place, int input) {
+  const Sizes sizes = sizes_of(layout);
+  const uint8_t* block = step + sizes.header_bytes + input / kBlock * sizes.block_bytes();
+  const uint8_t* lines = lines_of(const_cast<uint8_t*>(block), sizes, place);
+  const int number = read_number(lines, sizes.bits, input % kBlock) - zero_of(layout);
+  const uint8_t* scales = block + 2 * sizes.half_bytes;
+  const uint8_t* factors = sizes.header_bytes > 0 ? step : scales;
+  float scale = float_from_fp16(factors + place * 2), minimum = 0;
+  if (has_minimum(layout)) minimum = float_from_fp16(factors + (kPanelRows + place) * 2);
+  if (sizes.header_bytes > 0) {
+    const int group = input % kBlock / group_of(layout);
+    scale *= static_cast<int8_t>(scales[group * kPanelRows + place]);
+    minimum *= static_cast<int8_t>(scales[kPanelRows + place]);
   }
-  const uint8_t* scales = step + scales_offset(format);
-  const float scale = float_from_fp16(scales + place * 2);
-  if (format == Format::kQ8_0) return scale * static_cast<int8_t>(step[byte_at(place, input)]);
-  const Nibble at = nibble_at(place, input);
-  uint16_t word;
-  std::memcpy(&word, step + at.offset, 2);
-  const int value = word >> at.shift & 15;
-  if (format == Format::kQ4_0) return scale * static_cast<float>(value - 8);
-  return scale * static_cast<float>(value) + float_from_fp16(scales + kScalesBytes + place * 2);
+  return scale * static_cast<float>(number) + minimum;
+}
+
+float value_at(Layout layout, const uint8_t* step, int place, int input) {
+  if (layout == Layout::kBF16) return float_from_bf16(step + place * 4 + input * 2);
+  if (layout != Layout::kF32) return quantized_value_at(layout, step, place, input);
+  float value;
+  std::memcpy(&value, step + place * 4, 4);
+  return value;
 }
 
 template <class Function>
@@ -139,18 +147,21 @@ int64_t packed_bytes(const PackedLinear& weights) {
 }
 
 void pack(const PackedLinear& weights, const WeightRows& source, uint8_t* data) {
+  if (sizes_of(source.source).layout != weights.layout)
+    throw std::invalid_argument("weights of this source have another layout");
   for_each_panel(weights, [&](int64_t panel) {
     uint8_t* out = data + panel * panel_bytes(weights);
     std::memset(out, 0, panel_bytes(weights));
     for (int place = 0; place < kPanelRows; place++) {
       const int64_t row = row_at(weights, panel, place);
-      if (row < weights.n) pack_row(weights, source_row(weights, source, row), place, out);
+      if (row < weights.n) pack_row(weights, source, source_row(weights, source, row), place, out);
     }
   });
 }
 
 void unpack(const PackedLinear& weights, float* out) {
-  const int64_t step = step_bytes(weights.format), inputs = step_inputs(weights.format);
+  const Sizes sizes = sizes_of(weights.layout);
+  const int64_t step = sizes.step_bytes(), inputs = sizes.step_inputs;
   for_each_panel(weights, [&](int64_t panel) {
     const uint8_t* from = weights.data + panel * panel_bytes(weights);
     for (int place = 0; place < kPanelRows; place++) {
@@ -158,7 +169,7 @@ void unpack(const PackedLinear& weights, float* out) {
       if (row >= weights.n) continue;
       for (int64_t i = 0; i < weights.k; i++)
         out[row * weights.k + i] =
-            value_at(weights.format, from + i / inputs * step, place, static_cast<int>(i % inputs));
+            value_at(weights.layout, from + i / inputs * step, place, static_cast<int>(i % inputs));
     }
   });
 }

@@ -1,5 +1,5 @@
-// The tiles of every format, for any instruction set. `Isa` loads pairs of weights of 16 rows and
-// multiplies them by pairs of inputs.
+// What all tiles have in common, and the tiles of float layouts. `Isa` loads pairs of weights of 16
+// rows and multiplies them by pairs of inputs.
 //
 // A tile keeps rows x 2 accumulators of 16 lanes in registers, reads each weight register once, and
 // broadcasts the inputs. With 12 rows it uses 24 of AVX-512's 32 registers for accumulators, and
@@ -12,8 +12,6 @@
 namespace tokenmill {
 namespace {
 
-constexpr int64_t kLine = 64;
-
 // Prefetches lines evenly over a tile: many prefetches at once would wait for each other.
 class Prefetcher {
  public:
@@ -25,14 +23,14 @@ class Prefetcher {
   TM_INLINE void advance() {
     if (tiles_ == 1) {
 #pragma GCC unroll 20
-      for (int i = 0; i < kLines; i++) __builtin_prefetch(at_ + i * kLine, 0, 3);
-      at_ += kLines * kLine;
+      for (int i = 0; i < kLines; i++) __builtin_prefetch(at_ + i * kLineBytes, 0, 3);
+      at_ += kLines * kLineBytes;
     } else if (tiles_ > 1) {
       const int lines = tiles_ == 2   ? (kLines + 1) / 2
                         : tiles_ == 3 ? (kLines + 2) / 3
                                       : (kLines + 3) / 4;
-      for (int i = 0; i < lines; i++) __builtin_prefetch(at_ + i * kLine, 0, 2);
-      at_ += lines * kLine;
+      for (int i = 0; i < lines; i++) __builtin_prefetch(at_ + i * kLineBytes, 0, 2);
+      at_ += lines * kLineBytes;
     }
   }
 
@@ -46,6 +44,7 @@ class Prefetcher {
 template <class Element, int kRows>
 class Inputs {
  public:
+  static constexpr int kCount = kRows;
   TM_INLINE explicit Inputs(const TileCall& call) : stride_(call.x_stride) {
     const auto* x = static_cast<const Element*>(call.x);
     TM_UNROLL for (int i = 0; i < kBases; i++) base_[i] = x + 3 * i * stride_;
@@ -89,7 +88,7 @@ struct Sums {
 template <class Isa, int kRows>
 constexpr int kHalvesAtOnce = kRows <= Isa::kMaxRowsOfWholePanels ? 2 : 1;
 
-// Tiles of formats without scales, whose products are added directly to the sums. `Dense` reads one
+// Tiles of layouts without scales, whose products are added directly to the sums. `Dense` reads one
 // step of half a panel.
 template <class Isa, class Dense, int kRows>
 TM_INLINE void dense_halves(const TileCall& call, int first, Prefetcher prefetch) {
@@ -115,7 +114,7 @@ TM_INLINE void dense_halves(const TileCall& call, int first, Prefetcher prefetch
   };
   int64_t left_over = call.steps;
   for (; left_over >= kStepsAtOnce; left_over -= kStepsAtOnce) {
-    prefetch.template advance<kStepsAtOnce * Dense::kStepBytes / kLine>();
+    prefetch.template advance<kStepsAtOnce * Dense::kStepBytes / kLineBytes>();
     TM_UNROLL for (int i = 0; i < kStepsAtOnce; i++) step(i);
     weights += kStepsAtOnce * Dense::kStepBytes;
     x.advance(kStepsAtOnce * Dense::kStepInputs);
@@ -135,72 +134,32 @@ void dense_tile(const TileCall& call) {
     dense_halves<Isa, Dense, kRows>(call, 1, Prefetcher(TileCall{}));
 }
 
-// Tiles of block formats. The integers, which are exact in bfloat16, are multiplied without their
-// scale; the block's scale is applied once to the sum over its 32 inputs. `Block` unpacks the pairs
-// of half a panel. The totals stay in memory (L1): the 16 products per sum of a block hide the load
-// and store of its total.
-template <class Isa, class Block, int kRows>
-TM_INLINE void block_halves(const TileCall& call, const Inputs<typename Isa::Input, kRows>& x,
-                            const uint8_t* weights, int64_t block, int first) {
-  constexpr int kHalves = kHalvesAtOnce<Isa, kRows>;
-  Sums<Isa, kRows, kHalves> part;
-  part.clear();
-  typename Block::Unpacker unpackers[2] = {
-      typename Block::Unpacker(weights + first * Block::kHalfBytes),
-      typename Block::Unpacker(weights + Block::kHalfBytes)};
-  TM_UNROLL for (int pair = 0; pair < kBlock / 2; pair++) {
-    typename Isa::Pair half[kHalves];
-    TM_UNROLL for (int h = 0; h < kHalves; h++) half[h] = unpackers[h].get(pair);
-    TM_UNROLL for (int r = 0; r < kRows; r++) {
-      const auto input = Isa::broadcast(x.at(r, 2 * pair));
-      TM_UNROLL for (int h = 0; h < kHalves; h++)
-        Isa::multiply_add(part.value[r][h], half[h], input);
-    }
-  }
-  const auto* scales = reinterpret_cast<const uint16_t*>(weights + 2 * Block::kHalfBytes);
-  TM_UNROLL for (int h = 0; h < kHalves; h++) {
-    const int column = (first + h) * kLaneRows;
-    const auto scale = Isa::load_fp16(scales + column);
-    [[maybe_unused]] const auto minimum =
-        Isa::load_fp16(scales + (Block::kHasMinimum ? kPanelRows : 0) + column);
-    TM_UNROLL for (int r = 0; r < kRows; r++) {
-      float* at = call.sums + r * kPanelRows + column;
-      auto total = Isa::fused(Isa::load(at), part.value[r][h], scale);
-      if constexpr (Block::kHasMinimum) {
-        const float sum = call.block_sums[r * call.block_sums_stride + block];
-        total = Isa::fused(total, minimum, Isa::splat(sum));
-      }
-      Isa::store(at, total);
-    }
-  }
-}
-
-template <class Isa, class Block, int kRows>
-void block_tile(const TileCall& call) {
-  Inputs<typename Isa::Input, kRows> x(call);
+// Walks over the blocks of a tile: body(header of the step, block, number of the block).
+template <Layout kLayout, class Inputs, class Body>
+TM_INLINE void for_blocks(const TileCall& call, Inputs& x, int64_t block_of_x, Body body) {
+  constexpr Sizes kSizes = sizes_of(kLayout);
   Prefetcher prefetch(call);
-  if (!call.add_to_sums) std::memset(call.sums, 0, kRows * kPanelRows * sizeof(float));
+  if (!call.add_to_sums) std::memset(call.sums, 0, Inputs::kCount * kPanelRows * sizeof(float));
   const uint8_t* weights = call.weights;
-  for (int64_t block = 0; block < call.steps; block++) {
-    prefetch.template advance<Block::kStepBytes / kLine>();
-    block_halves<Isa, Block, kRows>(call, x, weights, block, 0);
-    if (kHalvesAtOnce<Isa, kRows> == 1)
-      block_halves<Isa, Block, kRows>(call, x, weights, block, 1);
-    weights += Block::kStepBytes;
-    x.advance(kBlock);
+  int64_t number = 0;
+  for (int64_t step = 0; step < call.steps; step++) {
+    const uint8_t* header = weights;
+    weights += kSizes.header_bytes;
+    prefetch.template advance<kSizes.header_bytes / kLineBytes>();
+    for (int64_t i = 0; i < kSizes.blocks(); i++) {
+      prefetch.template advance<kSizes.block_bytes() / kLineBytes>();
+      body(header, weights, number++);
+      weights += kSizes.block_bytes();
+      x.advance(block_of_x);
+    }
   }
 }
 
-// Instantiates the tiles of a format for 1 to kRows rows.
+// Instantiates the tiles of a layout for 1 to kRows rows.
 template <class Isa, class Dense, int kRows>
 void fill_dense_tiles(Tile* tiles) {
   tiles[kRows] = dense_tile<Isa, Dense, kRows>;
   if constexpr (kRows > 1) fill_dense_tiles<Isa, Dense, kRows - 1>(tiles);
-}
-template <class Isa, class Block, int kRows>
-void fill_block_tiles(Tile* tiles) {
-  tiles[kRows] = block_tile<Isa, Block, kRows>;
-  if constexpr (kRows > 1) fill_block_tiles<Isa, Block, kRows - 1>(tiles);
 }
 
 }  // namespace

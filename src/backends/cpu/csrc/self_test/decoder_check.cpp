@@ -13,13 +13,14 @@ void check_decoder(const Library& library, Report& report) {
   std::vector<float> norm(kSize);
   for (float& one : norm) one = 1.0f + 0.3f * random.number();
   PackedLinear head = {};
-  head.format = Format::kBF16;
+  head.layout = Layout::kBF16;
   head.n = kVocabulary;
   head.k = kSize;
   std::vector<uint8_t> memory(library.packed_bytes(&head) + 64 + 8192);  // kernels prefetch
   auto* data = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
   head.data = data;
-  const WeightRows source = {static_cast<uint8_t*>(rows.at(0)), nullptr, 2 * kSize};
+  const WeightRows source = {static_cast<uint8_t*>(rows.at(0)), nullptr, 2 * kSize,
+                              Source::kBF16};
   report.expect_done(library.pack(&head, &source, data), "tm_pack");
 
   DecoderModel model = {};

@@ -3,30 +3,33 @@
 namespace tokenmill {
 namespace {
 
-const char* const kNames[] = {"float32", "bfloat16", "Q4_0", "Q4_1", "Q8_0"};
+const char* const kNames[] = {"float32", "bfloat16", "Q4_0",  "Q4_1", "Q5_0", "Q5_1", "Q8_0",
+                              "IQ4_NL",  "MXFP4",    "Q3_K", "Q4_K", "Q5_K", "Q6_K"};
 
-// A random half-precision number near 2^-4. Writes its value to `value`.
-uint16_t random_half(Random& random, double* value) {
-  const auto mantissa = static_cast<uint16_t>(random.bits() % 1024);
-  *value = (1024.0 + mantissa) * 0x1p-14;
-  return static_cast<uint16_t>((11 << 10) | mantissa);
+// Offsets in a block of the source's half-precision numbers; -1: none.
+const int kHalves[][2] = {{-1, -1}, {-1, -1}, {0, -1},  {0, 2}, {0, -1}, {0, 2},  {0, -1},
+                          {0, -1},  {-1, -1}, {108, -1}, {0, 2}, {0, 2},  {208, -1}};
+
+// A half-precision number that is neither subnormal nor 0.
+double value_of_half(uint16_t half) {
+  return std::ldexp(1024.0 + half % 1024, (half >> 10 & 31) - 25) * (half & 0x8000 ? -1 : 1);
 }
 
 // Random rows of weights in a file's format, and their values.
 struct Matrix {
-  Format format;
+  Source source;
+  Layout layout;
   int64_t rows, k, row_bytes;
   std::vector<uint8_t> bytes;
   std::vector<double> values;
   std::vector<double> magnitudes;  // sum of the magnitudes of a weight's addends
 
-  Matrix(Format f, int64_t r, int64_t inputs, Random& random) : format(f), rows(r), k(inputs) {
-    row_bytes = k / step_inputs(format) * step_bytes(format) / kPanelRows;
+  Matrix(Source s, int64_t r, int64_t inputs, Random& random) : source(s), rows(r), k(inputs) {
+    layout = sizes_of(source).layout;
+    const int64_t step = sizes_of(source).step_bytes, per_step = sizes_of(layout).step_inputs;
+    row_bytes = k / per_step * step;
     bytes.resize(rows * row_bytes);
-    for (int64_t row = 0; row < rows; row++) {
-      for (int64_t i = 0; i < k; i += is_block_format(format) ? kBlock : 1)
-        add(bytes.data() + row * row_bytes, i, random);
-    }
+    for (int64_t at = 0; at < rows * row_bytes; at += step) add_step(bytes.data() + at, random);
   }
 
  private:
@@ -35,48 +38,70 @@ struct Matrix {
     magnitudes.push_back(magnitude);
   }
 
-  void add(uint8_t* row, int64_t i, Random& random) {
-    if (format == Format::kF32) {
+  void add_step(uint8_t* to, Random& random) {
+    if (layout == Layout::kF32) {
       const float value = random.number();
-      std::memcpy(row + i * 4, &value, 4);
+      std::memcpy(to, &value, 4);
       return push(value, std::fabs(value));
     }
-    if (format == Format::kBF16) {
-      const uint16_t half = to_bf16(random.number());
-      std::memcpy(row + i * 2, &half, 2);
-      return push(from_bf16(half), std::fabs(from_bf16(half)));
+    if (layout == Layout::kBF16) {
+      for (int i = 0; i < 2; i++) {
+        const uint16_t half = to_bf16(random.number());
+        std::memcpy(to + i * 2, &half, 2);
+        push(from_bf16(half), std::fabs(from_bf16(half)));
+      }
+      return;
     }
-    add_block(row + i / kBlock * step_bytes(format) / kPanelRows, random);
+    add_quantized(to, random);
   }
 
-  // Makes a GGUF block: the scale, the minimum (Q4_1 only), then the numbers. Of nibbles, the lower
-  // ones are the first half.
-  void add_block(uint8_t* block, Random& random) {
-    double scale, minimum = 0.0;
-    const uint16_t half = random_half(random, &scale);
-    std::memcpy(block, &half, 2);
-    block += 2;
-    if (format == Format::kQ4_1) {
-      const uint16_t other = random_half(random, &minimum);
-      std::memcpy(block, &other, 2);
-      block += 2;
+  // Random bytes, except for scales near 2^-4. The program reads them with its own copy of the
+  // library's code, which tests compare with the package gguf.
+  void add_quantized(uint8_t* to, Random& random) {
+    for (int i = 0; i < sizes_of(source).step_bytes; i++)
+      to[i] = static_cast<uint8_t>(random.bits());
+    for (const int at : kHalves[static_cast<int>(source)]) {
+      const auto half = static_cast<uint16_t>(11 << 10 | random.bits() % 1024);
+      if (at >= 0) std::memcpy(to + at, &half, 2);
     }
-    const int count = format == Format::kQ8_0 ? kBlock : kBlock / 2;
-    for (int i = 0; i < count; i++) block[i] = static_cast<uint8_t>(random.bits());
-    for (int i = 0; i < kBlock; i++) {
-      const int nibble = i < 16 ? block[i % 16] & 15 : block[i % 16] >> 4;
-      const int number = format == Format::kQ8_0   ? static_cast<int8_t>(block[i])
-                         : format == Format::kQ4_0 ? nibble - 8
-                                                   : nibble;
-      push(scale * number + minimum, std::fabs(scale * number) + std::fabs(minimum));
+    if (source == Source::kMXFP4) to[0] = static_cast<uint8_t>(120 + random.bits() % 8);
+    StepRow row;
+    read_step(source, to, &row);
+    const bool is_super = sizes_of(layout).header_bytes > 0, is_signed = layout == Layout::kBytes;
+    for (int i = 0; i < sizes_of(layout).step_inputs; i++) {
+      const int number = is_signed ? static_cast<int8_t>(row.numbers[i]) : row.numbers[i];
+      double scale = value_of_half(row.factors[0]);
+      if (row.factors[0] == 0) scale = 0;
+      double minimum = has_minimum(layout) ? value_of_half(row.factors[1]) : 0;
+      if (is_super) {
+        scale *= row.scales[i / group_of(layout)];
+        minimum *= row.minima[i / kBlock];
+      }
+      const double product = scale * (number - zero_of(layout));
+      push(product + minimum, std::fabs(product) + std::fabs(minimum));
     }
   }
 };
 
+// Inputs as a product uses them: rounded to int8, block by block, unless it uses floats.
+std::vector<double> used_inputs(const Numbers& x, int64_t count, bool in_floats) {
+  std::vector<double> used(count);
+  for (int64_t i = 0; i < count; i++) used[i] = x.get(i);
+  for (int64_t first = 0; first < count && !in_floats; first += kBlock) {
+    float largest = 0;
+    for (int i = 0; i < kBlock; i++) largest = std::fmax(largest, std::fabs(x.get(first + i)));
+    for (int i = 0; i < kBlock; i++) {
+      const float quotient = x.get(first + i) * (127.0f / largest);
+      used[first + i] = double{largest / 127.0f} * std::nearbyint(quotient);
+    }
+  }
+  return used;
+}
+
 struct Setting {
-  Format format;
+  Source source;
   int64_t n, k, rows;
-  bool gate_up, add, has_bias;
+  bool in_floats, gate_up, add, has_bias;
   Element out_type;
 };
 
@@ -87,10 +112,10 @@ double silu(double x) { return x / (1.0 + std::exp(-x)); }
 struct Sum {
   double value, bound;
 };
-Sum multiply(const Matrix& matrix, int64_t row, const Numbers& x, int64_t x_row, double bias) {
+Sum multiply(const Matrix& matrix, int64_t row, const double* x, double bias) {
   Sum sum = {bias, std::fabs(bias)};
   for (int64_t i = 0; i < matrix.k; i++) {
-    const double input = x.get(x_row * matrix.k + i);
+    const double input = x[i];
     sum.value += matrix.values[row * matrix.k + i] * input;
     sum.bound += matrix.magnitudes[row * matrix.k + i] * std::fabs(input);
   }
@@ -109,9 +134,10 @@ void check_unpacked(const Library& library, Report& report, const PackedLinear& 
 
 void check_product(const Library& library, Report& report, const Setting& setting) {
   Random random(setting.n * 31 + setting.rows);
-  const Matrix matrix(setting.format, setting.n, setting.k, random);
+  const Matrix matrix(setting.source, setting.n, setting.k, random);
   PackedLinear weights = {};
-  weights.format = setting.format;
+  weights.layout = matrix.layout;
+  weights.float_inputs = setting.in_floats;
   weights.n = setting.n;
   weights.k = setting.k;
   weights.gate_up = setting.gate_up;
@@ -120,13 +146,15 @@ void check_product(const Library& library, Report& report, const Setting& settin
   auto* data = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
   weights.data = data;
   WeightRows rows = {matrix.bytes.data(), matrix.bytes.data() + half * matrix.row_bytes,
-                     matrix.row_bytes};
+                     matrix.row_bytes, setting.source};
   report.expect_done(library.pack(&weights, &rows, data), "tm_pack");
   check_unpacked(library, report, weights, matrix);
 
-  Numbers x(setting.format == Format::kF32 ? Element::kF32 : Element::kBF16,
+  Numbers x(matrix.layout == Layout::kF32 ? Element::kF32 : Element::kBF16,
             setting.rows * setting.k);
   x.fill(random);
+  const std::vector<double> used =
+      used_inputs(x, setting.rows * setting.k, setting.in_floats || !is_quantized(matrix.layout));
   std::vector<float> bias(setting.n);
   for (float& one : bias) one = setting.has_bias ? random.number() : 0.0f;
   const int64_t columns = setting.gate_up ? half : setting.n;
@@ -146,9 +174,9 @@ void check_product(const Library& library, Report& report, const Setting& settin
   report.expect_done(library.linear(&call), "tm_linear");
   for (int64_t i = 0; i < setting.rows * columns; i++) {
     const int64_t row = i / columns, column = i % columns;
-    Sum sum = multiply(matrix, column, x, row, bias[column]);
+    Sum sum = multiply(matrix, column, &used[row * setting.k], bias[column]);
     if (setting.gate_up) {
-      const Sum up = multiply(matrix, half + column, x, row, bias[half + column]);
+      const Sum up = multiply(matrix, half + column, &used[row * setting.k], bias[half + column]);
       const double activated = silu(sum.value);
       // The slope of silu is at most 1.1.
       sum.bound = 1.1 * sum.bound * std::fabs(up.value) + std::fabs(activated) * up.bound +
@@ -165,21 +193,28 @@ void check_product(const Library& library, Report& report, const Setting& settin
 }  // namespace
 
 void check_linear(const Library& library, Report& report) {
-  for (int format = 0; format < kNumFormats; format++) {
-    for (const int64_t rows : {1, 2, 3, 5, 7, 12, 29}) {
-      for (const bool gate_up : {false, true}) {
-        report.begin("product of " + std::to_string(rows) + " rows with " +
-                     (gate_up ? "gate and up in " : "weights in ") + kNames[format]);
-        const bool is_odd = rows % 2 != 0;
-        check_product(library, report,
-                      {static_cast<Format>(format), gate_up ? 72 : 77, 96, rows, gate_up, is_odd,
-                       rows > 2, is_odd ? Element::kBF16 : Element::kF32});
+  for (int i = 0; i < kNumSources; i++) {
+    const auto source = static_cast<Source>(i);
+    const Layout layout = sizes_of(source).layout;
+    const int64_t k = sizes_of(layout).step_inputs == kSuperBlock ? 512 : 96;
+    for (const bool in_floats : {false, true}) {
+      if (in_floats && !is_quantized(layout)) continue;
+      const std::string what = std::string(" in ") + kNames[i] + (in_floats ? " and floats" : "");
+      for (const int64_t rows : {1, 2, 3, 5, 7, 12, 29}) {
+        for (const bool gate_up : {false, true}) {
+          report.begin("product of " + std::to_string(rows) + " rows with " +
+                       (gate_up ? "gate and up" : "weights") + what);
+          const bool is_odd = rows % 2 != 0;
+          check_product(library, report,
+                        {source, gate_up ? 72 : 77, k, rows, in_floats, gate_up, is_odd, rows > 2,
+                         is_odd ? Element::kBF16 : Element::kF32});
+        }
       }
+      // Rows 2 KB apart are copied, and the sums of long rows are added piece by piece.
+      report.begin("product with long rows" + what);
+      check_product(library, report,
+                    {source, 32, 8192, 6, in_floats, false, false, true, Element::kF32});
     }
-    // Rows 2 KB apart are copied, and the sums of long rows are added piece by piece.
-    report.begin(std::string("product with long rows in ") + kNames[format]);
-    check_product(library, report, {static_cast<Format>(format), 32, 8192, 6, false, false, true,
-                                    Element::kF32});
   }
 }
 

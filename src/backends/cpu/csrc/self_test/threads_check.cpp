@@ -9,7 +9,7 @@ void check_threads(const Library& library, Report& report) {
   report.expect(library.num_threads() == 3, "tm_num_threads returned ", library.num_threads(),
                 ", expected 3");
   PackedLinear weights = {};
-  weights.format = Format::kQ4_1;
+  weights.layout = Layout::kBlocks4;
   weights.n = 64;
   weights.k = int64_t{1} << 52;
   LinearCall call = {};

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512BF16__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -51,10 +51,49 @@ TM_INLINE void store_vector(Target* at, Vector value) {
 // Half precision to float: shifts the bits into place, then multiplies to correct the exponent's
 // bias. The multiplication also converts subnormals.
 TM_INLINE Floats floats_from_fp16(const uint16_t* at) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps((__m256i)load_vector<Halves>(at));
+#elif defined(__F16C__)
+  return (Floats)_mm256_cvtph_ps((__m128i)load_vector<Halves>(at));
+#else
   const Words bits = __builtin_convertvector(load_vector<Halves>(at), Words);
   const Words sign = (bits & 0x8000u) << 16;
   const Floats magnitude = (Floats)((bits & 0x7fffu) << 13) * 0x1p112f;
   return (Floats)((Words)magnitude | sign);
+#endif
+}
+
+// Compilers convert bytes one by one, so intrinsics do it where they can.
+typedef int8_t SmallInts __attribute__((vector_size(TM_WIDTH)));
+TM_INLINE Floats floats_from_int8(const uint8_t* at) {
+  const auto small = load_vector<SmallInts>(at);
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)small));
+#elif defined(__AVX2__)
+  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)small)));
+#elif defined(__SSE2__)
+  int32_t four;
+  std::memcpy(&four, &small, sizeof(four));
+  const __m128i bytes = _mm_cvtsi32_si128(four), words = _mm_unpacklo_epi8(bytes, bytes);
+  return (Floats)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24));
+#else
+  return __builtin_convertvector(__builtin_convertvector(small, Ints), Floats);
+#endif
+}
+TM_INLINE void store_int8(int8_t* at, Ints value) {
+#if defined(__AVX512F__)
+  store_vector(at, _mm512_cvtepi32_epi8((__m512i)value));
+#elif defined(__SSE2__)
+  typedef int32_t Four __attribute__((vector_size(16)));
+  Four parts[TM_WIDTH / 4];
+  std::memcpy(parts, &value, sizeof(parts));
+  const __m128i low = (__m128i)parts[0], high = (__m128i)parts[TM_WIDTH / 4 - 1];
+  const __m128i words = _mm_packs_epi32(low, high);
+  const __m128i bytes = _mm_packs_epi16(words, words);
+  std::memcpy(at, &bytes, TM_WIDTH);
+#else
+  store_vector(at, __builtin_convertvector(value, SmallInts));
+#endif
 }
 
 TM_INLINE Floats floats_from_bf16(const uint16_t* at) {

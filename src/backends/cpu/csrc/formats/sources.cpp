@@ -1,0 +1,159 @@
+#include "formats/sources.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace tokenmill {
+namespace {
+
+uint16_t half_at(const uint8_t* from) {
+  uint16_t half;
+  std::memcpy(&half, from, 2);
+  return half;
+}
+
+// -d * 2^shift in fp16, exactly.
+uint16_t negative_shifted(uint16_t d, int shift) {
+  const auto sign = static_cast<uint16_t>(~d & 0x8000);
+  int exponent = d >> 10 & 31, mantissa = d & 1023;
+  if (exponent == 0) {
+    for (mantissa <<= shift; mantissa >= 2048; mantissa >>= 1) exponent++;
+    if (mantissa >= 1024) exponent++;  // no longer subnormal
+    return static_cast<uint16_t>(sign | exponent << 10 | (mantissa & 1023));
+  }
+  if (exponent + shift >= 31) throw std::range_error("a scale is too large");
+  return static_cast<uint16_t>(sign | (exponent + shift) << 10 | mantissa);
+}
+
+// Blocks of 32: inputs i and i + 16 share byte i.
+void read_nibbles(const uint8_t* from, uint8_t* numbers) {
+  for (int i = 0; i < 16; i++) {
+    numbers[i] = from[i] & 15;
+    numbers[i + 16] = from[i] >> 4;
+  }
+}
+void read_fifth_bits(const uint8_t* from, uint8_t* numbers) {
+  for (int i = 0; i < 32; i++) numbers[i] |= (from[i / 8] >> i % 8 & 1) << 4;
+}
+
+void read_scaled(const uint8_t* from, int bits, int zero_shift, StepRow* to) {
+  to->factors[0] = half_at(from);
+  to->factors[1] = negative_shifted(to->factors[0], zero_shift);
+  read_nibbles(from + (bits == 5 ? 6 : 2), to->numbers);
+  if (bits == 5) read_fifth_bits(from + 2, to->numbers);
+}
+
+void read_with_minimum(const uint8_t* from, int bits, StepRow* to) {
+  to->factors[0] = half_at(from);
+  to->factors[1] = half_at(from + 2);
+  read_nibbles(from + (bits == 5 ? 8 : 4), to->numbers);
+  if (bits == 5) read_fifth_bits(from + 4, to->numbers);
+}
+
+void read_q8_0(const uint8_t* from, StepRow* to) {
+  to->factors[0] = half_at(from);
+  std::memcpy(to->numbers, from + 2, kBlock);
+}
+
+constexpr int8_t kIQ4NL[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                               1,    13,   25,  38,  53,  69,  89,  113};
+constexpr int8_t kE2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+void read_table(const uint8_t* from, const int8_t* table, StepRow* to) {
+  read_nibbles(from, to->numbers);
+  for (int i = 0; i < kBlock; i++) to->numbers[i] = static_cast<uint8_t>(table[to->numbers[i]]);
+}
+
+// A power of two in fp16.
+uint16_t power_of_two(int exponent) {
+  if (exponent < -24 || exponent > 15) throw std::range_error("an exponent is too large or small");
+  return static_cast<uint16_t>(exponent < -14 ? 1 << (exponent + 24) : (exponent + 15) << 10);
+}
+
+void read_mxfp4(const uint8_t* from, StepRow* to) {
+  read_table(from + 1, kE2M1, to);
+  const bool is_zero = std::all_of(to->numbers, to->numbers + kBlock, [](int n) { return n == 0; });
+  // The table has twice the numbers of E2M1.
+  to->factors[0] = is_zero ? 0 : power_of_two(from[0] - 128);
+}
+
+// Scales and minima of Q4_K and Q5_K: 12 bytes with 6 bits each.
+void read_scales_k(const uint8_t* from, StepRow* to) {
+  for (int i = 0; i < 8; i++) {
+    const int scale = i < 4 ? from[i] & 63 : (from[i + 4] & 15) | (from[i - 4] >> 6) << 4;
+    const int minimum = i < 4 ? from[i + 4] & 63 : from[i + 4] >> 4 | (from[i] >> 6) << 4;
+    to->scales[i] = static_cast<int8_t>(scale);
+    to->minima[i] = static_cast<int8_t>(minimum);
+  }
+}
+
+// 32 bytes have the nibbles of two blocks; 32 bytes have the fifth bits of eight.
+void read_q4_q5_k(const uint8_t* from, int bits, StepRow* to) {
+  to->factors[0] = half_at(from);
+  to->factors[1] = half_at(from + 2) ^ 0x8000;  // minima are subtracted
+  read_scales_k(from + 4, to);
+  const uint8_t* high = from + 16;
+  const uint8_t* low = bits == 5 ? high + 32 : high;
+  for (int i = 0; i < kSuperBlock; i++) {
+    const int block = i / 32;
+    uint8_t number = low[block / 2 * 32 + i % 32] >> block % 2 * 4 & 15;
+    if (bits == 5) number |= (high[i % 32] >> block & 1) << 4;
+    to->numbers[i] = number;
+  }
+}
+
+// Each 128 inputs: 64 bytes of nibbles and 32 bytes of upper bits.
+void read_q6_k(const uint8_t* from, StepRow* to) {
+  const uint8_t *low = from, *high = from + 128;
+  for (int i = 0; i < kSuperBlock; i++) {
+    const int part = i / 128, block = i / 32 % 4, at = i % 32;
+    const int nibble = low[part * 64 + block % 2 * 32 + at] >> block / 2 * 4 & 15;
+    const int upper = high[part * 32 + at] >> block * 2 & 3;
+    to->numbers[i] = static_cast<uint8_t>(nibble | upper << 4);
+  }
+  std::memcpy(to->scales, from + 192, 16);
+  to->factors[0] = half_at(from + 208);
+}
+
+// Numbers of -4 to 3, which become 28 to 35: the layout's zero is 32.
+void read_q3_k(const uint8_t* from, StepRow* to) {
+  const uint8_t *high = from, *low = from + 32, *scales = from + 96;
+  for (int i = 0; i < kSuperBlock; i++) {
+    const int block = i / 32, at = i % 32;
+    const int two = low[block / 4 * 32 + at] >> block % 4 * 2 & 3;
+    const int third = high[at] >> block & 1;
+    to->numbers[i] = static_cast<uint8_t>(28 + two + 4 * third);
+  }
+  for (int i = 0; i < 16; i++) {
+    const int nibble = scales[i % 8] >> i / 8 * 4 & 15;
+    const int upper = scales[8 + i % 4] >> i / 4 * 2 & 3;
+    to->scales[i] = static_cast<int8_t>((nibble | upper << 4) - 32);
+  }
+  to->factors[0] = half_at(from + 108);
+}
+
+}  // namespace
+
+void read_step(Source source, const uint8_t* from, StepRow* to) {
+  switch (source) {
+    case Source::kQ4_0: return read_scaled(from, 4, 3, to);
+    case Source::kQ4_1: return read_with_minimum(from, 4, to);
+    case Source::kQ5_0: return read_scaled(from, 5, 4, to);
+    case Source::kQ5_1: return read_with_minimum(from, 5, to);
+    case Source::kQ8_0: return read_q8_0(from, to);
+    case Source::kIQ4_NL:
+      to->factors[0] = half_at(from);
+      return read_table(from + 2, kIQ4NL, to);
+    case Source::kMXFP4: return read_mxfp4(from, to);
+    case Source::kQ3_K: return read_q3_k(from, to);
+    case Source::kQ4_K: return read_q4_q5_k(from, 4, to);
+    case Source::kQ5_K: return read_q4_q5_k(from, 5, to);
+    case Source::kQ6_K: return read_q6_k(from, to);
+    case Source::kF32:
+    case Source::kBF16: break;
+  }
+  throw std::invalid_argument("not a quantized source");
+}
+
+}  // namespace tokenmill

@@ -1,0 +1,201 @@
+// Sums of products of small integers, for each instruction set.
+//
+// A Dot is TM_WIDTH sums, one for each row of a register of weights. `add` multiplies two registers,
+// whose 32-bit lanes have the numbers of four inputs, by the four int8 inputs in x0 and x1, which are
+// the same in each lane. kBits is the size of a number: numbers of 8 bits are signed.
+#pragma once
+
+#include "linear/linear.h"
+#include "vectors/wide.h"
+
+namespace tokenmill {
+namespace {
+
+typedef Words FourInputs;
+
+TM_INLINE FourInputs four_inputs(const int8_t* at) {
+  uint32_t four;
+  std::memcpy(&four, at, sizeof(four));
+  return Words{} + four;
+}
+
+#if defined(__SSE2__)
+// Ends an addition here. Compilers would first multiply much and then add in trees, and have more
+// products than registers.
+template <class Vector>
+TM_INLINE void finish_sum(Vector& sum) {
+  asm("" : "+x"(sum));
+}
+#endif
+
+#if defined(__AVX512VNNI__)
+
+// vpdpbusd multiplies unsigned by signed bytes and adds four products to a sum. Numbers of 8 bits
+// become unsigned by adding kZeroOfBytes; the sums start with what takes that off again.
+constexpr int kZeroOfBytes = 128;
+
+template <int kBits>
+class Dot {
+ public:
+  TM_INLINE void start(int32_t offset) { sum_ = _mm512_set1_epi32(offset); }
+  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
+    sum_ = _mm512_dpbusd_epi32(sum_, unsigned_of(w0), (__m512i)x0);
+    sum_ = _mm512_dpbusd_epi32(sum_, unsigned_of(w1), (__m512i)x1);
+  }
+  TM_INLINE Ints total() const { return (Ints)sum_; }
+
+ private:
+  static TM_INLINE __m512i unsigned_of(Words w) {
+    return (__m512i)(kBits == 8 ? w ^ 0x80808080u : w);
+  }
+  __m512i sum_;
+};
+
+#elif defined(__AVX2__)
+
+// vpmaddubsw multiplies unsigned by signed bytes and adds pairs of products, in 16 bits.
+constexpr int kZeroOfBytes = 0;
+
+#if defined(__AVX512F__)
+typedef __m512i Register;
+TM_INLINE Register multiply_pairs(Words w, Words x) {
+  return _mm512_maddubs_epi16((Register)w, (Register)x);
+}
+TM_INLINE Register add_16(Register a, Register b) { return _mm512_add_epi16(a, b); }
+TM_INLINE Register add_pairs(Register a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
+TM_INLINE Words magnitude(Words w) { return (Words)_mm512_abs_epi8((Register)w); }
+// x where w is not negative, -x elsewhere.
+TM_INLINE Words with_sign(Words x, Words w) {
+  const __mmask64 negative = _mm512_movepi8_mask((Register)w);
+  return (Words)_mm512_mask_sub_epi8((Register)x, negative, _mm512_setzero_si512(), (Register)x);
+}
+#else
+typedef __m256i Register;
+TM_INLINE Register multiply_pairs(Words w, Words x) {
+  return _mm256_maddubs_epi16((Register)w, (Register)x);
+}
+TM_INLINE Register add_16(Register a, Register b) { return _mm256_add_epi16(a, b); }
+TM_INLINE Register add_pairs(Register a) { return _mm256_madd_epi16(a, _mm256_set1_epi16(1)); }
+TM_INLINE Words magnitude(Words w) { return (Words)_mm256_abs_epi8((Register)w); }
+TM_INLINE Words with_sign(Words x, Words w) {
+  return (Words)_mm256_sign_epi8((Register)x, (Register)w);
+}
+#endif
+
+// Sums of two pairs of products fit into 16 bits: 4 * 63 * 127 < 2^15.
+template <int kBits>
+class Dot {
+ public:
+  TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
+  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
+    sum_ += (Ints)add_pairs(add_16(multiply_pairs(w0, x0), multiply_pairs(w1, x1)));
+    finish_sum(sum_);
+  }
+  TM_INLINE Ints total() const { return sum_; }
+
+ private:
+  Ints sum_;
+};
+
+// Sums of 16 pairs of products fit into 16 bits: 16 * 15 * 127 < 2^15.
+template <>
+class Dot<4> {
+ public:
+  TM_INLINE void start(int32_t) { sum_ = Register{}; }
+  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
+    sum_ = add_16(sum_, multiply_pairs(w0, x0));
+    finish_sum(sum_);
+    sum_ = add_16(sum_, multiply_pairs(w1, x1));
+    finish_sum(sum_);
+  }
+  TM_INLINE Ints total() const { return (Ints)add_pairs(sum_); }
+
+ private:
+  Register sum_;
+};
+
+// A pair of products fits into 16 bits: 2 * 128 * 127 < 2^15. The sign of a weight goes to the input.
+template <>
+class Dot<8> {
+ public:
+  TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
+  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
+    sum_ += (Ints)add_pairs(multiply_pairs(magnitude(w0), with_sign(x0, w0)));
+    finish_sum(sum_);
+    sum_ += (Ints)add_pairs(multiply_pairs(magnitude(w1), with_sign(x1, w1)));
+    finish_sum(sum_);
+  }
+  TM_INLINE Ints total() const { return sum_; }
+
+ private:
+  Ints sum_;
+};
+
+#elif defined(__SSE2__)
+
+// pmaddwd multiplies 16-bit numbers and adds pairs of products. A Dot has a sum for each pair of
+// inputs: of rows 0 and 1, and of rows 2 and 3.
+constexpr int kZeroOfBytes = 0;
+
+template <int kBits>
+class Dot {
+ public:
+  TM_INLINE void start(int32_t offset) {
+    low_ = high_ = _mm_and_si128(_mm_set1_epi32(offset), _mm_set_epi32(0, -1, 0, -1));
+  }
+  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
+    add_line((__m128i)w0, (__m128i)x0);
+    add_line((__m128i)w1, (__m128i)x1);
+  }
+  TM_INLINE Ints total() const {
+    const __m128 low = _mm_castsi128_ps(low_), high = _mm_castsi128_ps(high_);
+    return (Ints)_mm_shuffle_ps(low, high, 0x88) + (Ints)_mm_shuffle_ps(low, high, 0xdd);
+  }
+
+ private:
+  TM_INLINE void add_line(__m128i w, __m128i x) {
+    const __m128i inputs = _mm_srai_epi16(_mm_unpacklo_epi8(x, x), 8);
+    low_ = _mm_add_epi32(low_, _mm_madd_epi16(widened(_mm_unpacklo_epi8(w, w)), inputs));
+    high_ = _mm_add_epi32(high_, _mm_madd_epi16(widened(_mm_unpackhi_epi8(w, w)), inputs));
+    finish_sum(low_);
+    finish_sum(high_);
+  }
+  // Numbers of fewer than 8 bits are not negative.
+  static TM_INLINE __m128i widened(__m128i twice) { return _mm_srai_epi16(twice, 8); }
+
+  __m128i low_, high_;
+};
+
+#else
+
+constexpr int kZeroOfBytes = 0;
+
+// Multiplies byte by byte.
+template <int kBits>
+class Dot {
+ public:
+  TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
+  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
+    add_line(w0, x0);
+    add_line(w1, x1);
+  }
+  TM_INLINE Ints total() const { return sum_; }
+
+ private:
+  TM_INLINE void add_line(Words w, FourInputs x) {
+    TM_UNROLL for (int left = 0; left < 32; left += 8)
+      sum_ += ((Ints)(w << left) >> 24) * ((Ints)(x << left) >> 24);
+  }
+  Ints sum_;
+};
+
+#endif
+
+// What is added to the numbers of a layout to make them unsigned bytes, or was added before.
+template <Layout kLayout>
+constexpr int kZeroOf = kLayout == Layout::kBytes ? kZeroOfBytes : zero_of(kLayout);
+template <Layout kLayout>
+constexpr bool kHasOffsets = kZeroOf<kLayout> != 0;
+
+}  // namespace
+}  // namespace tokenmill

@@ -1,0 +1,22 @@
+// The inputs of a product in the form that its tiles read.
+#pragma once
+
+#include "linear/kernels.h"
+
+namespace tokenmill {
+
+struct PreparedInputs {
+  const char* x;
+  int64_t row_bytes;   // from row to row
+  int64_t stride;      // the same in the units of TileCall
+  int64_t step_bytes;  // of a row, for one step of the weights
+  const float* block_sums;
+  int64_t block_sums_stride;
+};
+
+// Prepares rows [first_row, first_row + rows) in this thread's scratch memory, which the next call
+// overwrites. What is made of a row does not depend on other rows.
+PreparedInputs prepare_inputs(const LinearCall& call, const TileSet& tiles, int64_t first_row,
+                              int64_t rows);
+
+}  // namespace tokenmill

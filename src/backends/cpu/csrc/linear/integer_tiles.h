@@ -1,0 +1,116 @@
+// Tiles of quantized layouts whose inputs are int8 numbers (InputBlock).
+//
+// The sums of a block are integers. They become floats once per group of inputs that share a scale,
+// are multiplied by the scales of inputs and weights, and are added to totals in memory (L1). A row's
+// operations are the same in tiles of all sizes, so a row's result does not depend on other rows.
+#pragma once
+
+#include "linear/dots.h"
+#include "linear/numbers.h"
+#include "linear/tiles.h"
+
+namespace tokenmill {
+namespace {
+
+// The shape of tiles: the most rows, the registers of a panel and the groups of inputs that are
+// computed at once. The sums of all of them stay in registers.
+struct TileShape {
+  int max_rows, parts, groups;
+};
+template <Layout kLayout>
+constexpr TileShape shape_of() {
+#if defined(__AVX512F__)
+  return kLayout == Layout::kSix ? TileShape{12, 1, 2} : TileShape{12, 2, 1};
+#elif defined(__AVX2__)
+  return kLayout == Layout::kSix            ? TileShape{6, 1, 2}
+         : sizes_of(kLayout).bits == 5      ? TileShape{4, 2, 1}
+                                            : TileShape{5, 2, 1};
+#else
+  return {4, 1, 1};
+#endif
+}
+
+template <int kRows>
+using InputBlocks = Inputs<uint8_t, kRows>;
+
+TM_INLINE const InputBlock& input_block(const uint8_t* at) {
+  return *reinterpret_cast<const InputBlock*>(at);
+}
+
+// Multiplies kShape.parts registers of a block, from register `part`, and kShape.groups groups.
+template <Layout kLayout, int kRows>
+TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
+                            const Scales<kLayout>& scales, const uint8_t* block, int part,
+                            int group) {
+  using N = Numbers<kLayout>;
+  constexpr TileShape kShape = shape_of<kLayout>();
+  constexpr int kParts = kShape.parts, kGroups = kShape.groups;
+  Dot<N::kSizes.bits> dots[kGroups][kRows][kParts];
+  TM_UNROLL for (int g = 0; g < kGroups; g++) {
+    TM_UNROLL for (int r = 0; r < kRows; r++) {
+      const int32_t offset = kHasOffsets<kLayout> ? input_block(x.at(r, 0)).offsets[group + g] : 0;
+      TM_UNROLL for (int p = 0; p < kParts; p++) dots[g][r][p].start(offset);
+    }
+    TM_UNROLL for (int i = 0; i < N::kGroupLines; i += 2) {
+      const int line = (group + g) * N::kGroupLines + i;
+      Words w0[kParts], w1[kParts];
+      TM_UNROLL for (int p = 0; p < kParts; p++) {
+        w0[p] = N::line(block, part + p, line);
+        w1[p] = N::line(block, part + p, line + 1);
+      }
+      TM_UNROLL for (int r = 0; r < kRows; r++) {
+        const int8_t* values = input_block(x.at(r, 0)).values + line * 4;
+        const FourInputs x0 = four_inputs(values), x1 = four_inputs(values + 4);
+        TM_UNROLL for (int p = 0; p < kParts; p++) dots[g][r][p].add(w0[p], x0, w1[p], x1);
+      }
+    }
+  }
+  TM_UNROLL for (int p = 0; p < kParts; p++) {
+    Floats scale[kGroups], minimum;
+    TM_UNROLL for (int g = 0; g < kGroups; g++) scale[g] = scales.scale(part + p, group + g);
+    if constexpr (has_minimum(kLayout)) minimum = scales.minimum(part + p);
+    TM_UNROLL for (int r = 0; r < kRows; r++) {
+      const InputBlock& inputs = input_block(x.at(r, 0));
+      float* at = call.sums + r * kPanelRows + (part + p) * TM_WIDTH;
+      Floats sum = __builtin_convertvector(dots[0][r][p].total(), Floats) * scale[0];
+      TM_UNROLL for (int g = 1; g < kGroups; g++)
+        sum += __builtin_convertvector(dots[g][r][p].total(), Floats) * scale[g];
+      Floats total = load_vector<Floats>(at) + sum * inputs.scale;
+      if constexpr (has_minimum(kLayout)) total += minimum * inputs.sum;
+      store_vector(at, total);
+    }
+  }
+}
+
+template <Layout kLayout, int kRows>
+void integer_tile(const TileCall& call) {
+  constexpr TileShape kShape = shape_of<kLayout>();
+  InputBlocks<kRows> x(call);
+  for_blocks<kLayout>(call, x, sizeof(InputBlock),
+                      [&](auto header, auto block, int64_t) __attribute__((always_inline)) {
+    const Scales<kLayout> scales(header, block);
+    TM_UNROLL for (int group = 0; group < Numbers<kLayout>::kGroups; group += kShape.groups)
+      TM_UNROLL for (int part = 0; part < kPanelParts; part += kShape.parts)
+        integer_part<kLayout, kRows>(call, x, scales, block, part, group);
+  });
+}
+
+template <Layout kLayout, int kRows>
+void fill_integer_tiles(Tile* tiles) {
+  tiles[kRows] = integer_tile<kLayout, kRows>;
+  if constexpr (kRows > 1) fill_integer_tiles<kLayout, kRows - 1>(tiles);
+}
+
+template <Layout kLayout>
+TileSet integer_tiles() {
+  TileSet set = {};
+  set.input = Input::kBlocks;
+  constexpr int kRows = shape_of<kLayout>().max_rows;
+  set.max_rows = kRows;
+  set.zero = kZeroOf<kLayout>;
+  fill_integer_tiles<kLayout, kRows>(set.tile);
+  return set;
+}
+
+}  // namespace
+}  // namespace tokenmill
