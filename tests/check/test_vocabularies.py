@@ -5,11 +5,13 @@ It took the expected tokens from the models' own tokenizers in transformers.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
 
 from tokenmill.backends.text.load import load_tokenizer
@@ -42,6 +44,21 @@ STOPS = {
 
 ENCODERS = {"bert-bge": "bert", "nomic-bert-moe": "t5"}
 """The vocabularies of models that generate no text."""
+
+CLASSES = {
+    "command-r": "CohereTokenizer",
+    "deepseek-llm": "TokenizersBackend",
+    "falcon": "TokenizersBackend",
+    "gemma-4": "GemmaTokenizer",
+    "gpt-2": "GPT2Tokenizer",
+    "llama-bpe": "TokenizersBackend",
+    "llama-spm": "TokenizersBackend",
+    "mpt": "GPTNeoXTokenizer",
+    "phi-3": "TokenizersBackend",
+    "qwen2": "Qwen2Tokenizer",
+    "starcoder": "TokenizersBackend",
+}
+"""transformers' classes; LlamaTokenizer no longer gives the expected tokens of its vocabulary."""
 
 WITHOUT_EXPECTED_TOKENS = {"aquila", "baichuan", "gpt-neox"}
 
@@ -87,6 +104,25 @@ def test_qwen35_composes_characters_as_transformers_does() -> None:
         ids = tokenizer.encode(text, add_special_tokens=False)
         assert ids == oracle.encode(text, add_special_tokens=False), text
     assert decomposed == 3
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_a_directory_gives_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
+    """The same vocabulary as tokenizer.json, with control tokens in the texts and around them."""
+    gguf = load_tokenizer(path_of(name))
+    gguf.save(tmp_path / "tokenizer.json")
+    roles = {key: text for key, text in gguf.special_tokens.as_variables().items() if text}
+    config = roles | {"tokenizer_class": CLASSES[name]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    oracle, tokenizer = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    eos = gguf.special_tokens.eos or ""
+    for text, _ in expected_tokens(name):
+        for whole in (text, f"{eos}{text}", f"{text}{eos} {text}"):
+            for adds in (True, False):
+                ids = tokenizer.encode(whole, add_special_tokens=adds)
+                assert ids == oracle.encode(whole, add_special_tokens=adds), whole
+                assert gguf.encode(whole, add_special_tokens=adds) == ids, whole
 
 
 @pytest.mark.parametrize("name", sorted(STOPS))

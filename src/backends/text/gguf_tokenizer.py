@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
 from ...core.errors import ConfigError
 from ...core.log import get_logger
+from ..weights.fields import Fields
 from .gguf_fields import TokenizerFields, TokenType
 from .gguf_pre_tokenizers import PreTokenization, find_pre_tokenization
 from .gguf_sentencepiece import gemma4_bpe, sentencepiece_bpe
@@ -39,6 +40,15 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> HFTokenizer
 
     Raises ConfigError when a part is missing, or cannot be rebuilt exactly.
     """
+    backend, special_tokens = backend_from_gguf(metadata, source)
+    chat_template = Fields(metadata, source).optional_text("tokenizer.chat_template")
+    return HFTokenizer(
+        backend, special_tokens=special_tokens, chat_template=chat_template, source=source
+    )
+
+
+def backend_from_gguf(metadata: Mapping[str, Any], source: str) -> tuple[Tokenizer, SpecialTokens]:
+    """Build the tokenizer without its chat template. Raises ConfigError."""
     algorithm = _find_algorithm(metadata, source)
     fields = TokenizerFields(metadata, source)
     backend = algorithm.build(fields)
@@ -47,10 +57,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> HFTokenizer
     backend.post_processor = _post_processor(
         fields, backend, special_tokens, adds_bos=algorithm.adds_bos(fields)
     )
-    chat_template = fields.values.optional_text("tokenizer.chat_template")
-    return HFTokenizer(
-        backend, special_tokens=special_tokens, chat_template=chat_template, source=source
-    )
+    return backend, special_tokens
 
 
 def _find_algorithm(metadata: Mapping[str, Any], source: str) -> _Algorithm:

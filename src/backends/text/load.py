@@ -15,20 +15,27 @@ from ..weights.gguf_file import read_gguf_metadata
 from ..weights.gguf_parts import first_part
 from ..weights.model_path import gguf_in
 from ..weights.safetensors_files import read_json
-from .gguf_tokenizer import tokenizer_from_gguf
+from .gguf_tokenizer import backend_from_gguf, tokenizer_from_gguf
+from .sentencepiece_file import read_sentencepiece_model
 from .tokenizer import HFTokenizer, SpecialTokens
 
+_FLAGS = ("add_bos_token", "add_eos_token")
+_CONVERTIBLE = ("tekken.json", "vocab.json", "tokenizer.tiktoken")
 _logger = get_logger("text")
 
 
 def load_tokenizer(path: Path) -> HFTokenizer:
     """Load a model's tokenizer with its chat template.
 
-    A directory must have a tokenizer.json, or hold a GGUF model and nothing else. If they exist,
-    tokenizer_config.json, special_tokens_map.json and chat_template.jinja are read, too. The
-    post-processor in tokenizer.json determines the tokens added around a text (BOS, EOS). Of a
-    .gguf file only the header is read. Raises ConfigError if the tokenizer is missing, damaged or
-    not supported.
+    A directory must have a tokenizer.json, a tokenizer.model, or hold a GGUF model and nothing
+    else. If they exist, tokenizer_config.json, special_tokens_map.json and chat_template.jinja are
+    read, too. The post-processor in tokenizer.json determines the tokens added around a text (BOS,
+    EOS). Of a .gguf file only the header is read. Raises ConfigError if the tokenizer is missing,
+    damaged or not supported.
+
+    tokenizer.json is taken as it is. transformers 5 does so, too, but for the class LlamaTokenizer:
+    it replaces the file's normalizer by a pre-tokenizer, and no longer gives SentencePiece's tokens
+    for text that begins with a space, or that follows a control token.
     """
     if path.is_dir() and not (path / "tokenizer.json").exists():
         path = gguf_in(path) or path
@@ -45,9 +52,13 @@ def load_tokenizer(path: Path) -> HFTokenizer:
 
 
 def _from_directory(path: Path) -> HFTokenizer:
-    backend = _read_backend(path)
     config = _read_json(path / "tokenizer_config.json")
     special_tokens = _special_tokens(config, _read_json(path / "special_tokens_map.json"))
+    if not (path / "tokenizer.json").is_file() and (path / "tokenizer.model").is_file():
+        backend, found = _from_sentencepiece(path, config)
+        special_tokens = special_tokens.completed_by(found)
+    else:
+        backend = _read_backend(path)
     _complete_added_tokens(backend, config, special_tokens, path)
     return HFTokenizer(
         backend,
@@ -57,16 +68,30 @@ def _from_directory(path: Path) -> HFTokenizer:
     )
 
 
+def _from_sentencepiece(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, SpecialTokens]:
+    """Build a tokenizer from tokenizer.model, with what tokenizer_config.json says of it."""
+    file = path / "tokenizer.model"
+    flags = {f"tokenizer.ggml.{name}": config.get(name) for name in _FLAGS}
+    backend, special_tokens = backend_from_gguf(read_sentencepiece_model(file) | flags, str(file))
+    for index, token in _listed_tokens(config, path):
+        if backend.token_to_id(token.content) == index:  # a piece that is found whole
+            backend.add_tokens([token])
+    return backend, special_tokens
+
+
 def _read_backend(path: Path) -> Tokenizer:
     file = path / "tokenizer.json"
     if not file.is_file():
-        hint = ": convert its tokenizer.model, by loading and saving it with transformers"
-        has_model = (path / "tokenizer.model").is_file()
-        raise ConfigError(f"{path} has no tokenizer.json{hint if has_model else ''}")
+        raise ConfigError(f"{path} has no tokenizer.json and no tokenizer.model{_hint(path)}")
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise ConfigError(f"{file} cannot be read as a tokenizer: {one_line(error)}") from error
+
+
+def _hint(path: Path) -> str:
+    found = [name for name in _CONVERTIBLE if (path / name).is_file()]
+    return f": convert its {found[0]}, by loading and saving it with transformers" if found else ""
 
 
 def _read_json(file: Path) -> dict[str, Any]:

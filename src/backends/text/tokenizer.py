@@ -27,6 +27,13 @@ class SpecialTokens:
     unk: str | None = None
     pad: str | None = None
 
+    def completed_by(self, other: SpecialTokens) -> SpecialTokens:
+        """Return these tokens, and the other's for roles that these lack."""
+        names = (field.name for field in fields(self))
+        return SpecialTokens(
+            **{name: getattr(self, name) or getattr(other, name) for name in names}
+        )
+
     def as_variables(self) -> dict[str, str]:
         """Return the existing tokens by their names in chat templates, such as "bos_token"."""
         pairs = ((f"{field.name}_token", getattr(self, field.name)) for field in fields(self))

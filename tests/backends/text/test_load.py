@@ -160,11 +160,11 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     """Where it was looked for and what would do."""
     with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
         load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer.model").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"convert its tokenizer\.model"):
+    (tmp_path / "tekken.json").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"convert its tekken\.json"):
         load_tokenizer(tmp_path)
     with pytest.raises(ConfigError, match=r"or a \.gguf file, but it is neither"):
-        load_tokenizer(tmp_path / "tokenizer.model")
+        load_tokenizer(tmp_path / "tekken.json")
     with pytest.raises(ConfigError, match="it does not exist"):
         load_tokenizer(tmp_path / "none")
 
