@@ -13,11 +13,12 @@ from pathlib import Path
 from gguf import GGMLQuantizationType as Kind
 
 from tokenmill.backends.cpu.packed_weights import layout_for
-from tokenmill.backends.weights.architectures import TABLE, Architecture, Window
+from tokenmill.backends.weights.architectures import BY_MODEL_TYPE, TABLE, Architecture, Window
 from tokenmill.backends.weights.expected_quantization import QUANTIZATIONS
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
 from tokenmill.backends.weights.formats.grouped_ints import GroupedInts
 from tokenmill.backends.weights.formats.quantizing import QUANTIZE_ON_LOAD
+from tokenmill.backends.weights.formats.relaying import relaid_format
 from tokenmill.backends.weights.formats.scaled_fp8 import ScaledFP8
 from tokenmill.backends.weights.packed import WeightFormat
 
@@ -43,7 +44,7 @@ BRIDGE = """\
 
 `--model-impl transformers`, which `auto` also takes if no native implementation can run a model,
 runs any decoder that transformers knows and whose layers attend through transformers' attention
-interface. Tested are {tested}. It needs `pip install 'tokenmill[transformers]'`, reads
+interface. Tested are {tested}. It needs `pip install 'transformers>=5'`, reads
 directories with safetensors, and is slower than a native architecture. A model is refused, with
 the reason, if
 
@@ -93,7 +94,7 @@ def _remarks(row: Architecture) -> str:
         Window.ALL: "a sliding window in all layers",
         Window.SWITCHED: "a sliding window in the last layers",
         Window.WITHOUT_ROPE: "a sliding window in some layers",
-        Window.PATTERN: f"a sliding window in all but every {row.window_pattern}. layer",
+        Window.PATTERN: f"a sliding window in all but one of {row.window_pattern} layers",
     }
     found = [windows[row.window]] if row.window in windows else []
     if row.experts is not None:
@@ -140,13 +141,14 @@ def _listed() -> Iterable[tuple[str, str, Sequence[WeightFormat]]]:
     yield "compressed-tensors, int4", "safetensors", [GroupedInts(bits=4, group_size=128)]
     yield "compressed-tensors, int8", "safetensors", [GroupedInts(bits=8, group_size=None)]
     yield "FP8", "safetensors", [ScaledFP8(group_size=128)]
-    yield "MXFP4 experts", "safetensors", [GGUFBlocks(Kind.MXFP4)]
+    if "gpt_oss" in BY_MODEL_TYPE:
+        yield "MXFP4 experts", "safetensors", [GGUFBlocks(Kind.MXFP4)]
 
 
 def _computed(formats: Sequence[WeightFormat]) -> tuple[str, str]:
     if not formats:
         return "as bfloat16 or float32", "as they are"
-    kept = all(layout_for(one) is not None for one in formats)
+    kept = all(layout_for(relaid_format(one)) is not None for one in formats)
     return "kept" if kept else "dequantized", "dequantized"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.oracle.test_bridge import MODELS
 from tokenmill.core.host import plugins_file
 
 from .pages import ROOT, run_script
@@ -18,6 +19,20 @@ def test_the_configuration_page_names_every_table_and_key_of_plugins_toml() -> N
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"`[{table}" in text for table in plugins_file._TABLES)
     assert all(f"| `{key}` |" in text for key in plugins_file._PLUGINS_KEYS)
+
+
+def test_the_models_page_is_up_to_date() -> None:
+    page = ROOT / "docs/models.md"
+    assert page.read_text(encoding="utf-8") == run_script("write_models.py")["page"](), STALE
+
+
+def test_the_models_page_names_the_bridged_models_that_are_tested() -> None:
+    names = [
+        name.lower().replace(" ", "").replace("-", "")
+        for name in run_script("write_models.py")["BRIDGED"]
+    ]
+    tested = [name.partition(",")[0].replace("-", "") for name in MODELS]
+    assert sorted(names) == sorted(tested)
 
 
 def test_the_pictures_are_up_to_date() -> None:

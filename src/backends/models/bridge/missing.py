@@ -7,7 +7,7 @@ from ...weights.checkpoint import Checkpoint
 from ...weights.model_config import ModelConfig
 from ..base import LoadOptions, Model, ModelSpec
 
-_NEEDED = "it needs the package transformers: pip install 'tokenmill[transformers]'"
+_NEEDED = "it needs the package transformers: pip install 'transformers>=5'"
 
 
 class MissingTransformers:

@@ -115,7 +115,7 @@ def test_without_transformers_the_reason_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setattr(plugin, "find_spec", lambda name: None)
     reasons = plugin._transformers().reasons_against(describe(tmp_path))
-    assert reasons == ["it needs the package transformers: pip install 'tokenmill[transformers]'"]
+    assert reasons == ["it needs the package transformers: pip install 'transformers>=5'"]
 
 
 class Mixing:
