@@ -12,7 +12,7 @@ from ..linear.base import LinearBackend
 from ..linear.torch import Linear
 from ..weights.model_config import ExpertsConfig, ModelConfig
 from ..weights.packed import Weights
-from .feed_forward import Experts, GatedNetwork
+from .feed_forward import ClampedGate, Experts, GatedNetwork
 
 
 class Source(Protocol):
@@ -21,6 +21,7 @@ class Source(Protocol):
     def has(self, name: str) -> bool: ...
     def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor: ...
     def take_matrix(self, name: str, shape: tuple[int, int]) -> Weights: ...
+    def is_packed(self, name: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ def load_experts(source: Source, config: ModelConfig, prefix: str, makes: Linear
     """
     experts = config.experts
     assert experts is not None
+    if experts.swiglu_limit is not None:
+        return _load_clamped(source, config, experts, f"{prefix}.mlp", makes)
     has_mixtral_s = source.has(f"{prefix}.{_MIXTRAL_NAMES.router}.weight")
     names = _MIXTRAL_NAMES if has_mixtral_s else _NAMES
     hidden, inner = config.hidden_size, experts.intermediate_size
@@ -81,3 +84,69 @@ def _take(
     rows = experts.num_experts * outputs
     stacked = source.take_matrix(f"{stem}.{name}.weight", (rows, inputs))
     return [stacked.narrow(0, start, outputs) for start in range(0, rows, outputs)]
+
+
+def _load_clamped(
+    source: Source, config: ModelConfig, experts: ExpertsConfig, mlp: str, makes: LinearBackend
+) -> Experts:
+    """Read the router and the experts of gpt-oss, which have biases."""
+    number, hidden, inner = experts.num_experts, config.hidden_size, experts.intermediate_size
+    router = Linear(
+        source.take(f"{mlp}.router.weight", (number, hidden)),
+        source.take(f"{mlp}.router.bias", (number,)),
+    )
+    stem = f"{mlp}.experts"
+    is_interleaved = source.has(f"{stem}.gate_up_proj")
+    if is_interleaved:
+        ups = [
+            [both]
+            for both in _take_whole(source, f"{stem}.gate_up_proj", experts, (2 * inner, hidden))
+        ]
+        up_biases_xi = source.take(f"{stem}.gate_up_proj_bias", (number, 2 * inner))
+        downs = _take_whole(source, f"{stem}.down_proj", experts, (hidden, inner))
+        down_biases_xe = source.take(f"{stem}.down_proj_bias", (number, hidden))
+    else:
+        parts = [
+            _take(source, stem, f"{name}_proj", experts, (inner, hidden)) for name in ("gate", "up")
+        ]
+        ups = [list(pair) for pair in zip(*parts, strict=True)]
+        biases = [
+            source.take(f"{stem}.{name}_proj.bias", (number, inner)) for name in ("gate", "up")
+        ]
+        up_biases_xi = torch.cat(biases, dim=1)
+        downs = _take(source, stem, "down_proj", experts, (hidden, inner))
+        down_biases_xe = source.take(f"{stem}.down_proj.bias", (number, hidden))
+    assert experts.swiglu_limit is not None
+    return Experts(
+        config=experts,
+        router=router,
+        networks=[
+            GatedNetwork(
+                ClampedGate(
+                    both=makes.linear(up, up_bias),
+                    is_interleaved=is_interleaved,
+                    limit=experts.swiglu_limit,
+                    alpha=experts.swiglu_alpha,
+                ),
+                makes.linear([down], down_bias),
+            )
+            for up, up_bias, down, down_bias in zip(
+                ups, up_biases_xi, downs, down_biases_xe, strict=True
+            )
+        ],
+    )
+
+
+def _take_whole(
+    source: Source, name: str, experts: ExpertsConfig, shape: tuple[int, int]
+) -> Sequence[Weights]:
+    """Read one matrix [out, in] of each expert from a tensor with all of them.
+
+    Tensors in floating point are [experts, in, out]; packed ones are rows of outputs.
+    """
+    outputs, inputs = shape
+    if not source.is_packed(name):
+        stacked = source.take(name, (experts.num_experts, inputs, outputs))
+        return [own.t().contiguous() for own in stacked]
+    rows = source.take_matrix(name, (experts.num_experts * outputs, inputs))
+    return [rows.narrow(0, start, outputs) for start in range(0, rows.shape[0], outputs)]

@@ -125,6 +125,11 @@ class _Source:
         """Mark a tensor as used, because other code reads it."""
         self._left.discard(name)
 
+    def is_packed(self, name: str) -> bool:
+        """Whether a tensor's numbers are packed in the checkpoint."""
+        self._require(name)
+        return not isinstance(self._checkpoint.stored(name).format, torch.dtype)
+
     def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Read one tensor in the decoder's type, on its device."""
         self._require(name)
@@ -248,6 +253,11 @@ def _load_layer(
             _load_whole_qk_norm(source, config, attention) if config.whole_qk_norm else None
         ),
         rotary_table=rotary_table,
+        sinks_h=(
+            source.take_float32(f"{attention}.sinks", (config.num_heads,))
+            if config.attention_sinks
+            else None
+        ),
         attention_output=makes.linear(
             *_load_matrix(
                 source, [(f"{attention}.o_proj", hidden)], q_size, config.attention_output_bias
@@ -303,8 +313,8 @@ def _load_norm(source: _Source, config: ModelConfig, name: str, size: int) -> RM
 
 
 def _load_norm_weight(source: _Source, config: ModelConfig, name: str, size: int) -> torch.Tensor:
-    """Read a norm's weight; it is in float32 if it has an offset."""
-    if config.norm_offset == 0.0:
+    """Read a norm's weight."""
+    if not config.float32_norms:
         return source.take(f"{name}.weight", (size,))
     return source.take_float32(f"{name}.weight", (size,)) + config.norm_offset
 
