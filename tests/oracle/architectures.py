@@ -74,7 +74,9 @@ class Model:
     def _distribution(self, name: str, parameter: torch.Tensor) -> tuple[float, float]:
         if "norm" in name:
             return (0.0 if self.is_gemma else 1.0), 0.1
-        if parameter.dim() == 1:
+        if "sinks" in name:
+            return 1.0, 1.0
+        if parameter.dim() == 1 or "bias" in name:
             return 0.0, 0.1
         if "embed" in name or "lm_head" in name:
             # Gemma multiplies its embeddings by 8. Larger ones would repeat the last token.
@@ -144,6 +146,22 @@ MODELS: Mapping[str, Model] = {
         has_gguf=False,
     ),
     "olmoe": Model(family="Olmoe", changes={"num_experts": 8, "num_experts_per_tok": 3}),
+    "gpt-oss": Model(
+        family="GptOss",
+        changes=_OWN_HEADS
+        | _EXPERTS
+        | {
+            "sliding_window": WINDOW,
+            "intermediate_size": 64,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "truncate": False,
+            },
+        },
+    ),
     "smollm3, windows": Model(
         family="SmolLM3",
         changes={

@@ -35,6 +35,9 @@ class AttentionSpec:
     sliding_window: int | None = None
     """Number of tokens that a query sees, itself included. None: it sees all earlier tokens."""
     logits_soft_cap: float | None = None
+    has_sinks: bool = False
+    """Each head of each layer has a sink: a number that takes part in the softmax like the scaled
+    score of a key whose value is 0. See `use_sinks`."""
     computes_decodes: bool = True
     """False: the backend computes prompts and chunks only, and another one computes decodes."""
     kv_cache_layout: KVLayout | None = None
@@ -87,6 +90,8 @@ class AttentionBackend(Protocol):
       `reasons_against` so that the user sees progress. It may raise BuildError.
     - `on_this_machine()`, a classmethod: what the backend lacks on this machine for any model, one
       line each.
+    - `use_sinks(sinks)`: gives the backend the sinks of each layer, float32 [h], before the first
+      call of `forward`. A backend without this method never gets a spec with `has_sinks`.
     - `step_model(decoder, kv_cache)`: a StepModel that computes whole steps instead of layer by
       layer, or None if the backend cannot do that for this decoder.
     """

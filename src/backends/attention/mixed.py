@@ -9,7 +9,7 @@ Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -66,6 +66,11 @@ class MixedAttention:
         self._backends[index].forward(
             layer, q_thd, k_tkd, v_tkd, kv_cache, metadata[index], out_thd
         )
+
+    def use_sinks(self, sinks: Sequence[torch.Tensor]) -> None:
+        """Pass the sinks of each layer on; see AttentionBackend."""
+        for backend in self._backends:
+            cast(Any, backend).use_sinks(sinks)
 
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]

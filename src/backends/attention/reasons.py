@@ -27,6 +27,8 @@ def reasons_against(backend: Any, spec: Any, progress: Progress = no_progress) -
         with suppress(BuildError):  # `reasons_against` reports it
             backend.build(spec, progress)
     reasons: list[str] = backend.reasons_against(spec)
+    if getattr(spec, "has_sinks", False) and not hasattr(backend, "use_sinks"):
+        reasons = [*reasons, "it has no attention sinks"]
     wanted = getattr(spec, "kv_cache_dtype", None)
     known = getattr(backend, "kv_cache_dtypes", ())
     if wanted is None or known is None or wanted in known:

@@ -82,6 +82,11 @@ class TorchAttention:
         self._spec = spec
         self._group_size = spec.num_heads // spec.num_kv_heads
         self._graph: DecodeGraph | None = None
+        self._sinks: Sequence[torch.Tensor] = ()
+
+    def use_sinks(self, sinks: Sequence[torch.Tensor]) -> None:
+        """Take the sinks of each layer; see AttentionBackend."""
+        self._sinks = sinks
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
         """[2, n, s, k, d]: keys, then values."""
@@ -114,13 +119,13 @@ class TorchAttention:
         for cached, new_tkd in ((keys, k_tkd), (values, v_tkd)):
             movable(cached).index_copy_(0, metadata.slot_mapping_t, movable(new_tkd))
         for group in metadata.decode_groups:
-            self._decode(group, q_thd, keys, values, out_thd)
+            self._decode(layer, group, q_thd, keys, values, out_thd)
         for chunk in metadata.chunks:
             if chunk.slots_l is None:
                 k_lkd, v_lkd = (x[chunk.rows].to(self._spec.dtype) for x in (k_tkd, v_tkd))
             else:
                 k_lkd, v_lkd = (self._gather(x, chunk.slots_l) for x in (keys, values))
-            self._prefill(chunk, q_thd[chunk.rows], k_lkd, v_lkd, out_thd[chunk.rows])
+            self._prefill(layer, chunk, q_thd[chunk.rows], k_lkd, v_lkd, out_thd[chunk.rows])
 
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
@@ -181,6 +186,7 @@ class TorchAttention:
 
     def _decode(
         self,
+        layer: int,
         group: DecodeGroup,
         q_thd: torch.Tensor,
         keys: torch.Tensor,
@@ -195,7 +201,8 @@ class TorchAttention:
         # The query heads of a KV head become its queries: K and V are read once for all of them.
         q_bhd = q_thd.index_select(0, group.rows_b)
         q_bkgd = q_bhd.view(-1, self._spec.num_kv_heads, self._group_size, self._spec.head_size)
-        attended_bkgd = self._attend(q_bkgd, k_bkld, v_bkld, group.visible_b11l)
+        sinks = self._sinks_of(layer, (1, self._spec.num_kv_heads, 1, self._group_size, 1))
+        attended_bkgd = self._attend(q_bkgd, k_bkld, v_bkld, group.visible_b11l, sinks)
         out_thd.index_copy_(0, group.rows_b, attended_bkgd.flatten(1, 2))
 
     def _gather(self, cached: torch.Tensor, slots_l: torch.Tensor) -> torch.Tensor:
@@ -205,6 +212,7 @@ class TorchAttention:
 
     def _prefill(
         self,
+        layer: int,
         chunk: _Chunk,
         q_qhd: torch.Tensor,
         k_lkd: torch.Tensor,
@@ -214,8 +222,10 @@ class TorchAttention:
         """Attend in tiles of queries, so that no mask exceeds _MAX_MASK_SIZE."""
         q_1hqd, k_1kld, v_1kld = (x.transpose(0, 1).unsqueeze(0) for x in (q_qhd, k_lkd, v_lkd))
         if self._is_plainly_causal(chunk):
-            out_qhd.copy_(self._attend(q_1hqd, k_1kld, v_1kld, None).squeeze(0).transpose(0, 1))
+            attended_1hqd = self._attend(q_1hqd, k_1kld, v_1kld, None, None)
+            out_qhd.copy_(attended_1hqd.squeeze(0).transpose(0, 1))
             return
+        sinks = self._sinks_of(layer, (1, self._spec.num_kv_heads, self._group_size, 1, 1))
         tile_size = max(1, _MAX_MASK_SIZE // k_lkd.shape[0])
         for start in range(0, chunk.num_queries, tile_size):
             end = min(start + tile_size, chunk.num_queries)
@@ -225,6 +235,7 @@ class TorchAttention:
                 k_1kld[:, :, :num_keys],
                 v_1kld[:, :, :num_keys],
                 self._visible(chunk, start, end, q_qhd.device),
+                sinks,
             )
             out_qhd[start:end].copy_(attended_1hqd.squeeze(0).transpose(0, 1))
 
@@ -235,7 +246,8 @@ class TorchAttention:
         """
         spec = self._spec
         fits_window = spec.sliding_window is None or chunk.num_queries <= spec.sliding_window
-        return chunk.slots_l is None and fits_window and spec.logits_soft_cap is None
+        is_plain = spec.logits_soft_cap is None and not spec.has_sinks
+        return chunk.slots_l is None and fits_window and is_plain
 
     def _visible(self, chunk: _Chunk, start: int, end: int, device: torch.device) -> torch.Tensor:
         """Return which keys the queries [start, end) of a chunk see: bool [1, 1, q, l]."""
@@ -253,11 +265,12 @@ class TorchAttention:
         k_bkld: torch.Tensor,
         v_bkld: torch.Tensor,
         visible: torch.Tensor | None,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         """Compute softmax attention; `visible` None means causal, aligned at the top left."""
-        if self._spec.logits_soft_cap is not None:
+        if self._spec.logits_soft_cap is not None or sinks is not None:
             assert visible is not None
-            return self._attend_capped(q_bhqd, k_bkld, v_bkld, visible)
+            return self._attend_by_hand(q_bhqd, k_bkld, v_bkld, visible, sinks)
         return F.scaled_dot_product_attention(
             q_bhqd,
             k_bkld,
@@ -268,18 +281,31 @@ class TorchAttention:
             enable_gqa=q_bhqd.shape[1] != k_bkld.shape[1],
         )
 
-    def _attend_capped(
+    def _sinks_of(self, layer: int, shape: Sequence[int]) -> torch.Tensor | None:
+        """Return a layer's sinks in a shape that fits the scores of `_attend_by_hand`."""
+        return self._sinks[layer].view(*shape) if self._spec.has_sinks else None
+
+    def _attend_by_hand(
         self,
         q_bhqd: torch.Tensor,
         k_bkld: torch.Tensor,
         v_bkld: torch.Tensor,
         visible: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Attend with scores limited to (-cap, cap) by tanh (Gemma 2), computed in float32."""
+        """Attend in float32, with what torch's own attention lacks.
+
+        Scores may be limited to (-cap, cap) by tanh (Gemma 2). Sinks take part in the softmax as a
+        last key, without a value (gpt-oss).
+        """
         cap = self._spec.logits_soft_cap
-        assert cap is not None
         q_bkgqd = q_bhqd.float().view(*k_bkld.shape[:2], -1, *q_bhqd.shape[2:])
         scores = (q_bkgqd @ k_bkld.float().unsqueeze(2).mT) * self._spec.scale
-        scores = (cap * torch.tanh(scores / cap)).masked_fill_(~visible.unsqueeze(1), -torch.inf)
-        attended = scores.softmax(dim=-1) @ v_bkld.float().unsqueeze(2)
+        if cap is not None:
+            scores = cap * torch.tanh(scores / cap)
+        scores.masked_fill_(~visible.unsqueeze(1), -torch.inf)
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.expand(*scores.shape[:-1], 1)), dim=-1)
+        weights = scores.softmax(dim=-1)[..., : k_bkld.shape[2]]
+        attended = weights @ v_bkld.float().unsqueeze(2)
         return attended.flatten(1, 2).to(q_bhqd.dtype)

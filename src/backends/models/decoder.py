@@ -69,6 +69,8 @@ class DecoderLayer:
     whole_qk_norm: WholeNorm | None = None
     rotary_table: int | None = 0
     """Index of the table that rotates q and k; None: they are not rotated."""
+    sinks_h: torch.Tensor | None = None
+    """float32: see ModelConfig.attention_sinks."""
     attention_output: Projection
     attention_output_norm: RMSNorm | None = None
     """Of the output of attention, before it is added to the hidden states."""
@@ -118,6 +120,11 @@ class Decoder:
         self.rotary_tables = tuple(rotary_tables)
         self._embedding_scale = _rounded(config.embedding_scale, embedding_ve.dtype)
         self._num_rotated_heads = config.num_heads + config.num_kv_heads
+
+    @property
+    def sinks(self) -> list[torch.Tensor]:
+        """The sinks [h] of each layer's attention; empty if there are none."""
+        return [layer.sinks_h for layer in self.layers if layer.sinks_h is not None]
 
     @property
     def num_parameters(self) -> int:
@@ -188,7 +195,8 @@ class Decoder:
         if layer.whole_qk_norm is not None:
             qk_norm = self._num_rotated_heads * self.config.head_size
         norms = sum(norm.weight.numel() for norm in layer.norms)
-        return norms + qk_norm + sum(linear.num_parameters for linear in layer.linears)
+        sinks = 0 if layer.sinks_h is None else layer.sinks_h.numel()
+        return norms + sinks + qk_norm + sum(linear.num_parameters for linear in layer.linears)
 
 
 def _normed(norm: RMSNorm | None, x: torch.Tensor) -> torch.Tensor:

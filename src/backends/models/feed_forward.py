@@ -32,6 +32,34 @@ class GatedNetwork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClampedGate:
+    """(up + 1) * gate * sigmoid(alpha * gate), where one product computes gate and up (gpt-oss)."""
+
+    both: Projection
+    is_interleaved: bool
+    """The outputs of `both` alternate between gate and up, instead of gate before up."""
+    limit: float
+    alpha: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        both = self.both(x)
+        if self.is_interleaved:
+            gate, up = both[..., ::2], both[..., 1::2]
+        else:
+            gate, up = both.chunk(2, dim=-1)
+        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
+
+    @property
+    def num_parameters(self) -> int:
+        return self.both.num_parameters
+
+    @property
+    def num_bytes(self) -> int:
+        return self.both.num_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
     """Networks of which each token uses a few, chosen and weighted by a router.
 

@@ -5,33 +5,25 @@ Shape suffixes: v vocabulary, e hidden size, n query and KV heads together, d he
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from itertools import groupby
-from typing import TypeVar
 
 import torch
 
-from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ..linear.base import LinearBackend, LinearSpec, Projection
 from ..linear.torch import TorchLinear
 from ..weights.checkpoint import Checkpoint
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET
 from ..weights.model_config import ModelConfig
-from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
+from ..weights.packed import Weights
 from .decoder import Decoder, DecoderLayer, RMSNorm, WholeNorm
-from .dequantized import Dequantized
 from .expert_loading import load_experts
 from .feed_forward import GatedNetwork
 from .rope import build_rotary_table
-
-W = TypeVar("W", torch.Tensor, Weights)
+from .weight_source import WeightSource
 
 STAGE = "loading weights"
 _EMBEDDING = "model.embed_tokens.weight"
-_RECOMPUTED = re.compile(r".*rotary_emb\.inv_freq")
-"""Tensors of old checkpoints that are ignored because the configuration determines them."""
 _NORMS: tuple[tuple[str, str], tuple[str, ...]] = (
     ("input_layernorm", "post_attention_layernorm"),
     (),
@@ -64,7 +56,7 @@ def load_decoder(
     """
     config = checkpoint.config.for_context(max_model_len)
     makes = linear or TorchLinear(LinearSpec(dtype=dtype, device=device))
-    source = _Source(checkpoint, dtype, device, makes if keeps_packed else None)
+    source = WeightSource(checkpoint, dtype, device, makes if keeps_packed else None)
     progress(STAGE, 0.0)
     embedding_ve = source.take(_EMBEDDING, (config.vocab_size, config.hidden_size))
     ropes = list(dict.fromkeys(kind.rope for kind in config.layer_kinds if kind.rope is not None))
@@ -101,129 +93,8 @@ def load_decoder(
     )
 
 
-class _Source:
-    """Takes tensors from the checkpoint, checks their shapes and tracks which are left."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        dtype: torch.dtype,
-        device: torch.device,
-        keeper: LinearBackend | None,
-    ) -> None:
-        """`keeper` says which formats stay packed; None: none."""
-        self._checkpoint = checkpoint
-        self._keeper = keeper
-        self._spec = LinearSpec(dtype=dtype, device=device)
-        self._left = set(checkpoint.tensor_names())
-        self.dequantized = Dequantized()
-
-    def has(self, name: str) -> bool:
-        return name in self._left
-
-    def leave(self, name: str) -> None:
-        """Mark a tensor as used, because other code reads it."""
-        self._left.discard(name)
-
-    def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Read one tensor in the decoder's type, on its device."""
-        self._require(name)
-        return self._convert(self._mark(name, shape, self._checkpoint.tensor(name)))
-
-    def take_float32(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Read one tensor in float32, on the decoder's device."""
-        self._require(name)
-        tensor = self._mark(name, shape, self._checkpoint.tensor(name))
-        return tensor.to(self._spec.device, torch.float32)
-
-    def take_stacked(self, parts: Sequence[tuple[str, tuple[int, ...]]]) -> torch.Tensor:
-        """Read several tensors as one, stacked along their first dimension."""
-        return torch.cat([self.take(name, shape) for name, shape in parts])
-
-    def take_matrix(self, name: str, shape: tuple[int, int]) -> Weights:
-        """Read one matrix; it stays packed if its format is kept."""
-        self._require(name)
-        matrix = self._mark(name, shape, self._checkpoint.matrix(name))
-        if isinstance(matrix, torch.Tensor):
-            return self._convert(matrix)
-        if self._is_kept(matrix):
-            return matrix
-        self.dequantized.add(matrix, self._spec.dtype)
-        return self._convert(matrix.dequantize())
-
-    def take_segments(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> list[Weights]:
-        """Read matrices of one input, in order. Neighbours of one format become one segment."""
-        return _merge([self.take_matrix(name, shape) for name, shape in parts])
-
-    def take_if_kept(self, name: str) -> PackedWeights | None:
-        """Read a matrix again, if it is packed in a format that is kept."""
-        matrix = self._checkpoint.matrix(name)
-        return matrix if isinstance(matrix, PackedWeights) and self._is_kept(matrix) else None
-
-    def refuse_leftovers(self) -> None:
-        """Raise ConfigError for tensors that the decoder does not use: its output would differ."""
-        left = sorted(name for name in self._left if not self._changes_nothing(name))
-        if left:
-            raise ConfigError(
-                f"{self._checkpoint.path} has {len(left)} tensors that "
-                f"{self._checkpoint.config.architecture} with this configuration does not use, "
-                f"so its output would be wrong: {', '.join(left[:5])}"
-            )
-
-    def _changes_nothing(self, name: str) -> bool:
-        """Whether a tensor can be left out. AutoGPTQ gave every matrix a bias, mostly of zeros."""
-        if _RECOMPUTED.fullmatch(name):
-            return True
-        return name.endswith(".bias") and not bool(self._checkpoint.tensor(name).any())
-
-    def _is_kept(self, matrix: PackedWeights) -> bool:
-        keeper = self._keeper
-        return keeper is not None and keeper.keeps(self._spec, matrix.format)
-
-    def _require(self, name: str) -> None:
-        if name not in self._left:
-            raise ConfigError(f"{self._checkpoint.path} lacks the tensor {name}")
-
-    def _mark(self, name: str, shape: tuple[int, ...], weights: W) -> W:
-        """Check a tensor's shape and type, and mark it as taken."""
-        self._left.discard(name)
-        if tuple(weights.shape) != shape:
-            raise ConfigError(
-                f"{name} of {self._checkpoint.path} has shape {list(weights.shape)}; "
-                f"the configuration requires {list(shape)}"
-            )
-        if isinstance(weights, torch.Tensor) and not _is_float(weights):
-            raise ConfigError(
-                f"{name} of {self._checkpoint.path} has type {weights.dtype}, which is not "
-                "supported; supported are float32, bfloat16 and float16"
-            )
-        return weights
-
-    def _convert(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._spec.device, self._spec.dtype)
-
-
-def _is_float(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.itemsize > 1
-
-
-def _merge(segments: Sequence[Weights]) -> list[Weights]:
-    """Stack neighbouring segments of one format, and neighbouring tensors."""
-    merged: list[Weights] = []
-    for format, group in groupby(segments, key=_format_of):
-        if format is None:
-            merged.append(torch.cat([one for one in group if isinstance(one, torch.Tensor)]))
-        else:
-            merged.append(stack([one for one in group if isinstance(one, PackedWeights)]))
-    return merged
-
-
-def _format_of(weights: Weights) -> WeightFormat | None:
-    return weights.format if isinstance(weights, PackedWeights) else None
-
-
 def _load_layer(
-    source: _Source,
+    source: WeightSource,
     config: ModelConfig,
     prefix: str,
     rotary_table: int | None,
@@ -248,6 +119,11 @@ def _load_layer(
             _load_whole_qk_norm(source, config, attention) if config.whole_qk_norm else None
         ),
         rotary_table=rotary_table,
+        sinks_h=(
+            source.take_float32(f"{attention}.sinks", (config.num_heads,))
+            if config.attention_sinks
+            else None
+        ),
         attention_output=makes.linear(
             *_load_matrix(
                 source, [(f"{attention}.o_proj", hidden)], q_size, config.attention_output_bias
@@ -264,7 +140,7 @@ def _load_layer(
     )
 
 
-def _qkv_parts(source: _Source, config: ModelConfig, attention: str) -> list[tuple[str, int]]:
+def _qkv_parts(source: WeightSource, config: ModelConfig, attention: str) -> list[tuple[str, int]]:
     """Return names and sizes of q, k and v, which some checkpoints have as one matrix (Phi-3)."""
     q_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
     if source.has(f"{attention}.qkv_proj.weight"):
@@ -274,7 +150,7 @@ def _qkv_parts(source: _Source, config: ModelConfig, attention: str) -> list[tup
 
 
 def _load_gated_network(
-    source: _Source, config: ModelConfig, mlp: str, makes: LinearBackend
+    source: WeightSource, config: ModelConfig, mlp: str, makes: LinearBackend
 ) -> GatedNetwork:
     """Read gate, up and down. Some checkpoints have gate and up as one matrix (Phi-3)."""
     hidden, inner = config.hidden_size, config.intermediate_size
@@ -290,7 +166,7 @@ def _load_gated_network(
     return GatedNetwork(makes.gate_up(gate, up, bias, config.hidden_act), makes.linear(*down))
 
 
-def _load_whole_qk_norm(source: _Source, config: ModelConfig, attention: str) -> WholeNorm:
+def _load_whole_qk_norm(source: WeightSource, config: ModelConfig, attention: str) -> WholeNorm:
     q_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
     return WholeNorm(
         _load_norm(source, config, f"{attention}.q_norm", q_size),
@@ -298,30 +174,32 @@ def _load_whole_qk_norm(source: _Source, config: ModelConfig, attention: str) ->
     )
 
 
-def _load_norm(source: _Source, config: ModelConfig, name: str, size: int) -> RMSNorm:
+def _load_norm(source: WeightSource, config: ModelConfig, name: str, size: int) -> RMSNorm:
     return RMSNorm(_load_norm_weight(source, config, name, size), config.rms_norm_eps)
 
 
-def _load_norm_weight(source: _Source, config: ModelConfig, name: str, size: int) -> torch.Tensor:
-    """Read a norm's weight; it is in float32 if it has an offset."""
-    if config.norm_offset == 0.0:
+def _load_norm_weight(
+    source: WeightSource, config: ModelConfig, name: str, size: int
+) -> torch.Tensor:
+    """Read a norm's weight."""
+    if not config.float32_norms:
         return source.take(f"{name}.weight", (size,))
     return source.take_float32(f"{name}.weight", (size,)) + config.norm_offset
 
 
 def _load_matrix(
-    source: _Source, outputs: Sequence[tuple[str, int]], input_size: int, has_bias: bool
+    source: WeightSource, outputs: Sequence[tuple[str, int]], input_size: int, has_bias: bool
 ) -> tuple[Sequence[Weights], torch.Tensor | None]:
     """Read segments and bias of projections of one input, (name, output size) each."""
     parts = [(f"{name}.weight", (size, input_size)) for name, size in outputs]
     return source.take_segments(parts), _load_bias(source, outputs) if has_bias else None
 
 
-def _load_bias(source: _Source, outputs: Sequence[tuple[str, int]]) -> torch.Tensor:
+def _load_bias(source: WeightSource, outputs: Sequence[tuple[str, int]]) -> torch.Tensor:
     return source.take_stacked([(f"{name}.bias", (size,)) for name, size in outputs])
 
 
-def _load_qk_norm(source: _Source, config: ModelConfig, attention: str) -> RMSNorm:
+def _load_qk_norm(source: WeightSource, config: ModelConfig, attention: str) -> RMSNorm:
     """Read the norms of q and k as one norm; its weight has a row per head."""
     q_d, k_d = (
         _load_norm_weight(source, config, f"{attention}.{name}", config.head_size)
@@ -332,7 +210,7 @@ def _load_qk_norm(source: _Source, config: ModelConfig, attention: str) -> RMSNo
 
 
 def _load_head(
-    source: _Source, config: ModelConfig, embedding_ve: torch.Tensor, makes: LinearBackend
+    source: WeightSource, config: ModelConfig, embedding_ve: torch.Tensor, makes: LinearBackend
 ) -> tuple[Projection, bool]:
     """Read the head; also return whether it equals the embedding.
 

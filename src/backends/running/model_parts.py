@@ -97,6 +97,7 @@ def choose_spec(
         scale=model.attention_scale,
         sliding_window=model.layer_kinds[0].sliding_window,
         logits_soft_cap=model.attention_soft_cap,
+        has_sinks=model.attention_sinks,
         kv_cache_dtype=choose_kv_cache_dtype(config.kv_cache_dtype),
     )
     _refuse(
@@ -177,4 +178,7 @@ def load_parts(
     if config.max_model_len is None and served < possible:
         log.info("context_of_longrope", served=served, possible=possible, option="--max-model-len")
     attention = make_attention(backends.attention, layer_specs(spec, decoder.config))
+    if spec.has_sinks:
+        assert isinstance(decoder, Decoder), "only native models have sinks"
+        attention.use_sinks(decoder.sinks)
     return ModelParts(spec=spec, decoder=decoder, attention=attention, linear=linear)

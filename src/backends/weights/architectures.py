@@ -45,6 +45,8 @@ class ExpertsRow:
     """Whether the shares of active experts are normalized. None: see `norm_topk_prob`."""
     gguf_normalizes: bool = True
     """The same for GGUF files, which do not state it."""
+    is_clamped: bool = False
+    """Experts have biases and a gate of their own: see ExpertsConfig.swiglu_limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +87,15 @@ class Architecture:
     activation_field: str = "hidden_act"
     scales_embedding: bool = False
     """Embeddings are multiplied by the square root of the hidden size."""
+    float32_norms: bool = False
     norm_offset: float = 0.0
     """Number that is added to the weights of norms. GGUF files hold the sum."""
     experts: ExpertsRow | None = None
     post_norms: bool = False
     """Attention and feed-forward have norms after them, too."""
+    attention_sinks: bool = False
+    yarn_truncates: bool = True
+    """For GGUF files, which do not state RopeConfig.truncate."""
     gguf_permutes: bool = False
     """GGUF files have the rows of q and k in another order: see gguf_names.py."""
 
@@ -149,6 +155,7 @@ TABLE = (
         window_pattern=2,
         activation_field="hidden_activation",
         scales_embedding=True,
+        float32_norms=True,
         norm_offset=1.0,
         post_norms=True,
     ),
@@ -166,6 +173,7 @@ TABLE = (
         local_theta=1e4,
         activation_field="hidden_activation",
         scales_embedding=True,
+        float32_norms=True,
         norm_offset=1.0,
         post_norms=True,
     ),
@@ -220,6 +228,26 @@ TABLE = (
         whole_qk_norm=True,
         experts=ExpertsRow(counts=("num_experts", "num_local_experts"), gguf_normalizes=False),
     ),
+    Architecture(
+        name="GptOssForCausalLM",
+        model_type="gpt_oss",
+        gguf="gpt-oss",
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "head_dim": 64,
+            "attention_bias": True,
+            "num_experts_per_tok": 4,
+            "sliding_window": 128,
+            "rope_theta": 150000.0,
+        },
+        biases=Biases.STATED,
+        window=Window.PATTERN,
+        window_pattern=2,
+        float32_norms=True,
+        attention_sinks=True,
+        yarn_truncates=False,
+        experts=ExpertsRow(counts=("num_local_experts",), normalizes=True, is_clamped=True),
+    ),
 )
 
 BY_NAME = {row.name: row for row in TABLE}
@@ -234,5 +262,7 @@ def features_of(row: Architecture, hidden_size: int) -> dict[str, Any]:
         "whole_qk_norm": row.whole_qk_norm,
         "embedding_scale": hidden_size**0.5 if row.scales_embedding else 1.0,
         "norm_offset": row.norm_offset,
+        "float32_norms": row.float32_norms,
+        "attention_sinks": row.attention_sinks,
         "post_norms": row.post_norms,
     }

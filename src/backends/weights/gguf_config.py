@@ -41,6 +41,13 @@ _OF_WINDOW = {"attention.sliding_window", "attention.sliding_window_pattern"}
 _KNOWN_ALSO: Mapping[str, set[str]] = {
     "llama": {"attention.sliding_window", "expert_count", "expert_used_count"},
     "gemma2": _OF_WINDOW | {"attn_logit_softcapping", "final_logit_softcapping"},
+    "gpt-oss": {
+        *_OF_WINDOW,
+        "expert_count",
+        "expert_used_count",
+        "expert_feed_forward_length",
+        "rope.freq_base_swa",
+    },
     "gemma3": _OF_WINDOW | {"final_logit_softcapping", "rope.freq_base_swa"},
     "olmoe": {"expert_count", "expert_used_count", "expert_feed_forward_length"},
     "qwen3moe": {"expert_count", "expert_used_count", "expert_feed_forward_length"},
@@ -92,7 +99,7 @@ def from_gguf_metadata(
     num_heads = fields.integer("attention.head_count")
     hidden_size = fields.integer("embedding_length")
     head_size = fields.integer("attention.key_length", hidden_size // max(num_heads, 1))
-    rope = _rope(fields, divisors or {})
+    rope = _rope(fields, row, divisors or {})
     return ModelConfig(
         architecture=row.name,
         num_layers=fields.integer("block_count"),
@@ -180,10 +187,14 @@ def _experts(fields: Fields, row: Architecture) -> ExpertsConfig | None:
         num_active=fields.integer("expert_used_count"),
         intermediate_size=size,
         normalizes_shares=row.experts.gguf_normalizes,
+        has_biases=row.experts.is_clamped,
+        swiglu_limit=7.0 if row.experts.is_clamped else None,  # llama.cpp's constant
     )
 
 
-def _rope(fields: Fields, divisors: Mapping[str, tuple[float, ...]]) -> RopeConfig:
+def _rope(
+    fields: Fields, row: Architecture, divisors: Mapping[str, tuple[float, ...]]
+) -> RopeConfig:
     kind = fields.text("rope.scaling.type", "none")
     if kind not in _ROPE_SCALINGS:
         raise ConfigError(
@@ -202,6 +213,7 @@ def _rope(fields: Fields, divisors: Mapping[str, tuple[float, ...]]) -> RopeConf
         original_max_position_embeddings=original,
         beta_fast=fields.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1.0),
+        truncate=row.yarn_truncates,
         attention_factor=(
             fields.optional_number("rope.scaling.attn_factor")
             if scaling is RopeScaling.LONGROPE

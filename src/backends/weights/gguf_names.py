@@ -50,6 +50,11 @@ _OF_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "Gemma2ForCausalLM": _WITH_POST_NORMS,
     "Gemma3ForCausalLM": _WITH_POST_NORMS,
     "Phi3ForCausalLM": {"ffn_up": "mlp.gate_up_proj"},
+    "GptOssForCausalLM": {
+        "attn_sinks": "self_attn.sinks",
+        "ffn_gate_inp": "mlp.router",
+        "post_attention_norm": "post_attention_layernorm",
+    },
 }
 """Names that differ from those of the other architectures."""
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
@@ -70,7 +75,8 @@ class GGUFNames:
         names = {**_OF_LAYER, **_OF_ARCHITECTURE.get(self.row.name, {})}
         if match[2] not in names:
             return name
-        return f"model.layers.{match[1]}.{names[match[2]]}.{match[3]}"
+        new = f"model.layers.{match[1]}.{names[match[2]]}"
+        return new if new.endswith(".sinks") else f"{new}.{match[3]}"
 
     def in_order(self, name: str, tensor: torch.Tensor, config: ModelConfig) -> torch.Tensor:
         """Return a tensor, or the packed rows of a matrix, with rows in transformers' order.

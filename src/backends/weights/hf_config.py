@@ -98,6 +98,9 @@ def _experts(fields: Fields, row: ExpertsRow | None) -> ExpertsConfig | None:
         normalizes_shares=(
             fields.flag("norm_topk_prob", False) if normalizes is None else normalizes
         ),
+        has_biases=row.is_clamped,
+        swiglu_limit=fields.number("swiglu_limit", 7.0) if row.is_clamped else None,
+        swiglu_alpha=fields.number("swiglu_alpha", 1.702),
     )
 
 

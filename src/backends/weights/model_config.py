@@ -35,6 +35,12 @@ class ExpertsConfig:
     intermediate_size: int
     normalizes_shares: bool
     """The probabilities of the active experts are divided by their sum."""
+    has_biases: bool = False
+    """Router and experts have biases (gpt-oss)."""
+    swiglu_limit: float | None = None
+    """Experts compute (up + 1) * gate * sigmoid(alpha * gate), where gate is at most this number
+    and up is between it and its negative (gpt-oss). None: activation(gate) * up."""
+    swiglu_alpha: float = 1.702
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_active <= self.num_experts <= _MAX_EXPERTS:
@@ -84,6 +90,9 @@ class ModelConfig:
     """RMSNorm over all heads of q together, and of k, before the rotation (OLMoE)."""
     query_pre_attn_scalar: float | None = None
     """Scores are divided by the square root of this number. None: of `head_size`."""
+    attention_sinks: bool = False
+    """Each head has a number that takes part in the softmax like the score of a key whose value
+    is 0 (gpt-oss)."""
     attention_soft_cap: float | None = None
     """Scores are limited to this number by tanh (Gemma 2)."""
     logits_soft_cap: float | None = None
@@ -91,7 +100,9 @@ class ModelConfig:
     embedding_scale: float = 1.0
     """Factor of the embeddings, rounded to the model's precision (Gemma)."""
     norm_offset: float = 0.0
-    """Is added to the weights of all norms, which are then applied in float32 (Gemma)."""
+    """Is added to the weights of all norms (Gemma)."""
+    float32_norms: bool = False
+    """The weights of norms are applied in float32, and the product is rounded (Gemma, gpt-oss)."""
     post_norms: bool = False
     """The outputs of attention and of the feed-forward have norms of their own (Gemma)."""
     experts: ExpertsConfig | None = None

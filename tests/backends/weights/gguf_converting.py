@@ -70,6 +70,12 @@ def _write_mixtral(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     _write_experts(writer, config)
 
 
+def _write_gpt_oss(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    _write_experts(writer, config)
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+
+
 CONVERSIONS: Mapping[str, Conversion] = {
     "llama": Conversion(arch=gguf.MODEL_ARCH.LLAMA, write=_write_llama, permutes=True),
     "qwen2": Conversion(arch=gguf.MODEL_ARCH.QWEN2),
@@ -77,6 +83,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "mixtral": Conversion(arch=gguf.MODEL_ARCH.LLAMA, write=_write_mixtral, permutes=True),
     "qwen3_moe": Conversion(arch=gguf.MODEL_ARCH.QWEN3MOE, write=_write_experts),
     "olmoe": Conversion(arch=gguf.MODEL_ARCH.OLMOE, write=_write_experts, states_head_size=False),
+    "gpt_oss": Conversion(arch=gguf.MODEL_ARCH.GPT_OSS, write=_write_gpt_oss),
     "gemma2": Conversion(arch=gguf.MODEL_ARCH.GEMMA2, write=_write_gemma2, norm_offset=1.0),
     "gemma3_text": Conversion(arch=gguf.MODEL_ARCH.GEMMA3, write=_write_gemma3, norm_offset=1.0),
     "phi3": Conversion(arch=gguf.MODEL_ARCH.PHI3, write=_write_phi3, states_head_size=False),
@@ -128,6 +135,10 @@ def _write_common(
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if "sliding_attention" in nested:
         writer.add_rope_freq_base_swa(nested["sliding_attention"]["rope_theta"])
     writer.add_token_list(["a", "b", "</s>"])
@@ -138,6 +149,8 @@ def _tensors(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors, changed as the converter does."""
     stored = load_file(directory / "model.safetensors")
+    if config["model_type"] == "gpt_oss":
+        stored = dict(_split_gpt_oss(stored))
     for name, tensor in _with_stacked_experts(stored).items():
         if conversion.permutes and any(part in name for part in ("q_proj", "k_proj")):
             tensor = permute(tensor, config["head_dim"])
@@ -166,6 +179,25 @@ def _with_stacked_experts(stored: Mapping[str, torch.Tensor]) -> dict[str, torch
     return others | {
         name: torch.stack([own[index] for index in sorted(own)]) for name, own in stacks.items()
     }
+
+
+def _split_gpt_oss(stored: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Gate and up apart, and all matrices as [experts, out, in]."""
+    for name, tensor in stored.items():
+        if name.endswith("sinks"):
+            yield f"{name}.weight", tensor
+        elif ".experts." not in name:
+            yield name, tensor
+        else:
+            name = name.removesuffix("_bias")
+            end = "bias" if tensor.dim() == 2 else "weight"
+            tensor = tensor if tensor.dim() == 2 else tensor.mT
+            if name.endswith("gate_up_proj"):
+                stem = name.removesuffix("gate_up_proj")
+                yield f"{stem}gate_proj.{end}", tensor[:, ::2].contiguous()
+                yield f"{stem}up_proj.{end}", tensor[:, 1::2].contiguous()
+            else:
+                yield f"{name}.{end}", tensor.contiguous()
 
 
 def permute(tensor: torch.Tensor, head_size: int) -> torch.Tensor:

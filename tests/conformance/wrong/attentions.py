@@ -216,6 +216,18 @@ class TestCapsByCutting(AttentionConformance):
         return Backend
 
 
+class TestForgetsTheSinks(AttentionConformance):
+    fails = "test_sinks_take_part_in_the_softmax"
+
+    @pytest.fixture
+    def attention_backend(self) -> Any:
+        class Backend(Plain):
+            def weigh_with_sinks(self, scores: torch.Tensor) -> torch.Tensor:
+                return scores.softmax(-1)
+
+        return Backend
+
+
 class TestMultipliesOthersBlocksByZero(AttentionConformance):
     fails = "test_unused_blocks_are_not_read"
 

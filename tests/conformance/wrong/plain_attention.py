@@ -31,6 +31,10 @@ class Plain:
 
     def __init__(self, spec: AttentionSpec) -> None:
         self.spec = spec
+        self.layer = 0
+
+    def use_sinks(self, sinks: Sequence[torch.Tensor]) -> None:
+        self.sinks = sinks
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
         spec = self.spec
@@ -49,6 +53,7 @@ class Plain:
         metadata: Metadata,
         out: torch.Tensor,
     ) -> None:
+        self.layer = layer
         cache[0].index_copy_(0, metadata.slots, k)
         cache[1].index_copy_(0, metadata.slots, v)
         batch = metadata.batch
@@ -70,8 +75,13 @@ class Plain:
             scores = self.cap(scores, self.spec.logits_soft_cap)
         query = torch.arange(len(q))[:, None] + self.first_position(len(q), seq_len)
         visible = self.visible(query, torch.arange(len(k)))
-        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        scores = scores.masked_fill(~visible, -torch.inf)
+        weights = self.weigh_with_sinks(scores) if self.spec.has_sinks else scores.softmax(-1)
         return torch.einsum("hql,lhd->qhd", weights, v.double()).to(q.dtype)
+
+    def weigh_with_sinks(self, scores: torch.Tensor) -> torch.Tensor:
+        sinks = self.sinks[self.layer].double()[:, None, None].expand(*scores.shape[:2], 1)
+        return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
 
     def share(self, x: torch.Tensor) -> torch.Tensor:
         return x.repeat_interleave(self.spec.num_heads // self.spec.num_kv_heads, dim=1)

@@ -153,6 +153,11 @@ def check_soft_cap(backend: BackendClass, spec: AttentionSpec) -> None:
     _check_each(backend, [*capped, *(replace(s, sliding_window=37) for s in capped)])
 
 
+def check_sinks(backend: BackendClass, spec: AttentionSpec) -> None:
+    """The sinks of the heads take part in the softmax, with and without a window."""
+    _check_each(backend, [replace(spec, has_sinks=True, sliding_window=w) for w in (None, 37)])
+
+
 def check_fp8(backend: BackendClass, spec: AttentionSpec) -> None:
     """Steps, unused blocks, copies and graphs are right with a cache of each supported 8-bit
     type."""
@@ -298,7 +303,7 @@ def _renamed(table: torch.Tensor, names: Mapping[int, int]) -> torch.Tensor:
 
 def _check_each(backend: BackendClass, specs: Sequence[AttentionSpec]) -> None:
     """Check a mixed step of each spec that is not refused. Raises Refused if all are refused."""
-    reasons = [backend.reasons_against(spec) for spec in specs]
+    reasons = [reasons_against(backend, spec) for spec in specs]
     if all(reasons):
         raise Refused("; ".join(reasons[0]))
     for spec, against in zip(specs, reasons, strict=True):

@@ -28,19 +28,32 @@ _MAX_SCORES = 1 << 24
 
 
 def reference_attention(
-    spec: AttentionSpec, q_qhd: torch.Tensor, k_lkd: torch.Tensor, v_lkd: torch.Tensor
+    spec: AttentionSpec,
+    q_qhd: torch.Tensor,
+    k_lkd: torch.Tensor,
+    v_lkd: torch.Tensor,
+    sinks_h: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of one sequence's last q tokens over all its keys: float64 [q, h, d].
 
     The last query sees the last key (bottom-right aligned). The spec's `sliding_window` includes
-    the query itself. Scores are capped after scaling, as in Gemma 2.
+    the query itself. Scores are capped after scaling, as in Gemma 2. `sinks_h` are needed if the
+    spec has sinks.
     """
     num_queries, num_keys = q_qhd.shape[0], k_lkd.shape[0]
     tile = max(1, _MAX_SCORES // (q_qhd.shape[1] * num_keys))
     k_kld, v_kld = (x.double().transpose(0, 1) for x in (k_lkd, v_lkd))
     positions_q = torch.arange(num_keys - num_queries, num_keys, device=q_qhd.device)
+    sinks_kg = None if sinks_h is None else sinks_h.double().view(k_kld.shape[0], -1)
     rows = [
-        _attend(spec, q_qhd[start : start + tile], positions_q[start : start + tile], k_kld, v_kld)
+        _attend(
+            spec,
+            q_qhd[start : start + tile],
+            positions_q[start : start + tile],
+            k_kld,
+            v_kld,
+            sinks_kg,
+        )
         for start in range(0, num_queries, tile)
     ]
     return torch.cat(rows) if rows else q_qhd.double()
@@ -52,13 +65,18 @@ def _attend(
     positions_q: torch.Tensor,
     k_kld: torch.Tensor,
     v_kld: torch.Tensor,
+    sinks_kg: torch.Tensor | None,
 ) -> torch.Tensor:
     q_qkgd = q_qhd.double().view(len(q_qhd), k_kld.shape[0], -1, q_qhd.shape[2])
     scores_kgql = torch.einsum("qkgd,kld->kgql", q_qkgd, k_kld) * spec.scale
     if spec.logits_soft_cap is not None:
         scores_kgql = spec.logits_soft_cap * torch.tanh(scores_kgql / spec.logits_soft_cap)
     hidden_ql = ~_visible(spec, positions_q, k_kld.shape[1])
-    weights_kgql = scores_kgql.masked_fill(hidden_ql, -torch.inf).softmax(dim=-1)
+    scores_kgql = scores_kgql.masked_fill(hidden_ql, -torch.inf)
+    if sinks_kg is not None:
+        sinks_kgq1 = sinks_kg[..., None, None].expand(*scores_kgql.shape[:-1], 1)
+        scores_kgql = torch.cat((scores_kgql, sinks_kgq1), dim=-1)
+    weights_kgql = scores_kgql.softmax(dim=-1)[..., : k_kld.shape[1]]
     return torch.einsum("kgql,kld->qkgd", weights_kgql, v_kld).flatten(1, 2)
 
 

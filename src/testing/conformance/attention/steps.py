@@ -57,6 +57,7 @@ class Step:
         self.k = [self._random(s.seq_len, spec.num_kv_heads) for s in spans]
         """[seq_len, k, d] per sequence; `v` has the same shape."""
         self.v = [self._random(s.seq_len, spec.num_kv_heads) for s in spans]
+        self.sinks_h = self._random(spec.num_heads)[:, 0].float() + 1 if spec.has_sinks else None
 
     @property
     def batch(self) -> AttentionBatch:
@@ -94,6 +95,7 @@ class Step:
             torch.cat([rows[i][: span.seq_len] for i, span in known]) for rows in (self.k, self.v)
         )
         q_thd = k_tkd.new_ones(len(k_tkd), self.spec.num_heads, self.spec.head_size)
+        self._give_sinks(backend)
         metadata = backend.build_metadata(self._batch(indices, spans, 0))
         backend.forward(0, q_thd, k_tkd, v_tkd, cache, metadata, torch.empty_like(q_thd))
 
@@ -103,6 +105,7 @@ class Step:
         """The backend's output [t, h, d]. If `metadata` is None, it is built for this step."""
         q_thd, k_tkd, v_tkd = self.inputs()
         out_thd = torch.full_like(q_thd, torch.nan)
+        self._give_sinks(backend)
         metadata = backend.build_metadata(self.batch) if metadata is None else metadata
         backend.forward(0, q_thd, k_tkd, v_tkd, cache, metadata, out_thd)
         return out_thd
@@ -118,7 +121,7 @@ class Step:
             if index in spoiled:
                 continue
             k_lkd, v_lkd = (self._stored(rows[index]) for rows in (self.k, self.v))
-            expected = reference_attention(self.spec, self.q[index], k_lkd, v_lkd)
+            expected = reference_attention(self.spec, self.q[index], k_lkd, v_lkd, self.sinks_h)
             is_close = torch.isclose(actual, expected, rtol=bound, atol=bound)
             assert is_close.all(), (
                 f"sequence {index} of {len(self.spans)} ({span}, the first {self.num_decodes} are "
@@ -126,6 +129,10 @@ class Step:
                 f"at most {(actual - expected).abs().max():.3g}, first for query "
                 f"{int((~is_close).flatten(1).any(1).nonzero()[0])}; {self.spec}"
             )
+
+    def _give_sinks(self, backend: Any) -> None:
+        if self.sinks_h is not None:
+            backend.use_sinks([self.sinks_h])
 
     def _stored(self, rows: torch.Tensor) -> torch.Tensor:
         """Keys or values after they were rounded to the cache's type."""

@@ -105,6 +105,12 @@ class AttentionConformance:
         """With a soft cap, scores are capped; skipped if the backend has none."""
         _skip_if_refused(checks.check_soft_cap, attention_backend, sound_spec)
 
+    def test_sinks_take_part_in_the_softmax(
+        self, attention_backend: BackendClass, sound_spec: AttentionSpec
+    ) -> None:
+        """With sinks, the weights of keys are smaller; skipped if the backend has none."""
+        _skip_if_refused(checks.check_sinks, attention_backend, sound_spec)
+
     def test_keys_and_values_are_kept_in_8_bits(
         self, attention_backend: BackendClass, sound_spec: AttentionSpec
     ) -> None:
