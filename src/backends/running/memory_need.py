@@ -13,6 +13,7 @@ from ..linear.base import LinearBackend, LinearSpec
 from ..machine.memory import usable_memory
 from ..weights.checkpoint import Checkpoint
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
+from ..weights.model_config import ModelConfig
 from ..weights.packed import StoredTensor, WeightFormat
 from ..weights.quantized_on_load import QuantizedOnLoad
 
@@ -57,6 +58,13 @@ def weight_bytes(checkpoint: Checkpoint, keeping: Keeping) -> int:
     return total
 
 
+def rotary_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the memory for tables of cosines and sines, while the last one is made in float32."""
+    num_tables = len({kind.rope for kind in model.layer_kinds if kind.rope is not None})
+    size = model.rotary_size or model.head_size
+    return model.max_position_embeddings * size * (num_tables * dtype.itemsize + 4)
+
+
 def available_memory(device: torch.device) -> int:
     """Return the bytes that weights and KV cache may take on a device."""
     if device.type == "cuda":
@@ -69,19 +77,22 @@ def refuse_too_large(
 ) -> None:
     """Raise ConfigError if the weights and one block of the KV cache do not fit into memory."""
     weights, available = weight_bytes(checkpoint, keeping), available_memory(keeping.spec.device)
-    if weights + block_bytes <= available:
+    model = checkpoint.config.for_context(config.max_model_len)
+    others = block_bytes + rotary_bytes(model, keeping.spec.dtype)
+    if weights + others <= available:
         return
     dtype = str(keeping.spec.dtype).removeprefix("torch.")
     remedies = [
         flag
         for flag, form, kept in _remedies(checkpoint, config, keeping)
-        if weight_bytes(form, kept) + block_bytes <= available
+        if weight_bytes(form, kept) + others <= available
     ]
     remedy = " or ".join([*remedies, "use a smaller model, or a file with fewer bits per weight"])
     raise ConfigError(
         f"{checkpoint.path} needs {weights / _GIB:.2f} GiB of memory for its weights, computed in "
-        f"{dtype}, and {block_bytes / _GIB:.3f} GiB for a block of KV cache, but "
-        f"{available / _GIB:.2f} GiB are available: {remedy}"
+        f"{dtype}, and {others / _GIB:.2f} GiB for a block of KV cache and the rotation of "
+        f"{model.max_position_embeddings} positions, but {available / _GIB:.2f} GiB are available: "
+        f"{remedy}"
     )
 
 
