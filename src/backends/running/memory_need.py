@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, LinearSpec
+from ..linear.choice import packed_bytes
 from ..machine.memory import usable_memory
 from ..weights.checkpoint import Checkpoint
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
@@ -38,23 +40,30 @@ class Keeping:
             return set()
         return {format for format in formats if self.linear.keeps(self.spec, format)}
 
+    def packed_bytes(self, stored: StoredTensor) -> int:
+        """Return the memory for a matrix that stays packed."""
+        assert not isinstance(stored.format, torch.dtype)
+        rows, inputs = stored.num_elements // stored.shape[-1], stored.shape[-1]
+        size = packed_bytes(self.linear, self.spec, stored.format, rows, inputs)
+        return stored.num_bytes if size is None else size
+
 
 def weight_bytes(checkpoint: Checkpoint, keeping: Keeping) -> int:
     """Return the memory for all weights, from the table of tensors alone.
 
-    A backend may pad matrices, or copy a head that equals the embedding: the true number is larger
-    by these.
+    A backend may copy a head that equals the embedding: the true number is larger by it.
     """
-    stored = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
-    kept = keeping.kept(stored.values())
+    tensors = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
+    kept = keeping.kept(tensors.values())
+    packed = cache(keeping.packed_bytes)  # most matrices are alike
     total = 0
-    for name, one in stored.items():
+    for name, one in tensors.items():
         # The embedding is never packed, because its rows are looked up.
         stays_packed = name != EMBEDDING and one.format in kept
-        total += one.num_bytes if stays_packed else one.num_elements * keeping.spec.dtype.itemsize
-    embedding = stored.get(EMBEDDING)
-    if embedding is not None and _HEAD not in stored and embedding.format in kept:
-        total += embedding.num_bytes  # the head is packed, the embedding is not
+        total += packed(one) if stays_packed else one.num_elements * keeping.spec.dtype.itemsize
+    embedding = tensors.get(EMBEDDING)
+    if embedding is not None and _HEAD not in tensors and embedding.format in kept:
+        total += packed(embedding)  # the head is packed, the embedding is not
     return total
 
 

@@ -63,7 +63,7 @@ def load(checkpoint: Checkpoint, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
-@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q5_1, Kind.F16])
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.MXFP4, Kind.F16])
 @pytest.mark.parametrize("model", [BIG, UNTIED], ids=["tied", "untied"])
 def test_the_need_is_what_the_loaded_weights_take(
     dtype: str, kind: Kind, model: Any, tmp_path: Path
