@@ -91,6 +91,12 @@ def layout_for(format: WeightFormat) -> Layout | None:
     return _SOURCES[format.kind][1]
 
 
+def packed_bytes(format: WeightFormat, num_rows: int, num_inputs: int) -> int:
+    """The memory for a matrix of a format that has a layout, padding included."""
+    struct = PackedLinearStruct(n=num_rows, k=num_inputs, layout=layout_for(format))
+    return int(load_library().packed_bytes(struct))
+
+
 def pack_linear(
     weight: Tensor,
     *,

@@ -23,6 +23,7 @@ from .packed_weights import (
     make_linear_call,
     pack_linear,
     pack_weights,
+    packed_bytes,
 )
 
 
@@ -95,6 +96,13 @@ class CPULinear:
         """See LinearBackend. With portable kernels, dequantized weights are faster: for eight
         tokens two times, for a prompt eight times, compared with torch in float32."""
         return layout_for(relaid_format(format)) is not None and load_library().suits_this_cpu
+
+    @classmethod
+    def packed_bytes(
+        cls, spec: LinearSpec, format: WeightFormat, num_rows: int, num_inputs: int
+    ) -> int:
+        """See LinearBackend: some formats get a layout that is larger than in the file."""
+        return packed_bytes(relaid_format(format), num_rows, num_inputs)
 
     def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
         """See LinearBackend."""

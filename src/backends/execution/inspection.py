@@ -16,6 +16,7 @@ from ..running.memory_need import (
     Keeping,
     available_memory,
     refuse_too_large,
+    rotary_bytes,
     weight_bytes,
 )
 from ..running.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
@@ -106,10 +107,11 @@ def inspect_model(
     check_settings(checkpoint, config)
     spec = choose_spec(checkpoint, config, backends, progress)
     keeping = keeping_of(config, backends, spec)
-    model = checkpoint.config
+    model = checkpoint.config.for_context(config.max_model_len)
     block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype)
     weights, available = weight_bytes(checkpoint, keeping), available_memory(spec.device)
-    num_blocks = max(0, available - weights) // block_bytes
+    room = available - weights - rotary_bytes(model, spec.dtype)
+    num_blocks = max(0, room) // block_bytes
     stored = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
     return ModelReport(
         name=checkpoint.name,

@@ -48,7 +48,9 @@ class LinearBackend(Protocol):
     """Makes the projections of a model.
 
     The caller dequantizes packed weights of formats that the backend does not keep. A class may
-    also have `build(spec, progress)` and `on_this_machine()`; see AttentionBackend.
+    also have `build(spec, progress)` and `on_this_machine()`; see AttentionBackend. If it keeps
+    a format in more memory than the file, it has a class method `packed_bytes(spec, format,
+    num_rows, num_inputs)`, so that a model that is too large is refused before it is loaded.
     """
 
     name: str

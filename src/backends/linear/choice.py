@@ -36,6 +36,16 @@ def reasons_against(backend: Any, spec: LinearSpec, progress: Progress = no_prog
     return reasons
 
 
+def packed_bytes(
+    backend: Any, spec: LinearSpec, format: WeightFormat, num_rows: int, num_inputs: int
+) -> int | None:
+    """Return the memory in which a backend keeps a matrix; None: as much as in the file."""
+    if not hasattr(backend, "packed_bytes"):
+        return None
+    size: int | None = backend.packed_bytes(spec, format, num_rows, num_inputs)
+    return size
+
+
 class AutoLinear:
     """`auto` for linear backends: the first that serves a spec also says what it keeps."""
 
@@ -49,6 +59,12 @@ class AutoLinear:
 
     def judge_all(self, spec: LinearSpec) -> dict[str, list[str]]:
         return self._candidates.judge_all(spec)
+
+    def packed_bytes(
+        self, spec: LinearSpec, format: WeightFormat, num_rows: int, num_inputs: int
+    ) -> int | None:
+        chosen, _ = self._candidates.choose(spec)
+        return packed_bytes(chosen, spec, format, num_rows, num_inputs)
 
     def keeps(self, spec: LinearSpec, format: WeightFormat) -> bool:
         chosen, _ = self._candidates.choose(spec)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, LinearSpec
+from ..linear.choice import packed_bytes
 from ..machine.memory import usable_memory
 from ..weights.checkpoint import Checkpoint
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
+from ..weights.model_config import ModelConfig
 from ..weights.packed import StoredTensor, WeightFormat
 from ..weights.quantized_on_load import QuantizedOnLoad
 
@@ -37,24 +40,38 @@ class Keeping:
             return set()
         return {format for format in formats if self.linear.keeps(self.spec, format)}
 
+    def packed_bytes(self, stored: StoredTensor) -> int:
+        """Return the memory for a matrix that stays packed."""
+        assert not isinstance(stored.format, torch.dtype)
+        rows, inputs = stored.num_elements // stored.shape[-1], stored.shape[-1]
+        size = packed_bytes(self.linear, self.spec, stored.format, rows, inputs)
+        return stored.num_bytes if size is None else size
+
 
 def weight_bytes(checkpoint: Checkpoint, keeping: Keeping) -> int:
     """Return the memory for all weights, from the table of tensors alone.
 
-    A backend may pad matrices, or copy a head that equals the embedding: the true number is larger
-    by these.
+    A backend may copy a head that equals the embedding: the true number is larger by it.
     """
-    stored = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
-    kept = keeping.kept(stored.values())
+    tensors = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
+    kept = keeping.kept(tensors.values())
+    packed = cache(keeping.packed_bytes)  # most matrices are alike
     total = 0
-    for name, one in stored.items():
+    for name, one in tensors.items():
         # The embedding is never packed, because its rows are looked up.
         stays_packed = name != EMBEDDING and one.format in kept
-        total += one.num_bytes if stays_packed else one.num_elements * keeping.spec.dtype.itemsize
-    embedding = stored.get(EMBEDDING)
-    if embedding is not None and _HEAD not in stored and embedding.format in kept:
-        total += embedding.num_bytes  # the head is packed, the embedding is not
+        total += packed(one) if stays_packed else one.num_elements * keeping.spec.dtype.itemsize
+    embedding = tensors.get(EMBEDDING)
+    if embedding is not None and _HEAD not in tensors and embedding.format in kept:
+        total += packed(embedding)  # the head is packed, the embedding is not
     return total
+
+
+def rotary_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the memory for tables of cosines and sines, while the last one is made in float32."""
+    num_tables = len({kind.rope for kind in model.layer_kinds if kind.rope is not None})
+    size = model.rotary_size or model.head_size
+    return model.max_position_embeddings * size * (num_tables * dtype.itemsize + 4)
 
 
 def available_memory(device: torch.device) -> int:
@@ -69,19 +86,22 @@ def refuse_too_large(
 ) -> None:
     """Raise ConfigError if the weights and one block of the KV cache do not fit into memory."""
     weights, available = weight_bytes(checkpoint, keeping), available_memory(keeping.spec.device)
-    if weights + block_bytes <= available:
+    model = checkpoint.config.for_context(config.max_model_len)
+    others = block_bytes + rotary_bytes(model, keeping.spec.dtype)
+    if weights + others <= available:
         return
     dtype = str(keeping.spec.dtype).removeprefix("torch.")
     remedies = [
         flag
         for flag, form, kept in _remedies(checkpoint, config, keeping)
-        if weight_bytes(form, kept) + block_bytes <= available
+        if weight_bytes(form, kept) + others <= available
     ]
     remedy = " or ".join([*remedies, "use a smaller model, or a file with fewer bits per weight"])
     raise ConfigError(
         f"{checkpoint.path} needs {weights / _GIB:.2f} GiB of memory for its weights, computed in "
-        f"{dtype}, and {block_bytes / _GIB:.3f} GiB for a block of KV cache, but "
-        f"{available / _GIB:.2f} GiB are available: {remedy}"
+        f"{dtype}, and {others / _GIB:.2f} GiB for a block of KV cache and the rotation of "
+        f"{model.max_position_embeddings} positions, but {available / _GIB:.2f} GiB are available: "
+        f"{remedy}"
     )
 
 

@@ -182,6 +182,8 @@ class ModelConfig:
         for name in _POSITIVE:
             if getattr(self, name) < 1:
                 raise self._error(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_position_embeddings > _MOST_POSITIONS:
+            raise self._error(f"max_position_embeddings must be at most {_MOST_POSITIONS}")
         if self.num_heads % self.num_kv_heads:
             raise self._error(
                 f"{self.num_heads} query heads cannot share {self.num_kv_heads} KV heads evenly"
@@ -212,6 +214,8 @@ def _default(own: dataclasses.Field[object]) -> object:
     return own.default if own.default_factory is MISSING else own.default_factory()
 
 
+_MOST_POSITIONS = 2**31 - 1
+"""Positions are int32 in kernels."""
 _POSITIVE = (
     "num_layers",
     "hidden_size",

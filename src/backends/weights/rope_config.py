@@ -66,7 +66,9 @@ class RopeConfig:
                 raise ConfigError("llama3 needs high_freq_factor above low_freq_factor")
         for divisors in (self.short_factors, self.long_factors, self.frequency_divisors or ()):
             if any(divisor <= 0 for divisor in divisors):
-                raise ConfigError(f"divisors of rotary frequencies must be positive: {divisors}")
+                raise ConfigError(
+                    f"divisors of rotary frequencies must be positive: {divisors!s:.80}"
+                )
 
     def check_size(self, num_frequencies: int) -> None:
         """Raise ConfigError unless there is a divisor for every frequency where there are any."""

@@ -63,7 +63,7 @@ def load(checkpoint: Checkpoint, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
-@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q5_1, Kind.F16])
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.MXFP4, Kind.F16])
 @pytest.mark.parametrize("model", [BIG, UNTIED], ids=["tied", "untied"])
 def test_the_need_is_what_the_loaded_weights_take(
     dtype: str, kind: Kind, model: Any, tmp_path: Path
@@ -97,7 +97,8 @@ def test_the_least_memory_that_is_enough_is_the_need_and_one_block(
     checkpoint = random_checkpoint(UNTIED, 0)
     config = EngineConfig(device="cpu", dtype="float32")
     block = 2 * 2 * 16 * UNTIED.num_kv_heads * 64 * 4
-    enough = estimate(checkpoint, config) + block
+    rotation = UNTIED.max_position_embeddings * 64 * (4 + 4)
+    enough = estimate(checkpoint, config) + block + rotation
     pretend_available(monkeypatch, enough)
     load(checkpoint, dtype="float32")
     pretend_available(monkeypatch, enough - 1)
@@ -138,8 +139,9 @@ def test_quantization_on_load_is_named_where_it_makes_the_model_fit(
         name: weight_bytes(QuantizedOnLoad(checkpoint, name), keeping) for name in ("q8_0", "q4_0")
     }
     assert need["q4_0"] < need["q8_0"] < weight_bytes(checkpoint, keeping)
-    for available, named in ((need["q8_0"] + 1, "q8_0"), (need["q4_0"] + 1, "q4_0")):
-        pretend_available(monkeypatch, available)
+    others = 1 + memory_need.rotary_bytes(UNTIED, spec.dtype)
+    for named in ("q8_0", "q4_0"):
+        pretend_available(monkeypatch, need[named] + others)
         with pytest.raises(ConfigError, match=f"use --quantize-on-load {named}") as caught:
             refuse_too_large(checkpoint, config, keeping, block_bytes=1)
         assert ("q8_0" in str(caught.value)) is (named == "q8_0")

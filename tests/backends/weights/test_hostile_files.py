@@ -16,10 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.backends.random_weights import random_checkpoint
+from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.running import memory_need
+from tokenmill.backends.running.model_parts import Backends, choose_spec, load_parts
 from tokenmill.backends.text.load import load_tokenizer
-from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.backends.weights.architectures import BY_NAME
+from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.gguf_file import read_gguf_file
+from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
 
 from ..models.test_loader import CONFIG
 from ..tiny_checkpoints import write_model
@@ -35,7 +42,7 @@ MEMORY_FACTOR = 40
 """Bytes of memory per byte of file, at most. A list of numbers of two bytes takes 36."""
 MEMORY_BASE = 1 << 20
 """Bytes. Modules that are imported by the first case that needs them, and caches."""
-WINDOWED = ("MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+BACKENDS = Backends(TorchAttention, TorchLinear)
 EXTRA_FIELDS = {
     "head_dim": 8,
     "sliding_window": 16,
@@ -44,6 +51,14 @@ EXTRA_FIELDS = {
     "rope_scaling": {"rope_type": "yarn", "factor": 4.0},
     "torch_dtype": "bfloat16",
     "draft_vocab_size": 8,
+    "query_pre_attn_scalar": 8,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "num_experts": 2,
+    "num_local_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 32,
     "max_new_tokens": 5,
 }
 
@@ -82,7 +97,7 @@ def strategy(kind: str, folder: Path) -> tuple[st.SearchStrategy[bytes], Path, P
     if kind == "config.json":
         config = directory / "config.json"
         valid = json.loads(config.read_text())
-        bases = [valid, *({**valid, **EXTRA_FIELDS, "architectures": [name]} for name in WINDOWED)]
+        bases = [valid, *({**valid, **EXTRA_FIELDS, "architectures": [name]} for name in BY_NAME)]
         contents = st.one_of([configs(base, EXTRA_FIELDS) for base in bases])
         return contents, config, directory
     weights = directory / "model.safetensors"
@@ -90,7 +105,11 @@ def strategy(kind: str, folder: Path) -> tuple[st.SearchStrategy[bytes], Path, P
 
 
 @pytest.fixture(params=CASES)
-def kind(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+def kind(
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    # A model that states a large context would get a table of its positions.
+    monkeypatch.setattr(memory_need, "usable_memory", lambda: 64 << 20)
     path = strategy(request.param, folder)[1]
     before = path.read_bytes()
     yield request.param
@@ -157,11 +176,19 @@ def read_all(path: Path) -> bool:
     assert checkpoint is not None
     assert checkpoint.name is not None and checkpoint.dtype is not None
     assert all(isinstance(token_id, int) for token_id in checkpoint.eos_token_ids)
+    refused(lambda: load(checkpoint))
     for name in checkpoint.tensor_names():
         refused(lambda name=name: checkpoint.stored(name))
         refused(lambda name=name: checkpoint.tensor(name))
         refused(lambda name=name: checkpoint.matrix(name))
     return True
+
+
+def load(checkpoint: Checkpoint) -> None:
+    """Load the weights as an engine does."""
+    config = EngineConfig(device="cpu", dtype="float32")
+    spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
+    load_parts(checkpoint, config, BACKENDS, spec, no_progress)
 
 
 def refused(act: Callable[[], object]) -> bool:
