@@ -182,9 +182,8 @@ def _load_norm_weight(
     source: WeightSource, config: ModelConfig, name: str, size: int
 ) -> torch.Tensor:
     """Read a norm's weight."""
-    if not config.float32_norms:
-        return source.take(f"{name}.weight", (size,))
-    return source.take_float32(f"{name}.weight", (size,)) + config.norm_offset
+    take = source.take_float32 if config.float32_norms else source.take
+    return take(f"{name}.weight", (size,)) + config.norm_offset
 
 
 def _load_matrix(
