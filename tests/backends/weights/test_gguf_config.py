@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
 
+from tokenmill.backends.weights.architectures import BY_GGUF_NAME
 from tokenmill.backends.weights.gguf_config import from_gguf_metadata
 from tokenmill.backends.weights.model_config import ExpertsConfig
 from tokenmill.backends.weights.rope_config import RopeScaling
 from tokenmill.core.errors import ConfigError
+
+from .hostile_directories import ABSURD
 
 LLAMA: dict[str, Any] = {
     "general.architecture": "llama",
@@ -193,6 +198,16 @@ def test_experts_may_have_a_size_of_their_own() -> None:
     assert olmoe.whole_qk_norm
 
 
+def accepted(architecture: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The values without those that the architecture refuses."""
+    found = {k: v for k, v in values.items() if k in ("expert_count", "expert_used_count")}
+    for key, value in values.items():
+        with suppress(ConfigError):
+            read_as(architecture, **found | {key: value})
+            found[key] = value
+    return found
+
+
 def read_as(
     architecture: str, divisors: dict[str, tuple[float, ...]] | None = None, **changes: Any
 ) -> Any:
@@ -200,6 +215,33 @@ def read_as(
     changed = {f"{architecture}.{k}": v for k, v in changes.items()}
     metadata = own | changed | {"general.architecture": architecture}
     return from_gguf_metadata(metadata, tensor_shapes=SHAPES, divisors=divisors)
+
+
+@pytest.mark.parametrize("architecture", BY_GGUF_NAME)
+def test_an_absurd_value_of_any_key_is_refused_in_one_line_or_harmless(architecture: str) -> None:
+    valid = {k.removeprefix("llama."): v for k, v in LLAMA.items() if k.startswith("llama.")} | {
+        "attention.sliding_window": 8,
+        "attention.sliding_window_pattern": 2,
+        "attn_logit_softcapping": 50.0,
+        "expert_feed_forward_length": 24,
+        "final_logit_softcapping": 30.0,
+        "rope.freq_base_swa": 1e4,
+        "rope.scaling.attn_factor": 1.0,
+        "rope.scaling.factor": 2.0,
+        "rope.scaling.original_context_length": 512,
+        "rope.scaling.type": "yarn",
+    }
+    if BY_GGUF_NAME[architecture].experts is not None:
+        valid |= {"expert_count": 4, "expert_used_count": 2}
+    known = accepted(architecture, valid)
+    refused = 0
+    for key, value in product(valid, ABSURD):
+        try:
+            read_as(architecture, **known | {key: value})
+        except ConfigError as error:
+            assert str(error).isprintable()
+            refused += 1
+    assert refused > len(valid) * len(ABSURD) // 4
 
 
 def test_names_an_architecture_that_is_not_supported() -> None:
