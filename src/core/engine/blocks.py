@@ -48,12 +48,30 @@ def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
+def max_blocks_held(
+    num_tokens: int, *, block_size: int, window: int | None, step_tokens: int
+) -> int:
+    """Maximum number of blocks that a sequence of `num_tokens` tokens holds at one time.
+
+    A step computes at most `step_tokens` of its tokens. With a window, the sequence then needs only
+    the blocks of these tokens and of those that the first of them sees.
+    """
+    most = -(-num_tokens // block_size)
+    if window is None:
+        return most
+    num_seen = window - 1 + step_tokens
+    # At worst the first of them is the last token of its block.
+    return min(most, 1 + -(-(num_seen - 1) // block_size))
+
+
 class BlockPool:
     """Hands out blocks, shares them and finds cached ones. Changes in a step can be rolled back."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, window: int | None = None) -> None:
+        """`window`: maximum number of tokens that a query sees, itself included. None: all."""
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.window = window
         self._ref_counts = [0] * num_blocks
         self._free = BlockList(num_blocks)
         self._cached = BlockList(num_blocks)
@@ -76,6 +94,18 @@ class BlockPool:
     def num_blocks_for(self, num_tokens: int) -> int:
         """Number of blocks that this many tokens need. The last one may be partly filled."""
         return -(-num_tokens // self.block_size)
+
+    def num_passed_blocks(self, num_computed_tokens: int) -> int:
+        """Number of blocks that the window has passed: the next tokens see none of their tokens."""
+        if self.window is None:
+            return 0
+        return max(0, num_computed_tokens + 1 - self.window) // self.block_size
+
+    def max_blocks_held(self, num_tokens: int, step_tokens: int) -> int:
+        """Maximum number of blocks that a sequence holds at one time; see the function."""
+        return max_blocks_held(
+            num_tokens, block_size=self.block_size, window=self.window, step_tokens=step_tokens
+        )
 
     def take(self) -> int:
         """Take a block for exclusive use. At least one block must be available."""

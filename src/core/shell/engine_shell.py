@@ -16,6 +16,7 @@ from ..config import EngineConfig
 from ..contract.client import EngineClient, Load
 from ..contract.events import Started, Stopping
 from ..contract.plugin_info import HookStats, PluginInfo
+from ..engine.blocks import max_blocks_held
 from ..engine.engine_core import EngineCore
 from ..engine.request import Request
 from ..engine.step import StepLimits
@@ -286,20 +287,26 @@ def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
     Raises ConfigError if the configuration asks for more than model or KV cache allow.
     """
     room = info.num_blocks * info.block_size
-    wanted = config.max_model_len
-    if wanted is None:
-        return min(info.max_model_len, room)
+    wanted = config.max_model_len or info.max_model_len
     if wanted > info.max_model_len:
         raise ConfigError(
             f"--max-model-len is {wanted}, but the model was made for {info.max_model_len} tokens"
         )
-    if wanted > room:
+    needed = max_blocks_held(
+        wanted,
+        block_size=info.block_size,
+        window=info.kv_window,
+        step_tokens=config.token_budget(info.device),
+    )
+    if needed <= info.num_blocks:
+        return wanted
+    if config.max_model_len is not None:
         raise ConfigError(
             f"--max-model-len is {wanted}, but the KV cache holds only {room} tokens "
             f"({info.num_blocks} blocks of {info.block_size}); lower it, or give the cache more "
             "memory"
         )
-    return wanted
+    return room
 
 
 def make_core(
@@ -311,6 +318,7 @@ def make_core(
         num_blocks=info.num_blocks,
         block_size=info.block_size,
         num_host_blocks=info.num_host_blocks,
+        kv_window=info.kv_window,
         max_model_len=max_model_len,
         limits=StepLimits(
             max_num_seqs=min(config.max_num_seqs, token_budget),
