@@ -11,9 +11,9 @@ from itertools import product
 
 import pytest
 
-from tokenmill.core.engine.blocks import max_blocks_held
 from tokenmill.core.engine.committing import StepCommitter
 from tokenmill.core.engine.step import StepLimits
+from tokenmill.core.kv_memory import max_blocks_held
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulation import Life, LifeSettings, Outcome
 

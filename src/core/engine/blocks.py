@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from ..kv_memory import max_blocks_held
 from .block_list import BlockList
 
 
@@ -46,22 +47,6 @@ def hash_root(*identity: str) -> bytes:
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """Hash of a full block: SHA-256 over its parent's hash and its token ids."""
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
-
-
-def max_blocks_held(
-    num_tokens: int, *, block_size: int, window: int | None, step_tokens: int
-) -> int:
-    """Maximum number of blocks that a sequence of `num_tokens` tokens holds at one time.
-
-    A step computes at most `step_tokens` of its tokens. With a window, the sequence then needs only
-    the blocks of these tokens and of those that the first of them sees.
-    """
-    most = -(-num_tokens // block_size)
-    if window is None:
-        return most
-    num_seen = window - 1 + step_tokens
-    # At worst the first of them is the last token of its block.
-    return min(most, 1 + -(-(num_seen - 1) // block_size))
 
 
 class BlockPool:
@@ -102,7 +87,7 @@ class BlockPool:
         return max(0, num_computed_tokens + 1 - self.window) // self.block_size
 
     def max_blocks_held(self, num_tokens: int, step_tokens: int) -> int:
-        """Maximum number of blocks that a sequence holds at one time; see the function."""
+        """Maximum number of blocks that a sequence holds at one time; see kv_memory.py."""
         return max_blocks_held(
             num_tokens, block_size=self.block_size, window=self.window, step_tokens=step_tokens
         )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from ...core.contract.speculation import SpeculationLimits
-from ...core.engine.blocks import max_blocks_held
 from ...core.engine.step import StepLimits
+from ...core.kv_memory import longest_sequence
 from ..simulated.drafting import DraftingSettings
 
 ENOUGH_TOKENS = 1000
@@ -64,15 +64,14 @@ class LifeSettings:
 
     @property
     def longest(self) -> int:
-        """Maximum number of tokens of a request in the KV cache; at least ENOUGH_TOKENS if there is
-        no limit."""
-        held = max_blocks_held(
+        """Maximum number of tokens of a request that the KV cache allows."""
+        return longest_sequence(
             ENOUGH_TOKENS,
+            self.num_blocks,
             block_size=self.block_size,
             window=self.kv_window,
             step_tokens=self.limits.max_num_batched_tokens,
         )
-        return ENOUGH_TOKENS if held <= self.num_blocks else self.num_blocks * self.block_size
 
 
 def _draw_drafting(rng: random.Random) -> DraftingSettings | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tokenmill.core.engine.blocks import max_blocks_held
 from tokenmill.core.errors import InvalidRequestError
 from tokenmill.core.plan import CopyDirection
 from tokenmill.testing.simulated.drafting import DraftingSettings
@@ -36,19 +35,6 @@ def run_and_watch(bench: Bench) -> int:
         most = max(most, bench.core.pool.num_held)
     bench.check_tokens()
     return most
-
-
-def test_the_maximum_is_that_of_a_window_and_a_chunk_at_the_worst_place_in_their_blocks() -> None:
-    for window in range(1, 20):
-        for chunk in range(1, 20):
-            spans = (
-                -(-(start + chunk) // SIZE) - max(0, start + 1 - window) // SIZE
-                for start in range(100)
-            )
-            held = max_blocks_held(1000, block_size=SIZE, window=window, step_tokens=chunk)
-            assert held == max(spans)
-    assert max_blocks_held(5, block_size=SIZE, window=WINDOW, step_tokens=CHUNK) == 2
-    assert max_blocks_held(1000, block_size=SIZE, window=None, step_tokens=CHUNK) == 250
 
 
 @pytest.mark.parametrize("max_inflight", [1, 2])
