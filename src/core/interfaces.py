@@ -41,6 +41,9 @@ class ModelInfo:
     """KV blocks on the device."""
     num_host_blocks: int = 0
     """KV blocks in host memory, for swapped requests."""
+    kv_window: int | None = None
+    """Maximum number of tokens that a query sees in any layer, itself included; a request keeps
+    only their KV. None: a layer sees all earlier tokens."""
     kv_bytes_per_block: int
     kv_cache_dtype: str | None = None
     """None: the same as `dtype`."""

@@ -79,6 +79,7 @@ class Bench(EngineDriver):
         *,
         num_blocks: int = 16,
         block_size: int = 4,
+        num_host_blocks: int = 0,
         max_num_seqs: int = 8,
         max_num_batched_tokens: int = 64,
         enable_prefix_caching: bool = True,
@@ -86,6 +87,7 @@ class Bench(EngineDriver):
         max_model_len: int = 2**20,
         max_num_queued_reqs: int = 1000,
         watermark_blocks: int = 0,
+        kv_window: int | None = None,
         drafting: DraftingSettings | None = None,
         schedule: Callable[[StepView], None] | None = None,
         plugins: Sequence[object] = (),
@@ -98,11 +100,17 @@ class Bench(EngineDriver):
             config["draft_length"] = drafting.draft_length
         self.plugins = PluginHost.load(EngineConfig(**config), extra=extra)
         executor = SimulatedExecutor(
-            num_blocks=num_blocks, block_size=block_size, drafting=drafting
+            num_blocks=num_blocks,
+            block_size=block_size,
+            num_host_blocks=num_host_blocks,
+            kv_window=kv_window,
+            drafting=drafting,
         )
         core = EngineCore(
             num_blocks=num_blocks,
             block_size=block_size,
+            num_host_blocks=num_host_blocks,
+            kv_window=kv_window,
             max_model_len=max_model_len,
             limits=StepLimits(
                 max_num_seqs=max_num_seqs,
@@ -118,6 +126,7 @@ class Bench(EngineDriver):
         )
         super().__init__(core, executor)
         self._caching = enable_prefix_caching
+        self._kv_window = kv_window
 
     def add(
         self, prompt: Sequence[int], max_tokens: int, *, n: int = 1, **fields: Any
@@ -149,8 +158,9 @@ class Bench(EngineDriver):
         """Every request got exactly the tokens that it would have got alone."""
         for name, request in self.requests.items():
             got = self.tokens[name]
-            assert got == expected_tokens(request.prompt_token_ids, len(got), request.seed, 1000), (
-                name
+            right = expected_tokens(
+                request.prompt_token_ids, len(got), request.seed, 1000, self._kv_window
             )
+            assert got == right, name
             if self.reasons.get(name) is FinishReason.LENGTH:
                 assert len(got) == request.max_tokens, name

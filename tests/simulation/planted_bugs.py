@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenmill.core.engine import (
     accepting,
+    blocks,
     committing,
     draft_planning,
     planning,
@@ -18,6 +19,7 @@ from tokenmill.core.engine.committing import StepCommitter
 from tokenmill.core.engine.draft_planning import DraftPlanner
 from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.planning import OpenPlan, StepPlanner
+from tokenmill.core.engine.prefix_hits import PrefixHit
 from tokenmill.core.engine.queues import RequestQueues
 from tokenmill.core.engine.request import PromptGroup, Request, RequestStatus
 from tokenmill.core.engine.step import PendingGrant, PendingPreemption, Step
@@ -82,7 +84,7 @@ def the_hash_forgets_its_parent(patch: Planter) -> None:
     patch.setattr(request, "hash_block", forgetful)
 
 
-@bug(WRONG)
+@bug(WRONG, OVERWRITTEN)
 def the_hash_forgets_the_tokens_and_nobody_compares(patch: Planter) -> None:
     patch.setattr(request, "hash_block", lambda parent, ids: hash_block(parent, ids[:1]))
     patch.setattr(BlockPool, "find", lambda self, h, ids: self._by_hash.get(h))
@@ -105,18 +107,19 @@ def a_failed_step_publishes_its_blocks(patch: Planter) -> None:
 
 @bug(IDLE)
 def a_whole_prompt_may_come_from_the_cache(patch: Planter) -> None:
-    original = Step._find_hits
+    original = Step._find_hit
 
-    def find_hits(self: Step, found: Request) -> list[int]:
-        hits = original(self, found)
+    def find_hit(self: Step, found: Request) -> PrefixHit:
+        hit = original(self, found)
         size = self._pool.block_size
-        if len(hits) * size == found.num_tokens - size:
-            chain = found.hashes_for(len(hits) + 1, size)
+        if hit.num_tokens == found.num_tokens - size:
+            chain = found.hashes_for(found.num_tokens // size, size)
             block = self._pool.find(chain[-1], found.token_ids[-size:])
-            return hits if block is None else [*hits, block]
-        return hits
+            if block is not None:
+                return PrefixHit(found.num_tokens, [*hit.block_ids, block])
+        return hit
 
-    patch.setattr(Step, "_find_hits", find_hits)
+    patch.setattr(Step, "_find_hit", find_hit)
 
 
 @bug(UNKNOWN, NO_ROOM, BUDGET)
@@ -598,3 +601,75 @@ def acceptance_is_counted_as_all_of_the_draft(patch: Planter) -> None:
         found.num_accepted_tokens += grant.num_draft_tokens - max(0, len(result.token_ids[row]) - 1)
 
     patch.setattr(DraftPlanner, "take_in", take_in)
+
+
+@bug("blocks are passed too early")
+def blocks_are_passed_one_token_too_early(patch: Planter) -> None:
+    original = BlockPool.num_passed_blocks
+    patch.setattr(BlockPool, "num_passed_blocks", lambda self, n: original(self, n + 1))
+
+
+@bug("other blocks than those in its window")
+def a_step_in_flight_counts_as_computed_for_the_window(patch: Planter) -> None:
+    original = accepting.drop_passed
+
+    def drop_passed(pool: BlockPool, found: Request) -> None:
+        found.num_computed_tokens += found.num_inflight_tokens
+        original(pool, found)
+        found.num_computed_tokens -= found.num_inflight_tokens
+
+    patch.setattr(committing, "drop_passed", drop_passed)
+
+
+@bug("other blocks than those in its window")
+def passed_blocks_are_kept(patch: Planter) -> None:
+    patch.setattr(committing, "drop_passed", lambda pool, found: None)
+
+
+@bug(OVERWRITTEN)
+def blocks_are_published_as_if_none_was_passed(patch: Planter) -> None:
+    def publish(pool: BlockPool, found: Request) -> None:
+        size, first = pool.block_size, found.num_published_blocks
+        if found.publishes:
+            hashes = found.hashes_for(found.num_computed_tokens // size, size)
+            for i in range(first, min(len(hashes), len(found.block_ids))):
+                tokens = found.token_ids[i * size : (i + 1) * size]
+                pool.publish(found.block_ids[i], hashes[i], tokens)
+            found.num_published_blocks = max(first, len(hashes))
+
+    patch.setattr(committing, "publish", publish)
+
+
+@bug(OVERWRITTEN)
+def passed_blocks_of_a_swapped_request_are_published_again(patch: Planter) -> None:
+    original = StepPlanner._start
+
+    def start(self: StepPlanner, pending: PendingGrant, now: float) -> Any:
+        made = original(self, pending, now)
+        pending.request.num_published_blocks = pending.num_hit_tokens // self.pool.block_size
+        return made
+
+    patch.setattr(StepPlanner, "_start", start)
+
+
+@bug(OVERWRITTEN, TWICE)
+def a_hit_lacks_the_first_block_of_its_window(patch: Planter) -> None:
+    original = Step._find_hit
+
+    def find_hit(self: Step, found: Request) -> PrefixHit:
+        hit = original(self, found)
+        if self._pool.num_passed_blocks(hit.num_tokens):
+            return hit._replace(block_ids=hit.block_ids[1:])
+        return hit
+
+    patch.setattr(Step, "_find_hit", find_hit)
+
+
+@bug(NO_ROOM, NO_BLOCKS, IDLE)
+def a_window_and_a_chunk_hold_one_block_less(patch: Planter) -> None:
+    original = blocks.max_blocks_held
+
+    def max_blocks_held(num_tokens: int, **shape: Any) -> int:
+        return original(num_tokens, **shape) - (shape["window"] is not None)
+
+    patch.setattr(blocks, "max_blocks_held", max_blocks_held)

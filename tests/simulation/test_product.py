@@ -13,6 +13,7 @@ import pytest
 
 from tokenmill.core.engine.committing import StepCommitter
 from tokenmill.core.engine.step import StepLimits
+from tokenmill.core.kv_memory import max_blocks_held
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulation import Life, LifeSettings, Outcome
 
@@ -96,6 +97,23 @@ def test_drafts_change_no_token(
     assert total.num_preemptions > 5 and (total.num_swaps > 5) is (mode == "swap")
     assert 0 < total.num_accepted_tokens < total.num_draft_tokens
     assert total.num_plugin_failures == 0
+
+
+@pytest.mark.parametrize("window", [1, 7, 24])
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_requests_are_longer_than_a_cache_that_holds_little_more_than_a_window_and_a_chunk(
+    mode: str, window: int
+) -> None:
+    total = Outcome()
+    for seed, max_inflight in product(range(NUM_SEEDS), (1, 2)):
+        starved = make_settings("chunked", mode, True, 4, True, max_inflight)
+        limits = replace(starved.limits, max_num_batched_tokens=8, max_num_seqs=8)
+        enough = max_blocks_held(1000, block_size=4, window=window, step_tokens=8)
+        settings = replace(starved, limits=limits, num_blocks=enough + 1, kv_window=window)
+        total.add(Life(seed, settings).run())
+    assert total.num_passed_grants > 200
+    assert total.num_preemptions > 10 and (total.num_swaps > 10) is (mode == "swap")
+    assert total.num_hit_tokens > 0
 
 
 @pytest.mark.parametrize("max_inflight", [1, 2])

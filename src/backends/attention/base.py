@@ -66,7 +66,8 @@ class AttentionBatch:
     seq_lens: torch.Tensor
     """int32 [b], on the device: number of tokens of each sequence in the cache after this step."""
     block_tables_bm: torch.Tensor
-    """int32 [b, m], on the device; entries past a sequence's end are 0."""
+    """int32 [b, m], on the device; entries past a sequence's end are 0. If every layer has a
+    window, the entries of blocks that all windows have passed repeat the first later entry."""
     slot_mapping_t: torch.Tensor
     """int64 [t], on the device: the slot of each token's K and V, block * block_size + offset."""
     query_lens_host: Sequence[int]

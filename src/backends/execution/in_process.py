@@ -82,7 +82,7 @@ class ModelExecutor:
         parts = load_parts(checkpoint, config, backends, spec, progress, impl)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
-        info = _describe(checkpoint, parts, layout, num_blocks)
+        info = _describe(checkpoint, parts, layout, num_blocks, drafts)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
         model = parts.step_model(cache)
         runner = ModelRunner(
@@ -228,8 +228,14 @@ def _count_blocks(
 
 
 def _describe(
-    checkpoint: Checkpoint, parts: ModelParts, layout: _Layout, num_blocks: int
+    checkpoint: Checkpoint,
+    parts: ModelParts,
+    layout: _Layout,
+    num_blocks: int,
+    drafts: DraftSupport | None,
 ) -> ModelInfo:
+    # A draft model's KV is in the same blocks, and it may see more tokens.
+    has_draft_kv = drafts is not None and drafts.bytes_per_block > 0
     return ModelInfo(
         name=checkpoint.name,
         architecture=checkpoint.config.architecture,
@@ -242,6 +248,7 @@ def _describe(
         block_size=parts.spec.block_size,
         num_blocks=num_blocks,
         num_host_blocks=layout.num_host_blocks,
+        kv_window=None if has_draft_kv else parts.decoder.config.kv_window,
         kv_bytes_per_block=layout.block_bytes,
         kv_cache_dtype=str(parts.spec.cache_dtype).removeprefix("torch."),
         attention_backend=parts.attention.name,

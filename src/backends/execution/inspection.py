@@ -10,6 +10,7 @@ import torch
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
+from ...core.kv_memory import longest_sequence
 from ..models.base import ModelImpl
 from ..running.memory_need import (
     EMBEDDING,
@@ -129,7 +130,13 @@ def inspect_model(
         weight_bytes=weights,
         kv_bytes_per_token=block_bytes // spec.block_size,
         available_bytes=available,
-        context_that_fits=min(model.max_position_embeddings, num_blocks * spec.block_size),
+        context_that_fits=longest_sequence(
+            model.max_position_embeddings,
+            num_blocks,
+            block_size=spec.block_size,
+            window=model.kv_window,
+            step_tokens=config.token_budget(spec.device.type),
+        ),
         attention_backend=_chosen(backends.attention, tuple(layer_specs(spec, model))),
         linear_backend=_chosen(backends.linear, linear_spec(spec)),
         refusal=_refusal(checkpoint, config, keeping, block_bytes),

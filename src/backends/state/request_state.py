@@ -19,6 +19,7 @@ class RequestState:
 
     __slots__ = (
         "_num_blocks",
+        "_num_passed_blocks",
         "_table",
         "draft_probs_kv",
         "draft_token_ids",
@@ -48,10 +49,13 @@ class RequestState:
         """None for a request without penalties."""
         self._table: npt.NDArray[np.int32] = np.empty(16, dtype=np.int32)
         self._num_blocks = 0
+        self._num_passed_blocks = 0
 
     @property
     def block_table(self) -> npt.NDArray[np.int32]:
-        """int32 [number of blocks]."""
+        """int32 [number of blocks]. Blocks that the window has passed are replaced by the first
+        block that it has not: a kernel that reads and masks them finds no other request's
+        numbers."""
         return self._table[: self._num_blocks]
 
     @property
@@ -78,7 +82,9 @@ class RequestState:
         assert grant.samples or not num_drafts, "a plan verifies all drafts that it computes"
         if grant.new_block_ids:
             assert all(0 <= block < num_blocks for block in grant.new_block_ids), "blocks exist"
-            self._grow(grant.new_block_ids)
+            self._grow(grant.new_block_ids, grant.num_passed_blocks)
+        if grant.num_passed_blocks != self._num_passed_blocks:
+            self._pass_blocks(grant.num_passed_blocks)
         assert end + grant.num_lookahead_tokens <= self._num_blocks * block_size, (
             "a plan brings the blocks that it fills"
         )
@@ -125,14 +131,21 @@ class RequestState:
             if self.draft_probs_kv is not None:
                 self.draft_probs_kv = self.draft_probs_kv[:num_tokens]
 
-    def _grow(self, block_ids: Sequence[int]) -> None:
-        end = self._num_blocks + len(block_ids)
+    def _grow(self, block_ids: Sequence[int], num_passed: int) -> None:
+        """Append blocks; at a start behind the blocks that the window has passed."""
+        start = max(self._num_blocks, num_passed)
+        end = start + len(block_ids)
         if end > len(self._table):
             table = np.empty(max(end, 2 * len(self._table)), dtype=np.int32)
             table[: self._num_blocks] = self.block_table
             self._table = table
-        self._table[self._num_blocks : end] = block_ids
+        self._table[start:end] = block_ids
         self._num_blocks = end
+
+    def _pass_blocks(self, num_blocks: int) -> None:
+        assert num_blocks < self._num_blocks, "the window has passed only earlier tokens"
+        self._table[:num_blocks] = self._table[num_blocks]
+        self._num_passed_blocks = num_blocks
 
 
 def is_penalized(params: SamplingParams) -> bool:

@@ -140,6 +140,12 @@ class ModelConfig:
         return self.layers or (kind,) * self.num_layers
 
     @property
+    def kv_window(self) -> int | None:
+        """Maximum number of tokens that a query sees in any layer; None if a layer sees all."""
+        windows = [kind.sliding_window for kind in self.layer_kinds]
+        return None if None in windows else max(filter(None, windows))
+
+    @property
     def features(self) -> frozenset[str]:
         """Names of the fields that do not have their default value.
 

@@ -63,7 +63,8 @@ def publish(pool: BlockPool, request: Request) -> None:
         return
     hashes = request.hashes_for(num_full, size)
     for i in range(request.num_published_blocks, num_full):
-        pool.publish(request.block_ids[i], hashes[i], request.token_ids[i * size : (i + 1) * size])
+        block = request.block_ids[i - request.num_passed_blocks]
+        pool.publish(block, hashes[i], request.token_ids[i * size : (i + 1) * size])
     request.num_published_blocks = num_full
 
 
@@ -73,5 +74,21 @@ def give_back(pool: BlockPool, request: Request) -> None:
     The executor does the same with its copy of the block table.
     """
     num_kept = pool.num_blocks_for(request.num_tokens + request.num_proposed_tokens)
+    num_kept -= request.num_passed_blocks
     pool.drop(reversed(request.block_ids[num_kept:]))
     del request.block_ids[num_kept:]
+
+
+def drop_passed(pool: BlockPool, request: Request) -> None:
+    """Drop the blocks that the window has passed.
+
+    Open plans may include the request. They compute later tokens, which do not see these blocks,
+    and only a plan made after now can hand the blocks out again. So nothing is overwritten too
+    early.
+    """
+    num_passed = pool.num_passed_blocks(request.num_computed_tokens)
+    num_new = num_passed - request.num_passed_blocks
+    if num_new:
+        pool.drop(reversed(request.block_ids[:num_new]))
+        del request.block_ids[:num_new]
+        request.num_passed_blocks = num_passed

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from ..kv_memory import max_blocks_held
 from .block_list import BlockList
 
 
@@ -51,9 +52,11 @@ def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
 class BlockPool:
     """Hands out blocks, shares them and finds cached ones. Changes in a step can be rolled back."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, window: int | None = None) -> None:
+        """`window`: maximum number of tokens that a query sees, itself included. None: all."""
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.window = window
         self._ref_counts = [0] * num_blocks
         self._free = BlockList(num_blocks)
         self._cached = BlockList(num_blocks)
@@ -76,6 +79,18 @@ class BlockPool:
     def num_blocks_for(self, num_tokens: int) -> int:
         """Number of blocks that this many tokens need. The last one may be partly filled."""
         return -(-num_tokens // self.block_size)
+
+    def num_passed_blocks(self, num_computed_tokens: int) -> int:
+        """Number of blocks that the window has passed: the next tokens see none of their tokens."""
+        if self.window is None:
+            return 0
+        return max(0, num_computed_tokens + 1 - self.window) // self.block_size
+
+    def max_blocks_held(self, num_tokens: int, step_tokens: int) -> int:
+        """Maximum number of blocks that a sequence holds at one time; see kv_memory.py."""
+        return max_blocks_held(
+            num_tokens, block_size=self.block_size, window=self.window, step_tokens=step_tokens
+        )
 
     def take(self) -> int:
         """Take a block for exclusive use. At least one block must be available."""

@@ -8,7 +8,7 @@ from ..contract.events import Finished
 from ..host.plugin_host import PluginHost
 from ..outputs import FinishReason
 from ..plan import Grant, StepResult, TokenLogprobs
-from .accepting import accept, give_back, publish
+from .accepting import accept, drop_passed, give_back, publish
 from .blocks import BlockPool
 from .draft_planning import DraftPlanner
 from .planning import OpenPlan
@@ -87,6 +87,7 @@ class StepCommitter:
             self.drafts.take_in(request, grant, result, row, tally)
             if grant.gives_back:
                 give_back(self.pool, request)
+        drop_passed(self.pool, request)
         if run.finish_reason is not None:
             self.end(request, run.finish_reason, now)
         if not grant.samples:

@@ -40,6 +40,7 @@ class EngineCore:
         num_blocks: int,
         block_size: int,
         num_host_blocks: int = 0,
+        kv_window: int | None = None,
         max_model_len: int,
         limits: StepLimits,
         plugins: PluginHost,
@@ -47,11 +48,12 @@ class EngineCore:
         max_inflight: int = 1,
         speculation: SpeculationLimits | None = None,
     ) -> None:
-        """`speculation` None: there are no drafts."""
+        """`kv_window`: see ModelInfo. `speculation` None: there are no drafts."""
         self.max_model_len = max_model_len
-        self.pool = BlockPool(num_blocks, block_size)
+        self.pool = BlockPool(num_blocks, block_size, kv_window)
         self.host_pool = BlockPool(num_host_blocks, block_size)
         self._plugins = plugins
+        self._step_tokens = limits.max_num_batched_tokens
         self._max_num_queued_reqs = max_num_queued_reqs
         self._max_inflight = max_inflight
         self._drafts = (
@@ -198,7 +200,8 @@ class EngineCore:
                 param="priority",
             )
         # The last generated token needs no KV of its own.
-        needed = self.pool.num_blocks_for(request.num_prompt_tokens + request.max_tokens - 1)
+        num_tokens = request.num_prompt_tokens + request.max_tokens - 1
+        needed = self.pool.max_blocks_held(num_tokens, self._step_tokens)
         if needed > self.pool.num_blocks:
             raise InvalidRequestError(
                 f"the prompt's {request.num_prompt_tokens} tokens and max_tokens "
@@ -305,7 +308,12 @@ class EngineCore:
         for request in self._queues:
             for block in request.block_ids:
                 held[block] += 1
-            capacity = len(request.block_ids) * self.pool.block_size
+            capacity = request.table_len * self.pool.block_size
+            if request.block_ids:
+                passed = self.pool.num_passed_blocks(request.num_computed_tokens)
+                assert request.num_passed_blocks == passed, (
+                    f"{request.request_id!r} has other blocks than those in its window"
+                )
             if not request.is_swapped:
                 assert request.num_computed_tokens + request.num_inflight_tokens <= capacity, (
                     f"{request.request_id!r} has more tokens than its blocks hold"

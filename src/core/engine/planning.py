@@ -179,6 +179,7 @@ class StepPlanner:
         self.queues.requeue(request)
         self.ended.append(request.engine_id)
         request.block_ids.clear()
+        request.num_passed_blocks = 0
         request.num_proposed_tokens = 0
         request.num_preemptions += 1
         request.num_published_blocks = 0
@@ -193,7 +194,9 @@ class StepPlanner:
         self.queues.start(request)
         request.num_computed_tokens = pending.start
         request.host_block_ids.clear()
-        request.num_published_blocks = pending.num_hit_tokens // self.pool.block_size
+        request.num_passed_blocks = pending.num_passed_blocks
+        num_hit_blocks = pending.num_hit_tokens // self.pool.block_size
+        request.num_published_blocks = max(num_hit_blocks, pending.num_passed_blocks)
         if request.first_scheduled_time is None:
             request.first_scheduled_time = now
             request.num_cached_tokens = pending.num_hit_tokens
@@ -221,6 +224,7 @@ class StepPlanner:
             start=start,
             num_tokens=num_tokens,
             new_block_ids=tuple(pending.new_block_ids),
+            num_passed_blocks=request.num_passed_blocks,
             samples=pending.samples,
             num_draft_tokens=pending.num_draft_tokens,
             max_draft_tokens=pending.max_draft_tokens,

@@ -87,10 +87,15 @@ class Request:
     """Open plans that compute the request or copy its blocks. Its blocks are not given back before
     these plans are committed."""
     block_ids: list[int] = field(default_factory=list)
+    """The blocks that it holds: its block table without the blocks that the window has passed."""
+    num_passed_blocks: int = 0
+    """Number of blocks at the beginning of its block table that the window has passed."""
     host_block_ids: list[int] = field(default_factory=list)
-    """Host blocks that hold the KV of its computed tokens while the request is swapped out."""
+    """Host blocks that hold the KV of its computed tokens while the request is swapped out, from
+    the first block that the window has not passed."""
     block_hashes: list[bytes] = field(default_factory=list)
     num_published_blocks: int = 0
+    """Number of blocks at the beginning of its block table that need not be published any more."""
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     num_counted_prompt_tokens: int = 0
@@ -132,6 +137,11 @@ class Request:
     @property
     def num_blocks(self) -> int:
         return len(self.block_ids)
+
+    @property
+    def table_len(self) -> int:
+        """Length of its block table, including the blocks that the window has passed."""
+        return self.num_passed_blocks + len(self.block_ids)
 
     @property
     def num_uncomputed_tokens(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..plan import BlockCopies, CopyDirection
 from .blocks import BlockPool
+from .prefix_hits import PrefixHit, find_prefix
 from .read_only import ReadOnlyStep
 from .request import Request, RequestStatus
 
@@ -45,6 +46,8 @@ class PendingGrant:
     """Tokens that a starting request found in the prefix cache."""
     start: int = 0
     """Tokens of a starting request that need no computing: found in the cache, or swapped in."""
+    num_passed_blocks: int = 0
+    """Number of blocks of a starting request that the window has passed. It gets none for them."""
     is_start: bool = False
     samples: bool = False
     """Whether the grant reaches the last known token."""
@@ -60,9 +63,9 @@ class PendingGrant:
         return (self.start if self.is_start else computed) + self.num_tokens + self.num_draft_tokens
 
     @property
-    def num_blocks(self) -> int:
+    def table_len(self) -> int:
         """Length of the request's block table including this grant."""
-        return len(self.request.block_ids) + len(self.new_block_ids)
+        return self.num_passed_blocks + self.request.table_len + len(self.new_block_ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,10 +174,10 @@ class Step:
         a preemption the available blocks are left to the preempted requests.
         """
         blocks = 0 if self.preempted else max(0, self._pool.num_available - self._watermark())
-        return (pending.num_blocks + blocks) * self._pool.block_size - pending.end
+        return (pending.table_len + blocks) * self._pool.block_size - pending.end
 
     def _take_slots(self, pending: PendingGrant, num_tokens: int) -> None:
-        missing = self._pool.num_blocks_for(pending.end + num_tokens) - pending.num_blocks
+        missing = self._pool.num_blocks_for(pending.end + num_tokens) - pending.table_len
         pending.new_block_ids += [self._pool.take() for _ in range(missing)]
 
     def _may_grant(self, request: Request) -> bool:
@@ -203,7 +206,7 @@ class Step:
         if not num_tokens:
             return 0
         end = request.num_computed_tokens + request.num_inflight_tokens + num_tokens
-        missing = self._pool.num_blocks_for(end) - len(request.block_ids)
+        missing = self._pool.num_blocks_for(end) - request.table_len
         if missing > 0 and not self._make_room(request, missing):
             return 0
         blocks = [self._pool.take() for _ in range(missing)]
@@ -214,27 +217,44 @@ class Step:
     def _start(self, request: Request, max_tokens: int | None) -> int:
         if not self._may_start(request):
             return 0
-        hits = self._find_hits(request)
-        num_hit_tokens = len(hits) * self._pool.block_size
-        start = max(num_hit_tokens, request.num_computed_tokens if request.is_swapped else 0)
+        hit = self._find_hit(request)
+        start = max(hit.num_tokens, request.num_computed_tokens if request.is_swapped else 0)
         num_tokens = self._bound(request, request.num_tokens - start, max_tokens)
         if not num_tokens:
             return 0
-        missing = self._pool.num_blocks_for(request.num_tokens) - len(hits)
+        num_passed = self._pool.num_passed_blocks(start)
+        hits = hit.block_ids[num_passed - self._pool.num_passed_blocks(hit.num_tokens) :]
+        missing = self._num_blocks_at_start(request, num_passed) - len(hits)
         for block in hits:
             self._pool.share(block)  # first, so that making room cannot evict them
         if not self._make_room(request, missing + self._watermark()):
             self._pool.drop(reversed(hits))
             return 0
-        blocks = hits + [self._pool.take() for _ in range(missing)]
-        if request.is_swapped:
+        blocks = [*hits, *(self._pool.take() for _ in range(missing))]
+        if start > hit.num_tokens:
             self._swap_in(request, blocks, len(hits))
         self._num_running += 1
         self._claims.discard(request.rank)
-        samples = num_tokens == request.num_tokens - start
         return self._grant(
-            PendingGrant(request, num_tokens, blocks, num_hit_tokens, start, True, samples)
+            PendingGrant(
+                request,
+                num_tokens,
+                blocks,
+                num_hit_tokens=hit.num_tokens,
+                start=start,
+                num_passed_blocks=num_passed,
+                is_start=True,
+                samples=num_tokens == request.num_tokens - start,
+            )
         )
+
+    def _num_blocks_at_start(self, request: Request, num_passed: int) -> int:
+        """Number of blocks for all known tokens, or the maximum that it holds at one time.
+
+        So a started request does not compete with others for the rest of its prompt.
+        """
+        most = self._pool.max_blocks_held(request.num_tokens, self._limits.max_num_batched_tokens)
+        return min(self._pool.num_blocks_for(request.num_tokens) - num_passed, most)
 
     def _swap_in(self, request: Request, blocks: Sequence[int], num_hits: int) -> None:
         """Copy the blocks that the prefix cache lacks from the host. The last may be partial."""
@@ -255,22 +275,10 @@ class Step:
     def _watermark(self) -> int:
         return self._limits.watermark_blocks if self._num_running else 0
 
-    def _find_hits(self, request: Request) -> list[int]:
-        """Blocks of the prefix cache that hold the beginning of this request.
-
-        They never include its last token, which must be computed to sample the next one.
-        """
+    def _find_hit(self, request: Request) -> PrefixHit:
         if not self._limits.enable_prefix_caching and request.group is None:
-            return []
-        size = self._pool.block_size
-        num_blocks = (request.num_tokens - 1) // size
-        hits: list[int] = []
-        for i, block_hash in enumerate(request.hashes_for(num_blocks, size)):
-            block = self._pool.find(block_hash, request.token_ids[i * size : (i + 1) * size])
-            if block is None:
-                break
-            hits.append(block)
-        return hits
+            return PrefixHit()
+        return find_prefix(self._pool, request)
 
     def _make_room(self, needy: Request, num_blocks: int) -> bool:
         if needy.status is RequestStatus.WAITING and not self._could_make_room(needy, num_blocks):
@@ -339,6 +347,7 @@ class Step:
     def _take_out(self, request: Request, mode: str) -> PendingPreemption:
         """For "swap", plan to copy the computed blocks to the host, if they fit there."""
         num_blocks = self._pool.num_blocks_for(request.num_computed_tokens)
+        num_blocks -= request.num_passed_blocks
         if mode != "swap" or not num_blocks:
             return PendingPreemption(request, "recompute")
         if self._host_pool.num_available < num_blocks:

@@ -23,6 +23,7 @@ from ..errors import ConfigError, EngineStoppedError
 from ..host.plugin_host import PluginHost
 from ..host.watchdog import Watchdog
 from ..interfaces import Executor, ModelInfo, Progress, Tokenizer
+from ..kv_memory import longest_sequence
 from ..outputs import RequestOutput
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
@@ -285,21 +286,25 @@ def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
 
     Raises ConfigError if the configuration asks for more than model or KV cache allow.
     """
-    room = info.num_blocks * info.block_size
-    wanted = config.max_model_len
-    if wanted is None:
-        return min(info.max_model_len, room)
+    wanted = config.max_model_len or info.max_model_len
     if wanted > info.max_model_len:
         raise ConfigError(
             f"--max-model-len is {wanted}, but the model was made for {info.max_model_len} tokens"
         )
-    if wanted > room:
+    longest = longest_sequence(
+        wanted,
+        info.num_blocks,
+        block_size=info.block_size,
+        window=info.kv_window,
+        step_tokens=config.token_budget(info.device),
+    )
+    if config.max_model_len is not None and longest < wanted:
         raise ConfigError(
-            f"--max-model-len is {wanted}, but the KV cache holds only {room} tokens "
+            f"--max-model-len is {wanted}, but the KV cache holds only {longest} tokens "
             f"({info.num_blocks} blocks of {info.block_size}); lower it, or give the cache more "
             "memory"
         )
-    return wanted
+    return longest
 
 
 def make_core(
@@ -311,6 +316,7 @@ def make_core(
         num_blocks=info.num_blocks,
         block_size=info.block_size,
         num_host_blocks=info.num_host_blocks,
+        kv_window=info.kv_window,
         max_model_len=max_model_len,
         limits=StepLimits(
             max_num_seqs=min(config.max_num_seqs, token_budget),

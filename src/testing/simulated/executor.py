@@ -20,21 +20,30 @@ from .asking import Propose, SimulatedAsking
 from .drafting import DraftingSettings, SimulatedDrafting
 
 EMPTY = (-1, -1)
+PASSED = -1
+"""The entry in a block table for a block that the window has passed."""
 
 
-def next_token(history: Sequence[int], seed: int, vocab_size: int) -> int:
-    """The simulated model: a hash of all tokens so far, and of the request's seed."""
-    digest = hashlib.blake2b(array("q", [seed, *history]).tobytes(), digest_size=8).digest()
+def next_token(
+    history: Sequence[int], seed: int, vocab_size: int, window: int | None = None
+) -> int:
+    """The simulated model: a hash of the request's seed and its last `window` tokens, or all."""
+    seen = history if window is None else history[-window:]
+    digest = hashlib.blake2b(array("q", [seed, *seen]).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % vocab_size
 
 
 def expected_tokens(
-    prompt: Sequence[int], num_tokens: int, seed: int, vocab_size: int
+    prompt: Sequence[int],
+    num_tokens: int,
+    seed: int,
+    vocab_size: int,
+    window: int | None = None,
 ) -> list[int]:
     """The tokens that a request must generate, however the engine computed it."""
     history = list(prompt)
     for _ in range(num_tokens):
-        history.append(next_token(history, seed, vocab_size))
+        history.append(next_token(history, seed, vocab_size, window))
     return history[len(prompt) :]
 
 
@@ -43,6 +52,8 @@ class _Row:
     token_ids: ReadOnlyList[int]
     seed: int
     num_computed: int = 0
+    first_seen: int = 0
+    """Position of the first token that the last grant's tokens see."""
     block_table: list[int] = field(default_factory=list)
     drafts: tuple[int, ...] = ()
     """Between steps the proposed drafts; within a step those that it verifies."""
@@ -59,6 +70,7 @@ class SimulatedExecutor:
         num_host_blocks: int = 0,
         vocab_size: int = 1000,
         max_model_len: int = 2**20,
+        kv_window: int | None = None,
         drafting: DraftingSettings | None = None,
         propose: Propose | None = None,
     ) -> None:
@@ -75,6 +87,7 @@ class SimulatedExecutor:
             num_parameters=0,
             block_size=block_size,
             num_blocks=num_blocks,
+            kv_window=kv_window,
             kv_bytes_per_block=block_size * 16,
         )
         self._slots = [EMPTY] * (num_blocks * block_size)
@@ -96,6 +109,9 @@ class SimulatedExecutor:
             self._copy(copies)
         for grant in plan.grants:  # all of a step's KV is written before any of it is read
             self._write(grant)
+        if self.info.kv_window is not None:
+            for grant in plan.grants:  # the tokens may be passed before the request is sampled
+                self._check_window(grant)
         token_ids = tuple(self._sample(grant) for grant in plan.grants)
         return StepResult(
             step_id=plan.step_id,
@@ -116,7 +132,7 @@ class SimulatedExecutor:
         for grant in plan.grants:
             row = self._rows.pop(grant.engine_id, None)
             if row is not None:
-                row.block_table.extend(grant.new_block_ids)
+                self._take_blocks(row, grant)
                 end = grant.start + grant.num_tokens + grant.num_lookahead_tokens
                 for position in range(grant.start, end):
                     self._slots[self._slot(row, position)] = EMPTY
@@ -157,8 +173,7 @@ class SimulatedExecutor:
         assert grant.num_tokens > 0 and grant.start == row.num_computed, (
             "a plan must compute tokens in order, and once"
         )
-        row.block_table.extend(grant.new_block_ids)
-        assert len(set(row.block_table)) == len(row.block_table), "a block stands twice in a table"
+        self._take_blocks(row, grant)
         end, num_slots = grant.start + grant.num_tokens, len(row.block_table) * self.info.block_size
         assert end <= num_slots, "tokens are granted without blocks for them"
         assert len(row.drafts) >= grant.num_draft_tokens, "drafts are granted that nobody proposed"
@@ -173,6 +188,25 @@ class SimulatedExecutor:
             self._slots[self._slot(row, position)] = (tokens[position], position)
         row.num_computed += grant.num_tokens
 
+    def _take_blocks(self, row: _Row, grant: Grant) -> None:
+        window, num_passed = self.info.kv_window, grant.num_passed_blocks
+        row.first_seen = 0 if window is None else max(0, grant.start + 1 - window)
+        assert num_passed * self.info.block_size <= row.first_seen, "blocks are passed too early"
+        table = row.block_table
+        table.extend([PASSED] * (num_passed - len(table)))  # a start behind the window
+        table.extend(grant.new_block_ids)
+        table[:num_passed] = [PASSED] * num_passed
+        held = table[num_passed:]
+        assert len({PASSED, *held}) == len(held) + 1, "a block stands twice in a table"
+
+    def _check_window(self, grant: Grant) -> None:
+        """Check the slots of all tokens that the grant's tokens see."""
+        row = self._rows.get(grant.engine_id)
+        if row is not None:
+            known = [*row.token_ids, *row.drafts]
+            seen = [(known[at], at) for at in range(row.first_seen, row.num_computed)]
+            assert self._read(row) == seen, "KV slots were overwritten"
+
     def _sample(self, grant: Grant) -> tuple[int, ...]:
         """Sample the accepted drafts and one more token."""
         row = self._rows.get(grant.engine_id)
@@ -183,9 +217,10 @@ class SimulatedExecutor:
             "a plan may only sample after the last known token"
         )
         tokens, positions = zip(*self._read(row), strict=True)
-        assert positions == tuple(range(row.num_computed)), "KV slots were overwritten"
+        begin = row.first_seen
+        assert positions == tuple(range(begin, row.num_computed)), "KV slots were overwritten"
         for draft in (*row.drafts, None):
-            token = self._next_token(tokens[: len(row.token_ids)], row.seed)
+            token = self._next_token(tokens[: len(row.token_ids) - begin], row.seed)
             list.append(row.token_ids, token)
             if token != draft:
                 break
@@ -233,15 +268,16 @@ class SimulatedExecutor:
             self._slots[self._slot(row, position)] = EMPTY
 
     def _next_token(self, history: Sequence[int], seed: int) -> int:
-        return next_token(history, seed, self.info.vocab_size)
+        return next_token(history, seed, self.info.vocab_size, self.info.kv_window)
 
     def _read(self, row: _Row) -> list[tuple[int, int]]:
-        """(token, position) of every computed slot of the row, in order."""
+        """(token, position) of every computed slot that the last grant's tokens see, in order."""
         size = self.info.block_size
+        first_block, skipped = divmod(row.first_seen, size)
         found: list[tuple[int, int]] = []
-        for block in row.block_table:
+        for block in row.block_table[first_block:]:
             found += self._slots[block * size : (block + 1) * size]
-        return found[: row.num_computed]
+        return found[skipped : skipped + row.num_computed - row.first_seen]
 
     def _slot(self, row: _Row, position: int) -> int:
         size = self.info.block_size

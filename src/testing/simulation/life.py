@@ -9,7 +9,7 @@ exceptions in plugins. It drives the real EngineCore and PluginHost.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...core.config import EngineConfig
@@ -58,6 +58,7 @@ class Life:
             block_size=self.settings.block_size,
             num_host_blocks=self.settings.num_host_blocks,
             vocab_size=VOCAB,
+            kv_window=self.settings.kv_window,
             drafting=self.settings.drafting,
         )
         self._core = self._make_core()
@@ -67,6 +68,7 @@ class Life:
         self._requests = self._driver.requests
         self._tokens = self._driver.tokens
         self._reasons = self._driver.reasons
+        self._num_passed_grants = 0
         self._drafted: dict[str, tuple[int, int]] = {}
         """Draft tokens verified, and accepted, by request."""
 
@@ -105,6 +107,7 @@ class Life:
             num_blocks=settings.num_blocks,
             block_size=settings.block_size,
             num_host_blocks=settings.num_host_blocks,
+            kv_window=settings.kv_window,
             max_model_len=10**6,
             limits=settings.limits,
             plugins=PluginHost.load(config, extra=[self._plugin, BadObserver(self._chance)]),
@@ -136,12 +139,12 @@ class Life:
 
     def _make_request(self, number: int) -> list[Request]:
         rng = self._rng
-        capacity = self.settings.num_blocks * self.settings.block_size
+        longest = self.settings.longest
         caches = self.settings.limits.enable_prefix_caching
         stem = rng.choice(self._stems)
         prompt = stem[: rng.randint(1, len(stem))] + self._random_tokens(rng.randint(0, 4))
-        prompt = prompt[: max(1, capacity - 1)]
-        max_tokens = rng.randint(1, min(40, capacity - len(prompt) + 1))
+        prompt = prompt[: max(1, longest - 1)]
+        max_tokens = rng.randint(1, min(40, longest - len(prompt) + 1))
         n = rng.choice([1, 1, 1, 1, 3])
         group = PromptGroup() if n > 1 else None
         # Without caching, only the siblings of one request share blocks.
@@ -170,7 +173,10 @@ class Life:
         """Sometimes a token that the request will sample, as its stop token."""
         if self._stops.random() < 0.7:
             return ()
-        return (self._stops.choice(expected_tokens(prompt, max_tokens, seed, VOCAB)),)
+        return (self._stops.choice(self._expected(prompt, max_tokens, seed)),)
+
+    def _expected(self, prompt: Sequence[int], num_tokens: int, seed: int) -> list[int]:
+        return expected_tokens(prompt, num_tokens, seed, VOCAB, self.settings.kv_window)
 
     def _disturb(self) -> None:
         """Abort a request, or end it as if the detokenizer had found a stop string."""
@@ -251,6 +257,7 @@ class Life:
             "a request has two grants in one step"
         )
         for grant in plan.grants:
+            self._num_passed_grants += grant.num_passed_blocks > 0
             assert grant.engine_id in self._requests, "a refused request is served"
             request = self._requests[grant.engine_id]
             most = request.num_prompt_tokens + request.max_tokens
@@ -264,7 +271,7 @@ class Life:
         assert core.pool.num_held == core.host_pool.num_held == 0, "a block is still held"
         for name, request in self._requests.items():
             got = self._tokens[name]
-            right = expected_tokens(request.prompt_token_ids, len(got), request.seed, VOCAB)
+            right = self._expected(request.prompt_token_ids, len(got), request.seed)
             assert got == right, f"{name} got wrong tokens"
             drafted = request.num_draft_tokens, request.num_accepted_tokens
             assert drafted == self._drafted.get(name, (0, 0)), f"{name}: wrong counts of drafts"
@@ -286,6 +293,7 @@ class Life:
             num_turns=num_turns,
             num_preemptions=self._core.total_preemptions,
             num_swaps=self._plugin.num_swaps,
+            num_passed_grants=self._num_passed_grants,
             num_hit_tokens=sum(r.num_cached_tokens for r in self._requests.values()),
             num_plugin_failures=self._plugin.num_failures,
             num_draft_tokens=sum(r.num_draft_tokens for r in self._requests.values()),

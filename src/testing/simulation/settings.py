@@ -8,7 +8,11 @@ from typing import Self
 
 from ...core.contract.speculation import SpeculationLimits
 from ...core.engine.step import StepLimits
+from ...core.kv_memory import longest_sequence
 from ..simulated.drafting import DraftingSettings
+
+ENOUGH_TOKENS = 1000
+"""More tokens than any request of a life has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,8 @@ class LifeSettings:
     limits: StepLimits
     drafting: DraftingSettings | None = None
     """The simulated speculator; None for no drafts."""
+    kv_window: int | None = None
+    """Number of tokens that a query sees; None: all earlier tokens."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Self:
@@ -53,6 +59,18 @@ class LifeSettings:
                 enable_prefix_caching=rng.random() < 0.7,
             ),
             drafting=_draw_drafting(rng),
+            kv_window=rng.choice([None, None, rng.randint(1, 24)]),
+        )
+
+    @property
+    def longest(self) -> int:
+        """Maximum number of tokens of a request that the KV cache allows."""
+        return longest_sequence(
+            ENOUGH_TOKENS,
+            self.num_blocks,
+            block_size=self.block_size,
+            window=self.kv_window,
+            step_tokens=self.limits.max_num_batched_tokens,
         )
 
 
@@ -83,6 +101,8 @@ class Outcome:
     num_preemptions: int = 0
     num_swaps: int = 0
     """Preemptions that copied the blocks to the host."""
+    num_passed_grants: int = 0
+    """Grants of requests that no longer have their first blocks."""
     num_hit_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
     num_plugin_failures: int = 0

@@ -32,6 +32,7 @@ class EngineMachine(RuleBasedStateMachine):
         num_speculative_tokens=st.integers(0, 8),
         draft_length=st.sampled_from(["adaptive", "fixed"]),
         needs_lookahead=st.booleans(),
+        kv_window=st.sampled_from([None, None, 1, 2, 5, 11]),
         seed=st.integers(0, 1000),
     )
     def start(
@@ -46,6 +47,7 @@ class EngineMachine(RuleBasedStateMachine):
         num_speculative_tokens: int,
         draft_length: str,
         needs_lookahead: bool,
+        kv_window: int | None,
         seed: int,
     ) -> None:
         policy = (
@@ -68,6 +70,7 @@ class EngineMachine(RuleBasedStateMachine):
             enable_prefix_caching=caching,
             max_inflight=max_inflight,
             scheduling_policy="priority",
+            kv_window=kv_window,
             drafting=drafting if num_speculative_tokens else None,
             **policy,  # type: ignore[arg-type]
         )

@@ -1,0 +1,27 @@
+"""The KV memory that a sequence needs, with and without a sliding window."""
+
+from __future__ import annotations
+
+
+def max_blocks_held(
+    num_tokens: int, *, block_size: int, window: int | None, step_tokens: int
+) -> int:
+    """Maximum number of blocks that a sequence of `num_tokens` tokens holds at one time.
+
+    A step computes at most `step_tokens` of its tokens. With a window, the sequence then needs only
+    the blocks of these tokens and of those that the first of them sees.
+    """
+    most = -(-num_tokens // block_size)
+    if window is None:
+        return most
+    num_seen = window - 1 + step_tokens
+    # At worst the first of them is the last token of its block.
+    return min(most, 1 + -(-(num_seen - 1) // block_size))
+
+
+def longest_sequence(
+    max_len: int, num_blocks: int, *, block_size: int, window: int | None, step_tokens: int
+) -> int:
+    """Length of the longest sequence that fits into `num_blocks` blocks; at most `max_len`."""
+    held = max_blocks_held(max_len, block_size=block_size, window=window, step_tokens=step_tokens)
+    return max_len if held <= num_blocks else num_blocks * block_size

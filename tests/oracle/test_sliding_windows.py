@@ -1,0 +1,139 @@
+"""Models in which every layer has a window serve transformers' tokens from a KV cache that is
+smaller than their requests."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from tokenmill.backends.execution.in_process import ModelExecutor
+from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import InvalidRequestError
+from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.testing.engine_driver import EngineDriver
+
+from ..backends.model_engine import make_driver, make_request
+from ..backends.tiny import GREEDY
+from . import toy
+from .architectures import write
+from .comparison import find_near_ties
+from .reference import gap
+from .settings import Setting
+from .speculating import speculate
+from .test_architectures import make_cases
+
+CHUNK = 12
+BLOCK_SIZE = 8
+NUM_TOKENS = 24
+ENOUGH_BLOCKS = 6
+"""Blocks of a window and a chunk, which may begin with the last token of a block."""
+STARVED = {"block_size": BLOCK_SIZE, "is_starved": True, "max_num_batched_tokens": CHUNK}
+
+
+@pytest.mark.parametrize("attention_backend", ["cpu", "torch"])
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("mistral", Setting(scheduler="chunked", **STARVED)),
+        ("phi3", Setting(scheduler="prefill-first", preemption_mode="swap", **STARVED)),
+    ],
+)
+def test_tokens_are_those_of_transformers(
+    name: str, setting: Setting, attention_backend: str, tmp_path: Path
+) -> None:
+    model, (path, *_) = write(name, tmp_path)
+    cases = make_cases(model, toy.make_prompts()[4::2], NUM_TOKENS)
+    longest = max(len(case.prompt_token_ids) for case in cases) + NUM_TOKENS
+    num_blocks = ENOUGH_BLOCKS + 3
+    assert longest > num_blocks * BLOCK_SIZE
+    served = toy.serve(
+        setting,
+        cases,
+        open_checkpoint(path),
+        attention_backend=attention_backend,
+        num_gpu_blocks_override=num_blocks,
+        **speculate("ngram", 3),
+    )
+    assert served.attention_backend == attention_backend
+    find_near_ties(partial(gap, model), cases, served.token_ids)
+    assert served.num_preempted > 0
+    assert (served.num_swaps > 0) is setting.swaps
+    assert served.num_hit_tokens > 0
+    assert served.num_draft_tokens > 0
+
+
+@pytest.mark.parametrize("attention_backend", ["cpu", "torch"])
+def test_nobody_sees_what_is_written_behind_the_window(
+    attention_backend: str, tmp_path: Path
+) -> None:
+    """All blocks that no request holds get numbers that would change every token."""
+    model, (path, *_) = write("mistral", tmp_path)
+    cases = make_cases(model, [toy.make_prompts()[11]], 2 * NUM_TOKENS)
+    config = make_config(attention_backend=attention_backend)
+    driver = open_driver(path, config)
+    (request,) = queue(driver, config, [case.prompt_token_ids for case in cases], 2 * NUM_TOKENS)
+    num_spoiled = 0
+    while driver.core.has_work:
+        driver.step()
+        num_spoiled += spoil_unused_blocks(driver)
+    find_near_ties(partial(gap, model), cases, [request.token_ids[request.num_prompt_tokens :]])
+    assert num_spoiled > 0
+
+
+def test_a_model_with_one_layer_that_sees_all_keeps_all_blocks(tmp_path: Path) -> None:
+    _, (path, *_) = write("qwen2, a window in two layers", tmp_path)
+    config = make_config()
+    driver = open_driver(path, config)
+    assert driver.executor.info.kv_window is None
+    with pytest.raises(InvalidRequestError, match=f"the cache has {ENOUGH_BLOCKS}"):
+        queue(driver, config, [toy.make_prompts()[11]], NUM_TOKENS)
+
+
+def make_config(**options: str) -> EngineConfig:
+    return EngineConfig(
+        device="cpu",
+        dtype="float32",
+        block_size=BLOCK_SIZE,
+        max_num_batched_tokens=CHUNK,
+        max_num_seqs=4,
+        num_gpu_blocks_override=ENOUGH_BLOCKS,
+        enable_prefix_caching=False,
+        watermark=0.0,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def open_driver(path: Path, config: EngineConfig) -> EngineDriver:
+    host = PluginHost.load(config)
+    return make_driver(open_checkpoint(path), config, host, host.speculator)
+
+
+def queue(
+    driver: EngineDriver, config: EngineConfig, prompts: list[tuple[int, ...]], num_tokens: int
+) -> list[object]:
+    params = GREEDY.with_changes(max_tokens=num_tokens, ignore_eos=True)
+    info = driver.executor.info
+    requests = [
+        make_request(str(i), prompt, params, 0, info=info, config=config)
+        for i, prompt in enumerate(prompts)
+    ]
+    driver.queue(requests)
+    return requests
+
+
+def spoil_unused_blocks(driver: EngineDriver) -> int:
+    """Overwrite the blocks that no request holds; returns their number."""
+    assert isinstance(driver.executor, ModelExecutor)
+    held = {block for request in driver.requests.values() for block in request.block_ids}
+    unused = [block for block in range(ENOUGH_BLOCKS) if block not in held]
+    runner = driver.executor._runner
+    assert runner is not None
+    for layer in runner._kv_cache.layers:
+        blocks = layer.transpose(0, 1) if layer.shape[0] == 2 else layer
+        with torch.inference_mode():
+            blocks[unused] = 1e9
+    return len(unused)
