@@ -1,5 +1,4 @@
-"""Times the products with all weight matrices of a model: packed weights in several formats, bfloat16,
-and torch.
+"""Times the products with all weight matrices of a model, in bfloat16 and in quantized formats.
 
 python benchmarks/cpu/linears.py --help
 

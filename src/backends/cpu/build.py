@@ -216,7 +216,11 @@ def _sources_of(product: Product) -> list[Path]:
     ]
     if product.is_program:  # probe.cpp is the interface of the probe library only
         found = [path for path in found if path.stem != "probe"]
-    return sorted(found, key=lambda path: (path.stem != "kernels", path))
+    return sorted(found, key=lambda path: (not _has_kernels(path), path))
+
+
+def _has_kernels(source: Path) -> bool:
+    return source.stem.endswith("kernels")
 
 
 def _flags_for(product: Product, toolchain: Toolchain, source: Path) -> list[str]:
@@ -224,7 +228,7 @@ def _flags_for(product: Product, toolchain: Toolchain, source: Path) -> list[str
     oldest = ["-march=x86-64"] if is_x86(toolchain.machine) else []
     # Kernels are precise enough with or without contraction. Elsewhere each rounding matters:
     # unpacked weights must be exactly those of the file, and draws must equal Python's.
-    contraction = "fast" if source.stem == "kernels" else "off"
+    contraction = "fast" if _has_kernels(source) else "off"
     flags = [*_FLAGS, *oldest, *product.flags, f"-ffp-contract={contraction}"]
     return [*flags, f"-I{SOURCES}"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
@@ -69,16 +69,21 @@ class PackedLinear:
     in_features: int
     out_features: int
     """Columns of a product's result. With `gate_up`, the rows of each of the two matrices."""
+    num_rows: int
+    """Rows of all matrices together."""
     gate_up: bool
     num_bytes: int
     """Size in memory, padding included."""
     struct: PackedLinearStruct = field(repr=False)
-    """The structure for calls of the native library."""
+    """The structure for calls of the native library: that of the first segment."""
     memory: object = field(repr=False)
     """Keeps the memory alive that `struct` points to."""
 
     def dequantize(self) -> Tensor:
-        """The weights as float32 [rows, in_features], without rounding. Gate's rows come first."""
+        """The weights as float32 [rows, in_features], without rounding. Gate's rows come first.
+
+        Of segments only the first.
+        """
         out = torch.empty(self.struct.n, self.in_features, dtype=torch.float32)
         load_library().unpack(self.struct, out.data_ptr())
         return out
@@ -137,9 +142,9 @@ def pack_weights(
 ) -> PackedLinear:
     """Pack quantized weights without loss.
 
-    If `up` is given, with the same format and shape, `weights` is the gate. Products round inputs to
-    int8, with a scale for each 32 inputs of a row, unless `float_inputs`. Raises ConfigError for a
-    format without a layout (see `layout_for`), and for numbers that the layout cannot have.
+    If `up` is given, with the same format and shape, `weights` is the gate. Products round inputs
+    to int8, with a scale for each 32 inputs of a row, unless `float_inputs`. Raises ConfigError for
+    a format without a layout (see `layout_for`), and for numbers that the layout cannot have.
     """
     layout, format = layout_for(weights.format), weights.format
     if layout is None or not isinstance(format, GGUFBlocks):
@@ -162,6 +167,21 @@ def pack_weights(
         return _pack(struct, rows, arena)
     except ValueError as error:
         raise ConfigError(f"weights of format {format.name} have absurd scales") from error
+
+
+def join(segments: Sequence[PackedLinear]) -> PackedLinear:
+    """The product whose result is the results of all segments, side by side."""
+    first, *others = segments
+    for segment, following in zip(segments, others, strict=False):
+        segment.struct.next = ctypes.addressof(following.struct)
+    assert len({(one.in_features, one.gate_up) for one in segments}) == 1
+    return replace(
+        first,
+        out_features=sum(one.out_features for one in segments),
+        num_rows=sum(one.num_rows for one in segments),
+        num_bytes=sum(one.num_bytes for one in segments),
+        memory=tuple(segments),
+    )
 
 
 def linear(
@@ -210,9 +230,9 @@ def make_linear_call(
     if x.stride(1) != 1 or out.stride(1) != 1:
         raise ConfigError("the rows of inputs and out must be contiguous")
     if bias is not None and (
-        bias.dtype is not torch.float32 or bias.shape != (packed.struct.n,) or bias.stride(0) != 1
+        bias.dtype is not torch.float32 or bias.shape != (packed.num_rows,) or bias.stride(0) != 1
     ):
-        raise ConfigError(f"bias must be contiguous float32 [{packed.struct.n}]")
+        raise ConfigError(f"bias must be contiguous float32 [{packed.num_rows}]")
     return LinearCallStruct(
         weights=ctypes.pointer(packed.struct),
         x=x.data_ptr(),
@@ -249,6 +269,7 @@ def _pack(
         layout=Layout(struct.layout),
         in_features=struct.k,
         out_features=rows_each,
+        num_rows=struct.n,
         gate_up=bool(struct.gate_up),
         num_bytes=num_bytes,
         struct=struct,

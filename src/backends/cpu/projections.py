@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 
@@ -14,11 +15,12 @@ from ..linear.torch import GateUp
 from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
 from ..weights.formats.relaying import relaid_format, relay
-from ..weights.packed import PackedWeights, WeightFormat, Weights
+from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
 from .library import Library, load_library
 from .packed_weights import (
     PackedLinear,
     WeightArena,
+    join,
     layout_for,
     make_linear_call,
     pack_linear,
@@ -46,7 +48,7 @@ class NativeLinear:
     @property
     def num_parameters(self) -> int:
         bias = 0 if self.bias is None else self.bias.numel()
-        return int(self.packed.struct.n) * self.packed.in_features + bias
+        return self.packed.num_rows * self.packed.in_features + bias
 
     @property
     def num_bytes(self) -> int:
@@ -106,21 +108,22 @@ class CPULinear:
 
     def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
         """See LinearBackend."""
-        if len(segments) == 1:
-            return self._make(self._pack(segments[0]), bias, torch.bfloat16)
-        return self._make(self._pack(_dense(segments)), bias, torch.bfloat16)
+        relaid = [_relaid(one) for one in segments]
+        packed = [self._pack(_stacked(alike)) for alike in _by_format(relaid)]
+        return self._make(join(packed), bias, torch.bfloat16)
 
     def gate_up(
         self, gate: Weights, up: Weights, bias: torch.Tensor | None, activation: str
     ) -> Projection:
         """See LinearBackend."""
-        if activation != "silu":
-            return GateUp(self.linear([_dense([gate, up])], bias), ACTIVATIONS[activation])
-        return self._make(self._pack_gate_up(gate, up), bias, torch.bfloat16)
+        gate, up = _relaid(gate), _relaid(up)
+        if activation != "silu" or _format_of(gate) != _format_of(up):
+            return GateUp(self.linear([gate, up], bias), ACTIVATIONS[activation])
+        return self._make(self._pack(gate, up), bias, torch.bfloat16)
 
     def head(self, weights: Weights) -> NativeLinear:
         """See LinearBackend."""
-        return self._make(self._pack(weights), None, torch.float32)
+        return self._make(self._pack(_relaid(weights)), None, torch.float32)
 
     def _make(
         self, packed: PackedLinear, bias: torch.Tensor | None, out_dtype: torch.dtype
@@ -132,21 +135,12 @@ class CPULinear:
             out_dtype=out_dtype,
         )
 
-    def _pack(self, weights: Weights) -> PackedLinear:
-        weights = _relaid(weights)
+    def _pack(self, weights: Weights, up: Weights | None = None) -> PackedLinear:
         if isinstance(weights, PackedWeights):
-            return pack_weights(weights, arena=self._arena)
-        return pack_linear(weights, arena=self._arena)
-
-    def _pack_gate_up(self, gate: Weights, up: Weights) -> PackedLinear:
-        gate, up = _relaid(gate), _relaid(up)
-        if (
-            isinstance(gate, PackedWeights)
-            and isinstance(up, PackedWeights)
-            and gate.format == up.format
-        ):
-            return pack_weights(gate, up=up, arena=self._arena)
-        return pack_linear(_dense([gate]), up=_dense([up]), arena=self._arena)
+            assert up is None or isinstance(up, PackedWeights)
+            return pack_weights(weights, up=up, arena=self._arena)
+        assert up is None or isinstance(up, torch.Tensor)
+        return pack_linear(weights, up=up, arena=self._arena)
 
 
 def _relaid(weights: Weights) -> Weights:
@@ -154,14 +148,21 @@ def _relaid(weights: Weights) -> Weights:
     if isinstance(weights, torch.Tensor):
         return weights
     relaid = relay(weights)
-    return _dense([weights]) if relaid is None else relaid
+    return weights.dequantize().to(torch.bfloat16) if relaid is None else relaid
 
 
-def _dense(segments: Sequence[Weights]) -> torch.Tensor:
-    """Return segments as one bfloat16 matrix."""
-    return torch.cat(
-        [
-            (one.dequantize() if isinstance(one, PackedWeights) else one).to(torch.bfloat16)
-            for one in segments
-        ]
-    )
+def _format_of(weights: Weights) -> WeightFormat | None:
+    return weights.format if isinstance(weights, PackedWeights) else None
+
+
+def _by_format(segments: Sequence[Weights]) -> list[list[Weights]]:
+    """Successive segments of the same format."""
+    return [list(alike) for _, alike in groupby(segments, key=_format_of)]
+
+
+def _stacked(alike: Sequence[Weights]) -> Weights:
+    """Segments of the same format as one."""
+    packed = [one for one in alike if isinstance(one, PackedWeights)]
+    if packed:
+        return stack(packed)
+    return torch.cat([one for one in alike if isinstance(one, torch.Tensor)])

@@ -61,7 +61,8 @@ CONFIGS = {
 LAYERED = {"gelu", "scaled embeddings", "partial rotation", "capped logits"}
 """These have a feature that the library does not compute."""
 TOLERANCE = 0.06
-"""Of the logits' spread: some twenty roundings to 8 bits on the way."""
+"""Of the logits' spread: some twenty roundings to 8 bits on the way. Quantized products round their
+inputs to int8, too: twice as much."""
 
 
 def load(checkpoint: Checkpoint, library: Library) -> Decoder:
@@ -183,10 +184,12 @@ def prompts(*lengths: int) -> list[list[int]]:
     return [torch.randint(size, (n,), generator=generator).tolist() for n in lengths]
 
 
-def assert_near(found: torch.Tensor, decoder: Decoder, tokens: Sequence[int]) -> None:
+def assert_near(
+    found: torch.Tensor, decoder: Decoder, tokens: Sequence[int], tolerance: float = TOLERANCE
+) -> None:
     with torch.inference_mode():
         right = compute_logits(decoder, torch.tensor(tokens))[-1]
-    assert (found - right).abs().max() < TOLERANCE * right.std() * 4
+    assert (found - right).abs().max() < tolerance * right.std() * 4
 
 
 def native(decoder: Decoder) -> DecoderCall:
@@ -248,7 +251,7 @@ def test_quantized_weights_stay_what_they_are(
     assert decoder.num_bytes < 0.75 * floats.num_bytes
     (tokens,) = prompts(37)
     found = Sequences(native(decoder), [tokens]).compute([37])
-    assert_near(found[0], reference(checkpoint), tokens)
+    assert_near(found[0], reference(checkpoint), tokens, tolerance=2 * TOLERANCE)
 
 
 def test_a_request_s_logits_do_not_depend_on_the_others_of_its_kind(library: Library) -> None:

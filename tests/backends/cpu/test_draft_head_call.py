@@ -64,7 +64,7 @@ def test_it_is_near_the_head_product_by_product(
         found_re, found_rd = call.step(state_re.clone(), tokens_r)
         for found, right in ((found_re, right_re), (found_rd, right_rd)):
             assert found.shape == right.shape and found.dtype is right.dtype
-            assert (found - right).abs().max() < 0.03 * right.float().std()
+            assert (found - right).abs().max() < 0.06 * right.float().std()
         state_re = right_re
 
 

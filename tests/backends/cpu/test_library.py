@@ -16,7 +16,7 @@ import torch
 from tokenmill.backends.cpu import instruction_sets
 from tokenmill.backends.cpu import library as module
 from tokenmill.backends.cpu.build import build_library
-from tokenmill.backends.cpu.library import Format, Library, load_library
+from tokenmill.backends.cpu.library import Layout, Library, load_library
 from tokenmill.backends.cpu.packed_weights import linear, pack_linear
 from tokenmill.backends.cpu.structures import LinearCallStruct, PackedLinearStruct
 from tokenmill.backends.machine.compiling import BuildError
@@ -115,7 +115,7 @@ def test_a_product_for_which_there_is_no_memory_fails_and_the_next_one_is_right(
     library: Library, instruction_set: str
 ) -> None:
     packed, x = pack_linear(torch.ones(64, 64)), torch.ones(3, 64, dtype=torch.bfloat16)
-    huge = PackedLinearStruct(n=64, k=1 << 52, format=Format.Q4_1)
+    huge = PackedLinearStruct(n=64, k=1 << 52, layout=Layout.BLOCKS4)
     call = LinearCallStruct(weights=ctypes.pointer(huge), x_stride=huge.k, rows=3)
     with pytest.raises(MemoryError, match="not enough memory for a product"):
         library.linear(ctypes.byref(call))

@@ -9,15 +9,29 @@ from gguf import GGMLQuantizationType
 from torch import Tensor
 
 from tokenmill.backends.cpu.library import Library
-from tokenmill.backends.cpu.packed_weights import WeightArena, linear, pack_gguf, pack_linear
-from tokenmill.backends.weights.formats.gguf_blocks import gguf_weights
+from tokenmill.backends.cpu.packed_weights import (
+    WeightArena,
+    join,
+    layout_for,
+    linear,
+    pack_linear,
+    pack_weights,
+)
+from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks, gguf_weights
 from tokenmill.core.errors import ConfigError
 
-from .weights import FORMATS, error_bound, make_weights
+from .weights import (
+    FORMATS,
+    HALVES,
+    ONE_OF_EACH_LAYOUT,
+    make_weights,
+    random_blocks,
+    round_to_int8,
+)
 
 BF16_ROUNDING = 2.0**-8
 """Half a unit in the last of eight significant bits."""
-ROWS = (1, 2, 3, 7, 8, 16, 33, 64, 200)
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 33, 200)
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -27,27 +41,68 @@ def _make_inputs(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(rows, columns, generator=generator).to(dtype)
 
 
-@pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(("out", "inputs"), [(64, 576), (70, 96), (31, 32), (100, 1536)])
-def test_a_product_is_within_float32_rounding(format: str, out: int, inputs: int) -> None:
-    weights = make_weights(format, out, inputs)
-    for rows in ROWS:
-        x = _make_inputs(rows, inputs, weights.x_dtype)
-        result = linear(x, weights.packed, out=torch.empty(rows, out))
-        error = (result - x.double() @ weights.exact.T).abs()
-        assert (error <= error_bound(x, weights)).all(), rows
+def _inputs_of(format: str, inputs: int) -> int:
+    """A number of inputs near that one, of whole blocks."""
+    return -(-inputs // 256) * 256 if format.endswith("_K") else inputs
+
+
+def _assert_near(found: Tensor, exact: Tensor, bound: Tensor, what: object = None) -> None:
+    assert ((found - exact).abs() <= bound).all(), what
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("format", FORMATS[1:])
+@pytest.mark.parametrize("format", ONE_OF_EACH_LAYOUT)
+@pytest.mark.parametrize("float_inputs", [False, True])
+def test_a_product_is_within_float32_rounding(format: str, float_inputs: bool) -> None:
+    for out, inputs in ((64, 576), (31, 32)):
+        inputs = _inputs_of(format, inputs)
+        weights = make_weights(format, out, inputs, float_inputs=float_inputs)
+        for rows in ROWS:
+            x = _make_inputs(rows, inputs, weights.x_dtype)
+            result = linear(x, weights.packed, out=torch.empty(rows, out))
+            _assert_near(result, weights.product(x), weights.error_bound(x), (out, rows))
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_inputs_are_rounded_to_int8_by_blocks_of_32() -> None:
+    """The identity gives what a product makes of its inputs."""
+    raw = np.zeros((64, 2, 34), np.uint8)
+    raw[:, :, :2] = np.array([1.0], np.float16).view(np.uint8)
+    raw[np.arange(64), np.arange(64) // 32, 2 + np.arange(64) % 32] = 1
+    packed = pack_weights(
+        gguf_weights(GGMLQuantizationType.Q8_0, torch.from_numpy(raw).view(64, 68))
+    )
+    x = _make_inputs(3, 64, torch.bfloat16)
+    x[1, :32] *= 1e-20
+    x[2, :32] = 0
+    found = linear(x, packed, out=torch.empty(3, 64))
+    torch.testing.assert_close(found.double(), round_to_int8(x), rtol=1e-6, atol=0)
+    error = (found - x).abs().view(3, 2, 32).amax(dim=2)
+    assert (error <= x.float().abs().view(3, 2, 32).amax(dim=2) / 253).all()
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("format", ["Q4_1", "Q8_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_an_input_that_is_not_finite_spoils_its_row_only(format: str, value: float) -> None:
+    weights = make_weights(format, 40, 256)
+    x = _make_inputs(3, 256, torch.bfloat16)
+    before = linear(x, weights.packed)
+    x[1, 77] = value
+    after = linear(x, weights.packed)
+    assert not after[1].isfinite().any()
+    assert torch.equal(after[0], before[0]) and torch.equal(after[2], before[2])
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("format", ["bfloat16", "Q4_1", "Q8_0"])
 def test_a_bfloat16_result_is_rounded_once(format: str) -> None:
     weights = make_weights(format, 70, 96)
     x = _make_inputs(9, 96, torch.bfloat16)
-    exact = x.double() @ weights.exact.T
+    exact = weights.product(x)
     result = linear(x, weights.packed)
     assert result.dtype is torch.bfloat16
-    bound = error_bound(x, weights) * (1 + BF16_ROUNDING) + exact.abs() * BF16_ROUNDING
+    bound = weights.error_bound(x) * (1 + BF16_ROUNDING) + exact.abs() * BF16_ROUNDING
     assert ((result - exact).abs() <= bound).all()
 
 
@@ -59,30 +114,31 @@ def test_an_even_number_of_inputs_is_enough_for_floats(format: str, inputs: int)
     for rows in (1, 5, 30):
         x = _make_inputs(rows, inputs, weights.x_dtype)
         result = linear(x, weights.packed, out=torch.empty(rows, 37))
-        error = (result - x.double() @ weights.exact.T).abs()
-        assert (error <= error_bound(x, weights)).all(), rows
+        error = (result - weights.product(x)).abs()
+        assert (error <= weights.error_bound(x)).all(), rows
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("format", ["bfloat16", "Q4_1"])
+@pytest.mark.parametrize("format", ["bfloat16", "Q4_1", "Q6_K"])
 def test_long_panels_in_pieces_and_rows_that_alias_in_the_cache(format: str) -> None:
     weights = make_weights(format, 40, 8192)
     for rows in (1, 6, 600):
         x = _make_inputs(rows, 8192, torch.bfloat16)
         result = linear(x, weights.packed, out=torch.empty(rows, 40))
-        error = (result - x.double() @ weights.exact.T).abs()
-        assert (error <= error_bound(x, weights)).all(), rows
+        error = (result - weights.product(x)).abs()
+        assert (error <= weights.error_bound(x)).all(), rows
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ONE_OF_EACH_LAYOUT)
 @pytest.mark.parametrize("out", [48, 23])
 def test_gate_and_up_give_their_swiglu(format: str, out: int) -> None:
-    weights = make_weights(format, out, 64, up=True)
+    inputs = _inputs_of(format, 64)
+    weights = make_weights(format, out, inputs, up=True)
     for rows in (1, 8, 33):
-        x = _make_inputs(rows, 64, weights.x_dtype)
-        gate, up = (x.double() @ weights.exact.T).split(out, dim=1)
-        gate_bound, up_bound = error_bound(x, weights).split(out, dim=1)
+        x = _make_inputs(rows, inputs, weights.x_dtype)
+        gate, up = (weights.product(x)).split(out, dim=1)
+        gate_bound, up_bound = weights.error_bound(x).split(out, dim=1)
         silu = torch.nn.functional.silu(gate)
         result = linear(x, weights.packed, out=torch.empty(rows, out))
         # The slope of SiLU is below 1.1; its exponential is good to 2^-21.
@@ -107,9 +163,9 @@ def test_bias_and_residual_are_added_before_the_rounding(dtype: torch.dtype) -> 
     x = _make_inputs(5, 64, torch.bfloat16)
     bias = torch.randn(45)
     residual = torch.randn(5, 45).to(dtype)
-    exact = x.double() @ weights.exact.T + bias + residual.double()
+    exact = weights.product(x) + bias + residual.double()
     result = linear(x, weights.packed, bias, residual.clone(), add=True)
-    bound = error_bound(x, weights) * 1.1 + 2.0**-22 * (bias.abs() + residual.abs())
+    bound = weights.error_bound(x) * 1.1 + 2.0**-22 * (bias.abs() + residual.abs())
     if dtype is torch.bfloat16:
         bound = bound * (1 + BF16_ROUNDING) + exact.abs() * BF16_ROUNDING
     assert ((result - exact).abs() <= bound).all()
@@ -121,8 +177,8 @@ def test_strided_rows_are_read_and_nothing_beside_out_is_written() -> None:
     x = _make_inputs(20, 200, torch.bfloat16)[:, 50:114]
     around = torch.full((20, 100), 7.0)
     linear(x, weights.packed, out=around[:, 20:65])
-    error = (around[:, 20:65] - x.double() @ weights.exact.T).abs()
-    assert (error <= error_bound(x, weights)).all()
+    error = (around[:, 20:65] - weights.product(x)).abs()
+    assert (error <= weights.error_bound(x)).all()
     assert (around[:, :20] == 7).all() and (around[:, 65:] == 7).all()
 
 
@@ -137,10 +193,14 @@ def test_threads_do_not_change_a_result(library: Library, threads: int) -> None:
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("format", ["bfloat16", "Q4_1"])
-def test_a_row_is_the_same_to_the_last_bit_alone_and_among_others(format: str) -> None:
-    weights = make_weights(format, 70, 96)
-    x = _make_inputs(50, 96, torch.bfloat16)
+@pytest.mark.parametrize("format", ONE_OF_EACH_LAYOUT[1:])
+@pytest.mark.parametrize("float_inputs", [False, True])
+def test_a_row_is_the_same_to_the_last_bit_alone_and_among_others(
+    format: str, float_inputs: bool
+) -> None:
+    inputs = _inputs_of(format, 96)
+    weights = make_weights(format, 70, inputs, float_inputs=float_inputs)
+    x = _make_inputs(50, inputs, torch.bfloat16)
     together = linear(x, weights.packed)
     for row in range(50):
         assert torch.equal(linear(x[row : row + 1], weights.packed)[0], together[row])
@@ -149,14 +209,47 @@ def test_a_row_is_the_same_to_the_last_bit_alone_and_among_others(format: str) -
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("up", [False, True])
 def test_packing_loses_nothing(format: str, up: bool) -> None:
-    weights = make_weights(format, 70, 96, up=up)
+    weights = make_weights(format, 70, _inputs_of(format, 96), up=up)
     assert torch.equal(weights.packed.dequantize().double(), weights.exact)
 
 
-def test_four_bits_stay_four_bits() -> None:
-    assert make_weights("Q4_0", 64, 64).packed.num_bytes == 64 * 2 * 18
-    assert make_weights("Q4_1", 64, 64).packed.num_bytes == 64 * 2 * 20
-    assert make_weights("Q8_0", 64, 64).packed.num_bytes == 64 * 2 * 34
+@pytest.mark.parametrize(
+    ("format", "block_bytes"),
+    [
+        ("Q4_0", 20), ("Q4_1", 20), ("Q5_0", 24), ("Q5_1", 24), ("Q8_0", 34), ("IQ4_NL", 34),
+        ("MXFP4", 34), ("Q3_K", 210), ("Q4_K", 148), ("Q5_K", 180), ("Q6_K", 210),
+    ],
+)  # fmt: skip
+def test_packed_weights_are_nearly_as_small_as_in_the_file(format: str, block_bytes: int) -> None:
+    per_block = 256 if format.endswith("_K") else 32
+    assert make_weights(format, 64, 512).packed.num_bytes == 64 * 512 // per_block * block_bytes
+
+
+@pytest.mark.parametrize("format", ["Q4_0", "Q5_0"])
+def test_scales_of_any_size_are_exact(format: str) -> None:
+    kind, halves = GGMLQuantizationType[format], np.arange(65536, dtype=np.uint16)
+    zero = {"Q4_0": 8, "Q5_0": 16}[format]
+    finite = halves[np.abs(halves.view(np.float16)) <= 65504 / zero]
+    blocks = random_blocks(kind, len(finite), 32)
+    blocks.planes[0][:, :2] = torch.from_numpy(finite.view(np.uint8).reshape(-1, 2).copy())
+    assert torch.equal(pack_weights(blocks).dequantize(), blocks.dequantize())
+
+
+@pytest.mark.parametrize("format", ["Q4_0", "MXFP4"])
+def test_scales_that_no_layout_has_are_refused(format: str) -> None:
+    blocks = random_blocks(GGMLQuantizationType[format], 3, 64)
+    blocks.planes[0][1, :2] = (
+        0x7B  # 61,280 in half precision, and 2^-4 is the next power's exponent
+    )
+    if format == "MXFP4":
+        blocks.planes[0][1, 0] = 250
+    with pytest.raises(ConfigError, match=f"weights of format {format} have absurd scales"):
+        pack_weights(blocks)
+
+
+@pytest.mark.parametrize("kind", [one for one in GGMLQuantizationType if one.name not in HALVES])
+def test_other_formats_have_no_layout(kind: GGMLQuantizationType) -> None:
+    assert layout_for(GGUFBlocks(kind)) is None
 
 
 def test_every_eight_bit_value_and_subnormal_scales_are_exact() -> None:
@@ -164,12 +257,32 @@ def test_every_eight_bit_value_and_subnormal_scales_are_exact() -> None:
     raw[:, :, 2:] = np.arange(256, dtype=np.uint8).reshape(8, 32)
     raw[:, :, :2] = np.array([1.0, 6e-8, -65504.0], np.float16).view(np.uint8).reshape(3, 1, 2)
     rows = torch.from_numpy(raw.reshape(3, -1))
-    packed = pack_gguf(gguf_weights(GGMLQuantizationType.Q8_0, rows))
+    blocks = gguf_weights(GGMLQuantizationType.Q8_0, rows)
+    packed = pack_weights(blocks, float_inputs=True)
     scales = torch.tensor([1.0, 2.0**-24, -65504.0])
     values = torch.arange(256).to(torch.int8).float()
     assert torch.equal(packed.dequantize(), scales[:, None] * values)
     x = torch.zeros(256, 256, dtype=torch.bfloat16).fill_diagonal_(1)
     assert torch.equal(linear(x, packed, out=torch.empty(256, 3)), packed.dequantize().T)
+    rounded = linear(x, pack_weights(blocks), out=torch.empty(256, 3))
+    torch.testing.assert_close(rounded, packed.dequantize().T, rtol=1e-6, atol=0)
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_segments_of_different_layouts_give_results_side_by_side() -> None:
+    weights = [
+        make_weights(one, out, 256)
+        for one, out in zip(("Q4_K", "Q8_0", "bfloat16", "Q6_K"), (96, 32, 7, 70), strict=True)
+    ]
+    joined = join([one.packed for one in weights])
+    assert joined.out_features == 96 + 32 + 7 + 70
+    bias = torch.randn(joined.out_features)
+    for rows in (1, 9):
+        x = _make_inputs(rows, 256, torch.bfloat16)
+        result = linear(x, joined, bias, torch.empty(rows, joined.out_features))
+        exact = torch.cat([one.product(x) for one in weights], dim=1) + bias
+        bound = torch.cat([one.error_bound(x) for one in weights], dim=1) + 2.0**-22
+        _assert_near(result, exact, bound)
 
 
 def test_matrices_of_an_arena_lie_side_by_side() -> None:
@@ -190,8 +303,12 @@ def test_what_cannot_be_packed_is_refused() -> None:
         pack_linear(torch.zeros(4, 2), up=torch.zeros(5, 2))
     with pytest.raises(ConfigError, match=r"torch.int64 cannot be packed as torch.bfloat16"):
         pack_linear(torch.zeros(4, 2, dtype=torch.int64))
-    with pytest.raises(ConfigError, match="Q6_K cannot be packed; only Q4_0, Q4_1, Q8_0 can"):
-        pack_gguf(gguf_weights(GGMLQuantizationType.Q6_K, torch.zeros(4, 210, dtype=torch.uint8)))
+    q2_k = gguf_weights(GGMLQuantizationType.Q2_K, torch.zeros(4, 84, dtype=torch.uint8))
+    with pytest.raises(ConfigError, match="format Q2_K cannot be packed: dequantize them"):
+        pack_weights(q2_k)
+    gate, up = (random_blocks(GGMLQuantizationType[one], 4, 32) for one in ("Q4_0", "Q8_0"))
+    with pytest.raises(ConfigError, match="gate has format Q4_0 and up has Q8_0"):
+        pack_weights(gate, up=up)
 
 
 def test_inputs_that_do_not_fit_are_refused() -> None:

@@ -1,20 +1,35 @@
-"""Random weights in every format, with what a product with them may be wrong by."""
+"""Random weights in every format, with the maximum error of a product with them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import gguf
-import numpy as np
 import torch
-from gguf import GGMLQuantizationType
-from numpy.typing import NDArray
+from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
-from tokenmill.backends.cpu.packed_weights import PackedLinear, pack_gguf, pack_linear
-from tokenmill.backends.weights.formats.gguf_blocks import gguf_weights
+from tokenmill.backends.cpu.packed_weights import PackedLinear, pack_linear, pack_weights
+from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks, gguf_weights
+from tokenmill.backends.weights.packed import PackedWeights
 
-FORMATS = ("float32", "bfloat16", "Q4_0", "Q4_1", "Q8_0")
+FLOATS = ("float32", "bfloat16")
+HALVES = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "IQ4_NL": (0,),
+    "MXFP4": (),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+}
+"""Quantized formats, with the offsets of the half-precision numbers of a block."""
+FORMATS = (*FLOATS, *HALVES)
+ONE_OF_EACH_LAYOUT = (*FLOATS, "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+BLOCK = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,36 +40,67 @@ class Weights:
     exact: Tensor
     """float64, the same numbers."""
     magnitude: Tensor
-    """What is summed for a weight, in absolute value: with a minimum, that and the rest."""
+    """At least the sum of the magnitudes of a weight's addends: with a minimum, it has two."""
     x_dtype: torch.dtype
 
+    def used(self, x: Tensor) -> Tensor:
+        """The inputs that a product uses for x, in float64."""
+        is_rounded = self.packed.struct.layout >= 2 and not self.packed.struct.float_inputs
+        return round_to_int8(x) if is_rounded else x.double()
 
-def make_weights(format: str, out: int, inputs: int, *, up: bool = False) -> Weights:
-    """Weights like a model's; with `up`, a gate of `out` rows and as many of up."""
+    def product(self, x: Tensor) -> Tensor:
+        """The exact product with the inputs that are used, in float64."""
+        return self.used(x) @ self.exact.T
+
+    def error_bound(self, x: Tensor) -> Tensor:
+        """Of a float32 sum of exact products in any order: (terms + 6) * 2^-24 * sum |.|.
+
+        The 6 are for the scales of inputs and weights, a minimum, and the bias.
+        """
+        return (x.shape[1] + 6) * 2.0**-24 * (self.used(x).abs() @ self.magnitude.T)
+
+
+def round_to_int8(x: Tensor) -> Tensor:
+    """Inputs rounded to int8, with a scale for each 32 of a row, in float64."""
+    blocks = x.float().view(len(x), -1, BLOCK)
+    largest = blocks.abs().amax(dim=2, keepdim=True)
+    # torch would compute 127 / largest as 127 * (1 / largest), with another rounding.
+    inverse = torch.where(largest < 1e-30, 0.0, torch.tensor(127.0).div(largest))
+    return ((blocks * inverse).round().double() * (largest / 127).double()).view(x.shape)
+
+
+def random_blocks(kind: Kind, out: int, inputs: int) -> PackedWeights:
+    """Random numbers of a GGUF type below 2, with scales of any sign."""
     generator = torch.Generator().manual_seed(out * 7919 + inputs)
-    values = torch.randn(2 * out if up else out, inputs, generator=generator) * 0.1
-    if format in ("float32", "bfloat16"):
+    format = GGUFBlocks(kind)
+    num_blocks, block_bytes = inputs // format.block_size, format.row_bytes(format.block_size)
+    raw = torch.randint(256, (out, num_blocks, block_bytes), generator=generator).to(torch.uint8)
+    for at in HALVES[kind.name]:
+        raw[:, :, at + 1] = raw[:, :, at + 1] & 0x83 | (4 if format.block_size == 256 else 10) << 2
+    if kind is Kind.MXFP4:
+        raw[:, :, 0] = raw[:, :, 0] % 16 + 112
+    return gguf_weights(kind, raw.view(out, -1))
+
+
+def make_weights(
+    format: str, out: int, inputs: int, *, up: bool = False, float_inputs: bool = False
+) -> Weights:
+    """Random weights; with `up`, a gate of `out` rows and as many of up."""
+    rows = 2 * out if up else out
+    if format in FLOATS:
+        generator = torch.Generator().manual_seed(out * 7919 + inputs)
         dtype = getattr(torch, format)
+        values = (torch.randn(rows, inputs, generator=generator) * 0.1).to(dtype)
         packed = pack_linear(values[:out], up=values[out:] if up else None, dtype=dtype)
-        exact = values.to(dtype).double()
+        exact = values.double()
         return Weights(packed=packed, exact=exact, magnitude=exact.abs(), x_dtype=dtype)
-    kind = GGMLQuantizationType[format]
-    raw: NDArray[np.uint8] = gguf.quantize(values.numpy(), kind).reshape(len(values), -1)
-    exact = torch.from_numpy(gguf.dequantize(raw, kind)).reshape(values.shape).double()
-    minimum = torch.zeros_like(exact)
-    if format == "Q4_1":
-        blocks = np.ascontiguousarray(raw.reshape(len(values), -1, 20)[:, :, 2:4])
-        each = torch.from_numpy(blocks.view(np.float16).astype(np.float64))
-        minimum = each.expand(-1, -1, 32).reshape(exact.shape)
-    gate = gguf_weights(kind, torch.from_numpy(raw[:out]))
-    packed = pack_gguf(gate, up=gguf_weights(kind, torch.from_numpy(raw[out:])) if up else None)
-    magnitude = (exact - minimum).abs() + minimum.abs()
+    blocks = random_blocks(Kind[format], rows, inputs)
+    packed = pack_weights(
+        blocks.narrow(0, 0, out),
+        up=blocks.narrow(0, out, out) if up else None,
+        float_inputs=float_inputs,
+    )
+    exact = blocks.dequantize().double()
+    largest = exact.view(rows, -1, BLOCK).abs().amax(dim=2)
+    magnitude = 3 * largest.repeat_interleave(BLOCK, dim=1)
     return Weights(packed=packed, exact=exact, magnitude=magnitude, x_dtype=torch.bfloat16)
-
-
-def error_bound(x: Tensor, weights: Weights) -> Tensor:
-    """Of a float32 sum of exact products in any order, per result: (terms + 3) * 2^-24 * sum |.|.
-
-    The 3 are for the scale of a block, its minimum, and the bias.
-    """
-    return (x.shape[1] + 3) * 2.0**-24 * (x.double().abs() @ weights.magnitude.T)

@@ -40,8 +40,9 @@ TM_INLINE void block_halves(const TileCall& call, const Inputs<typename Isa::Inp
   TM_UNROLL for (int group = 0; group < N::kGroups; group++) {
     Sums<Isa, kRows, kHalves> part;
     part.clear();
-    TM_UNROLL for (int i = 0; i < N::kGroup / 2; i++) {
-      const int pair = group * N::kGroup / 2 + i;
+    // Not unrolled: these tiles are rare, and compiling them takes time.
+#pragma GCC unroll 1
+    for (int pair = group * N::kGroup / 2; pair < (group + 1) * N::kGroup / 2; pair++) {
       typename Isa::Pair half[kHalves];
       TM_UNROLL for (int h = 0; h < kHalves; h++)
         half[h] = pair_of<Isa, kLayout>(block, first + h, pair);

@@ -90,7 +90,9 @@ void integer_tile(const TileCall& call) {
                       [&](auto header, auto block, int64_t) __attribute__((always_inline)) {
     const Scales<kLayout> scales(header, block);
     TM_UNROLL for (int group = 0; group < Numbers<kLayout>::kGroups; group += kShape.groups)
-      TM_UNROLL for (int part = 0; part < kPanelParts; part += kShape.parts)
+      // Hardly unrolled: the code is long enough.
+#pragma GCC unroll 2
+      for (int part = 0; part < kPanelParts; part += kShape.parts)
         integer_part<kLayout, kRows>(call, x, scales, block, part, group);
   });
 }

@@ -3,7 +3,6 @@
 #include "linear/block_tiles.h"
 #include "linear/finish.h"
 #include "linear/float_tiles.h"
-#include "linear/integer_tiles.h"
 #if defined(__AVX512BF16__)
 #include "linear/bf16_tiles.h"
 #endif
@@ -29,7 +28,6 @@ constexpr Input kInput = sizeof(BlockIsa::Input) == 2 ? Input::kBF16 : Input::kF
 template <Layout kLayout>
 void add_quantized(LinearKernels& table) {
   constexpr int kIndex = static_cast<int>(kLayout);
-  table.integers[kIndex] = integer_tiles<kLayout>();
   table.floats[kIndex] = {kInput, kBlockRows, 0, {}};
   fill_block_tiles<BlockIsa, kLayout, kBlockRows>(table.floats[kIndex].tile);
 }
@@ -49,6 +47,7 @@ LinearKernels make_kernels() {
   add_quantized<Layout::kSuper4>(table);
   add_quantized<Layout::kSuper5>(table);
   add_quantized<Layout::kSix>(table);
+  add_integer_tiles(table.integers);
   return table;
 }
 

@@ -64,6 +64,8 @@ struct LinearKernels {
 };
 
 const LinearKernels& linear_kernels();
+// Adds the tiles with int8 inputs to a table by layout. They are compiled separately, in parallel.
+void add_integer_tiles(TileSet* sets);
 
 inline const TileSet& tiles_for(const PackedLinear& weights) {
   const LinearKernels& all = linear_kernels();

@@ -74,8 +74,7 @@ void multiply_panel(const LinearCall& call, const TileSet& tiles, const Prepared
   finish.out_stride = call.out_stride;
   finish.out_type = call.out_type;
   finish.add_to_out = call.add_to_out != 0;
-  const int64_t all_columns = weights.gate_up ? weights.n / 2 : weights.n;
-  finish.columns = static_cast<int>(std::min(width, all_columns - panel * width));
+  finish.columns = static_cast<int>(std::min(width, num_columns(weights) - panel * width));
   finish.bias = bias_of_panel(call, panel * width, finish.columns, bias);
 
   for (int64_t piece = 0; piece < pieces; piece++) {
@@ -110,9 +109,8 @@ void multiply_panel(const LinearCall& call, const TileSet& tiles, const Prepared
   }
 }
 
-}  // namespace
-
-void linear_part(const LinearCall& call, int worker, int workers) {
+// Computes one worker's part of a product with one segment.
+void segment_part(const LinearCall& call, int worker, int workers) {
   const PackedLinear& weights = *call.weights;
   const TileSet& tiles = tiles_for(weights);
   const int64_t num_tiles = (call.rows + tiles.max_rows - 1) / tiles.max_rows;
@@ -127,6 +125,20 @@ void linear_part(const LinearCall& call, int worker, int workers) {
     const PreparedInputs inputs = prepare_inputs(call, tiles, first_row, rows);
     for (int64_t panel = panels.begin; panel < panels.end; panel++)
       multiply_panel(call, tiles, inputs, panel, first_row, rows);
+  }
+}
+
+}  // namespace
+
+void linear_part(const LinearCall& call, int worker, int workers) {
+  const int64_t out_bytes = call.out_type == Element::kF32 ? 4 : 2;
+  LinearCall part = call;
+  while (part.weights != nullptr) {
+    segment_part(part, worker, workers);
+    const int64_t n = part.weights->n;
+    part.out = static_cast<char*>(part.out) + num_columns(*part.weights) * out_bytes;
+    if (part.bias != nullptr) part.bias += n;
+    part.weights = part.weights->next;
   }
 }
 

@@ -43,7 +43,7 @@ constexpr int kFirstQuantized = 2;
 
 enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
 
-// One weight matrix. With gate_up, panel i holds 16 rows of gate and the same 16 rows of up, and a
+// One weight matrix, or the first of several segments, whose outputs lie side by side. With gate_up, panel i holds 16 rows of gate and the same 16 rows of up, and a
 // product computes silu(gate) * up with n / 2 columns. structures.py has the same layout.
 struct PackedLinear {
   const uint8_t* data;  // 64-byte aligned
@@ -54,6 +54,7 @@ struct PackedLinear {
   // Of a quantized layout: whether products use the inputs as they are. Otherwise inputs are rounded
   // to int8, with a scale for each 32 of a row.
   int32_t float_inputs;
+  const PackedLinear* next;  // the next segment, with the same k, or null
 };
 
 // out[rows, n] (+)= x[rows, k] W^T + bias. structures.py has the same layout.
@@ -105,9 +106,11 @@ constexpr bool has_minimum(Layout layout) {
 // The number that means 0.
 constexpr int zero_of(Layout layout) { return layout == Layout::kSix ? 32 : 0; }
 
+// Columns of the result of one segment.
+inline int64_t num_columns(const PackedLinear& w) { return w.gate_up ? w.n / 2 : w.n; }
 // With gate_up, gate and up are padded to whole panels separately.
 inline int64_t num_panels(const PackedLinear& w) {
-  const int64_t rows = w.gate_up ? w.n / 2 : w.n, width = w.gate_up ? kLaneRows : kPanelRows;
+  const int64_t rows = num_columns(w), width = w.gate_up ? kLaneRows : kPanelRows;
   return (rows + width - 1) / width;
 }
 inline int64_t panel_bytes(const PackedLinear& w) {

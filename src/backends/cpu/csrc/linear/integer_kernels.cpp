@@ -1,0 +1,22 @@
+#include "linear/integer_tiles.h"
+
+namespace tokenmill {
+namespace {
+
+template <Layout kLayout>
+void add(TileSet* sets) {
+  sets[static_cast<int>(kLayout)] = integer_tiles<kLayout>();
+}
+
+}  // namespace
+
+void add_integer_tiles(TileSet* sets) {
+  add<Layout::kBlocks4>(sets);
+  add<Layout::kBlocks5>(sets);
+  add<Layout::kBytes>(sets);
+  add<Layout::kSuper4>(sets);
+  add<Layout::kSuper5>(sets);
+  add<Layout::kSix>(sets);
+}
+
+}  // namespace tokenmill
