@@ -104,6 +104,16 @@ def test_a_speculator_without_a_model_costs_no_memory(target: Path) -> None:
     assert executor.info.kv_bytes_per_block == bytes_per_block(TARGET, 16, torch.float32)
 
 
+def test_blocks_behind_a_window_are_kept_for_a_draft_model_and_not_for_a_head(
+    draft: Path, tmp_path: Path
+) -> None:
+    config = replace(TARGET, architecture="MistralForCausalLM", sliding_window=24)
+    target = write_model(tmp_path / "windows", config, 1)
+    head = write_head(tmp_path / "head", config, 3)
+    windows = [load(target, *drafts).info.kv_window for drafts in ([], [head], [draft])]
+    assert windows == [24, 24, None]
+
+
 def test_the_log_names_the_draft_model(
     target: Path, draft: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
