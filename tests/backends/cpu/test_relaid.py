@@ -17,22 +17,25 @@ WIDE = integers(4, 64, dtype=torch.float32)
 
 
 def check_products(weights: PackedWeights, up: PackedWeights) -> int:
-    """Compare products with those of the dequantized matrices; return the bytes of one matrix."""
+    """Compare products with those of the dequantized matrices; return the bytes of one matrix.
+
+    Kernels may round inputs to int8: that is wrong by about 0.7 % of a row's norm, rarely by 3 %.
+    """
     backend = CPULinear(SPEC)
     x = torch.randn(3, weights.shape[1], generator=torch.Generator().manual_seed(3))
     x = x.to(torch.bfloat16)
     dense, dense_up = weights.dequantize(), up.dequantize()
     linear = backend.linear([weights], None)
     torch.testing.assert_close(
-        linear(x).float(), x.float() @ dense.t(), rtol=0.02, atol=0.02 * dense.norm(dim=1).max()
+        linear(x).float(), x.float() @ dense.t(), rtol=0.02, atol=0.05 * dense.norm(dim=1).max()
     )
     head = backend.head(weights)
     torch.testing.assert_close(
-        head(x), x.float() @ dense.t(), rtol=0.01, atol=0.01 * dense.norm(dim=1).max()
+        head(x), x.float() @ dense.t(), rtol=0.02, atol=0.05 * dense.norm(dim=1).max()
     )
     gated = backend.gate_up(weights, up, None, "silu")(x).float()
     expected = torch.nn.functional.silu(x.float() @ dense.t()) * (x.float() @ dense_up.t())
-    torch.testing.assert_close(gated, expected, rtol=0.02, atol=0.02 * expected.abs().max())
+    torch.testing.assert_close(gated, expected, rtol=0.02, atol=0.05 * expected.abs().max())
     return linear.num_bytes
 
 
