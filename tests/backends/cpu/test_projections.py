@@ -13,7 +13,7 @@ from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.cpu import projections
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.library import Library
-from tokenmill.backends.cpu.projections import CPULinear
+from tokenmill.backends.cpu.projections import CPULinear, NativeLinear
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.machine.compiling import BuildError
@@ -27,6 +27,7 @@ from ..machine.test_device import pretend_cpu
 from ..weights.gguf_writing import write_gguf
 from .conftest import pretend_best
 from .test_decoder_call import PLAIN
+from .weights import random_blocks
 
 CPU = torch.device("cpu")
 SUITED = ("avx2", "avx512", "avx512vnni", "avx512bf16")
@@ -129,3 +130,32 @@ def test_a_quantized_file_is_served_at_its_own_bits(instruction_set: str, tmp_pa
     executor.close()
     expected = "bfloat16" if instruction_set in SUITED else "float32"
     assert executor.info.dtype == expected
+
+
+@pytest.mark.usefixtures("library")
+def test_segments_of_different_formats_are_one_product_of_packed_weights() -> None:
+    """As a Q4_K_M file mixes them."""
+    linear = CPULinear(LinearSpec(dtype=torch.bfloat16, device=CPU))
+    parts = [random_blocks(kind, out, 256) for kind, out in ((Kind.Q4_K, 64), (Kind.Q6_K, 32))]
+    dense = torch.randn(32, 256).bfloat16() * 0.1
+    weights, bias = [parts[0], parts[0], parts[1], dense], torch.randn(192).bfloat16()
+    product = linear.linear(weights, bias)
+    assert isinstance(product, NativeLinear)
+    sizes = 128 * 148 + 32 * 210 + 32 * 512
+    assert product.num_bytes == sizes + 4 * 192 and product.num_parameters == 192 * 257
+    x = torch.randn(5, 256).bfloat16()
+    floats = [one if isinstance(one, torch.Tensor) else one.dequantize() for one in weights]
+    exact = x.float() @ torch.cat([one.float() for one in floats]).T + bias
+    assert (product(x) - exact).abs().max() < 0.03 * exact.std()
+
+
+@pytest.mark.usefixtures("library")
+def test_gate_and_up_of_different_formats_keep_both() -> None:
+    linear = CPULinear(LinearSpec(dtype=torch.bfloat16, device=CPU))
+    gate, up = (random_blocks(kind, 64, 256) for kind in (Kind.Q4_K, Kind.Q8_0))
+    product = linear.gate_up(gate, up, None, "silu")
+    assert product.num_bytes == 64 * 148 + 64 * 8 * 34
+    x = torch.randn(5, 256).bfloat16() * 0.1
+    gates, ups = (x.float() @ one.dequantize().T for one in (gate, up))
+    exact = torch.nn.functional.silu(gates) * ups
+    assert (product(x) - exact).abs().max() < 0.05 * exact.std()
