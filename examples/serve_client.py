@@ -17,7 +17,7 @@ def main() -> None:
 
         answer = client.chat.completions.create(
             model=model,
-            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            messages=[{"role": "user", "content": "What is the capital of Japan?"}],
             temperature=0,
             max_tokens=16,
         )

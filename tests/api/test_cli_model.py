@@ -75,7 +75,7 @@ def check_curl_line(line: str, url: str) -> None:
     assert words[1] == f"{url}/v1/chat/completions"
     body = words[words.index("-d") + 1]
     answer = httpx.post(words[1], content=body, timeout=PATIENCE, trust_env=False)
-    assert "Paris" in answer.json()["choices"][0]["message"]["content"]
+    assert "Tokyo" in answer.json()["choices"][0]["message"]["content"]
 
 
 def check_listeners(process: subprocess.Popen[bytes], port: int) -> None:
@@ -129,11 +129,11 @@ def test_generate_continues_a_prompt_on_standard_output_alone() -> None:
 
 
 def test_chat_answers_once_and_shows_its_speed() -> None:
-    done = tokenmill("chat", "-q", "What is the capital of France?", "--max-tokens", "16",
+    done = tokenmill("chat", "-q", "What is the capital of Japan?", "--max-tokens", "16",
                      "--stats", "--temperature", "0",
                      "--num-gpu-blocks-override", "16")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "Paris" in done.stdout
+    assert "Tokyo" in done.stdout
     assert "tokens/s" in done.stderr
 
 

@@ -184,7 +184,7 @@ def _port(text: str) -> int:
 
 
 def _announce(model: str, url: str, *, has_key: bool) -> None:
-    message = {"role": "user", "content": "What is the capital of France?"}
+    message = {"role": "user", "content": "What is the capital of Japan?"}
     body = json.dumps(
         {"model": model, "messages": [message], "temperature": 0.2, "max_tokens": 64}
     ).replace("'", "'\\''")  # for the shell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...core.contract.hookspecs import hookimpl
@@ -12,14 +13,33 @@ if TYPE_CHECKING:
 
 TOKENMILL_API = (1, 1)
 
+_ACTIVATIONS = ("int8", "bfloat16")
 
-def _cpu_linear() -> type[LinearBackend]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CPULinearOptions:
+    """The table [linear_backend] for the native kernels."""
+
+    activations: str = field(
+        default="int8",
+        metadata={
+            "help": "inputs of products with packed weights: int8, a scale for each 32 of them, or "
+            "bfloat16, which is exact and slower for more than a few rows"
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.activations not in _ACTIVATIONS:
+            raise ValueError(f"activations must be one of {', '.join(_ACTIVATIONS)}")
+
+
+def _cpu_linear(options: CPULinearOptions) -> type[LinearBackend]:
     """Native kernels for CPUs, which compute with packed weights as they are."""
-    from .projections import CPULinear
+    from .projections import CPULinear, ExactCPULinear
 
-    return CPULinear
+    return CPULinear if options.activations == "int8" else ExactCPULinear
 
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.linear_backend("cpu", _cpu_linear)
+    registry.linear_backend("cpu", _cpu_linear, options=CPULinearOptions)

@@ -60,6 +60,8 @@ class CPULinear:
     weights of the formats that the kernels read. See LinearBackend."""
 
     name = "cpu"
+    float_inputs = False
+    """False: products with packed weights round their inputs to int8."""
 
     def __init__(self, spec: LinearSpec) -> None:
         self._library = load_library()
@@ -138,9 +140,15 @@ class CPULinear:
     def _pack(self, weights: Weights, up: Weights | None = None) -> PackedLinear:
         if isinstance(weights, PackedWeights):
             assert up is None or isinstance(up, PackedWeights)
-            return pack_weights(weights, up=up, arena=self._arena)
+            return pack_weights(weights, up=up, arena=self._arena, float_inputs=self.float_inputs)
         assert up is None or isinstance(up, torch.Tensor)
         return pack_linear(weights, up=up, arena=self._arena)
+
+
+class ExactCPULinear(CPULinear):
+    """As CPULinear, but products with packed weights have bfloat16 inputs, too."""
+
+    float_inputs = True
 
 
 def _relaid(weights: Weights) -> Weights:
