@@ -43,8 +43,9 @@ constexpr int kFirstQuantized = 2;
 
 enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
 
-// One weight matrix, or the first of several segments, whose outputs lie side by side. With gate_up, panel i holds 16 rows of gate and the same 16 rows of up, and a
-// product computes silu(gate) * up with n / 2 columns. structures.py has the same layout.
+// One weight matrix, or the first of several segments, whose outputs lie side by side. With gate_up,
+// panel i holds 16 rows of gate and the same 16 rows of up, and a product computes silu(gate) * up
+// with n / 2 columns. structures.py has the same layout.
 struct PackedLinear {
   const uint8_t* data;  // 64-byte aligned
   int64_t n;            // output rows, without padding; gate and up together
