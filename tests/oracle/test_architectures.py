@@ -37,9 +37,11 @@ def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     cases = make_cases(model, prompts, num_tokens=16)
     assert len({case.token_ids for case in cases}) == len(cases)
     for path, setting in zip(paths, SETTINGS, strict=False):
-        served = toy.serve(setting, cases, open_checkpoint(path), **speculate("ngram", 3))
+        checkpoint = open_checkpoint(path)
+        served = toy.serve(setting, cases, checkpoint, **speculate("ngram", 3))
         find_near_ties(partial(gap, model), cases, served.token_ids)
-        assert served.num_preempted > 0
+        # With a window in all layers, all requests may fit into the cache.
+        assert served.num_preempted > 0 or checkpoint.config.kv_window is not None
         assert served.num_hit_tokens > 0
         assert served.num_draft_tokens > 0
 

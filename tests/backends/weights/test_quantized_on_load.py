@@ -121,6 +121,6 @@ def test_a_model_is_served_with_fewer_bits(name: str) -> None:
         )
         assert executor._runner is not None
         layer = executor._runner._decoder.layers[0]  # type: ignore[attr-defined]
-        sizes.append(layer.gate_up.num_bytes)
+        sizes.append(layer.feed_forward.gate_up.num_bytes)
         executor.close()
     assert sizes[1] < sizes[0] * 0.6

@@ -92,7 +92,7 @@ class TestAttendsTwice(ModelImplConformance):
         return wrong(forward)
 
 
-class TestRoundsLogits(ModelImplConformance):
+class TestReturnsHalfPrecisionLogits(ModelImplConformance):
     fails = "test_every_layer_attends_once_and_sizes_are_as_configured"
 
     @pytest.fixture

@@ -65,10 +65,7 @@ class LinearConformance:
         self, linear_backend: BackendClass, spec: LinearSpec
     ) -> None:
         """Products with packed weights equal those with the dequantized ones."""
-        kept = checks.kept_formats(linear_backend, spec)
-        if not kept:
-            pytest.skip("the backend keeps no packed weights")
-        for name in kept:
+        for name in checks.kept_formats(linear_backend, spec):
             checks.check_kept(linear_backend, spec, name)
 
     def test_segments_are_one_matrix_in_their_order(

@@ -154,14 +154,6 @@ def check_batches(model: Model) -> None:
     _compare(together, torch.cat(alone), "sequences of one batch")
 
 
-def check_positions(model: Model) -> None:
-    """Positions count: the same tokens in another order give another result."""
-    tokens = _tokens(model, 6)
-    turned = tokens.roll(1)
-    first, second = (_run(model, DenseAttention(model), [one], [0])[-1] for one in (tokens, turned))
-    assert not torch.allclose(first, second, atol=_TOLERANCE), "the order of tokens has no effect"
-
-
 def _run(
     model: Model,
     attention: DenseAttention,

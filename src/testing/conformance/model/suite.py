@@ -59,7 +59,3 @@ class ModelImplConformance:
     def test_sequences_of_a_batch_do_not_change_each_other(self, model: Any) -> None:
         """Rows of a flat batch are independent, except through `attend`."""
         checks.check_batches(model)
-
-    def test_positions_count(self, model: Any) -> None:
-        """The order of tokens changes the result."""
-        checks.check_positions(model)
