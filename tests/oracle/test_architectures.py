@@ -42,7 +42,7 @@ def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         find_near_ties(partial(gap, model), cases, served.token_ids)
         # With a window in all layers, all requests may fit into the cache.
         assert served.num_preempted > 0 or checkpoint.config.kv_window is not None
-        assert served.num_hit_tokens > 0
+        assert served.num_hit_tokens > 0 or checkpoint.config.kv_window is not None
         assert served.num_draft_tokens > 0
 
 
