@@ -35,7 +35,7 @@ from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.formats.bits import pack_nibbles
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
 from tokenmill.backends.weights.formats.grouped_ints import grouped_ints
-from tokenmill.backends.weights.formats.quantizing import quantize_on_load
+from tokenmill.backends.weights.formats.quantizing import kind_on_load, quantize
 from tokenmill.backends.weights.formats.scaled_fp8 import scaled_fp8
 from tokenmill.backends.weights.packed import PackedWeights, Weights
 from tokenmill.core.interfaces import no_progress
@@ -43,6 +43,12 @@ from tokenmill.core.interfaces import no_progress
 TEXT = Path(__file__).parents[1] / "tests" / "oracle" / "texts" / "pride_and_prejudice.txt"
 Rounding = Callable[[torch.Tensor], Weights]
 """Rounds a matrix in float32."""
+
+
+def loaded(weights: torch.Tensor, name: str) -> Weights:
+    """A matrix as --quantize-on-load leaves it."""
+    kind = kind_on_load(name, weights.shape[1])
+    return weights if kind is None else quantize(weights, kind)
 
 
 def to_gguf(kind: Kind, weights: torch.Tensor) -> Weights:
@@ -90,7 +96,7 @@ FORMATS: Mapping[str, Rounding] = {
         for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4")
     },
     **{
-        f"--quantize-on-load {name}": partial(quantize_on_load, name=name)
+        f"--quantize-on-load {name}": partial(loaded, name=name)
         for name in ("q8_0", "q4_0", "q4_k")
     },
     "int4, groups of 32": partial(to_integers, 4, 32, False),

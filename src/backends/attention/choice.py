@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.interfaces import Progress, no_progress
-from ..choosing.auto import AutoBackend, Plugins
+from ..choosing.auto import Plugins, choose
 from .mixed import reasons_against_layers
 from .pair import BackendPair, build_pair
 
@@ -19,10 +19,7 @@ def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress)
     registry, choice = plugins.registry, plugins.choice("attention_backend")
     if choice.is_pair:
         return BackendPair(*build_pair(registry, choice))
-    if choice.others:
-        return AutoBackend(registry, choice, _reasons_against, progress)
-    provider = choice.provider
-    return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
+    return choose(plugins, "attention_backend", _reasons_against, progress)
 
 
 def _reasons_against(backend: Any, spec: Any, progress: Progress) -> list[str]:

@@ -28,6 +28,18 @@ class Plugins(Protocol):
     def choice(self, slot: str) -> Choice: ...
 
 
+def choose(plugins: Plugins, slot: str, reasons: Reasons, progress: Progress) -> Any:
+    """Return the class that fills a slot: the only candidate, or AutoBackend for several.
+
+    Raises PluginError for an option that no candidate takes.
+    """
+    registry, choice = plugins.registry, plugins.choice(slot)
+    if choice.others:
+        return AutoBackend(registry, choice, reasons, progress)
+    provider = choice.provider
+    return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
+
+
 class AutoBackend:
     """`auto`: makes the first backend, in the order of preference, that can serve the spec.
 

@@ -85,7 +85,7 @@ class ModelReport:
     available_bytes: int
     """Memory that is free on the device."""
     context_that_fits: int
-    """Tokens of one request for which the memory beside the weights is enough; at most
+    """Tokens of one request for which the memory that the weights leave is enough; at most
     `max_model_len`. The KV cache may be set to less: see --kv-cache-memory."""
     attention_backend: ChosenBackend
     linear_backend: ChosenBackend

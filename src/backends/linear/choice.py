@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...core.interfaces import Progress, no_progress
-from ..choosing.auto import AutoBackend, Plugins
+from ..choosing.auto import AutoBackend, Plugins, choose
 from ..machine.compiling import BuildError
 from ..weights.packed import WeightFormat
 from .base import LinearSpec
@@ -17,11 +17,8 @@ def choose_linear_backend(plugins: Plugins, progress: Progress = no_progress) ->
 
     Raises PluginError for an option that no chosen backend takes.
     """
-    registry, choice = plugins.registry, plugins.choice("linear_backend")
-    if choice.others:
-        return AutoLinear(AutoBackend(registry, choice, reasons_against, progress))
-    provider = choice.provider
-    return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
+    chosen = choose(plugins, "linear_backend", reasons_against, progress)
+    return AutoLinear(chosen) if isinstance(chosen, AutoBackend) else chosen
 
 
 def reasons_against(backend: Any, spec: LinearSpec, progress: Progress = no_progress) -> list[str]:

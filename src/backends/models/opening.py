@@ -8,7 +8,7 @@ from typing import Any
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress, no_progress
-from ..choosing.auto import AutoBackend, Plugins
+from ..choosing.auto import Plugins, choose
 from ..weights.checkpoint import Checkpoint, open_checkpoint
 from ..weights.expected_quantization import check_quantization
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
@@ -24,11 +24,7 @@ def choose_model_impl(plugins: Plugins, progress: Progress = no_progress) -> Any
 
     Raises PluginError for an option that no chosen implementation takes.
     """
-    registry, choice = plugins.registry, plugins.choice("model_impl")
-    if choice.others:
-        return AutoBackend(registry, choice, _reasons_against, progress)
-    provider = choice.provider
-    return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
+    return choose(plugins, "model_impl", _reasons_against, progress)
 
 
 def open_model(path: Path, model_impl: Any, config: EngineConfig) -> tuple[Checkpoint, ModelImpl]:

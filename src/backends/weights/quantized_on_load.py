@@ -10,7 +10,7 @@ import torch
 
 from .checkpoint import Checkpoint
 from .formats.gguf_blocks import GGUFBlocks
-from .formats.quantizing import QUANTIZE_ON_LOAD, quantize
+from .formats.quantizing import kind_on_load, quantize
 from .model_config import ModelConfig
 from .packed import StoredTensor, WeightFormat, Weights
 
@@ -91,7 +91,5 @@ class QuantizedOnLoad:
         stored = self._inner.stored(name) if is_head or _MATRIX.fullmatch(name) else None
         if stored is None or len(stored.shape) < 2 or not isinstance(stored.format, torch.dtype):
             return None
-        for kind in QUANTIZE_ON_LOAD[_HEAD_KIND if is_head else self._name]:
-            if stored.shape[-1] % GGUFBlocks(kind).block_size == 0:
-                return GGUFBlocks(kind)
-        return None
+        kind = kind_on_load(_HEAD_KIND if is_head else self._name, stored.shape[-1])
+        return None if kind is None else GGUFBlocks(kind)

@@ -1,7 +1,7 @@
 """Converts a Hugging Face directory to a GGUF file, as llama.cpp's converter does for each model.
 
-Names come from the gguf package. What a converter writes beside the common keys, and how it changes
-tensors, is a row of CONVERSIONS; source: llama.cpp's conversion/*.py.
+Names come from the gguf package. A row of CONVERSIONS has the keys that a converter writes in
+addition to the common ones, and its changes of tensors; source: llama.cpp's conversion/*.py.
 """
 
 from __future__ import annotations

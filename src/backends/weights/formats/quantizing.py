@@ -11,7 +11,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 from ....core.errors import ConfigError
-from ..packed import PackedWeights, Weights
+from ..packed import PackedWeights
 from .gguf_blocks import GGUFBlocks
 from .q4_k import quantize_q4_k
 
@@ -26,15 +26,12 @@ _CHUNK = 1 << 17
 """Numbers that are quantized at a time: 512 KB in float32, so that they stay in a core's cache."""
 
 
-def quantize_on_load(weights: torch.Tensor, name: str) -> Weights:
-    """Quantize a matrix [out, in] by a value of --quantize-on-load.
-
-    It stays as it is if its rows do not consist of whole blocks.
-    """
+def kind_on_load(name: str, num_inputs: int) -> Kind | None:
+    """Return the kind of a matrix for a value of --quantize-on-load; None if no block fits."""
     for kind in QUANTIZE_ON_LOAD[name]:
-        if weights.shape[1] % GGUFBlocks(kind).block_size == 0:
-            return quantize(weights, kind)
-    return weights
+        if num_inputs % GGUFBlocks(kind).block_size == 0:
+            return kind
+    return None
 
 
 def quantize(weights: torch.Tensor, kind: Kind) -> PackedWeights:
