@@ -56,7 +56,7 @@ def build_parts(
 
 def _locate_model(config: EngineConfig, progress: Progress) -> Path:
     from .backends.weights.default_model import find_default_model
-    from .backends.weights.model_location import locate_model
+    from .backends.weights.hub.location import locate_model
 
     if not config.model:
         return find_default_model()
@@ -67,7 +67,7 @@ def _load_tokenizer(
     config: EngineConfig, checkpoint: Checkpoint, progress: Progress
 ) -> HFTokenizer:
     from .backends.text.load import load_tokenizer
-    from .backends.weights.model_location import locate_model
+    from .backends.weights.hub.location import locate_model
 
     if not config.tokenizer:
         return load_tokenizer(checkpoint.path)

@@ -24,7 +24,7 @@ from rich.progress import track
 from rich.table import Table
 
 from tokenmill.backends.attention.base import AttentionBackend, AttentionBatch, AttentionSpec
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.library import load_library
 

@@ -11,7 +11,7 @@ import torch
 
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.base import AttentionSpec
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.running.proposing import Propose

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from tokenmill.backends.text.chat_template import ChatTemplate
+from tokenmill.backends.text.chat.template import ChatTemplate
 from tokenmill.core.errors import InvalidRequestError
 
 from .llama_cpp import llama_cpp_source

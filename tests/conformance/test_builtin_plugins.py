@@ -9,7 +9,7 @@ import pytest
 
 from tests.oracle.architectures import write
 from tokenmill.backends.attention.pair import BackendPair
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator

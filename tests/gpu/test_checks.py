@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tokenmill.backends.attention.base import AttentionBatch, AttentionSpec
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 
 from ..oracle import toy
 from ..oracle.reference import continue_greedily

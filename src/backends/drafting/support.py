@@ -22,7 +22,7 @@ from ..models.draft_head_files import DraftHeadFiles, is_draft_head
 from ..running.model_parts import Backends, choose_spec, linear_spec, load_parts
 from ..text.load import load_tokenizer
 from ..weights.checkpoint import Checkpoint, open_checkpoint
-from ..weights.model_location import locate_model
+from ..weights.hub.location import locate_model
 from .loaded import LoadedDraftHead, LoadedDraftModel, RunningTarget
 from .model_runner import DraftRunner
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.errors import ConfigError
 from ..weights.checkpoint import Checkpoint
-from ..weights.hf_config import from_hf_config
+from ..weights.huggingface.config import from_hf_config
 from ..weights.model_config import ModelConfig
 from .base import LoadOptions, ModelSpec
 from .decoder import Decoder

@@ -11,11 +11,11 @@ from tokenizers import AddedToken, Tokenizer
 from ...core.errors import ConfigError
 from ...core.log import get_logger
 from ..weights.fields import one_line
-from ..weights.gguf_file import read_gguf_metadata
-from ..weights.gguf_parts import first_part
+from ..weights.gguf.file import read_gguf_metadata
+from ..weights.gguf.parts import first_part
 from ..weights.model_path import gguf_in
 from ..weights.safetensors_files import read_json
-from .gguf_tokenizer import backend_from_gguf, tokenizer_from_gguf
+from .gguf.tokenizer import backend_from_gguf, tokenizer_from_gguf
 from .sentencepiece_file import read_sentencepiece_model
 from .tokenizer import HFTokenizer, SpecialTokens
 

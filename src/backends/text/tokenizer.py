@@ -11,8 +11,8 @@ from tokenizers import Tokenizer as Backend
 
 from ...core.errors import InvalidRequestError
 from ...core.interfaces import ChatMessage, Detokenizer
-from .chat_messages import check_messages, check_template_kwargs
-from .chat_template import ChatTemplate
+from .chat.messages import check_messages, check_template_kwargs
+from .chat.template import ChatTemplate
 from .control_tokens import ControlTokens, encode
 from .detokenizer import ByteDetokenizer, WindowDetokenizer
 from .token_table import build_token_table

@@ -81,11 +81,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
     path = path.expanduser()
     path = (path.is_dir() and gguf_in(path)) or path
     if path.is_dir():
-        from .safetensors_checkpoint import SafetensorsCheckpoint
+        from .huggingface.checkpoint import SafetensorsCheckpoint
 
         return SafetensorsCheckpoint(path)
     _check_file(path)
-    from .gguf_checkpoint import GGUFCheckpoint
+    from .gguf.checkpoint import GGUFCheckpoint
 
     return GGUFCheckpoint(path)
 

@@ -16,7 +16,7 @@ from tokenmill.backends.attention.mixed import (
     make_attention,
     reasons_against_layers,
 )
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry

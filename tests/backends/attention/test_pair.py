@@ -12,8 +12,8 @@ import torch
 from tokenmill.backends.attention.flash.backend import FlashAttention
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.pair import BackendPair
-from tokenmill.backends.attention.torch import TorchAttention
-from tokenmill.backends.attention.xformers import XformersAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
+from tokenmill.backends.attention.xformers.backend import XformersAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.core.errors import ConfigError
 from tokenmill.testing.conformance.attention.checks import check_graphs
@@ -25,7 +25,7 @@ from .package_fakes import (
     install_flash_attention_3,
 )
 from .steps import BATCHES, SPEC, VARIANTS, Step
-from .xformers_fakes import install_xformers
+from .xformers.fakes import install_xformers
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ from types import ModuleType
 
 import pytest
 
-from tokenmill.backends.attention import torch_plugin, xformers_plugin
 from tokenmill.backends.attention.flash import plugin as flash_plugin
 from tokenmill.backends.attention.flash.backend import FlashAttention
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch import plugin as torch_plugin
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.attention.triton import plugin as triton_plugin
 from tokenmill.backends.attention.triton.backend import TritonAttention
-from tokenmill.backends.attention.xformers import XformersAttention
+from tokenmill.backends.attention.xformers import plugin as xformers_plugin
+from tokenmill.backends.attention.xformers.backend import XformersAttention
 from tokenmill.backends.cuda import plugin as cuda_plugin
 from tokenmill.backends.cuda.attention import CudaPagedAttention
 from tokenmill.core.contract.plugin_info import Source

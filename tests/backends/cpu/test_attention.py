@@ -10,7 +10,7 @@ import torch
 from tests.backends.attention import steps
 from tests.backends.attention.steps import BATCHES, CHUNKS, DECODES, PROMPTS, VARIANTS, Span, Step
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu import attention as cpu
 from tokenmill.backends.cpu import plugin as cpu_plugin
 from tokenmill.backends.cpu.attention import CPUAttention

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType
 
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase, make_decoder_call
 from tokenmill.backends.cpu.library import Library

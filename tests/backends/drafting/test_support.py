@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.backends.chosen import backends_with
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.state.kv_cache import bytes_per_block
 from tokenmill.backends.text.load import load_tokenizer

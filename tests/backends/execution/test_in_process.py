@@ -15,7 +15,7 @@ from tests.backends.random_weights import random_checkpoint
 from tokenmill.assembly import build_parts
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.pair import BackendPair
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.execution.in_process import ModelExecutor, build_cpu_library
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.running.runner import LayeredModel, ModelRunner

@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType as Kind
 
 from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.running import memory_need

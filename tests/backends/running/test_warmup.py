@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tokenmill.backends.attention.base import AttentionBatch
-from tokenmill.backends.attention.torch import TorchAttention, TorchMetadata
+from tokenmill.backends.attention.torch.backend import TorchAttention, TorchMetadata
 from tokenmill.backends.running.warmup import run_largest_step
 from tokenmill.core.config import EngineConfig
 

@@ -15,7 +15,7 @@ from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tokenmill import LLM, SamplingParams
 from tokenmill.backends.attention.pair import BackendPair
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.core.config import EngineConfig

@@ -10,7 +10,7 @@ from typing import Any
 from gguf import GGML_QUANT_SIZES
 from hypothesis import strategies as st
 
-from tokenmill.backends.weights.gguf_file import GGUFFile
+from tokenmill.backends.weights.gguf.file import GGUFFile
 
 STRING, ARRAY, UINT32, FLOAT32, BOOL = 8, 9, 4, 6, 7
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.backends.random_weights import random_checkpoint
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.model_parts import Backends, choose_spec, load_parts
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.architectures import BY_NAME
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
-from tokenmill.backends.weights.gguf_file import read_gguf_file
+from tokenmill.backends.weights.gguf.file import read_gguf_file
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress

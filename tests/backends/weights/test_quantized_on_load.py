@@ -12,7 +12,7 @@ from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG as TINY
 from tests.backends.weights.gguf_writing import write_gguf
-from tokenmill.backends.attention.torch import TorchAttention
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.opening import choose_model_impl, open_model

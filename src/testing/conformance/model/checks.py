@@ -15,7 +15,7 @@ from ....backends.linear.base import LinearSpec
 from ....backends.linear.torch import TorchLinear
 from ....backends.models.base import LoadOptions, Model, ModelImpl, ModelSpec
 from ....backends.models.opening import describe
-from ....backends.weights.safetensors_checkpoint import SafetensorsCheckpoint
+from ....backends.weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ....core.interfaces import no_progress
 
 ImplClass = type[ModelImpl]

@@ -13,7 +13,7 @@ from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny_checkpoints import TARGET
 from tokenmill.backends.distill.saving import to_hf_config
 from tokenmill.backends.weights.checkpoint import open_checkpoint
-from tokenmill.backends.weights.safetensors_checkpoint import SafetensorsCheckpoint
+from tokenmill.backends.weights.huggingface.checkpoint import SafetensorsCheckpoint
 
 from .writers import Case
 

@@ -1,0 +1,187 @@
+"""Renders a model's chat template in the same Jinja environment as transformers.
+
+Templates come with the model, never from a request, but run in a sandbox anyway, which bounds their
+time and memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import ext, nodes
+from jinja2.parser import Parser
+
+from ....core.errors import ConfigError, InvalidRequestError
+from .budget import Budget, TooMuchWork, current_budget
+from .sandbox import BoundedEnvironment
+
+MAX_RENDERED_CHARS = 8 * 1024 * 1024
+"""Bounds the memory of a rendering: a template may write much more than its input."""
+_MAX_SOURCE_CHARS = 128 * 1024
+"""Known templates have at most 20,000 characters."""
+_WIDE_DATE = re.compile(r"%[^a-zA-Z%]*\d|.{200}", re.DOTALL)
+"""A layout of a date whose result may be much longer than known templates write."""
+
+
+class _Refusal(jinja2.TemplateError):
+    """The template called raise_exception; the message is meant for the sender of the request."""
+
+
+class ChatTemplate:
+    """A compiled chat template. `variables` are the special tokens, such as "bos_token".
+
+    `name` is the model's name, for errors. Raises ConfigError when `source` is not valid Jinja, or
+    when it is too long or too deeply nested.
+    """
+
+    def __init__(self, source: str, variables: Mapping[str, str], name: str) -> None:
+        if len(source) > _MAX_SOURCE_CHARS:
+            raise ConfigError(
+                f"the chat template of {name} has {len(source)} characters, allowed are "
+                f"{_MAX_SOURCE_CHARS}"
+            )
+        environment = _environment()
+        with _invalid_templates_named(name):
+            tree = environment.parse(source)
+            constants = [node.value for node in tree.find_all(nodes.Const)]
+            texts = [node.data for node in tree.find_all(nodes.TemplateData)]
+            self._template = environment.from_string(tree)
+        self._variables = dict(variables)
+        self.string_constants = frozenset(text for text in constants if isinstance(text, str))
+        """Every string in the template's code, such as the roles that it knows."""
+        self.literal_text = "\0".join([*texts, *sorted(self.string_constants)])
+        """All text that the template itself can write, separated by NUL."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool,
+        continuation_mark: str | None,
+        template_kwargs: Mapping[str, Any],
+    ) -> str:
+        """Render the chat as one text.
+
+        With a `continuation_mark`, a character that occurs nowhere else, the text ends where the
+        last message's content ends. Raises InvalidRequestError.
+        """
+        chat = [dict(message) for message in messages]
+        if continuation_mark is None:
+            return self._render(chat, add_generation_prompt, template_kwargs)
+        content = chat[-1]["content"]
+        chat[-1]["content"] = f"{content}{continuation_mark} "
+        rendered = self._render(chat, False, template_kwargs)
+        return _cut(rendered, content, continuation_mark)
+
+    def _render(
+        self, chat: list[dict[str, str]], add_generation_prompt: bool, kwargs: Mapping[str, Any]
+    ) -> str:
+        variables = {"tools": None, "documents": None, **self._variables, **kwargs}
+        variables |= {"messages": chat, "add_generation_prompt": add_generation_prompt}
+        token = current_budget.set(Budget(chat))
+        try:
+            return _join_bounded(self._template.generate(variables))
+        except _Refusal as error:
+            raise _invalid(f"the model's chat template refuses these messages: {error}") from error
+        except TooMuchWork as error:
+            raise _invalid(f"the model's chat template was stopped: {error}") from error
+        except InvalidRequestError:
+            raise
+        except Exception as error:  # a bug in the template can raise anything
+            kind = type(error).__name__
+            raise _invalid(
+                f"the model's chat template cannot render these messages ({kind})"
+            ) from error
+        finally:
+            current_budget.reset(token)
+
+
+@contextmanager
+def _invalid_templates_named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except jinja2.TemplateSyntaxError as error:
+        problem = f"line {error.lineno}: {error}"
+        raise ConfigError(f"the chat template of {name} is not valid, {problem}") from error
+    except Exception as error:  # Python's own limits on nesting, mostly
+        raise ConfigError(
+            f"the chat template of {name} cannot be compiled ({type(error).__name__})"
+        ) from error
+
+
+def _join_bounded(pieces: Iterable[str]) -> str:
+    """Join the pieces of a rendering. Raises InvalidRequestError if it is too long."""
+    texts, length = [], 0
+    for piece in pieces:
+        texts.append(piece)
+        length += len(piece)
+        if length > MAX_RENDERED_CHARS:
+            raise _invalid(
+                f"messages have more than {MAX_RENDERED_CHARS} characters in the chat template"
+            )
+    return "".join(texts)
+
+
+def _cut(rendered: str, content: str, mark: str) -> str:
+    """Cut a rendering at the mark. As in transformers, trim it if the template trims contents."""
+    place = rendered.rfind(mark)
+    if place < 0 or content.strip() not in rendered:
+        raise InvalidRequestError(
+            "the model's chat template changes the last message, so it cannot be continued",
+            param="continue_final_message",
+        )
+    is_untrimmed = rendered[place + 1 : place + 2] == " "
+    return rendered[:place] if is_untrimmed else rendered[:place].rstrip()
+
+
+def _invalid(message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, param="messages")
+
+
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment([_Generation, ext.loopcontrols])
+    environment.add_filter("tojson", _tojson)
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+class _Generation(ext.Extension):
+    """Accepts `{% generation %}`, which marks the model's own text, and ignores it."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own name and type
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(
+            parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line
+        )
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON without escaping HTML characters, which Jinja's own filter does."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise _Refusal(message)
+
+
+def _strftime_now(layout: str) -> str:
+    if _WIDE_DATE.search(layout):
+        raise TooMuchWork("it writes a date of great width")
+    return datetime.now().strftime(layout)

@@ -1,0 +1,101 @@
+"""A Hugging Face directory as a checkpoint: config.json, and weights in safetensors files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..model_config import ModelConfig
+from ..model_path import gguf_models_in
+from ..packed import StoredTensor, WeightFormat, Weights
+from ..quantization.methods import read_method
+from ..quantization.tensors import QuantizedTensors
+from ..safetensors_files import SafetensorsFiles, read_json
+from ..sampling_defaults import check_sampling_defaults
+from .config import from_hf_config
+
+_SAMPLING_KEYS = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class SafetensorsCheckpoint:
+    """A Hugging Face directory; see Checkpoint for the methods."""
+
+    def __init__(self, path: Path, config: ModelConfig | None = None) -> None:
+        """Open it. `config` is what config.json describes; None: it is read here.
+
+        Raises ConfigError if a file is missing or damaged, or not supported.
+        """
+        self.path = path
+        self._config = read_json(path / "config.json", _missing_config(path))
+        self._generation: dict[str, Any] = {}
+        if (path / "generation_config.json").exists():
+            self._generation = read_json(path / "generation_config.json")
+        source = str(path / "config.json")
+        self.config = config or from_hf_config(self._config, source=source)
+        self.sampling_defaults = check_sampling_defaults(
+            {name: self._generation.get(key) for key, name in _SAMPLING_KEYS.items()},
+            source=str(path / "generation_config.json"),
+        )
+        method = read_method(path, self._config)
+        self.quantization = None if method is None else method.name
+        files = SafetensorsFiles(path)
+        self._tensors = files if method is None else QuantizedTensors(files, method)
+
+    @property
+    def name(self) -> str:
+        """The directory's name; in the hub's cache, whose names are hashes, the model's name."""
+        path = self.path.resolve()
+        if path.parent.name == "snapshots":
+            return path.parent.parent.name.rpartition("--")[2]
+        return path.name
+
+    @property
+    def dtype(self) -> torch.dtype | WeightFormat:
+        """The format of the first packed matrix; without one, the type that config.json states."""
+        if isinstance(self._tensors, QuantizedTensors):
+            return self._tensors.format
+        stated = self._config.get("dtype") or self._config.get("torch_dtype")
+        return _DTYPES.get(str(stated).removeprefix("torch."), torch.float32)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The ids in generation_config.json, or else in config.json."""
+        stated = self._generation.get("eos_token_id")
+        stated = self._config.get("eos_token_id") if stated is None else stated
+        ids = stated if isinstance(stated, list) else [stated]
+        return tuple(i for i in ids if isinstance(i, int))
+
+    def tensor_names(self) -> Sequence[str]:
+        return self._tensors.tensor_names()
+
+    def stored(self, name: str) -> StoredTensor:
+        """See Checkpoint."""
+        return self._tensors.stored(name)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Read a tensor in its stored type, in float32 if it is quantized.
+
+        Raises ConfigError if it is missing or damaged.
+        """
+        return self._tensors.tensor(name)
+
+    def matrix(self, name: str) -> Weights:
+        """Read a matrix in its stored form. Raises ConfigError if it is missing or damaged."""
+        return self._tensors.matrix(name)
+
+
+def _missing_config(path: Path) -> str:
+    text = f"no model in {path}: it has no config.json"
+    found = [file.name for file in gguf_models_in(path)]
+    return text + (f". Name one of its GGUF files: {', '.join(found)}" if found else "")

@@ -1,0 +1,141 @@
+"""Reads the rotary position embeddings of a config.json of transformers 4 or 5."""
+
+from __future__ import annotations
+
+from ....core.errors import ConfigError
+from ..architectures import Architecture
+from ..fields import Fields
+from ..rope_config import RopeConfig, RopeScaling
+
+_KEYS = {
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "high_freq_factor",
+    "long_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "short_factor",
+    "truncate",
+    "type",
+}
+_SCALINGS = {
+    "default": RopeScaling.NONE,
+    "linear": RopeScaling.LINEAR,
+    "dynamic": RopeScaling.DYNAMIC,
+    "llama3": RopeScaling.LLAMA3,
+    "yarn": RopeScaling.YARN,
+    "longrope": RopeScaling.LONGROPE,
+    "su": RopeScaling.LONGROPE,
+}
+_FULL, _LOCAL = "full_attention", "sliding_attention"
+_WITH_DEFAULT_FACTOR = (RopeScaling.YARN, RopeScaling.LONGROPE)
+
+
+def read_ropes(
+    fields: Fields, row: Architecture, max_positions: int
+) -> tuple[RopeConfig, RopeConfig]:
+    """Return the rotations of layers without and with a window. Raises ConfigError."""
+    part = _part(fields)
+    if row.local_theta is None:
+        rope = _read(fields, row, part, max_positions)
+        return rope, rope
+    theta = fields.number("rope_local_base_freq", row.local_theta)
+    if part.keys() & {_FULL, _LOCAL}:
+        full, local = (part.part(name) or Fields({}, part.source) for name in (_FULL, _LOCAL))
+        _refuse_unknown(part, {_FULL, _LOCAL})
+        theta = local.number("rope_theta", theta)
+        if _scaling(local) is not RopeScaling.NONE:
+            raise ConfigError(f"{local.source} has a rope_type, which is not supported there")
+        part = full
+    return _read(fields, row, part, max_positions), RopeConfig(theta=theta)
+
+
+def read_rotary_size(fields: Fields, row: Architecture, head_size: int) -> int | None:
+    """Return the number of elements of a head that are rotated; None: all. Raises ConfigError."""
+    factor = fields.number("partial_rotary_factor", 1.0)
+    factor = _part(fields).number("partial_rotary_factor", factor)
+    if not 0 < factor <= 1:
+        raise ConfigError(
+            f"partial_rotary_factor in {fields.source} must be between 0 and 1, got {factor}"
+        )
+    if factor != 1.0 and not row.partial_rotary:
+        raise ConfigError(
+            f"{fields.source} rotates only {factor} of each head (partial_rotary_factor), "
+            f"which is not supported for {row.name}"
+        )
+    return None if factor == 1.0 else int(head_size * factor)
+
+
+def _part(fields: Fields) -> Fields:
+    """`rope_parameters` of transformers 5, or `rope_scaling` of 4."""
+    part = fields.part("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
+    return part or Fields({}, fields.source)
+
+
+def _read(fields: Fields, row: Architecture, rope: Fields, max_positions: int) -> RopeConfig:
+    _refuse_unknown(rope, _KEYS)
+    scaling = _scaling(rope)
+    if scaling is RopeScaling.YARN and rope.get("long_factor"):
+        scaling = RopeScaling.LONGROPE  # old files of Phi-3 say "yarn", as transformers knows
+    original = fields.integer(
+        "original_max_position_embeddings",
+        rope.integer("original_max_position_embeddings", max_positions),
+    )
+    return RopeConfig(
+        theta=rope.number("rope_theta", fields.number("rope_theta", 10000.0)),
+        scaling=scaling,
+        factor=_factor(rope, scaling, max_positions / max(original, 1)),
+        original_max_position_embeddings=original,
+        low_freq_factor=_of(RopeScaling.LLAMA3, rope, scaling, "low_freq_factor", 1.0),
+        high_freq_factor=_of(RopeScaling.LLAMA3, rope, scaling, "high_freq_factor", 4.0),
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        truncate=rope.flag("truncate", True),
+        attention_factor=rope.optional_number("attention_factor"),
+        mscale=rope.optional_number("mscale"),
+        mscale_all_dim=rope.optional_number("mscale_all_dim"),
+        short_factors=_factors(rope, scaling, "short_factor"),
+        long_factors=_factors(rope, scaling, "long_factor"),
+    )
+
+
+def _scaling(rope: Fields) -> RopeScaling:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind not in tuple(_SCALINGS):
+        raise ConfigError(
+            f"{rope.source} has rope_type {kind!r:.80}, which is not supported; "
+            f"supported are {', '.join(_SCALINGS)}"
+        )
+    return _SCALINGS[kind]
+
+
+def _refuse_unknown(part: Fields, known: set[str]) -> None:
+    unknown = sorted(part.keys() - known)
+    if unknown:
+        raise ConfigError(
+            f"{', '.join(unknown)} in {part.source} is not supported; "
+            f"supported are {', '.join(sorted(known))}"
+        )
+
+
+def _factor(rope: Fields, scaling: RopeScaling, ratio: float) -> float:
+    """Return the factor of the context; `ratio` is the one that the stated lengths have."""
+    if scaling in (RopeScaling.NONE, RopeScaling.DYNAMIC):
+        return 1.0
+    return rope.number("factor", ratio if scaling in _WITH_DEFAULT_FACTOR else None)
+
+
+def _factors(rope: Fields, scaling: RopeScaling, name: str) -> tuple[float, ...]:
+    return rope.numbers(name) if scaling is RopeScaling.LONGROPE else ()
+
+
+def _of(owner: RopeScaling, rope: Fields, scaling: RopeScaling, name: str, default: float) -> float:
+    """Read a number that the scaling `owner` requires; other scalings get the default."""
+    return rope.number(name) if scaling is owner else default
