@@ -73,6 +73,7 @@ class CPUAttention:
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
         self._ops = AttentionOps(load_library())
+        self._sinks: Sequence[torch.Tensor] = ()
         self.struct = AttentionSpecStruct(
             num_heads=spec.num_heads,
             num_kv_heads=spec.num_kv_heads,
@@ -83,6 +84,10 @@ class CPUAttention:
             scale=spec.scale,
             logits_soft_cap=spec.logits_soft_cap or 0.0,
         )
+
+    def use_sinks(self, sinks: Sequence[torch.Tensor]) -> None:
+        """Take the sinks of each layer; see AttentionBackend."""
+        self._sinks = [layer.float().contiguous() for layer in sinks]
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
         """[n, k, 2, s, d]: keys, then values. The numbers of a block are interleaved."""
@@ -135,8 +140,13 @@ class CPUAttention:
             kv_cache=kv_cache.data_ptr(),
             out=out_thd.data_ptr(),
             out_stride=out_thd.stride(0),
+            sinks=self.sinks_address(layer),
         )
         self._ops.write_and_attend(ctypes.byref(write), k_tkd.shape[0], ctypes.byref(attend))
+
+    def sinks_address(self, layer: int) -> int | None:
+        """Address of a layer's sinks [h], float32; None without sinks."""
+        return self._sinks[layer].data_ptr() if self._sinks else None
 
     def step_model(self, decoder: Any, kv_cache: Any) -> Any:
         """A StepModel that computes all layers of a step in one native call.

@@ -96,6 +96,7 @@ class AttentionCallStruct(ctypes.Structure):
         ("kv_cache", _POINTER),
         ("out", _POINTER),
         ("out_stride", _INT64),
+        ("sinks", _POINTER),
     )
 
 

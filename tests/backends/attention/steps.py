@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -80,6 +80,10 @@ class Step:
         self.v = [self._random(s.seq_len, spec.num_kv_heads) for s in sequences]
         self.slots = self._place()
         self.batch = self._batch(sequences, num_decodes)
+        self.sinks_h: torch.Tensor | None = None
+        if spec.has_sinks:
+            self.sinks_h = torch.randn(spec.num_heads, generator=self.generator) + 1
+            cast(Any, self.backend).use_sinks([self.sinks_h])
         self.cache = self.fill()
 
     def _random(self, *shape: int) -> torch.Tensor:
@@ -147,7 +151,7 @@ class Step:
     def expected(self) -> list[torch.Tensor]:
         """In float64."""
         return [
-            reference_attention(self.spec, q, self.stored(k), self.stored(v))
+            reference_attention(self.spec, q, self.stored(k), self.stored(v), self.sinks_h)
             for q, k, v in zip(self.q, self.k, self.v, strict=True)
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,11 @@ LONG = [Span(1, n) for n in (127, 128, 129, 256, 257, 600)] + [
 ]
 """Sequences that end around the ends of spans of 64 keys and of chunks of 128 and 1024."""
 
+SINKS: dict[str, dict[str, Any]] = {
+    "sinks": {"has_sinks": True},
+    "window, cap and sinks": {"has_sinks": True, **VARIANTS["window and cap"]},
+}
+
 by_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 
 
@@ -44,10 +50,10 @@ def check(spec: AttentionSpec, sequences: list[Span]) -> None:
 
 @pytest.mark.usefixtures("instruction_set")
 @by_dtype
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS | SINKS)
 @pytest.mark.parametrize("kind", BATCHES)
 def test_equals_a_naive_float64_computation(kind: str, variant: str, dtype: torch.dtype) -> None:
-    check(replace(SPEC, dtype=dtype, **VARIANTS[variant]), list(BATCHES[kind][0]))
+    check(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS)[variant]), list(BATCHES[kind][0]))
 
 
 @pytest.mark.usefixtures("instruction_set")
@@ -81,9 +87,33 @@ def test_query_heads_share_kv_heads_in_any_ratio(
 
 @pytest.mark.usefixtures("instruction_set")
 @by_dtype
-@pytest.mark.parametrize("variant", ["plain", "window and cap"])
+@pytest.mark.parametrize("variant", ["plain", "window and cap", "sinks"])
 def test_chunks_of_a_long_context_are_merged(variant: str, dtype: torch.dtype) -> None:
-    check(replace(SPEC, dtype=dtype, **VARIANTS[variant]), LONG)
+    check(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS)[variant]), LONG)
+
+
+def test_each_layer_has_its_own_sinks() -> None:
+    step = make_step(replace(SPEC, has_sinks=True), PROMPTS)
+    expected = torch.cat(step.run())
+    assert step.sinks_h is not None
+    step.backend.use_sinks([step.sinks_h - 5, step.sinks_h])  # type: ignore[attr-defined]
+    out = [torch.empty_like(expected) for _ in range(2)]
+    metadata = step.backend.build_metadata(step.batch)
+    for layer in (0, 1):
+        given = [torch.cat(x) for x in (step.q, step.k, step.v)]
+        step.backend.forward(layer, *given, step.fill(), metadata, out[layer])
+    assert torch.equal(out[1], expected)
+    assert not torch.allclose(out[0], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("sink", [-1e4, 1e4])
+def test_a_sink_may_be_far_from_all_scores(sink: float) -> None:
+    """Then it changes nothing, or takes all of the weight."""
+    step = make_step(replace(SPEC, has_sinks=True), list(BATCHES["mixed"][0]))
+    step.backend.use_sinks([torch.full((SPEC.num_heads,), sink)])  # type: ignore[attr-defined]
+    without = make_step(SPEC, list(BATCHES["mixed"][0]))
+    for found, plain in zip(step.run(), without.run(), strict=True):
+        assert torch.equal(found, plain if sink < 0 else torch.zeros_like(plain))
 
 
 @by_dtype

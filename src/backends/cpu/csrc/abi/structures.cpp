@@ -61,6 +61,7 @@ const FieldLayout* structures() {
       TM_FIELD(AttentionCall, kv_cache),
       TM_FIELD(AttentionCall, out),
       TM_FIELD(AttentionCall, out_stride),
+      TM_FIELD(AttentionCall, sinks),
       TM_STRUCTURE(RotateAndWriteCall),
       TM_FIELD(RotateAndWriteCall, spec),
       TM_FIELD(RotateAndWriteCall, q),

@@ -2,6 +2,7 @@
 #include "attention/attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "attention/kernels.h"
 #include "threads/scratch.h"
@@ -130,9 +131,16 @@ class Worker {
       const int64_t head = int64_t{tile.kv_head} * group_size_ + row % group_size_;
       const int64_t at =
           (tile.first_row + row / group_size_) * call_.out_stride + head * spec_.head_size;
-      kernels_.finish[element_](state.out + int64_t{row} * spec_.head_size, state.sum[row],
-                                spec_.head_size, out + at * element_bytes_);
+      const float sum = state.sum[row] + sink_weight(head, state.maximum[row]);
+      kernels_.finish[element_](state.out + int64_t{row} * spec_.head_size, sum, spec_.head_size,
+                                out + at * element_bytes_);
     }
+  }
+
+  // The weight of a head's sink, relative to the row's maximum, like the weights of the keys.
+  float sink_weight(int64_t head, float maximum) const {
+    constexpr float kLog2E = 1.44269504f;
+    return call_.sinks == nullptr ? 0.0f : std::exp2(call_.sinks[head] * kLog2E - maximum);
   }
 
   const AttentionCall& call_;

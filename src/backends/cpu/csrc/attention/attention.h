@@ -80,6 +80,9 @@ struct AttentionCall {
   const void* kv_cache;
   void* out;
   int64_t out_stride;
+  // [num_heads], or null: a number per head that takes part in the softmax like the scaled score of a
+  // key whose value is 0.
+  const float* sinks;
 };
 
 // Computes one worker's part, within a parallel region. All workers must call it. `out` may be read

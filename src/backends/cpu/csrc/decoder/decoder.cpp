@@ -88,7 +88,7 @@ class Part {
     rotate_and_write(write, mine.begin, mine.end);
     finish(Phase::kRotateAndWrite);
 
-    AttentionCall call = {step_.plan, q, stride, kv_cache, step_.attended, q_size};
+    AttentionCall call = {step_.plan, q, stride, kv_cache, step_.attended, q_size, nullptr};
     attention_part(call, worker_, workers_);
     finish(Phase::kAttention);
     multiply(layer.attention_output, layer.attention_output_bias, step_.attended, q_size,

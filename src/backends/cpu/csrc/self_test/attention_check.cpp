@@ -10,6 +10,7 @@ struct Setting {
   int32_t block_size, head_size, window;
   float soft_cap;
   bool rotates;  // rotates and normalizes heads
+  bool has_sinks;
 };
 
 constexpr int32_t kHeads = 6, kKvHeads = 2, kBlocks = 64;
@@ -40,6 +41,7 @@ class Attention {
       cos_.push_back(std::cos(static_cast<float>(i) * 0.7f));
       sin_.push_back(std::sin(static_cast<float>(i) * 0.7f));
     }
+    for (int32_t head = 0; head < kHeads; head++) sinks_.push_back(4.0f * random_.number());
     for (int64_t i = 0; i < 2 * size_; i++) norms_.push_back(1.0f + 0.3f * random_.number());
   }
 
@@ -95,7 +97,8 @@ class Attention {
     write.positions = positions.data();
     write.slots = slots.data();
     write.kv_cache = cache_.at(0);
-    const AttentionCall call = {plan, qkv.at(0), row, cache_.at(0), out.at(0), kHeads * size_};
+    const AttentionCall call = {plan,      qkv.at(0),       row, cache_.at(0),
+                                out.at(0), kHeads * size_, setting_.has_sinks ? sinks_.data() : nullptr};
     report_.expect_done(library_.write_and_attend(&write, tokens, &call), "tm_write_and_attend");
     library_.attention_plan_free(plan);
   }
@@ -140,7 +143,7 @@ class Attention {
     for (int64_t index = 0; index < kHeads; index++) {
       const auto q = head(qkv, token, index, norms_.data(), position);
       const int64_t kv = index / (kHeads / kKvHeads);
-      const auto wanted = attend(q, keys_[seq][kv], values_[seq][kv], position);
+      const auto wanted = attend(index, q, keys_[seq][kv], values_[seq][kv], position);
       for (int64_t i = 0; i < size_; i++) {
         const int64_t column = index * size_ + i;
         report_.expect_near(out.get(token * kHeads * size_ + column), wanted[i], bound, "out",
@@ -149,14 +152,14 @@ class Attention {
     }
   }
 
-  std::vector<double> attend(const std::vector<double>& q,
+  std::vector<double> attend(int64_t index, const std::vector<double>& q,
                              const std::vector<std::vector<double>>& keys,
                              const std::vector<std::vector<double>>& values,
                              int64_t position) const {
     const int64_t window = setting_.window;
     const int64_t first = window > 0 ? std::max<int64_t>(0, position + 1 - window) : 0;
     std::vector<double> out(size_);
-    double sum = 0.0;
+    double sum = setting_.has_sinks ? std::exp(sinks_[index]) : 0.0;
     for (int64_t key = first; key <= position; key++) {
       double score = 0.0;
       for (int64_t i = 0; i < size_; i++) score += q[i] * keys[key][i];
@@ -178,7 +181,7 @@ class Attention {
   AttentionSpec spec_ = {};
   Numbers cache_;
   std::vector<int32_t> tables_;
-  std::vector<float> cos_, sin_, norms_;
+  std::vector<float> cos_, sin_, norms_, sinks_;
   int64_t length_ = 0;
   std::vector<std::vector<double>> keys_[2][kKvHeads], values_[2][kKvHeads];
 };
@@ -189,9 +192,9 @@ void check_attention(const Library& library, Report& report) {
   for (const Element element : {Element::kF32, Element::kBF16}) {
     const std::string type = element == Element::kF32 ? "float32" : "bfloat16";
     const Setting settings[] = {
-        {element, 16, 64, 0, 0.0f, false},
-        {element, 8, 48, 0, 0.0f, true},
-        {element, 16, 32, 20, 5.0f, true},
+        {element, 16, 64, 0, 0.0f, false, true},
+        {element, 8, 48, 0, 0.0f, true, false},
+        {element, 16, 32, 20, 5.0f, true, true},
     };
     for (const Setting& setting : settings) {
       Attention attention(library, report, setting);
