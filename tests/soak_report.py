@@ -1,7 +1,7 @@
 """Writes what `make soak` ran to benchmarks/results/soak.json, test by test.
 
-A file's entry is of one commit: a run of another commit begins a new entry. So a soak that was
-interrupted leaves what it did, and can be continued.
+Each test replaces its own last result. So a soak that was interrupted leaves what it did, and can
+be continued.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def add(path: Path, report: pytest.TestReport, commit: str) -> None:
 
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     file, _, name = report.nodeid.partition("::")
-    entry = found.get(file, {})
-    tests = entry.get("tests", {}) if entry.get("commit") == commit else {}
-    own = {"outcome": report.outcome, "seconds": round(report.duration)}
-    found[file] = {
+    tests = found.get(file, {}).get("tests", {})
+    tests[name] = {
+        "outcome": report.outcome,
+        "seconds": round(report.duration),
+        **dict(report.user_properties),
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit,
-        "machine": describe_machine(),
-        "tests": dict(sorted({**tests, name: {**own, **dict(report.user_properties)}}.items())),
     }
+    found[file] = {"machine": describe_machine(), "tests": dict(sorted(tests.items()))}
     new = path.with_suffix(".new")
     new.write_text(json.dumps(dict(sorted(found.items())), indent=2) + "\n", encoding="utf-8")
     new.replace(path)

@@ -24,19 +24,17 @@ def ended(name: str, outcome: Any = "passed", when: Any = "call", **cases: int) 
     )
 
 
-def test_tests_of_a_commit_add_up_and_a_new_commit_begins_anew(tmp_path: Path) -> None:
+def test_each_test_replaces_its_own_last_result(tmp_path: Path) -> None:
     path = tmp_path / "soak.json"
     add(path, ended("test_b[x]", cases=50), "c0ffee")
     add(path, ended("test_a", "failed"), "c0ffee")
-    entry = json.loads(path.read_text())["tests/test_one.py"]
-    assert entry["commit"] == "c0ffee" and entry["machine"]["cores"]
-    assert entry["tests"] == {
-        "test_a": {"outcome": "failed", "seconds": 12},
-        "test_b[x]": {"outcome": "passed", "seconds": 12, "cases": 50},
-    }
     add(path, ended("test_a"), "decade")
     entry = json.loads(path.read_text())["tests/test_one.py"]
-    assert entry["commit"] == "decade" and list(entry["tests"]) == ["test_a"]
+    assert entry["machine"]["cores"]
+    assert list(entry["tests"]) == ["test_a", "test_b[x]"]
+    first, last = entry["tests"].values()
+    assert (first["outcome"], first["commit"]) == ("passed", "decade")
+    assert (last["cases"], last["seconds"], last["commit"]) == (50, 12, "c0ffee")
 
 
 def test_a_test_ends_with_its_call_or_with_a_fixture_that_fails() -> None:
