@@ -11,6 +11,7 @@ import pytest
 from .ci_skips import pytest_make_collect_report as pytest_make_collect_report
 from .ci_skips import pytest_runtest_makereport as pytest_runtest_makereport
 from .core.plugin_packages import Packages
+from .soak_report import pytest_runtest_logreport as pytest_runtest_logreport
 
 # OpenMP's threads wait for each other by spinning; with as many of them as cores, any other process
 # stalls all of them, and the tests take ten times as long.

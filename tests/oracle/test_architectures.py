@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -108,12 +109,17 @@ def test_native_kernels_serve_nearly_the_same_in_bfloat16(name: str, tmp_path: P
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_those_of_transformers_in_every_setting(name: str, tmp_path: Path) -> None:
+def test_tokens_are_those_of_transformers_in_every_setting(
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """With two files, each is served in half of the settings."""
     model, paths = write(name, tmp_path)
     cases = make_cases(model, toy.make_prompts(), num_tokens=48)
     checkpoints = [open_checkpoint(path) for path in paths]
-    for index, setting in enumerate(alternating_product(WHOLE, CHUNKS)):
+    settings = alternating_product(WHOLE, CHUNKS)
+    record_property("settings", len(settings))
+    record_property("prompts", len(cases))
+    for index, setting in enumerate(settings):
         checkpoint = checkpoints[index // 2 % len(checkpoints)]
         drafts = speculate("ngram", 1 + index % 8) if index % 2 else {}
         served = toy.serve(setting, cases, checkpoint, **drafts)

@@ -60,15 +60,36 @@ class RopeConfig:
                 f"the factor must be at most {_MAX_FACTOR}"
             )
         if self.scaling in _OF_ORIGINAL_CONTEXT:
-            if not self.original_max_position_embeddings:
-                raise ConfigError(f"{self.scaling} needs original_max_position_embeddings")
+            if (self.original_max_position_embeddings or 0) < 2:
+                raise ConfigError(
+                    f"{self.scaling} needs original_max_position_embeddings of at least 2"
+                )
             if self.high_freq_factor <= self.low_freq_factor:
                 raise ConfigError("llama3 needs high_freq_factor above low_freq_factor")
+        if self.scaling is RopeScaling.YARN:
+            self._check_yarn()
         for divisors in (self.short_factors, self.long_factors, self.frequency_divisors or ()):
             if any(divisor <= 0 for divisor in divisors):
                 raise ConfigError(
                     f"divisors of rotary frequencies must be positive: {divisors!s:.80}"
                 )
+
+    def _check_yarn(self) -> None:
+        """Its formulas divide by the logarithm of theta, and take that of the two betas."""
+        if self.theta <= 1:
+            raise ConfigError(f"yarn needs a rotary theta above 1, got {self.theta}")
+        if not all(
+            1 / _MAX_FACTOR <= beta <= _MAX_FACTOR for beta in (self.beta_fast, self.beta_slow)
+        ):
+            raise ConfigError(
+                f"yarn needs beta_fast and beta_slow between 2^-20 and 2^20, got {self.beta_fast} "
+                f"and {self.beta_slow}"
+            )
+        if min(self.mscale or 0, self.mscale_all_dim or 0) < 0:
+            raise ConfigError(
+                f"yarn needs mscale and mscale_all_dim that are not negative, got {self.mscale} "
+                f"and {self.mscale_all_dim}"
+            )
 
     def check_size(self, num_frequencies: int) -> None:
         """Raise ConfigError unless there is a divisor for every frequency where there are any."""

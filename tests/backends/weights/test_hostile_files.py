@@ -122,7 +122,10 @@ def test_a_hostile_file_is_refused_in_one_line_or_harmless(kind: str, folder: Pa
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_many_hostile_files_are_refused_in_one_line_or_harmless(kind: str, folder: Path) -> None:
+def test_many_hostile_files_are_refused_in_one_line_or_harmless(
+    kind: str, folder: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("cases", SOAK * CASES[kind])
     fuzz(kind, folder, SOAK * CASES[kind])
 
 

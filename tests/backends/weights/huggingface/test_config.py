@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -159,6 +160,26 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "full_attention in rope_parameters",
     ),
     "rope that is no object": ({"rope_scaling": 4}, "rope_scaling .* must be an object"),
+    **{
+        f"yarn with {name} {value}": (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0, name: value}},
+            message,
+        )
+        for name, value, message in (
+            ("rope_theta", 1.0, "theta above 1"),
+            ("beta_fast", 0.0, "beta_fast and beta_slow between"),
+            ("beta_slow", 1e-320, "beta_fast and beta_slow between"),
+            ("mscale_all_dim", -10 / math.log(2), "not negative"),
+            ("original_max_position_embeddings", -4, "of at least 2"),
+        )
+    },
+    "longrope of a context of 1": (
+        {
+            "original_max_position_embeddings": 1,
+            "rope_scaling": {"type": "longrope", "short_factor": [1] * 8, "long_factor": [1] * 8},
+        },
+        "of at least 2",
+    ),
     "linear rope without factor": ({"rope_scaling": {"type": "linear"}}, "lacks factor"),
     "llama3 rope without numbers": (
         {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
