@@ -70,7 +70,7 @@ def test_the_gpu_computes_the_same() -> None:
 
 
 def test_long_chunks_are_computed_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenmill.backends.attention.torch._MAX_MASK_SIZE", 200)
+    monkeypatch.setattr("tokenmill.backends.attention.torch.backend._MAX_MASK_SIZE", 200)
     Step(TorchAttention, replace(SPEC, sliding_window=20), [*CHUNKS, *PROMPTS], 0).check()
 
 
