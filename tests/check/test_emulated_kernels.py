@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tokenmill.backends.cpu.build import (
+    SOURCES,
     Toolchain,
     build_library,
     build_self_test,
@@ -14,12 +16,14 @@ from tokenmill.backends.cpu.build import (
     find_compiler,
     products,
 )
+from tokenmill.backends.cpu.instruction_sets import supported_sets
 from tokenmill.backends.machine.compiling import run_compiler
 from tokenmill.core.interfaces import no_progress
 
 from .emulation import WITHOUT_AVX, WITHOUT_AVX512, aarch64, x86
 from .parts import need
 
+AVX_VNNI = Path(__file__).parent / "avx_vnni.cpp"
 AVX512_PROGRAM = 'int main() { asm volatile("vpxorq %zmm0, %zmm0, %zmm0"); }\n'
 AVX_PROGRAM = 'int main() { asm volatile("vxorps %ymm0, %ymm0, %ymm0"); }\n'
 
@@ -66,6 +70,23 @@ def test_a_library_for_a_newer_cpu_is_refused_before_its_code_runs(
     done = emulator.run(build_self_test(no_progress), library)
     assert f"this CPU does not run {instruction_set}" in done.stdout
     assert done.returncode == 1
+
+
+def test_the_avxvnni_library_passes_its_self_test(tmp_path: Path) -> None:
+    """No emulator has AVX-VNNI. Where this CPU lacks it, too, a handler of SIGILL computes it."""
+    if "avx2" not in supported_sets():
+        pytest.skip("this CPU does not run avx2")
+    program = tmp_path / "self_test"
+    folders = (SOURCES / "self_test", SOURCES / "formats")
+    sources = [*(path for folder in folders for path in folder.glob("*.cpp")), AVX_VNNI]
+    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-pthread", f"-I{SOURCES}", "-w"]
+    made = ["-o", str(program), *map(str, sources), "-ldl"]
+    run_compiler([find_compiler(), *flags, *made], "any")
+    library = build_library("avxvnni", no_progress)
+    done = subprocess.run([program, library], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)
+    emulated = int(done.stderr.split()[1])
+    assert (emulated == 0) is ("avxvnni" in supported_sets())
 
 
 def test_the_portable_library_passes_its_self_test_on_aarch64(tmp_path: Path) -> None:

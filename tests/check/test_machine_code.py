@@ -18,6 +18,8 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x8
 
 AVX_MNEMONIC = re.compile(r"\tv(?!err|erw)[a-z0-9]+ ")
 """AVX and its successors start with v; `verr` and `verw` are from 1982."""
+OF_AVX512 = re.compile(r"%(zmm|[xy]mm(1[6-9]|2\d|3[01])|k[0-7])\b")
+"""The registers that came with AVX-512."""
 
 
 def disassemble(path: Path) -> str:
@@ -42,10 +44,28 @@ def test_what_runs_on_any_x86_64_holds_no_avx_instruction(name: str) -> None:
     assert not AVX_MNEMONIC.findall(code)
 
 
-def test_the_avx2_library_uses_registers_of_256_bits_and_none_of_512() -> None:
-    code = disassemble(library("avx2"))
+@pytest.mark.parametrize("instruction_set", ["avx2", "avxvnni"])
+def test_a_library_without_avx512_uses_registers_of_256_bits_and_nothing_newer(
+    instruction_set: str,
+) -> None:
+    code = disassemble(library(instruction_set))
     assert "%ymm" in code and AVX_MNEMONIC.search(code)
-    assert "%zmm" not in code
+    assert not OF_AVX512.search(code)
+
+
+@pytest.mark.parametrize(
+    ("instruction_set", "products"),
+    [
+        ("avx512vnni", "vpdpbusd .*%zmm"),
+        ("avx512", ""),
+        ("avxvnni", "{vex} vpdpbusd"),
+        ("avx2", ""),
+    ],
+)
+def test_products_of_bytes_are_only_where_they_belong(instruction_set: str, products: str) -> None:
+    lines = [line for line in disassemble(library(instruction_set)).splitlines() if "dpbus" in line]
+    assert bool(lines) is bool(products)
+    assert all(re.search(products, line) for line in lines)
 
 
 @pytest.mark.parametrize("instruction_set", ["avx512", "avx512bf16"])

@@ -12,6 +12,7 @@ _AVX512 = (*_BASE, "AVX512")
 LLAMA_CPP_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "avx512bf16": (*_AVX512, "AVX512_BF16"),
     "avx512": _AVX512,
+    "avxvnni": (*_BASE, "AVX_VNNI"),
     "avx2": _BASE,
     "portable": (),
 }
@@ -62,7 +63,7 @@ def llama_cpp_flags(name: str | None) -> list[str]:
     if name is None:
         return ["GGML_NATIVE=ON"]
     given = LLAMA_CPP_OPTIONS[name]
-    options = LLAMA_CPP_OPTIONS["avx512bf16"]
+    options = dict.fromkeys(one for all in LLAMA_CPP_OPTIONS.values() for one in all)
     return [
         "GGML_NATIVE=OFF",
         *(f"GGML_{option}={'ON' if option in given else 'OFF'}" for option in options),

@@ -49,6 +49,7 @@ INSTRUCTION_SETS = {
     "avx512bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
     "avx512vnni": (*_AVX512, "-mavx512vnni"),
     "avx512": _AVX512,
+    "avxvnni": (*_AVX2, "-mavxvnni"),
     "avx2": _AVX2,
     "portable": (),
 }

@@ -15,6 +15,13 @@ from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.core.interfaces import Progress
 
 SOURCE = 'extern "C" __attribute__((visibility("default"))) int tm_answer() {{ return {}; }}\n'
+OLD_COMPILER = """#!/bin/sh
+case " $* " in *" {option} "*)
+    echo "g++: error: unrecognized command line option '{option}'" >&2
+    exit 1
+esac
+exec {compiler} "$@"
+"""
 STAGE = "compiling CPU kernels for portable"
 
 
@@ -133,3 +140,16 @@ def test_a_prebuilt_library_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
     monkeypatch.setenv("PATH", "")
     assert build_library(Watcher()) == prebuilt
+
+
+def test_a_compiler_that_is_too_old_for_a_set_is_told(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As g++ 10 for avxvnni; the next lower set is then built, see test_library.py."""
+    old = tmp_path / "old-g++"
+    old.write_text(OLD_COMPILER.format(compiler=find_compiler(), option="-mavxvnni"))
+    old.chmod(0o755)
+    monkeypatch.setenv("CXX", str(old))
+    with pytest.raises(BuildError, match="unrecognized command line option '-mavxvnni'"):
+        build.build_library("avxvnni", Watcher())
+    assert build_library(Watcher()).exists()

@@ -38,7 +38,7 @@ def test_the_table_says_which_set_was_measured_and_which_were_only_compiled() ->
     )
     table = markdown([one], InstructionSet(name="avx2", run="TOKENMILL_CPU_ISA"))
     assert "Instruction set of tokenmill: avx2, under TOKENMILL_CPU_ISA." in table
-    assert "Other sets (avx512bf16, avx512, portable) were only compiled." in table
+    assert "Other sets (avx512bf16, avx512, avxvnni, portable) were only compiled." in table
     assert "llama.cpp is built for the same set." in table
 
 
@@ -46,6 +46,7 @@ def test_llama_cpp_is_built_for_the_set_that_is_compared(tmp_path: Path) -> None
     assert llama_cpp_flags(None) == ["GGML_NATIVE=ON"]
     flags = llama_cpp_flags("avx2")
     assert {"GGML_NATIVE=OFF", "GGML_AVX2=ON", "GGML_FMA=ON", "GGML_AVX512=OFF"} <= set(flags)
+    assert "GGML_AVX_VNNI=OFF" in flags and "GGML_AVX_VNNI=ON" in llama_cpp_flags("avxvnni")
     assert not [flag for flag in llama_cpp_flags("portable") if flag.endswith("=ON")]
     found = {one.name: one for one in engines(tmp_path, Path(sys.executable), "avx2")}
     assert found["llama.cpp"].needs == (tmp_path / "llama.cpp-avx2" / "bin" / "llama-server",)

@@ -43,6 +43,7 @@ struct Features {
     const bool fma = bit(model.c, 12), f16c = bit(model.c, 29);
     return (saved & 0x6) == 0x6 && fma && f16c && bit(extended.b, 5);
   }
+  bool avxvnni() const { return avx2() && bit(more.a, 4); }
   bool avx512() const {
     const uint32_t b = extended.b;
     const bool f_dq_bw_vl = bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);
@@ -63,6 +64,7 @@ std::string supported_sets() {
   if (features.avx512bf16()) names += "avx512bf16,";
   if (features.avx512vnni()) names += "avx512vnni,";
   if (features.avx512()) names += "avx512,";
+  if (features.avxvnni()) names += "avxvnni,";
   if (features.avx2()) names += "avx2,";
 #endif
   return names + "portable";

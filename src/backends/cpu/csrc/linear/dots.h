@@ -28,27 +28,35 @@ TM_INLINE void finish_sum(Vector& sum) {
 }
 #endif
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 
 // vpdpbusd multiplies unsigned by signed bytes and adds four products to a sum. Numbers of 8 bits
 // become unsigned by adding kZeroOfBytes; the sums start with what takes that off again.
 constexpr int kZeroOfBytes = 128;
 
+#if defined(__AVX512VNNI__)
+TM_INLINE Ints add_products(Ints sum, Words w, Words x) {
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
+}
+#else
+TM_INLINE Ints add_products(Ints sum, Words w, Words x) {
+  return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w, (__m256i)x);
+}
+#endif
+
 template <int kBits>
 class Dot {
  public:
-  TM_INLINE void start(int32_t offset) { sum_ = _mm512_set1_epi32(offset); }
+  TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
   TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
-    sum_ = _mm512_dpbusd_epi32(sum_, unsigned_of(w0), (__m512i)x0);
-    sum_ = _mm512_dpbusd_epi32(sum_, unsigned_of(w1), (__m512i)x1);
+    sum_ = add_products(sum_, unsigned_of(w0), x0);
+    sum_ = add_products(sum_, unsigned_of(w1), x1);
   }
-  TM_INLINE Ints total() const { return (Ints)sum_; }
+  TM_INLINE Ints total() const { return sum_; }
 
  private:
-  static TM_INLINE __m512i unsigned_of(Words w) {
-    return (__m512i)(kBits == 8 ? w ^ 0x80808080u : w);
-  }
-  __m512i sum_;
+  static TM_INLINE Words unsigned_of(Words w) { return kBits == 8 ? w ^ 0x80808080u : w; }
+  Ints sum_;
 };
 
 #elif defined(__AVX2__)

@@ -21,6 +21,8 @@ template <Layout kLayout>
 constexpr TileShape shape_of() {
 #if defined(__AVX512F__)
   return kLayout == Layout::kSix ? TileShape{12, 1, 2} : TileShape{12, 2, 1};
+#elif defined(__AVXVNNI__)
+  return {5, 2, 1};
 #elif defined(__AVX2__)
   return kLayout == Layout::kSix            ? TileShape{6, 1, 2}
          : sizes_of(kLayout).bits == 5      ? TileShape{4, 2, 1}
