@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from ..computing import LazyModule, devices_to_try
 
 if TYPE_CHECKING:
     from ....backends.attention.base import AttentionSpec
     from . import checks
     from .checks import BackendClass
 else:
-
-    class _Checks:
-        """The module `checks`, imported when a test uses it: only this suite needs torch."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(import_module(".checks", __package__), name)
-
-    checks = _Checks()
+    checks = LazyModule(f"{__package__}.checks")
 
 _CASES: dict[str, dict[str, Any]] = {
     **{f"blocks of {size}": {"block_size": size} for size in (1, 5, 8, 16, 32, 64, 128, 256)},
@@ -61,7 +55,7 @@ class AttentionConformance:
         self, attention_backend: BackendClass, device: str | None
     ) -> None:
         """`reasons_against` returns a list of texts for any model, and never raises."""
-        for candidate in _devices(device):
+        for candidate in devices_to_try(device):
             checks.check_reasons(attention_backend, candidate)
 
     def test_the_cache_takes_the_memory_that_is_counted(
@@ -162,18 +156,9 @@ class AttentionConformance:
         checks.check_graphs(attention_backend, sound_spec)
 
 
-def _devices(device: str | None) -> list[Any]:
-    import torch
-
-    if device is not None:
-        return [torch.device(device)]
-    names = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    return [torch.device(name) for name in names]
-
-
 def _find_spec(backend: BackendClass, device: str | None) -> AttentionSpec:
     refusals = []
-    for candidate in _devices(device):
+    for candidate in devices_to_try(device):
         try:
             return checks.find_spec(backend, candidate)
         except checks.Refused as refusal:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+from ..computing import LazyModule, devices_to_try
 
 if TYPE_CHECKING:
     from ....backends.linear.base import LinearSpec
     from . import checks
     from .checks import BackendClass
 else:
-
-    class _Checks:
-        """The module `checks`, imported when a test uses it: only this suite needs torch."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(import_module(".checks", __package__), name)
-
-    checks = _Checks()
+    checks = LazyModule(f"{__package__}.checks")
 
 
 class LinearConformance:
@@ -38,7 +32,7 @@ class LinearConformance:
     def spec(self, linear_backend: BackendClass, device: str | None) -> LinearSpec:
         """A specification that the backend serves. If there is none, the test is skipped."""
         refusals = []
-        for candidate in _devices(device):
+        for candidate in devices_to_try(device):
             try:
                 return checks.find_spec(linear_backend, candidate)
             except checks.Refused as refusal:
@@ -51,7 +45,7 @@ class LinearConformance:
         self, linear_backend: BackendClass, device: str | None
     ) -> None:
         """`reasons_against` returns a list of texts, and `keeps` a bool; neither raises."""
-        for candidate in _devices(device):
+        for candidate in devices_to_try(device):
             checks.check_reasons(linear_backend, candidate)
 
     @pytest.mark.parametrize("has_bias", [False, True], ids=["plain", "with a bias"])
@@ -96,12 +90,3 @@ class LinearConformance:
     ) -> None:
         """A projection may be called again with the same inputs."""
         checks.check_weights_are_kept(linear_backend, spec)
-
-
-def _devices(device: str | None) -> list[Any]:
-    import torch
-
-    if device is not None:
-        return [torch.device(device)]
-    names = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    return [torch.device(name) for name in names]

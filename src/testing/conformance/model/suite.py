@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..computing import LazyModule
+
 if TYPE_CHECKING:
     from . import checks
     from .checks import ImplClass
 else:
-
-    class _Checks:
-        """The module `checks`, imported when a test uses it: only this suite needs torch."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(import_module(".checks", __package__), name)
-
-    checks = _Checks()
+    checks = LazyModule(f"{__package__}.checks")
 
 
 class ModelImplConformance:

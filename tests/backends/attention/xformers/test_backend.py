@@ -34,7 +34,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
 
 def set_capability(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None) -> None:
     monkeypatch.setattr(
-        "tokenmill.backends.attention.xformers.backend.compute_capability", lambda device: capability
+        "tokenmill.backends.attention.xformers.backend.compute_capability",
+        lambda device: capability,
     )
 
 
