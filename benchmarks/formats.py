@@ -301,12 +301,13 @@ def main() -> None:
     inner.tensor = cache(lambda name: type(inner).tensor(inner, name).float())  # dequantized once
     model = load_transformers(path, "float32")
     token_ids = torch.tensor(load_tokenizer(path).encode(TEXT.read_text("utf-8"))[: args.tokens])
-    found = {
-        name: measure(inner, model, FORMATS[name], token_ids)
-        for name in track(args.formats, "measuring", console=console, transient=True)
-    }
-    show(found, console)
-    record(args, "formats", {"tokens": len(token_ids), "formats": found})
+    found: dict[str, dict[str, float]] = {}
+    try:
+        for name in track(args.formats, "measuring", console=console, transient=True):
+            found[name] = measure(inner, model, FORMATS[name], token_ids)
+    finally:  # Ctrl-C keeps the formats that were measured
+        show(found, console)
+        record(args, "formats", {"tokens": len(token_ids), "formats": found})
 
 
 if __name__ == "__main__":
