@@ -1,22 +1,30 @@
-"""Measures what weight formats cost a model: bits per weight, and the perplexity of a text.
+"""Measures what weight formats cost a model: bits per weight, log-probabilities and perplexity.
 
 python benchmarks/formats.py --help
 
-The projections of all layers are rounded to each format. Perplexity is computed from the
-dequantized weights in float32, and by the CPU kernels from the packed weights in bfloat16 where
-they keep the format. AWQ, GPTQ and compressed-tensors differ in how they choose integers and
-scales; here these are the nearest ones, so calibrated checkpoints have lower perplexities.
+The projections of all layers are rounded to each format. Compared are, token by token of a text,
+
+- the engine's decoder in float32 with transformers' model, which has the same rounded numbers,
+- the CPU kernels in bfloat16 with the former: with dequantized weights, and with packed ones where
+  they keep the format, whose inputs stay bfloat16 or are rounded to int8 (the default).
+
+AWQ, GPTQ and compressed-tensors differ in how they choose integers and scales; here these are the
+nearest ones, so calibrated checkpoints have lower perplexities. Formats with blocks of 256 need
+rows of a multiple of 256 inputs; other rows get the format that llama-quantize gives them. Formats
+that only ggml's own code can make need `pip install libgguf`, and are left out without it.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import torch
 import torch.nn.functional as F
 from gguf import GGMLQuantizationType as Kind
@@ -24,9 +32,10 @@ from recording import make_parser, record, set_threads
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from throughput import load_transformers
 
 from tokenmill.assembly import verify_default_model
-from tokenmill.backends.cpu.projections import CPULinear
+from tokenmill.backends.cpu.projections import CPULinear, ExactCPULinear
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
@@ -40,6 +49,11 @@ from tokenmill.backends.weights.formats.scaled_fp8 import scaled_fp8
 from tokenmill.backends.weights.packed import PackedWeights, Weights
 from tokenmill.core.interfaces import no_progress
 
+try:
+    import libgguf
+except ImportError:
+    libgguf = None
+
 TEXT = Path(__file__).parents[1] / "tests" / "oracle" / "texts" / "pride_and_prejudice.txt"
 Rounding = Callable[[torch.Tensor], Weights]
 """Rounds a matrix in float32."""
@@ -51,9 +65,24 @@ def loaded(weights: torch.Tensor, name: str) -> Weights:
     return weights if kind is None else quantize(weights, kind)
 
 
+@cache
 def to_gguf(kind: Kind, weights: torch.Tensor) -> Weights:
-    blocks = torch.from_numpy(gguf.quants.quantize(weights.numpy(), kind))
+    blocks = torch.from_numpy(quantize_rows(weights.numpy(), kind))
     return PackedWeights(GGUFBlocks(kind), (weights.shape[0], weights.shape[1]), (blocks,))
+
+
+def quantize_rows(rows: np.ndarray, kind: Kind) -> np.ndarray:
+    """By the gguf package; by ggml's own code for kinds that the package only reads."""
+    if kind.name not in OF_GGML:
+        return gguf.quants.quantize(rows, kind)
+    blocks = np.asarray(libgguf.quantize_rows(rows, int(libgguf.GGMLQuantizationType[kind.name])))
+    return blocks.view(np.uint8).reshape(len(rows), -1)
+
+
+def to_superblocks(kind: Kind, other: Kind, weights: torch.Tensor) -> Weights:
+    """`other` for rows that blocks of `kind` do not fill."""
+    fits = weights.shape[1] % GGUFBlocks(kind).block_size == 0
+    return to_gguf(kind if fits else other, weights)
 
 
 def to_integers(
@@ -89,11 +118,28 @@ def to_fp8(block: tuple[int, int], weights: torch.Tensor) -> Weights:
     return scaled_fp8(stored.to(torch.float8_e4m3fn), scales, (rows, columns))
 
 
+SUPERBLOCKS = {
+    "Q2_K": "IQ4_NL",
+    "Q3_K": "IQ4_NL",
+    "IQ4_XS": "IQ4_NL",
+    "Q4_K": "Q5_0",
+    "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}
+"""Formats with blocks of 256, and what llama-quantize makes of rows that they do not fill."""
+OF_GGML = {*SUPERBLOCKS, "IQ4_NL"} if libgguf else set()
+
 FORMATS: Mapping[str, Rounding] = {
+    "float32": lambda weights: weights,
     "bfloat16": lambda weights: weights.to(torch.bfloat16),
     **{
         name: partial(to_gguf, Kind[name])
-        for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4")
+        for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", *OF_GGML - set(SUPERBLOCKS))
+    },
+    **{
+        f"{name}, or {other}": partial(to_superblocks, Kind[name], Kind[other])
+        for name, other in SUPERBLOCKS.items()
+        if name in OF_GGML
     },
     **{
         f"--quantize-on-load {name}": partial(loaded, name=name)
@@ -137,7 +183,7 @@ class Rounded:
         return 8 * num_bytes / sum(number for _, number in found)
 
 
-def log_probability(decoder: Decoder, token_ids: torch.Tensor) -> torch.Tensor:
+def by_decoder(decoder: Decoder, token_ids: torch.Tensor) -> torch.Tensor:
     """Log-probability of each token but the first, float64."""
     config = decoder.config
 
@@ -152,45 +198,89 @@ def log_probability(decoder: Decoder, token_ids: torch.Tensor) -> torch.Tensor:
 
     with torch.inference_mode():
         hidden = decoder.forward(token_ids, torch.arange(len(token_ids)), attend)
-        logits = decoder.compute_logits(hidden[:-1]).float().log_softmax(-1)
-    return logits.gather(1, token_ids[1:].unsqueeze(1)).squeeze(1).double()
+        return of_next(decoder.compute_logits(hidden), token_ids)
 
 
-def measure(inner: Checkpoint, rounding: Rounding, token_ids: torch.Tensor) -> dict[str, Any]:
-    """Bits per weight and perplexities of one format; no packed one where kernels lack it."""
+def by_transformers(model: Any, checkpoint: Rounded, token_ids: torch.Tensor) -> torch.Tensor:
+    """The same by transformers, with the rounded numbers."""
+    weights = dict(model.named_parameters())
+    with torch.inference_mode():
+        for name, matrix in checkpoint.rounded.items():
+            weights[name].copy_(dense(matrix))
+        return of_next(model(token_ids.unsqueeze(0)).logits[0], token_ids)
+
+
+def dense(matrix: Weights) -> torch.Tensor:
+    return matrix.dequantize() if isinstance(matrix, PackedWeights) else matrix
+
+
+def of_next(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    found = logits[:-1].float().log_softmax(-1)
+    return found.gather(1, token_ids[1:].unsqueeze(1)).squeeze(1).double()
+
+
+def measure(
+    inner: Checkpoint, model: Any, rounding: Rounding, token_ids: torch.Tensor
+) -> dict[str, float]:
+    """The figures of one format; those of packed weights only where kernels keep it."""
     cpu, checkpoint = torch.device("cpu"), Rounded(inner, rounding)
     load: Any = partial(load_decoder, checkpoint, device=cpu, progress=no_progress)
-    exact = log_probability(load(dtype=torch.float32), token_ids)
+    exact = by_decoder(load(dtype=torch.float32), token_ids)
     found = {
         "bits_per_weight": round(checkpoint.bits_per_weight, 2),
-        "perplexity": round(float((-exact.mean()).exp()), 4),
+        "perplexity": perplexity(exact),
+        "largest_difference_of_float32": largest(
+            exact - by_transformers(model, checkpoint, token_ids)
+        ),
     }
     spec = LinearSpec(dtype=torch.bfloat16, device=cpu)
-    matrix = checkpoint.matrix("model.layers.0.mlp.down_proj.weight")
-    is_kept = isinstance(matrix, torch.Tensor) or CPULinear.keeps(spec, matrix.format)
-    if is_kept and not CPULinear.reasons_against(spec):
-        packed = log_probability(load(dtype=torch.bfloat16, linear=CPULinear(spec)), token_ids)
-        found["packed_perplexity"] = round(float((-packed.mean()).exp()), 4)
-        found["mean_difference"] = round(float((packed - exact).abs().mean()), 5)
+    if CPULinear.reasons_against(spec):
+        return found
+    load = partial(load, dtype=torch.bfloat16)
+    dequantized = by_decoder(load(linear=CPULinear(spec), keeps_packed=False), token_ids)
+    found |= compare("dequantized", dequantized, exact)
+    packed = [one.format for one in checkpoint.rounded.values() if isinstance(one, PackedWeights)]
+    if any(CPULinear.keeps(spec, format) for format in set(packed)):
+        for name, backend in (("float_inputs", ExactCPULinear), ("int8_inputs", CPULinear)):
+            found |= compare(name, by_decoder(load(linear=backend(spec)), token_ids), exact)
     return found
 
 
+def compare(name: str, found: torch.Tensor, exact: torch.Tensor) -> dict[str, float]:
+    return {
+        f"perplexity_{name}": perplexity(found),
+        f"mean_difference_{name}": round(float((found - exact).abs().mean()), 5),
+    }
+
+
+def perplexity(log_probabilities: torch.Tensor) -> float:
+    return round(float((-log_probabilities.mean()).exp()), 4)
+
+
+def largest(differences: torch.Tensor) -> float:
+    return float(f"{float(differences.abs().max()):.2g}")
+
+
+COLUMNS: Sequence[tuple[str, str, int]] = (
+    ("bits", "bits_per_weight", 2),
+    ("float32", "perplexity", 3),
+    ("|transformers|", "largest_difference_of_float32", 7),
+    ("int8 inputs", "perplexity_int8_inputs", 3),
+    ("|dequantized|", "mean_difference_dequantized", 4),
+    ("|float inputs|", "mean_difference_float_inputs", 4),
+    ("|int8 inputs|", "mean_difference_int8_inputs", 4),
+)
+"""Title, name and digits."""
+
+
 def show(found: Mapping[str, Mapping[str, float]], console: Console) -> None:
-    table = Table(title="Perplexity of a text by the format of the projections")
-    for column in ("format", "bits", "float32", "kernels, bfloat16", "ratio", "|difference|"):
-        table.add_column(column, justify="left" if column == "format" else "right")
-    base = found["float32"]["perplexity"]
+    table = Table(title="Perplexity of a text by the format of the projections, and differences")
+    table.add_column("format")
+    for title, _, _ in COLUMNS:
+        table.add_column(title, justify="right")
     for name, one in found.items():
-        cells = [
-            f"{one[key]:.{digits}f}" if key in one else "-"
-            for key, digits in (
-                ("bits_per_weight", 2),
-                ("perplexity", 3),
-                ("packed_perplexity", 3),
-            )
-        ]
-        difference = f"{one['mean_difference']:.4f}" if "mean_difference" in one else "-"
-        table.add_row(name, *cells, f"{one['perplexity'] / base:.4f}", difference)
+        cells = [f"{one[key]:.{digits}f}" if key in one else "" for _, key, digits in COLUMNS]
+        table.add_row(name, *cells)
     console.print(table)
 
 
@@ -198,22 +288,26 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--model", type=Path, help="directory or .gguf file; None: the default")
     parser.add_argument("--threads", type=int, help="computing threads; None: torch's choice")
-    parser.add_argument("--tokens", type=int, default=1024, help="tokens of the text")
+    parser.add_argument("--tokens", type=int, default=512, help="tokens of the text")
+    parser.add_argument("--formats", nargs="+", default=list(FORMATS), help="names in the table")
     args: argparse.Namespace = parser.parse_args()
+    if unknown := set(args.formats) - set(FORMATS):
+        parser.error(f"{', '.join(unknown)}: unknown; the formats are {'; '.join(FORMATS)}")
     set_threads(args)
+    logging.getLogger("tokenmill").setLevel(logging.ERROR)  # what is dequantized is in the table
     console = Console()
     path = args.model or verify_default_model(no_progress)
     inner: Any = open_checkpoint(path)
-    inner.tensor = cache(inner.tensor)  # dequantized once
-    tokenizer = load_tokenizer(path)
-    token_ids = torch.tensor(tokenizer.encode(TEXT.read_text("utf-8"))[: args.tokens])
-    formats = {"float32": lambda weights: weights, **FORMATS}
-    found = {
-        name: measure(inner, rounding, token_ids)
-        for name, rounding in track(formats.items(), "measuring", console=console, transient=True)
-    }
-    show(found, console)
-    record(args, "formats", {"tokens": len(token_ids), "formats": found})
+    inner.tensor = cache(lambda name: type(inner).tensor(inner, name).float())  # dequantized once
+    model = load_transformers(path, "float32")
+    token_ids = torch.tensor(load_tokenizer(path).encode(TEXT.read_text("utf-8"))[: args.tokens])
+    found: dict[str, dict[str, float]] = {}
+    try:
+        for name in track(args.formats, "measuring", console=console, transient=True):
+            found[name] = measure(inner, model, FORMATS[name], token_ids)
+    finally:  # Ctrl-C keeps the formats that were measured
+        show(found, console)
+        record(args, "formats", {"tokens": len(token_ids), "formats": found})
 
 
 if __name__ == "__main__":

@@ -22,6 +22,14 @@ from ..tiny_checkpoints import TARGET, write_head
 
 SIZE = TARGET.hidden_size
 SPEC = LinearSpec(dtype=torch.bfloat16, device=CPU)
+LARGEST_ERROR = {False: 0.04, True: 0.06}
+"""By whether weights have 8 bits: largest error as a fraction of the results' standard deviation.
+
+One call rounds a state twice to bfloat16, products one by one three times. The largest results are
+four deviations, and half a unit in their last place is 2^-8 of them: 0.016 per rounding. Thirty
+heads had at most 0.031. With 8 bits, an input that was rounded to the other side can also become
+another int8; there, logits had at most 0.033, and may move by one such step more.
+"""
 
 
 @pytest.fixture
@@ -64,7 +72,8 @@ def test_it_is_near_the_head_product_by_product(
         found_re, found_rd = call.step(state_re.clone(), tokens_r)
         for found, right in ((found_re, right_re), (found_rd, right_rd)):
             assert found.shape == right.shape and found.dtype is right.dtype
-            assert (found - right).abs().max() < 0.06 * right.float().std()
+            bound = LARGEST_ERROR[keeps_packed] * right.float().std()
+            assert (found - right).abs().max() < bound
         state_re = right_re
 
 

@@ -37,8 +37,8 @@ class GroupedInts:
     """Number of successive inputs with the same scale. None: one group per row, or `order`."""
     has_zeros: bool = False
     order: str | None = None
-    """A digest of group_of: matrices of different orders have different formats, because they
-    cannot be stacked. None: the groups are successive inputs."""
+    """A digest of group_of and the number of groups: matrices that differ in these have different
+    formats, because they cannot be stacked. None: the groups are successive inputs."""
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class GroupedInts:
         if self.order is None:
             grouped = [cut_groups(plane, self.group_size, start, length) for plane in grouped]
         order = [plane[start : start + length] for plane in self._order_plane(weights)]
-        format = self if not order else self._ordered_by(order[0])
+        format = self if not order else self._ordered_by(order[0], grouped[0].shape[-1])
         planes = (integers[:, begin:end], *grouped, *order)
         return PackedWeights(format, (weights.shape[0], length), planes)
 
@@ -99,9 +99,12 @@ class GroupedInts:
         shape = (planes[0].shape[0], parts[0].shape[1])
         return PackedWeights(self, shape, (*planes, *self._order_plane(parts[0])))
 
-    def _ordered_by(self, group_of: torch.Tensor) -> GroupedInts:
+    def _ordered_by(self, group_of: torch.Tensor, groups: int) -> GroupedInts:
         return GroupedInts(
-            bits=self.bits, group_size=None, has_zeros=self.has_zeros, order=digest(group_of)
+            bits=self.bits,
+            group_size=None,
+            has_zeros=self.has_zeros,
+            order=digest(group_of, groups),
         )
 
     def _rowwise(self, weights: PackedWeights) -> Sequence[torch.Tensor]:
@@ -122,7 +125,7 @@ class GroupedInts:
     def _check_order(self, group_of: torch.Tensor, groups: int) -> None:
         if group_of.numel() and not 0 <= int(group_of.min()) <= int(group_of.max()) < groups:
             raise ConfigError(f"a matrix of {self.name} names a group outside of its {groups}")
-        if digest(group_of) != self.order:
+        if digest(group_of, groups) != self.order:
             raise ConfigError(f"a matrix of {self.name} has another order than its format")
 
 
@@ -151,15 +154,16 @@ def grouped_ints(
         bits=bits,
         group_size=group_size,
         has_zeros=zeros is not None,
-        order=None if group_of is None else digest(group_of),
+        order=None if group_of is None else digest(group_of, scales.shape[-1]),
     )
     optional = [plane for plane in (zeros, group_of) if plane is not None]
     return PackedWeights(format, shape, (integers, scales, *optional))
 
 
-def digest(group_of: torch.Tensor) -> str:
-    """Return a short name of an order of groups, int32 [in]."""
-    return hashlib.sha256(group_of.contiguous().numpy().tobytes()).hexdigest()[:16]
+def digest(group_of: torch.Tensor, groups: int) -> str:
+    """Return a short name of an order, int32 [in], of this number of groups."""
+    numbers = group_of.contiguous().numpy().tobytes() + groups.to_bytes(8, "little")
+    return hashlib.sha256(numbers).hexdigest()[:16]
 
 
 def _are_symmetric(zeros: torch.Tensor, bits: int) -> bool:

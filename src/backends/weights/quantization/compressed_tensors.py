@@ -52,6 +52,8 @@ class _Scheme:
     format: str
     bits: int
     group_size: int | None
+    is_symmetric: bool
+    """False: a matrix without zero points is damaged."""
     block: tuple[int, int] | None
 
     def fits(self, parts: Parts) -> bool:
@@ -120,6 +122,7 @@ def _integer_scheme(format: str, weights: Fields) -> _Scheme:
         format=format,
         bits=weights.integer("num_bits", 8),
         group_size=read_group_size(weights) if strategy == "group" else None,
+        is_symmetric=weights.flag("symmetric", True),
         block=None,
     )
 
@@ -129,7 +132,7 @@ def _float_scheme(format: str, weights: Fields) -> _Scheme:
     require(weights, "num_bits", (8,), default=8)
     strategy = _read_strategy(weights, ("tensor", "channel", "block"))
     block = read_block(weights, "block_structure") if strategy == "block" else None
-    return _Scheme(format=format, bits=8, group_size=None, block=block)
+    return _Scheme(format=format, bits=8, group_size=None, is_symmetric=True, block=block)
 
 
 def _read_strategy(weights: Fields, supported: tuple[str, ...]) -> str:
@@ -188,6 +191,8 @@ def _zeros(scheme: _Scheme, parts: Parts, num_outputs: int) -> torch.Tensor | No
     Packed words have them along the outputs.
     """
     zeros = parts.tensors.get(".weight_zero_point")
+    if zeros is None and not scheme.is_symmetric:
+        raise ConfigError("its part .weight_zero_point is missing")
     if zeros is not None and zeros.dtype is torch.int32:
         words = parts.need(".weight_zero_point", torch.int32).t()
         unpacked = unpack_words(words, scheme.bits, num_outputs).t().contiguous()

@@ -2,7 +2,7 @@
 
 Layout: https://github.com/AutoGPTQ/AutoGPTQ (auto_gptq/nn_modules/qlinear). In version 1,
 `checkpoint_format` "gptq", files hold the zero points minus one, modulo 2^bits; version 2 holds
-them as they are.
+them as they are. GPTQModel also reads the version from `format`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from ..packed import PackedWeights
 from .method import FLOATS, Method, Parts, read_group_size, require
 
 _ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
-"""What is added to a stored zero point, by `checkpoint_format`."""
+"""What is added to a stored zero point, by the version."""
 
 
 def gptq(fields: Fields) -> Method:
     """Raises ConfigError if the settings are not supported."""
     require(fields, "bits", (2, 3, 4, 8), default=None)
-    require(fields, "checkpoint_format", tuple(_ZERO_OFFSETS), default="gptq")
+    version = "checkpoint_format" if fields.get("checkpoint_format") is not None else "format"
+    require(fields, version, tuple(_ZERO_OFFSETS), default="gptq")
     _refuse_overrides(fields)
     reader = _Reader(
         bits=fields.integer("bits"),
         group_size=read_group_size(fields),
-        zero_offset=_ZERO_OFFSETS[fields.text("checkpoint_format", "gptq")],
+        zero_offset=_ZERO_OFFSETS[fields.text(version, "gptq")],
     )
     return Method(
         name="gptq",

@@ -13,8 +13,10 @@ from ..packed import PackedWeights
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 """The types that scales can have."""
-STATIC_SCALES = (".input_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale")
-"""Endings of scales of quantized activations. They are ignored: activations are not quantized."""
+OF_ACTIVATIONS = tuple(
+    f".{of}_{part}" for of in ("input", "output", "q", "k", "v") for part in ("scale", "zero_point")
+)
+"""Endings of tensors for quantized activations. They are ignored: activations are not quantized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Parts:
     tensors: Mapping[str, torch.Tensor]
 
     def need(self, ending: str, *dtypes: torch.dtype, dims: int = 2) -> torch.Tensor:
-        """Return a tensor. Raises ConfigError if it is missing or of another type or rank."""
+        """Return a tensor. Raises ConfigError if it is missing or as `checked` does."""
         tensor = self.tensors.get(ending)
         if tensor is None:
             raise ConfigError(f"its part {ending} is missing")
@@ -36,13 +38,15 @@ class Parts:
 
 
 def checked(tensor: torch.Tensor, ending: str, *dtypes: torch.dtype, dims: int = 2) -> torch.Tensor:
-    """Return the tensor. Raises ConfigError if it is of another type or rank."""
+    """Return the tensor. Raises ConfigError if it is of another type or rank, or empty."""
     if tensor.dtype not in dtypes or tensor.ndim != dims:
         names = " or ".join(map(_short, dtypes))
         raise ConfigError(
             f"its part {ending} must be {names} with {dims} dimensions, "
             f"not {_short(tensor.dtype)} {list(tensor.shape)}"
         )
+    if tensor.numel() == 0:
+        raise ConfigError(f"its part {ending} is empty: {list(tensor.shape)}")
     return tensor
 
 

@@ -10,7 +10,7 @@ from ....core.errors import ConfigError
 from ....core.log import get_logger
 from ..packed import PackedWeights, StoredTensor, WeightFormat, Weights
 from ..safetensors_files import SafetensorsFiles
-from .method import STATIC_SCALES, Method, Parts
+from .method import OF_ACTIVATIONS, Method, Parts
 
 log = get_logger("model")
 
@@ -34,7 +34,7 @@ class QuantizedTensors:
                 f"ends in {' or '.join(method.markers)}"
             )
         parts = {stem + ending for stem in self._stems.values() for ending in method.endings}
-        ignored = {name for name in stored - parts if name.endswith(STATIC_SCALES)}
+        ignored = {name for name in stored - parts if name.endswith(OF_ACTIVATIONS)}
         if ignored:
             log.info("activation_scales_ignored", number=len(ignored), path=str(files.path))
         self._described: dict[tuple[StoredTensor, ...], StoredTensor] = {}

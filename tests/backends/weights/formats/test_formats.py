@@ -167,6 +167,23 @@ def test_matrices_of_different_orders_are_of_different_formats() -> None:
         PackedWeights(first.format, first.shape, planes)
 
 
+def test_an_order_of_another_number_of_groups_is_of_another_format() -> None:
+    """They have the same inputs in each group, but planes of different widths."""
+
+    def make(groups: int) -> PackedWeights:
+        return grouped_ints(
+            (3, 32),
+            bits=4,
+            group_size=16,
+            integers=torch.zeros(3, 16, dtype=torch.uint8),
+            scales=torch.ones(3, groups),
+            group_of=torch.arange(32, dtype=torch.int32) % 2,
+        )
+
+    assert make(2).format == make(2).format != make(4).format
+    assert make(4).narrow(1, 2, 30).narrow(0, 1, 2).shape == (2, 30)
+
+
 @dataclass(frozen=True)
 class Plain:
     """What a maker of grouped integers should leave out."""

@@ -85,7 +85,8 @@ def test_scales_of_activations_and_of_the_kv_cache_are_ignored(tmp_path: Path) -
     case = CASES["compressed-tensors, fp8, one scale"]
     parts, _ = case.write(random_matrix())
     assert ".input_scale" in parts
-    extra = {"model.layers.0.self_attn.k_scale": torch.ones(1)}
+    names = ("k_scale", "v_zero_point", "q_proj.input_zero_point", "k_proj.output_scale")
+    extra = {f"model.layers.0.self_attn.{name}": torch.ones(1) for name in names}
     checkpoint = write_tensors(tmp_path, parts_of(parts) | extra, case.config)
     assert checkpoint.tensor_names() == (MATRIX,)
 
@@ -111,6 +112,17 @@ def test_old_files_say_in_a_file_of_their_own_how_they_are_quantized(tmp_path: P
     checkpoint = write_tensors(tmp_path, parts_of(parts), None)
     assert checkpoint.quantization == "gptq"
     assert torch.equal(checkpoint.tensor(MATRIX), values)
+
+
+@pytest.mark.parametrize("key", ["checkpoint_format", "format"])
+def test_gptq_s_version_is_read_under_both_of_its_names(key: str, tmp_path: Path) -> None:
+    case = CASES["gptq, version 2"]
+    parts, values = case.write(random_matrix())
+    config = {name: value for name, value in case.config.items() if name != "checkpoint_format"}
+    checkpoint = write_tensors(tmp_path, parts_of(parts), config | {key: "gptq_v2"})
+    assert torch.equal(checkpoint.tensor(MATRIX), values)
+    with pytest.raises(ConfigError, match=f"{key} 'marlin', which is not supported"):
+        write_tensors(tmp_path, parts_of(parts), config | {key: "marlin"})
 
 
 def test_modelopt_s_fp8_is_read(tmp_path: Path) -> None:
@@ -178,6 +190,7 @@ def damage(parts: dict[str, torch.Tensor], ending: str, kind: str) -> dict[str, 
         "short": part[:-1],
         "of another type": part.to(torch.int16),
         "flat": part.flatten(),
+        "empty": part[:0],
     }[kind]
     kept = {name: tensor for name, tensor in parts.items() if name != ending}
     return kept if damaged is None else kept | {ending: damaged}
@@ -193,6 +206,22 @@ DAMAGES = [
     ("gptq, act-order", ".g_idx", "short", r"has group_of int32 \[96\]"),
     ("fp8, blocks", ".weight_scale_inv", "short", r"has scales \[2, 3\], not \[1, 3\]"),
     ("fp8, blocks", ".weight", "of another type", r"\.weight must be float8_e4m3fn"),
+    ("awq", ".qweight", "empty", r"\.qweight is empty: \[0, 5\]"),
+    ("gptq", ".qzeros", "empty", r"\.qzeros is empty: \[0, 5\]"),
+    ("fp8, one scale", ".weight", "empty", r"\.weight is empty"),
+    ("compressed-tensors, int8", ".weight_scale", "empty", r"\.weight_scale is empty"),
+    (
+        "compressed-tensors, int4, zero points",
+        ".weight_zero_point",
+        "missing",
+        r"part \.weight_zero_point is missing",
+    ),
+    (
+        "compressed-tensors, int8, zero points",
+        ".weight_zero_point",
+        "missing",
+        r"part \.weight_zero_point is missing",
+    ),
     ("compressed-tensors, int4", ".weight_shape", "missing", r"part \.weight_shape is missing"),
     ("compressed-tensors, int4", ".weight_packed", "short", "fit none of the .*config_groups"),
     ("compressed-tensors, int8", ".weight", "of another type", "fit none of"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,17 +18,19 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from tests.backends.models.dense import compute_logits
 from tests.backends.tiny_checkpoints import TARGET, make_tokenizer
 from tokenmill.backends.distill.saving import to_hf_config
+from tokenmill.backends.linear.base import LinearBackend, LinearSpec
+from tokenmill.backends.linear.torch import Linear, TorchLinear
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import Checkpoint
-from tokenmill.backends.weights.packed import PackedWeights
+from tokenmill.backends.weights.packed import PackedWeights, WeightFormat, Weights
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.llm import LLM
 
 from .checkpoints import write_llama, write_tensors
-from .writers import CASES, Case, fp8
+from .writers import CASES, Case, Written, fp8, gptq, quantize
 
 TOKEN_IDS = torch.arange(40) * 31 % TARGET.vocab_size
 
@@ -82,6 +87,44 @@ def test_the_engine_generates_the_tokens_of_the_dequantized_model(
         assert list(output.outputs[0].token_ids) == greedy(reference, prompt)
 
 
+class Keeping(TorchLinear):
+    """Keeps every format, and dequantizes its segments one by one."""
+
+    num_segments: ClassVar[Counter[int]] = Counter()
+
+    @classmethod
+    def keeps(cls, spec: LinearSpec, format: WeightFormat) -> bool:
+        return True
+
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Linear:
+        self.num_segments[len(segments)] += 1
+        return super().linear([dense(one) for one in segments], bias)
+
+
+@pytest.mark.parametrize("differ", [False, True], ids=["one order", "orders that differ"])
+def test_act_order_of_fused_matrices_may_differ(differ: bool, tmp_path: Path) -> None:
+    """q, k and v are one product. Those that share an order are one segment of it."""
+    seeds = itertools.count()
+
+    def write(weights: torch.Tensor) -> Written:
+        draw = torch.Generator().manual_seed(next(seeds) if differ else 0)
+        groups = torch.randperm(weights.shape[1], generator=draw) // 8
+        return gptq(quantize(weights, bits=4, group_size=8, group_of=groups.tolist()), 4)
+
+    case = Case(config=CASES["gptq, act-order"].config | {"group_size": 8}, write=write)
+    checkpoint, dequantized = write_llama(tmp_path / "quantized", case)
+    reference = reference_of(tmp_path / "plain", dequantized)
+    Keeping.num_segments.clear()
+    spec = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
+    decoder = load(checkpoint, Keeping(spec))
+    layers = TARGET.num_layers
+    assert Keeping.num_segments[3] == (layers if differ else 0)
+    with torch.inference_mode():
+        expected = log_probabilities(reference(TOKEN_IDS.unsqueeze(0)).logits.squeeze(0))
+        found = log_probabilities(compute_logits(decoder, TOKEN_IDS))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
 def test_transformers_reads_the_same_fp8(tmp_path: Path) -> None:
     case = Case(  # transformers' sizes must be multiples of the block's
         config={"quant_method": "fp8", "weight_block_size": [16, 16]},
@@ -121,10 +164,15 @@ def test_experts_of_gpt_oss_are_the_numbers_of_transformers(tmp_path: Path) -> N
         checkpoint.matrix(name)
 
 
-def load(checkpoint: Checkpoint) -> Decoder:
+def load(checkpoint: Checkpoint, linear: LinearBackend | None = None) -> Decoder:
+    cpu = torch.device("cpu")
     return load_decoder(
-        checkpoint, dtype=torch.float32, device=torch.device("cpu"), progress=no_progress
+        checkpoint, dtype=torch.float32, device=cpu, progress=no_progress, linear=linear
     )
+
+
+def dense(weights: Weights) -> torch.Tensor:
+    return weights.dequantize() if isinstance(weights, PackedWeights) else weights
 
 
 def greedy(reference: Any, prompt: list[int]) -> list[int]:
