@@ -35,6 +35,7 @@ from rich.table import Table
 from throughput import load_transformers
 
 from tokenmill.assembly import verify_default_model
+from tokenmill.backends.cpu.library import load_library
 from tokenmill.backends.cpu.projections import CPULinear, ExactCPULinear
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.decoder import Decoder
@@ -55,6 +56,7 @@ except ImportError:
     libgguf = None
 
 TEXT = Path(__file__).parents[1] / "tests" / "oracle" / "texts" / "pride_and_prejudice.txt"
+KERNELS = LinearSpec(dtype=torch.bfloat16, device=torch.device("cpu"))
 Rounding = Callable[[torch.Tensor], Weights]
 """Rounds a matrix in float32."""
 
@@ -223,8 +225,8 @@ def measure(
     inner: Checkpoint, model: Any, rounding: Rounding, token_ids: torch.Tensor
 ) -> dict[str, float]:
     """The figures of one format; those of packed weights only where kernels keep it."""
-    cpu, checkpoint = torch.device("cpu"), Rounded(inner, rounding)
-    load: Any = partial(load_decoder, checkpoint, device=cpu, progress=no_progress)
+    checkpoint = Rounded(inner, rounding)
+    load: Any = partial(load_decoder, checkpoint, device=KERNELS.device, progress=no_progress)
     exact = by_decoder(load(dtype=torch.float32), token_ids)
     found = {
         "bits_per_weight": round(checkpoint.bits_per_weight, 2),
@@ -233,16 +235,15 @@ def measure(
             exact - by_transformers(model, checkpoint, token_ids)
         ),
     }
-    spec = LinearSpec(dtype=torch.bfloat16, device=cpu)
-    if CPULinear.reasons_against(spec):
+    if CPULinear.reasons_against(KERNELS):
         return found
     load = partial(load, dtype=torch.bfloat16)
-    dequantized = by_decoder(load(linear=CPULinear(spec), keeps_packed=False), token_ids)
+    dequantized = by_decoder(load(linear=CPULinear(KERNELS), keeps_packed=False), token_ids)
     found |= compare("dequantized", dequantized, exact)
     packed = [one.format for one in checkpoint.rounded.values() if isinstance(one, PackedWeights)]
-    if any(CPULinear.keeps(spec, format) for format in set(packed)):
+    if any(CPULinear.keeps(KERNELS, format) for format in set(packed)):
         for name, backend in (("float_inputs", ExactCPULinear), ("int8_inputs", CPULinear)):
-            found |= compare(name, by_decoder(load(linear=backend(spec)), token_ids), exact)
+            found |= compare(name, by_decoder(load(linear=backend(KERNELS)), token_ids), exact)
     return found
 
 
@@ -307,7 +308,9 @@ def main() -> None:
             found[name] = measure(inner, model, FORMATS[name], token_ids)
     finally:  # Ctrl-C keeps the formats that were measured
         show(found, console)
-        record(args, "formats", {"tokens": len(token_ids), "formats": found})
+        kernels = "torch" if CPULinear.reasons_against(KERNELS) else load_library().instruction_set
+        figures = {"tokens": len(token_ids), "instruction_set": kernels, "formats": found}
+        record(args, "formats", figures)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from ...core.errors import ConfigError
 from .checkpoint import Checkpoint
 from .formats.gguf_blocks import GGUFBlocks
 from .formats.quantizing import kind_on_load, quantize
@@ -17,7 +18,8 @@ from .packed import StoredTensor, WeightFormat, Weights
 _HEADS = ("lm_head.weight", "model.embed_tokens.weight")
 _HEAD_KIND = "q8_0"
 """The matrix of the logits loses more by fewer bits, so published files keep it larger, too."""
-_MATRIX = re.compile(r".*_proj\.weight|.*\.experts\..*")
+_MATRIX = re.compile(r".*_proj\.weight|.*\.experts\..*\.weight")
+"""gpt-oss has tensors of all experts, turned around, whose names do not end in "weight"."""
 
 
 class QuantizedOnLoad:
@@ -83,13 +85,18 @@ class QuantizedOnLoad:
         matrix, format = self._inner.matrix(name), self._format(name)
         if format is None or not isinstance(matrix, torch.Tensor) or matrix.ndim != 2:
             return matrix
-        return quantize(matrix, format.kind)
+        try:
+            return quantize(matrix, format.kind)
+        except ConfigError as error:
+            raise ConfigError(f"{name} of {self.path}: {error}") from error
 
     def _format(self, name: str) -> GGUFBlocks | None:
         """The format of a matrix that is quantized; None for other tensors."""
         is_head = name in _HEADS
         stored = self._inner.stored(name) if is_head or _MATRIX.fullmatch(name) else None
         if stored is None or len(stored.shape) < 2 or not isinstance(stored.format, torch.dtype):
+            return None
+        if stored.num_elements == 0:  # the loader refuses its shape
             return None
         kind = kind_on_load(_HEAD_KIND if is_head else self._name, stored.shape[-1])
         return None if kind is None else GGUFBlocks(kind)

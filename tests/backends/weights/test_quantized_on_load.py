@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG as TINY
+from tests.backends.tiny import CPU
 from tests.backends.weights.gguf_writing import write_gguf
+from tests.oracle.architectures import write
 from tokenmill.backends.attention.torch.backend import TorchAttention
+from tokenmill.backends.distill.saving import to_hf_config
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.opening import choose_model_impl, open_model
 from tokenmill.backends.running.model_parts import Backends
+from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.formats.quantizing import QUANTIZE_ON_LOAD
 from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.backends.weights.quantized_on_load import QuantizedOnLoad
@@ -69,6 +76,38 @@ def test_other_tensors_stay_as_they_are() -> None:
 def test_rows_that_hold_no_whole_blocks_stay_as_they_are() -> None:
     narrow = random_checkpoint(replace(CONFIG, intermediate_size=48), 3)
     assert isinstance(QuantizedOnLoad(narrow, "q8_0").matrix(DOWN), torch.Tensor)
+
+
+def test_experts_of_gpt_oss_in_floating_point_stay_as_they_are(tmp_path: Path) -> None:
+    """transformers has their inputs before their outputs, so that blocks would be of outputs."""
+    checkpoint = QuantizedOnLoad(open_checkpoint(write("gpt-oss", tmp_path)[1][0]), "q8_0")
+    load_decoder(checkpoint, dtype=torch.float32, device=CPU, progress=no_progress)
+    for name in ("gate_up_proj", "gate_up_proj_bias", "down_proj"):
+        name = f"model.layers.0.mlp.experts.{name}"
+        assert isinstance(checkpoint.stored(name).format, torch.dtype)
+    assert isinstance(checkpoint.matrix("model.layers.0.self_attn.o_proj.weight"), PackedWeights)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (torch.full((256, 256), torch.nan), f"{UP} of .*not finite cannot be quantized to Q8_0"),
+        (torch.empty(320, 0), rf"{UP} of .* has shape \[320, 0\]"),
+    ],
+    ids=["not finite", "empty"],
+)
+def test_a_damaged_matrix_is_refused_by_name(
+    matrix: torch.Tensor, message: str, tmp_path: Path
+) -> None:
+    names = CHECKPOINT.tensor_names()
+    tensors = {name: CHECKPOINT.tensor(name) for name in names} | {UP: matrix}
+    config = to_hf_config(CONFIG, ()) | {"dtype": "float32"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(tensors, tmp_path / "model.safetensors")
+    checkpoint = QuantizedOnLoad(open_checkpoint(tmp_path), "q8_0")
+    assert len([checkpoint.stored(name) for name in names]) == len(names)
+    with pytest.raises(ConfigError, match=message):
+        load_decoder(checkpoint, dtype=torch.float32, device=CPU, progress=no_progress)
 
 
 def test_a_quantized_file_is_not_quantized_again(tmp_path: Path) -> None:
