@@ -44,8 +44,14 @@ ROUNDS_IN_TURN = 3
 SETTLE_SECONDS = 0.02
 """Pause between the sides: OpenMP's threads spin for milliseconds after torch's last product."""
 BASE = "bfloat16"
-HALVES = {"Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2)}
-"""Offsets of half-precision numbers in a block. Other formats have one, at 0, or as Q4_K two."""
+HALVES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+    **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
+    "MXFP4": (),
+}
+"""Offsets of half-precision numbers in a block. Other formats have one, at 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +111,10 @@ def random_blocks(kind: gguf.GGMLQuantizationType, rows: int, inputs: int) -> Pa
     format = GGUFBlocks(kind)
     block_bytes = format.row_bytes(format.block_size)
     raw = torch.randint(256, (rows, inputs // format.block_size, block_bytes), dtype=torch.uint8)
-    for at in HALVES.get(kind.name, (0, 2) if kind.name == "Q5_K" else (0,)):
+    for at in HALVES.get(kind.name, (0,)):
         raw[:, :, at + 1] = 9 << 2
+    if kind.name == "MXFP4":
+        raw[:, :, 0] = 127 - 6
     return PackedWeights(format, (rows, inputs), (raw.view(rows, -1),))
 
 

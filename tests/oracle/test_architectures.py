@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,19 +51,24 @@ def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 def test_experts_of_gpt_oss_are_read_in_mxfp4(tmp_path: Path) -> None:
     """As the publisher writes them; the reference has the same numbers in float32."""
     model = MODELS["gpt-oss"].make()
-    model.save_pretrained(tmp_path)
-    rounded, stored = {}, load_file(tmp_path / "model.safetensors")
-    for name in [name for name in stored if name.endswith(("gate_up_proj", "down_proj"))]:
-        blocks, scales, rounded[name] = to_mxfp4(stored.pop(name))
-        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    model.load_state_dict(rounded, strict=False)
+    model.load_state_dict(save_in_mxfp4(model, tmp_path), strict=False)
     cases = make_cases(model, toy.make_prompts()[4::3], num_tokens=12)
     served = toy.serve(Setting(scheduler="chunked"), cases, open_checkpoint(tmp_path))
     find_near_ties(partial(gap, model), cases, served.token_ids)
+
+
+def save_in_mxfp4(model: Any, path: Path) -> dict[str, torch.Tensor]:
+    """Write a gpt-oss with packed experts; return the numbers of the experts that were written."""
+    model.save_pretrained(path)
+    rounded, stored = {}, load_file(path / "model.safetensors")
+    for name in [name for name in stored if name.endswith(("gate_up_proj", "down_proj"))]:
+        blocks, scales, rounded[name] = to_mxfp4(stored.pop(name))
+        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(stored, path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (path / "config.json").write_text(json.dumps(config))
+    return rounded
 
 
 def to_mxfp4(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -39,6 +39,9 @@ class Layout(IntEnum):
     SUPER4 = 5
     SUPER5 = 6
     SIX = 7
+    E2M1 = 8
+    IQ4 = 9
+    SUPER_IQ4 = 10
 
 
 class Source(IntEnum):
@@ -57,6 +60,7 @@ class Source(IntEnum):
     Q4_K = 10
     Q5_K = 11
     Q6_K = 12
+    IQ4_XS = 13
 
 
 class Element(IntEnum):

@@ -21,6 +21,7 @@ from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks, gguf_weig
 from tokenmill.core.errors import ConfigError
 
 from .weights import (
+    FLOATS,
     FORMATS,
     HALVES,
     ONE_OF_EACH_LAYOUT,
@@ -43,7 +44,8 @@ def _make_inputs(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
 
 def _inputs_of(format: str, inputs: int) -> int:
     """A number of inputs near that one, of whole blocks."""
-    return -(-inputs // 256) * 256 if format.endswith("_K") else inputs
+    per_block = 1 if format in FLOATS else GGUFBlocks(GGMLQuantizationType[format]).block_size
+    return -(-inputs // per_block) * per_block
 
 
 def _assert_near(found: Tensor, exact: Tensor, bound: Tensor, what: object = None) -> None:
@@ -216,12 +218,12 @@ def test_packing_loses_nothing(format: str, up: bool) -> None:
 @pytest.mark.parametrize(
     ("format", "block_bytes"),
     [
-        ("Q4_0", 20), ("Q4_1", 20), ("Q5_0", 24), ("Q5_1", 24), ("Q8_0", 34), ("IQ4_NL", 34),
-        ("MXFP4", 34), ("Q3_K", 210), ("Q4_K", 148), ("Q5_K", 180), ("Q6_K", 210),
+        ("Q4_0", 20), ("Q4_1", 20), ("Q5_0", 24), ("Q5_1", 24), ("Q8_0", 34), ("IQ4_NL", 18),
+        ("IQ4_XS", 138), ("MXFP4", 18), ("Q3_K", 210), ("Q4_K", 148), ("Q5_K", 180), ("Q6_K", 210),
     ],
 )  # fmt: skip
 def test_packed_weights_are_nearly_as_small_as_in_the_file(format: str, block_bytes: int) -> None:
-    per_block = 256 if format.endswith("_K") else 32
+    per_block = GGUFBlocks(GGMLQuantizationType[format]).block_size
     assert make_weights(format, 64, 512).packed.num_bytes == 64 * 512 // per_block * block_bytes
 
 
@@ -235,14 +237,10 @@ def test_scales_of_any_size_are_exact(format: str) -> None:
     assert torch.equal(pack_weights(blocks).dequantize(), blocks.dequantize())
 
 
-@pytest.mark.parametrize("format", ["Q4_0", "MXFP4"])
+@pytest.mark.parametrize("format", ["Q4_0", "Q5_0"])
 def test_scales_that_no_layout_has_are_refused(format: str) -> None:
     blocks = random_blocks(GGMLQuantizationType[format], 3, 64)
-    blocks.planes[0][1, :2] = (
-        0x7B  # 61,280 in half precision, and 2^-4 is the next power's exponent
-    )
-    if format == "MXFP4":
-        blocks.planes[0][1, 0] = 250
+    blocks.planes[0][1, :2] = 0x7B  # 61,280 in half precision
     with pytest.raises(ConfigError, match=f"weights of format {format} have absurd scales"):
         pack_weights(blocks)
 
@@ -250,6 +248,19 @@ def test_scales_that_no_layout_has_are_refused(format: str) -> None:
 @pytest.mark.parametrize("kind", [one for one in GGMLQuantizationType if one.name not in HALVES])
 def test_other_formats_have_no_layout(kind: GGMLQuantizationType) -> None:
     assert layout_for(GGUFBlocks(kind)) is None
+
+
+def test_every_power_of_two_is_exact_in_mxfp4() -> None:
+    """Products with the largest ones would overflow, as sums of such weights would, too."""
+    blocks = random_blocks(GGMLQuantizationType.MXFP4, 256, 32)
+    blocks.planes[0][:, 0] = torch.arange(256)
+    blocks.planes[0][:, 1] = 0x01  # 0.5
+    packed = pack_weights(blocks)
+    assert torch.equal(packed.dequantize(), blocks.dequantize())
+    x = torch.zeros(1, 32, dtype=torch.bfloat16)
+    x[0, 0] = 1
+    found = linear(x, packed, out=torch.empty(1, 256))[0, :240]
+    torch.testing.assert_close(found, blocks.dequantize()[:240, 0], rtol=1e-6, atol=0)
 
 
 def test_every_eight_bit_value_and_subnormal_scales_are_exact() -> None:

@@ -20,6 +20,7 @@ HALVES = {
     "Q5_1": (0, 2),
     "Q8_0": (0,),
     "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
     "MXFP4": (),
     "Q3_K": (108,),
     "Q4_K": (0, 2),
@@ -28,7 +29,10 @@ HALVES = {
 }
 """Quantized formats, with the offsets of the half-precision numbers of a block."""
 FORMATS = (*FLOATS, *HALVES)
-ONE_OF_EACH_LAYOUT = (*FLOATS, "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+ONE_OF_EACH_LAYOUT = (
+    *FLOATS,
+    *("Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
+)
 BLOCK = 32
 
 

@@ -1,6 +1,5 @@
 #include "formats/sources.h"
 
-#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -56,26 +55,24 @@ void read_q8_0(const uint8_t* from, StepRow* to) {
   std::memcpy(to->numbers, from + 2, kBlock);
 }
 
-constexpr int8_t kIQ4NL[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                               1,    13,   25,  38,  53,  69,  89,  113};
-constexpr int8_t kE2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-void read_table(const uint8_t* from, const int8_t* table, StepRow* to) {
-  read_nibbles(from, to->numbers);
-  for (int i = 0; i < kBlock; i++) to->numbers[i] = static_cast<uint8_t>(table[to->numbers[i]]);
-}
-
-// A power of two in fp16.
-uint16_t power_of_two(int exponent) {
-  if (exponent < -24 || exponent > 15) throw std::range_error("an exponent is too large or small");
-  return static_cast<uint16_t>(exponent < -14 ? 1 << (exponent + 24) : (exponent + 15) << 10);
+void read_iq4_nl(const uint8_t* from, StepRow* to) {
+  to->factors[0] = half_at(from);
+  read_nibbles(from + 2, to->numbers);
 }
 
 void read_mxfp4(const uint8_t* from, StepRow* to) {
-  read_table(from + 1, kE2M1, to);
-  const bool is_zero = std::all_of(to->numbers, to->numbers + kBlock, [](int n) { return n == 0; });
-  // The table has twice the numbers of E2M1.
-  to->factors[0] = is_zero ? 0 : power_of_two(from[0] - 128);
+  // 2^(exponent - 128), because the layout's table has twice the numbers of E2M1.
+  to->factors[0] = static_cast<uint16_t>(from[0] < 2 ? 32 << from[0] : (from[0] - 1) << 7);
+  read_nibbles(from + 1, to->numbers);
+}
+
+void read_iq4_xs(const uint8_t* from, StepRow* to) {
+  to->factors[0] = half_at(from);
+  for (int i = 0; i < 8; i++) {
+    const int nibble = from[4 + i / 2] >> i % 2 * 4 & 15, upper = from[2 + i / 4] >> i % 4 * 2 & 3;
+    to->scales[i] = static_cast<int8_t>((nibble | upper << 4) - 32);
+    read_nibbles(from + 8 + i * 16, to->numbers + i * kBlock);
+  }
 }
 
 // Scales and minima of Q4_K and Q5_K: 12 bytes with 6 bits each.
@@ -142,14 +139,13 @@ void read_step(Source source, const uint8_t* from, StepRow* to) {
     case Source::kQ5_0: return read_scaled(from, 5, 4, to);
     case Source::kQ5_1: return read_with_minimum(from, 5, to);
     case Source::kQ8_0: return read_q8_0(from, to);
-    case Source::kIQ4_NL:
-      to->factors[0] = half_at(from);
-      return read_table(from + 2, kIQ4NL, to);
+    case Source::kIQ4_NL: return read_iq4_nl(from, to);
     case Source::kMXFP4: return read_mxfp4(from, to);
     case Source::kQ3_K: return read_q3_k(from, to);
     case Source::kQ4_K: return read_q4_q5_k(from, 4, to);
     case Source::kQ5_K: return read_q4_q5_k(from, 5, to);
     case Source::kQ6_K: return read_q6_k(from, to);
+    case Source::kIQ4_XS: return read_iq4_xs(from, to);
     case Source::kF32:
     case Source::kBF16: break;
   }

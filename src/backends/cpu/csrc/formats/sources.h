@@ -21,8 +21,9 @@ enum class Source : int32_t {
   kQ4_K = 10,
   kQ5_K = 11,
   kQ6_K = 12,
+  kIQ4_XS = 13,
 };
-constexpr int kNumSources = 13;
+constexpr int kNumSources = 14;
 
 // Layout that a source is packed to without loss, and the bytes of a step of one row.
 struct SourceSizes {
@@ -33,9 +34,9 @@ constexpr SourceSizes sizes_of(Source source) {
   constexpr SourceSizes kTable[kNumSources] = {
       {Layout::kF32, 4},      {Layout::kBF16, 4},     {Layout::kBlocks4, 18},
       {Layout::kBlocks4, 20}, {Layout::kBlocks5, 22}, {Layout::kBlocks5, 24},
-      {Layout::kBytes, 34},   {Layout::kBytes, 18},   {Layout::kBytes, 17},
+      {Layout::kBytes, 34},   {Layout::kIQ4, 18},     {Layout::kE2M1, 17},
       {Layout::kSix, 110},    {Layout::kSuper4, 144}, {Layout::kSuper5, 176},
-      {Layout::kSix, 210},
+      {Layout::kSix, 210},    {Layout::kSuperIQ4, 136},
   };
   return kTable[static_cast<int>(source)];
 }
@@ -43,7 +44,7 @@ constexpr SourceSizes sizes_of(Source source) {
 // One row of a step, in the terms of its quantized layout (linear.h).
 struct StepRow {
   uint8_t numbers[kSuperBlock];
-  uint16_t factors[2];  // fp16: scale and minimum, or what multiplies the int8 ones
+  uint16_t factors[2];  // fp16 (bfloat16 of kE2M1): scale and minimum, or what multiplies the int8 ones
   int8_t scales[16];    // by group
   int8_t minima[8];     // by block
 };

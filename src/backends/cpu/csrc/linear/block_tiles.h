@@ -18,7 +18,7 @@ TM_INLINE typename Isa::Pair pair_of(const uint8_t* block, int half, int pair) {
   const int shift = pair % 2 * 16;
   TM_UNROLL for (int p = 0; p < kLaneParts; p++) {
     const Words four = Numbers<kLayout>::line(block, half * kLaneParts + p, pair / 2) >> shift;
-    if constexpr (kLayout == Layout::kBytes) {
+    if constexpr (is_signed(kLayout)) {
       even.part[p] = __builtin_convertvector((Ints)(four << 24) >> 24, Floats);
       odd.part[p] = __builtin_convertvector((Ints)(four << 16) >> 24, Floats);
     } else {

@@ -201,7 +201,7 @@ class Dot {
 
 // What is added to the numbers of a layout to make them unsigned bytes, or was added before.
 template <Layout kLayout>
-constexpr int kZeroOf = kLayout == Layout::kBytes ? kZeroOfBytes : zero_of(kLayout);
+constexpr int kZeroOf = is_signed(kLayout) ? kZeroOfBytes : zero_of(kLayout);
 template <Layout kLayout>
 constexpr bool kHasOffsets = kZeroOf<kLayout> != 0;
 

@@ -17,6 +17,9 @@ void add_integer_tiles(TileSet* sets) {
   add<Layout::kSuper4>(sets);
   add<Layout::kSuper5>(sets);
   add<Layout::kSix>(sets);
+  add<Layout::kE2M1>(sets);
+  add<Layout::kIQ4>(sets);
+  add<Layout::kSuperIQ4>(sets);
 }
 
 }  // namespace tokenmill

@@ -47,7 +47,7 @@ TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
   using N = Numbers<kLayout>;
   constexpr TileShape kShape = shape_of<kLayout>();
   constexpr int kParts = kShape.parts, kGroups = kShape.groups;
-  Dot<N::kSizes.bits> dots[kGroups][kRows][kParts];
+  Dot<N::kSizes.number_bits> dots[kGroups][kRows][kParts];
   TM_UNROLL for (int g = 0; g < kGroups; g++) {
     TM_UNROLL for (int r = 0; r < kRows; r++) {
       const int32_t offset = kHasOffsets<kLayout> ? input_block(x.at(r, 0)).offsets[group + g] : 0;

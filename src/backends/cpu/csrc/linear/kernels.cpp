@@ -47,6 +47,9 @@ LinearKernels make_kernels() {
   add_quantized<Layout::kSuper4>(table);
   add_quantized<Layout::kSuper5>(table);
   add_quantized<Layout::kSix>(table);
+  add_quantized<Layout::kE2M1>(table);
+  add_quantized<Layout::kIQ4>(table);
+  add_quantized<Layout::kSuperIQ4>(table);
   add_integer_tiles(table.integers);
   return table;
 }

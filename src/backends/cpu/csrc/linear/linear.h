@@ -18,27 +18,33 @@ constexpr int kSuperBlock = 256;  // inputs of a super-block
 // How weights are stored. A step is what a panel stores for one, two, 32 or 256 inputs.
 //
 // Quantized numbers are integers. Of a block, each half of the panel has lines: line i has, for each
-// of its 16 rows, the bytes of inputs 4i to 4i + 3. With 4, 5 or 6 bits, lines 2i and 2i + 1 are the
-// lower and upper nibbles of one line in memory; the bits above the nibbles follow as planes, of
-// which one line has the fifth bits of 8 lines, or the bits 5 and 6 of 4 lines.
+// of its 16 rows, the bytes of inputs 4i to 4i + 3. Of smaller numbers, several lines share one line
+// in memory: lines 2i and 2i + 1 are its lower and upper nibbles (below 4 bits: lines 4i to 4i + 3,
+// two bits each). What is above the nibbles (or the two bits) follows as planes, of which one line
+// has one bit of 8 lines, or two bits of 4 lines.
 //
-// There are four quantized layouts. Two of them have a variant with a fifth bit:
+// There are four quantized layouts, with variants:
 // - blocks: weight = scale * number + minimum, fp16 scale and minimum for 32 inputs;
-// - bytes: weight = scale * number, numbers of 8 bits with a sign, fp16 scale for 32 inputs;
+// - bytes: weight = scale * number, numbers of 8 bits with a sign, fp16 scale for 32 inputs. In a
+//   variant, the numbers are 4 bits that stand for one of a table (tables.h); of E2M1, the scale is
+//   bfloat16;
 // - super-blocks: as blocks, where scale and minimum are int8, times fp16 factors for 256 inputs;
 // - six bits: weight = scale * (number - 32), where a scale is int8 for 16 inputs, times an fp16
-//   factor for 256 inputs.
+//   factor for 256 inputs. Variant with a table: a scale for 32 inputs.
 enum class Layout : int32_t {
-  kF32 = 0,      // [panel][k][32] float
-  kBF16 = 1,     // [panel][k / 2][32][2] bfloat16
-  kBlocks4 = 2,  // [panel][k / 32]{[2][4 lines], [32] scale, [32] minimum}
-  kBlocks5 = 3,  // [panel][k / 32]{[2][4 lines, plane], [32] scale, [32] minimum}
-  kBytes = 4,    // [panel][k / 32]{[2][8 lines], [32] scale}
-  kSuper4 = 5,   // [panel][k / 256]{[2][32] factors, [8]{[2][4 lines], [2][32] int8}}
-  kSuper5 = 6,   // [panel][k / 256]{[2][32] factors, [8]{[2][4 lines, plane], [2][32] int8}}
-  kSix = 7,      // [panel][k / 256]{[32] factor, [8]{[2][4 lines, 2 planes], [2][32] int8}}
+  kF32 = 0,       // [panel][k][32] float
+  kBF16 = 1,      // [panel][k / 2][32][2] bfloat16
+  kBlocks4 = 2,   // [panel][k / 32]{[2][4 lines], [32] scale, [32] minimum}
+  kBlocks5 = 3,   // [panel][k / 32]{[2][4 lines, plane], [32] scale, [32] minimum}
+  kBytes = 4,     // [panel][k / 32]{[2][8 lines], [32] scale}
+  kSuper4 = 5,    // [panel][k / 256]{[2][32] factors, [8]{[2][4 lines], [2][32] int8}}
+  kSuper5 = 6,    // [panel][k / 256]{[2][32] factors, [8]{[2][4 lines, plane], [2][32] int8}}
+  kSix = 7,       // [panel][k / 256]{[32] factor, [8]{[2][4 lines, 2 planes], [2][32] int8}}
+  kE2M1 = 8,      // [panel][k / 32]{[2][4 lines], [32] scale}
+  kIQ4 = 9,       // [panel][k / 32]{[2][4 lines], [32] scale}
+  kSuperIQ4 = 10  // [panel][k / 256]{[32] factor, [8]{[2][4 lines], [32] int8}}
 };
-constexpr int kNumLayouts = 8;
+constexpr int kNumLayouts = 11;
 constexpr int kFirstQuantized = 2;
 
 enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
@@ -71,41 +77,47 @@ struct LinearCall {
   int32_t add_to_out;  // adds the product to out (the residual), rounded once
 };
 
-// The sizes of a layout. A step consists of a header and blocks of 32 inputs.
+// What a layout is made of. A step consists of a header and blocks of 32 inputs.
 struct Sizes {
   int64_t step_inputs;
   int64_t header_bytes;
-  int64_t half_bytes;    // of a block: the lines of half a panel
   int64_t scales_bytes;  // of a block: what follows the lines of both halves
-  int bits;              // of a number
+  int bits;              // that are stored of a number
+  int number_bits;       // of a number in a product: 8 bits have a sign
+  int zero;              // the number that means 0
+  int group;             // inputs that share a scale
+  bool has_minimum;
 
   constexpr int64_t blocks() const { return step_inputs / kBlock; }
-  constexpr int64_t block_bytes() const { return 2 * half_bytes + scales_bytes; }
+  // Of a block: the lines of half a panel. Each bit of 32 inputs is a line.
+  constexpr int64_t half_bytes() const { return bits * kLineBytes; }
+  constexpr int64_t block_bytes() const { return 2 * half_bytes() + scales_bytes; }
   constexpr int64_t step_bytes() const { return header_bytes + blocks() * block_bytes(); }
+  // Bits of a number in the lines before the planes.
+  constexpr int low_bits() const { return bits == 8 ? 8 : bits < 4 ? 2 : 4; }
 };
-constexpr Sizes sizes_of(Layout layout) {
-  constexpr Sizes kTable[kNumLayouts] = {
-      {1, kPanelRows * 4, 0, 0, 32},
-      {2, kPanelRows * 4, 0, 0, 16},
-      {kBlock, 0, 4 * kLineBytes, kPanelRows * 4, 4},
-      {kBlock, 0, 5 * kLineBytes, kPanelRows * 4, 5},
-      {kBlock, 0, 8 * kLineBytes, kPanelRows * 2, 8},
-      {kSuperBlock, kPanelRows * 4, 4 * kLineBytes, kPanelRows * 2, 4},
-      {kSuperBlock, kPanelRows * 4, 5 * kLineBytes, kPanelRows * 2, 5},
-      {kSuperBlock, kPanelRows * 2, 6 * kLineBytes, kPanelRows * 2, 6},
-  };
-  return kTable[static_cast<int>(layout)];
-}
+constexpr int64_t kBytesEach = kPanelRows, kHalvesEach = 2 * kPanelRows;
+inline constexpr Sizes kSizesByLayout[kNumLayouts] = {
+    {1, kPanelRows * 4, 0, 32, 32, 0, 0, false},
+    {2, kPanelRows * 4, 0, 16, 16, 0, 0, false},
+    {kBlock, 0, 2 * kHalvesEach, 4, 4, 0, kBlock, true},
+    {kBlock, 0, 2 * kHalvesEach, 5, 5, 0, kBlock, true},
+    {kBlock, 0, kHalvesEach, 8, 8, 0, kBlock, false},
+    {kSuperBlock, 2 * kHalvesEach, 2 * kBytesEach, 4, 4, 0, kBlock, true},
+    {kSuperBlock, 2 * kHalvesEach, 2 * kBytesEach, 5, 5, 0, kBlock, true},
+    {kSuperBlock, kHalvesEach, 2 * kBytesEach, 6, 6, 32, 16, false},
+    {kBlock, 0, kHalvesEach, 4, 5, 12, kBlock, false},
+    {kBlock, 0, kHalvesEach, 4, 8, 0, kBlock, false},
+    {kSuperBlock, kHalvesEach, kBytesEach, 4, 8, 0, kBlock, false},
+};
+constexpr const Sizes& sizes_of(Layout layout) { return kSizesByLayout[static_cast<int>(layout)]; }
 constexpr bool is_quantized(Layout layout) {
   return static_cast<int>(layout) >= kFirstQuantized;
 }
-// Inputs that share a scale.
-constexpr int group_of(Layout layout) { return layout == Layout::kSix ? 16 : kBlock; }
-constexpr bool has_minimum(Layout layout) {
-  return is_quantized(layout) && layout != Layout::kBytes && layout != Layout::kSix;
-}
-// The number that means 0.
-constexpr int zero_of(Layout layout) { return layout == Layout::kSix ? 32 : 0; }
+constexpr int group_of(Layout layout) { return sizes_of(layout).group; }
+constexpr bool has_minimum(Layout layout) { return sizes_of(layout).has_minimum; }
+constexpr bool is_signed(Layout layout) { return sizes_of(layout).number_bits == 8; }
+constexpr int zero_of(Layout layout) { return sizes_of(layout).zero; }
 
 // Columns of the result of one segment.
 inline int64_t num_columns(const PackedLinear& w) { return w.gate_up ? w.n / 2 : w.n; }

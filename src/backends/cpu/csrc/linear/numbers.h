@@ -3,7 +3,7 @@
 // Code here handles registers: a line has kLaneParts of them, a panel's row of scales kPanelParts.
 #pragma once
 
-#include "linear/linear.h"
+#include "linear/tables.h"
 #include "vectors/wide.h"
 
 namespace tokenmill {
@@ -20,25 +20,27 @@ struct Numbers {
   static constexpr int kGroups = kBlock / kGroup;
   static constexpr int kGroupLines = kGroup / 4;
 
-  // Register `part` (of a panel) of line `i`. Of all layouts except kBytes the bytes are unsigned.
+  // Register `part` (of a panel) of line `i`, with the bytes of numbers.
   static TM_INLINE Words line(const uint8_t* block, int part, int i) {
-    const uint8_t* at = block + part / kLaneParts * kSizes.half_bytes;
+    const uint8_t* at = block + part / kLaneParts * kSizes.half_bytes();
     at += part % kLaneParts * kRegisterBytes;
-    if constexpr (kLayout == Layout::kBytes) return load_vector<Words>(at + i * kLineBytes);
-    const Words pair = load_vector<Words>(at + i / 2 * kLineBytes);
-    const Words low = (i % 2 == 0 ? pair : pair >> 4) & 0x0f0f0f0fu;
-    const uint8_t* planes = at + 4 * kLineBytes;
-    if constexpr (kSizes.bits == 5) {
-      return low | (shifted(load_vector<Words>(planes), 4 - i) & 0x10101010u);
-    } else if constexpr (kSizes.bits == 6) {
-      const Words plane = load_vector<Words>(planes + i / 4 * kLineBytes);
-      return low | (shifted(plane, 4 - i % 4 * 2) & 0x30303030u);
-    } else {
-      return low;
-    }
+    const Words low = lines_of<kLow>(at, i, 0);
+    if constexpr (table_of(kLayout) != nullptr) return look_up(table_of(kLayout), low);
+    if constexpr (kHigh == 0) return low;
+    return low | lines_of<kHigh>(at + kLow * kLineBytes, i, kLow);
   }
 
  private:
+  static constexpr int kLow = kSizes.low_bits(), kHigh = kSizes.bits - kLow;
+
+  // kBits bits of each byte of line `i`, moved to the left.
+  template <int kBits>
+  static TM_INLINE Words lines_of(const uint8_t* at, int i, int left) {
+    const Words words = load_vector<Words>(at + i * kBits / 8 * kLineBytes);
+    if constexpr (kBits == 8) return words;
+    const uint32_t mask = ((1u << kBits) - 1u) * 0x01010101u << left;
+    return shifted(words, left - i * kBits % 8) & mask;
+  }
   static TM_INLINE Words shifted(Words words, int left) {
     return left >= 0 ? words << left : words >> -left;
   }
@@ -49,10 +51,11 @@ template <Layout kLayout>
 class Scales {
  public:
   TM_INLINE Scales(const uint8_t* header, const uint8_t* block)
-      : header_(header), at_(block + 2 * sizes_of(kLayout).half_bytes) {}
+      : header_(header), at_(block + 2 * sizes_of(kLayout).half_bytes()) {}
 
   TM_INLINE Floats scale(int part, int group) const {
     const int row = part * TM_WIDTH;
+    if constexpr (kLayout == Layout::kE2M1) return floats_from_bf16(halves(at_) + row);
     if constexpr (sizes_of(kLayout).header_bytes == 0) return floats_from_fp16(halves(at_) + row);
     return floats_from_fp16(halves(header_) + row) *
            floats_from_int8(at_ + group * kPanelRows + row);

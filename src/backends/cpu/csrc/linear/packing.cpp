@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "linear/tables.h"
 #include "threads/thread_pool.h"
 
 namespace tokenmill {
@@ -26,54 +27,71 @@ const uint8_t* source_row(const PackedLinear& weights, const WeightRows& source,
 
 // Where a row of a panel has its bytes in the lines of a block.
 uint8_t* lines_of(uint8_t* block, const Sizes& sizes, int place) {
-  return block + place / kLaneRows * sizes.half_bytes + place % kLaneRows * 4;
+  return block + place / kLaneRows * sizes.half_bytes() + place % kLaneRows * 4;
+}
+
+// Where lines with `bits` bits of each number have those of line `line`.
+struct Place {
+  int64_t bytes;
+  int shift;
+};
+Place place_of(int bits, unsigned line) {
+  return {line * bits / 8 * kLineBytes, static_cast<int>(line * bits % 8)};
+}
+
+void add_bits(uint32_t four, int bits, unsigned line, uint8_t* lines) {
+  const Place at = place_of(bits, line);
+  uint32_t word;
+  std::memcpy(&word, lines + at.bytes, 4);
+  word |= (four & ((1u << bits) - 1u) * 0x01010101u) << at.shift;
+  std::memcpy(lines + at.bytes, &word, 4);
+}
+
+int bits_at(const uint8_t* lines, int bits, int input) {
+  const Place at = place_of(bits, input / 4);
+  return lines[at.bytes + input % 4] >> at.shift & ((1 << bits) - 1);
 }
 
 // Writes 32 numbers of one row: `lines` are the row's bytes of the first line.
-void write_numbers(const uint8_t* numbers, int bits, uint8_t* lines) {
-  if (bits == 8) {
-    for (int i = 0; i < 8; i++) std::memcpy(lines + i * kLineBytes, numbers + i * 4, 4);
-    return;
-  }
-  uint8_t* planes = lines + 4 * kLineBytes;
-  for (int input = 0; input < kBlock; input++) {
-    const int i = input / 4, byte = input % 4, number = numbers[input];
-    lines[i / 2 * kLineBytes + byte] |= (number & 15) << i % 2 * 4;
-    if (bits == 5) planes[byte] |= (number >> 4) << i;
-    if (bits == 6) planes[i / 4 * kLineBytes + byte] |= (number >> 4) << i % 4 * 2;
+void write_numbers(const uint8_t* numbers, const Sizes& sizes, uint8_t* lines) {
+  const int low = sizes.low_bits(), high = sizes.bits - low;
+  for (unsigned line = 0; line < 8; line++) {
+    uint32_t four;
+    std::memcpy(&four, numbers + line * 4, 4);
+    add_bits(four, low, line, lines);
+    if (high > 0) add_bits(four >> low, high, line, lines + low * kLineBytes);
   }
 }
 
-int read_number(const uint8_t* lines, int bits, int input) {
-  const int i = input / 4, byte = input % 4;
-  if (bits == 8) return static_cast<int8_t>(lines[i * kLineBytes + byte]);
-  const uint8_t* planes = lines + 4 * kLineBytes;
-  const int low = lines[i / 2 * kLineBytes + byte] >> i % 2 * 4 & 15;
-  if (bits == 5) return low | (planes[byte] >> i & 1) << 4;
-  if (bits == 6) return low | (planes[i / 4 * kLineBytes + byte] >> i % 4 * 2 & 3) << 4;
-  return low;
+int read_number(const uint8_t* lines, Layout layout, int input) {
+  const Sizes& sizes = sizes_of(layout);
+  const int low = sizes.low_bits(), high = sizes.bits - low;
+  int number = bits_at(lines, low, input);
+  if (high > 0) number |= bits_at(lines + low * kLineBytes, high, input) << low;
+  if (table_of(layout) != nullptr) return table_of(layout)[number] - sizes.zero;
+  return sizes.bits == 8 ? static_cast<int8_t>(number) : number - sizes.zero;
 }
 
 void write_step(const StepRow& row, Layout layout, int place, uint8_t* step) {
-  const Sizes sizes = sizes_of(layout);
-  const int factors = has_minimum(layout) ? 2 : 1, groups = kBlock / group_of(layout);
+  const Sizes& sizes = sizes_of(layout);
+  const int factors = sizes.has_minimum ? 2 : 1, groups = kBlock / sizes.group;
   // Without a header, a block ends with the factors.
-  uint8_t* at = sizes.header_bytes > 0 ? step : step + 2 * sizes.half_bytes;
+  uint8_t* at = sizes.header_bytes > 0 ? step : step + 2 * sizes.half_bytes();
   for (int i = 0; i < factors; i++)
     std::memcpy(at + (i * kPanelRows + place) * 2, &row.factors[i], 2);
   for (int b = 0; b < sizes.blocks(); b++) {
     uint8_t* block = step + sizes.header_bytes + b * sizes.block_bytes();
-    write_numbers(row.numbers + b * kBlock, sizes.bits, lines_of(block, sizes, place));
+    write_numbers(row.numbers + b * kBlock, sizes, lines_of(block, sizes, place));
     if (sizes.header_bytes == 0) continue;
-    uint8_t* scales = block + 2 * sizes.half_bytes + place;
+    uint8_t* scales = block + 2 * sizes.half_bytes() + place;
     for (int g = 0; g < groups; g++) scales[g * kPanelRows] = row.scales[b * groups + g];
-    if (has_minimum(layout)) scales[kPanelRows] = row.minima[b];
+    if (sizes.has_minimum) scales[kPanelRows] = row.minima[b];
   }
 }
 
 void pack_row(const PackedLinear& weights, const WeightRows& source, const uint8_t* row, int place,
               uint8_t* panel) {
-  const Sizes sizes = sizes_of(weights.layout);
+  const Sizes& sizes = sizes_of(weights.layout);
   const int64_t from_bytes = sizes_of(source.source).step_bytes, to_bytes = sizes.step_bytes();
   const int64_t steps = weights.k / sizes.step_inputs;
   StepRow step = {};
@@ -108,13 +126,15 @@ float float_from_fp16(const uint8_t* at) {
 }
 
 float quantized_value_at(Layout layout, const uint8_t* step, int place, int input) {
-  const Sizes sizes = sizes_of(layout);
+  const Sizes& sizes = sizes_of(layout);
   const uint8_t* block = step + sizes.header_bytes + input / kBlock * sizes.block_bytes();
   const uint8_t* lines = lines_of(const_cast<uint8_t*>(block), sizes, place);
-  const int number = read_number(lines, sizes.bits, input % kBlock) - zero_of(layout);
-  const uint8_t* scales = block + 2 * sizes.half_bytes;
+  const int number = read_number(lines, layout, input % kBlock);
+  const uint8_t* scales = block + 2 * sizes.half_bytes();
   const uint8_t* factors = sizes.header_bytes > 0 ? step : scales;
-  float scale = float_from_fp16(factors + place * 2), minimum = 0;
+  const uint8_t* factor = factors + place * 2;
+  float scale = layout == Layout::kE2M1 ? float_from_bf16(factor) : float_from_fp16(factor);
+  float minimum = 0;
   if (has_minimum(layout)) minimum = float_from_fp16(factors + (kPanelRows + place) * 2);
   if (sizes.header_bytes > 0) {
     const int group = input % kBlock / group_of(layout);
@@ -160,7 +180,7 @@ void pack(const PackedLinear& weights, const WeightRows& source, uint8_t* data) 
 }
 
 void unpack(const PackedLinear& weights, float* out) {
-  const Sizes sizes = sizes_of(weights.layout);
+  const Sizes& sizes = sizes_of(weights.layout);
   const int64_t step = sizes.step_bytes(), inputs = sizes.step_inputs;
   for_each_panel(weights, [&](int64_t panel) {
     const uint8_t* from = weights.data + panel * panel_bytes(weights);

@@ -147,7 +147,7 @@ TM_INLINE void for_blocks(const TileCall& call, Inputs& x, int64_t block_of_x, B
     weights += kSizes.header_bytes;
     prefetch.template advance<kSizes.header_bytes / kLineBytes>();
     for (int64_t i = 0; i < kSizes.blocks(); i++) {
-      prefetch.template advance<kSizes.block_bytes() / kLineBytes>();
+      prefetch.template advance<(kSizes.block_bytes() + kLineBytes - 1) / kLineBytes>();
       body(header, weights, number++);
       weights += kSizes.block_bytes();
       x.advance(block_of_x);

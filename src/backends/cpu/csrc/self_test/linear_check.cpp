@@ -1,14 +1,15 @@
+#include "linear/tables.h"
 #include "self_test/checks.h"
 
 namespace tokenmill {
 namespace {
 
 const char* const kNames[] = {"float32", "bfloat16", "Q4_0",  "Q4_1", "Q5_0", "Q5_1", "Q8_0",
-                              "IQ4_NL",  "MXFP4",    "Q3_K", "Q4_K", "Q5_K", "Q6_K"};
+                              "IQ4_NL",  "MXFP4",    "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"};
 
 // Offsets in a block of the source's half-precision numbers; -1: none.
 const int kHalves[][2] = {{-1, -1}, {-1, -1}, {0, -1},  {0, 2}, {0, -1}, {0, 2},  {0, -1},
-                          {0, -1},  {-1, -1}, {108, -1}, {0, 2}, {0, 2},  {208, -1}};
+                          {0, -1},  {-1, -1}, {108, -1}, {0, 2}, {0, 2},  {208, -1}, {0, -1}};
 
 // A half-precision number that is neither subnormal nor 0.
 double value_of_half(uint16_t half) {
@@ -67,19 +68,25 @@ struct Matrix {
     if (source == Source::kMXFP4) to[0] = static_cast<uint8_t>(120 + random.bits() % 8);
     StepRow row;
     read_step(source, to, &row);
-    const bool is_super = sizes_of(layout).header_bytes > 0, is_signed = layout == Layout::kBytes;
-    for (int i = 0; i < sizes_of(layout).step_inputs; i++) {
-      const int number = is_signed ? static_cast<int8_t>(row.numbers[i]) : row.numbers[i];
-      double scale = value_of_half(row.factors[0]);
-      if (row.factors[0] == 0) scale = 0;
-      double minimum = has_minimum(layout) ? value_of_half(row.factors[1]) : 0;
-      if (is_super) {
-        scale *= row.scales[i / group_of(layout)];
+    const Sizes sizes = sizes_of(layout);
+    for (int i = 0; i < sizes.step_inputs; i++) {
+      double scale = factor_of(row.factors[0]);
+      double minimum = sizes.has_minimum ? factor_of(row.factors[1]) : 0;
+      if (sizes.header_bytes > 0) {
+        scale *= row.scales[i / sizes.group];
         minimum *= row.minima[i / kBlock];
       }
-      const double product = scale * (number - zero_of(layout));
+      const double product = scale * (number_of(row.numbers[i]) - sizes.zero);
       push(product + minimum, std::fabs(product) + std::fabs(minimum));
     }
+  }
+
+  double factor_of(uint16_t half) const {
+    return layout == Layout::kE2M1 ? from_bf16(half) : value_of_half(half);
+  }
+  int number_of(uint8_t stored) const {
+    if (table_of(layout) != nullptr) return table_of(layout)[stored];
+    return is_signed(layout) ? static_cast<int8_t>(stored) : stored;
   }
 };
 

@@ -80,6 +80,21 @@ TM_INLINE Floats floats_from_int8(const uint8_t* at) {
   return __builtin_convertvector(__builtin_convertvector(small, Ints), Floats);
 #endif
 }
+// Replaces bytes below 16 by those of a table.
+TM_INLINE Words look_up(const int8_t* table, Words places) {
+#if defined(__AVX512BW__)
+  const __m128i bytes = load_vector<__m128i>(table);
+  return (Words)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), (__m512i)places);
+#elif defined(__AVX2__)
+  const __m128i bytes = load_vector<__m128i>(table);
+  return (Words)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), (__m256i)places);
+#else
+  uint8_t bytes[sizeof(Words)];
+  std::memcpy(bytes, &places, sizeof(bytes));
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(table[byte]);
+  return load_vector<Words>(bytes);
+#endif
+}
 TM_INLINE void store_int8(int8_t* at, Ints value) {
 #if defined(__AVX512F__)
   store_vector(at, _mm512_cvtepi32_epi8((__m512i)value));
