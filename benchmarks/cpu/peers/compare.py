@@ -30,7 +30,7 @@ from subprocess import PIPE
 from tempfile import TemporaryFile
 from typing import Any
 
-from engines import HERE, NAMES, PRECISIONS, WORKLOADS, Engine, engines
+from engines import HERE, NAMES, PRECISIONS, WORKLOADS, Engine, engines, engines_for
 from instruction_sets import InstructionSet, in_use, named_set
 from quiet import foreign_share, read_cpu
 from report import NOISY, Measurement, markdown, plot, summarize_all
@@ -60,6 +60,11 @@ def parse_args() -> Namespace:
     )
     parser.add_argument(
         "--rounds", type=int, default=3, help="rounds of all engines; 0: only show the file"
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        help="compare on these GGUF files of --peers, named without .gguf, not on the default model",
     )
     parser.add_argument("--threads", type=int, default=2, help="one per physical core")
     parser.add_argument("--engines", nargs="+", choices=NAMES, default=list(NAMES))
@@ -104,8 +109,12 @@ def main() -> None:
 
 def choose(args: Namespace) -> Iterator[Engine]:
     """The engines that are selected and installed. Prints the missing ones."""
-    for engine in engines(args.peers, find_default_model(), named_set()):
-        if engine.precision not in args.precisions or engine.name not in args.engines:
+    known = engines(args.peers, find_default_model(), named_set())
+    known = [engine for engine in known if engine.precision in args.precisions]
+    if args.models:
+        known = engines_for(args.models, args.peers, named_set())
+    for engine in known:
+        if engine.name not in args.engines:
             continue
         if engine.missing:
             console.print(f"left out: {engine.label}, {engine.missing[0]} is missing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
@@ -68,7 +69,7 @@ def engines(peers: Path, gguf: Path, instruction_set: str | None = None) -> list
     """
     own, hf = Path(sys.executable), peers / "model"
     vllm = peers / "vllm" / "bin" / "python"
-    tools = peers / llama_cpp_folder(instruction_set) / "bin"
+    tools = _tools(peers, instruction_set)
     return [
         Engine("tokenmill", "bf16", "run_tokenmill.py", own, "tokenmill", gguf),
         Engine("transformers", "bf16", "run_transformers.py", own, "transformers", hf),
@@ -79,6 +80,24 @@ def engines(peers: Path, gguf: Path, instruction_set: str | None = None) -> list
         _llama_cpp("4-bit", tools, gguf),
         _over_http("4-bit", gguf),
     ]
+
+
+def engines_for(models: Sequence[str], peers: Path, instruction_set: str | None) -> list[Engine]:
+    """The engines that read GGUF files, for each model of `peers`; its name is the precision."""
+    own, tools = Path(sys.executable), _tools(peers, instruction_set)
+    files = {model: peers / f"{model}.gguf" for model in models}
+    return [
+        engine
+        for model, path in files.items()
+        for engine in (
+            Engine("tokenmill", model, "run_tokenmill.py", own, "tokenmill", path),
+            _llama_cpp(model, tools, path),
+        )
+    ]
+
+
+def _tools(peers: Path, instruction_set: str | None) -> Path:
+    return peers / llama_cpp_folder(instruction_set) / "bin"
 
 
 def _llama_cpp(precision: str, tools: Path, model: Path) -> Engine:

@@ -23,7 +23,7 @@ BATCHES = {"single": 1, "batch-8": 8, "batch-32": 32}
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
-    parser.add_argument("--precision", required=True, choices=["bf16", "4-bit"])
+    parser.add_argument("--precision", required=True, help="bf16 dequantizes the weights")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--workloads", nargs="+", required=True)
     parser.add_argument("--output-len", type=int, default=128)
