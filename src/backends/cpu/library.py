@@ -59,6 +59,14 @@ class Source(IntEnum):
     Q6_K = 12
 
 
+class Activation(IntEnum):
+    """The activation of a gate: `Activation` of csrc/linear/linear.h."""
+
+    SILU = 0
+    GELU = 1
+    """Its approximation by tanh."""
+
+
 class Element(IntEnum):
     """The number type of results: `Element` of csrc/linear/linear.h."""
 
