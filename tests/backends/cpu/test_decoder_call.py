@@ -65,7 +65,7 @@ CONFIGS = {
     "odd partial rotation": replace(PLAIN, rotary_size=10),
     "capped logits": replace(PLAIN, logits_soft_cap=2.0),
     "post-norms": replace(PLAIN, post_norms=True),
-    "float32 norms": replace(PLAIN, float32_norms=True, norm_offset=0.5),
+    "float32 norms": replace(PLAIN, float32_norms=True),
     "layers without rotation": replace(PLAIN, layers=(GLOBAL, LayerKind(rope=None), GLOBAL)),
     "windows in some layers": replace(PLAIN, layers=(LOCAL, GLOBAL, LOCAL)),
     "gemma": replace(

