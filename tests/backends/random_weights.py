@@ -118,6 +118,10 @@ def _layer_layout(config: ModelConfig) -> dict[str, _Normal]:
         **_linear("mlp.up_proj", inner, hidden, config.mlp_bias),
         **_linear("mlp.down_proj", hidden, inner, config.mlp_bias),
     }
+    if config.post_norms:
+        layout["pre_feedforward_layernorm.weight"] = _norm(hidden)
+        for norm in ("post_attention_layernorm", "post_feedforward_layernorm"):
+            layout[f"{norm}.weight"] = _norm(hidden, mean=0.5)
     if config.qk_norm:
         layout |= {f"self_attn.{n}_norm.weight": _norm(head, mean=2.0) for n in ("q", "k")}
     return layout

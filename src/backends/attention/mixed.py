@@ -43,6 +43,11 @@ class MixedAttention:
                 f"of this model's layers: {', '.join(map(str, shapes))} for one block"
             )
 
+    @property
+    def layers(self) -> list[AttentionBackend]:
+        """The backend of every layer."""
+        return [self._backends[index] for index in self._index_of_layer]
+
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
         """Return the shape of one layer's cache, the same for all layers."""
         return self._backends[0].kv_cache_shape(num_blocks)
@@ -77,6 +82,15 @@ class MixedAttention:
     ) -> None:
         """Copy whole blocks of one layer, (source block, target block), in order."""
         self._backends[0].copy_blocks(source, target, pairs)
+
+
+def make_step_model(attention: AttentionBackend, decoder: Any, kv_cache: Any) -> Any:
+    """Return the StepModel of a model's attention; None if its backend computes layers only."""
+    layers = [attention] * len(kv_cache.layers)
+    if isinstance(attention, MixedAttention):
+        layers = attention.layers
+    make = getattr(layers[0], "step_model", None)
+    return None if make is None else make(decoder, kv_cache, layers)
 
 
 def reasons_against_layers(

@@ -148,14 +148,14 @@ class CPUAttention:
         """Address of a layer's sinks [h], float32; None without sinks."""
         return self._sinks[layer].data_ptr() if self._sinks else None
 
-    def step_model(self, decoder: Any, kv_cache: Any) -> Any:
+    def step_model(self, decoder: Any, kv_cache: Any, layers: Sequence[Any]) -> Any:
         """A StepModel that computes all layers of a step in one native call.
 
-        None if a product of the decoder is not native.
+        None if the library lacks a feature or a product of the decoder. See AttentionBackend.
         """
         from .decoder_call import make_decoder_call
 
-        return make_decoder_call(decoder, self, kv_cache)
+        return make_decoder_call(decoder, layers, kv_cache)
 
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]

@@ -16,7 +16,7 @@ import torch
 
 from ..attention.base import AttentionBatch
 from ..linear.base import Projection
-from ..models.decoder import Decoder, DecoderLayer
+from ..models.decoder import Decoder, DecoderLayer, RMSNorm
 from ..models.feed_forward import GatedNetwork
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
@@ -36,15 +36,27 @@ _POINTER = ctypes.c_void_p
 _FEATURES = {
     "attention_bias",
     "attention_output_bias",
+    "attention_soft_cap",
     "draft_vocab_size",
+    "embedding_scale",
+    "float32_norms",
+    "hidden_act",
+    "layers",
+    "logits_soft_cap",
     "mlp_bias",
+    "norm_offset",
+    "post_norms",
     "qk_norm",
+    "query_pre_attn_scalar",
     "rope",
+    "rotary_size",
     "sliding_window",
     "tie_word_embeddings",
 }
 """Features of ModelConfig that the library computes. A decoder with another one runs layer by
-layer, with native products and attention."""
+layer, with native products and attention. Of activations, some have native products."""
+_ROTARY_STEP = 16
+"""The library rotates multiples of this number of elements."""
 
 
 class Phase(IntEnum):
@@ -74,28 +86,35 @@ class NativeAttention(Protocol):
 
 
 def make_decoder_call(
-    decoder: Decoder, attention: NativeAttention, kv_cache: KVCache
+    decoder: Decoder, attentions: Sequence[NativeAttention], kv_cache: KVCache
 ) -> DecoderCall | None:
-    """The call for a decoder; None if the library lacks one of its features or products."""
-    if not decoder.config.features <= _FEATURES:
+    """The call for a decoder; None if the library lacks one of its features or products.
+
+    `attentions` has the attention of every layer.
+    """
+    config = decoder.config
+    if not config.features <= _FEATURES or (config.rotary_size or 0) % _ROTARY_STEP:
         return None
     linears = [linear for layer in decoder.layers for linear in layer.linears]
     is_native = all(isinstance(linear, NativeLinear) for linear in (*linears, decoder.lm_head))
-    return DecoderCall(decoder, attention, kv_cache) if is_native else None
+    return DecoderCall(decoder, attentions, kv_cache) if is_native else None
 
 
 class DecoderCall:
     """Computes a step's logits: StepModel of runner.py by the native library."""
 
-    def __init__(self, decoder: Decoder, attention: NativeAttention, kv_cache: KVCache) -> None:
-        self._attention = attention
+    def __init__(
+        self, decoder: Decoder, attentions: Sequence[NativeAttention], kv_cache: KVCache
+    ) -> None:
+        self._attentions = list(dict.fromkeys(attentions))
+        self._plans = (_POINTER * len(self._attentions))()
         self._config = decoder.config
         self._kept: list[object] = [decoder, kv_cache]
         """Keeps the objects alive that the structures point to."""
         self._caches = (_POINTER * len(kv_cache.layers))(
             *(layer.data_ptr() for layer in kv_cache.layers)
         )
-        self._model = self._describe(decoder)
+        self._model = self._describe(decoder, attentions)
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
         self._scratch = torch.empty(0, dtype=torch.bfloat16)
         self._sampled = 0, 0
@@ -109,7 +128,8 @@ class DecoderCall:
     def logits(self, batch: InputBatch) -> torch.Tensor:
         """Logits of the batch's sampled rows, float32 [r, v]. Writes all K and V to the cache."""
         config, num_tokens = self._config, batch.token_ids_t.shape[0]
-        metadata = self._attention.build_metadata(batch.attention)
+        metadata = [one.build_metadata(batch.attention) for one in self._attentions]
+        self._plans[:] = [one.plan.address for one in metadata]
         q_size = config.num_heads * config.head_size
         kv_size = config.num_kv_heads * config.head_size
         num_sampled = batch.sampled_rows_r.shape[0]
@@ -132,7 +152,7 @@ class DecoderCall:
             token_ids=batch.token_ids_t.data_ptr(),
             positions=batch.positions_t.data_ptr(),
             slots=batch.attention.slot_mapping_t.data_ptr(),
-            plan=metadata.plan.address,
+            plans=self._plans,
             kv_caches=self._caches,
             hidden=hidden,
             normed=normed,
@@ -147,7 +167,8 @@ class DecoderCall:
         )
         self._run(ctypes.byref(self._model), ctypes.byref(step))
         self._sampled = sampled, num_sampled
-        return logits_rv
+        cap = config.logits_soft_cap
+        return logits_rv if cap is None else logits_rv.div_(cap).tanh_().mul_(cap)
 
     def hidden_states(self) -> torch.Tensor:
         """Hidden states after the last norm of the rows of the last `logits`, bfloat16 [r, e].
@@ -179,13 +200,22 @@ class DecoderCall:
         assert self._nanoseconds is not None
         return {phase: self._nanoseconds[phase] / 1e9 for phase in Phase}
 
-    def _describe(self, decoder: Decoder) -> DecoderModelStruct:
+    def _describe(
+        self, decoder: Decoder, attentions: Sequence[NativeAttention]
+    ) -> DecoderModelStruct:
         config = decoder.config
+        tables = [
+            (self._floats(table.cos_pc), self._floats(table.sin_pc))
+            for table in decoder.rotary_tables
+        ]
         layers = (DecoderLayerStruct * len(decoder.layers))(
-            *(self._describe_layer(layer) for layer in decoder.layers)
+            *(
+                self._describe_layer(layer, tables, self._attentions.index(attention))
+                for layer, attention in zip(decoder.layers, attentions, strict=True)
+            )
         )
         return DecoderModelStruct(
-            spec=self._attention.struct,
+            spec=attentions[0].struct,
             num_layers=len(decoder.layers),
             layers=layers,
             hidden_size=config.hidden_size,
@@ -193,16 +223,24 @@ class DecoderCall:
             embedding=decoder.embedding_ve.data_ptr(),
             norm=self._floats(decoder.norm.weight),
             head=self._packed(decoder.lm_head)[0],
-            cos=self._floats(decoder.rotary_tables[0].cos_pc),
-            sin=self._floats(decoder.rotary_tables[0].sin_pc),
             eps=config.rms_norm_eps,
+            float32_norms=config.float32_norms,
+            rotary_size=config.rotary_size or config.head_size,
+            embedding_scale=decoder.embedding_scale,
         )
 
-    def _describe_layer(self, layer: DecoderLayer) -> DecoderLayerStruct:
+    def _describe_layer(
+        self, layer: DecoderLayer, tables: Sequence[tuple[int, int]], plan: int
+    ) -> DecoderLayerStruct:
         struct = DecoderLayerStruct(
-            input_norm=self._floats(layer.input_norm.weight),
-            post_attention_norm=self._floats(layer.post_attention_norm.weight),
+            input_norm=self._norm(layer.input_norm),
+            attention_output_norm=self._norm(layer.attention_output_norm),
+            post_attention_norm=self._norm(layer.post_attention_norm),
+            feed_forward_output_norm=self._norm(layer.feed_forward_output_norm),
+            plan=plan,
         )
+        if layer.rotary_table is not None:
+            struct.cos, struct.sin = tables[layer.rotary_table]
         if layer.qk_norm is not None:
             struct.q_norm = self._floats(layer.qk_norm.weight[0])
             struct.k_norm = self._floats(layer.qk_norm.weight[self._config.num_heads])
@@ -218,6 +256,9 @@ class DecoderCall:
         assert isinstance(linear, NativeLinear)
         bias = None if linear.bias is None else linear.bias.data_ptr()
         return ctypes.pointer(linear.packed.struct), bias
+
+    def _norm(self, norm: RMSNorm | None) -> int | None:
+        return None if norm is None else self._floats(norm.weight)
 
     def _floats(self, tensor: torch.Tensor) -> int:
         """Address of a float32 copy of the tensor, which lives as long as this object."""

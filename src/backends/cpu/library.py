@@ -63,6 +63,14 @@ class Source(IntEnum):
     IQ4_XS = 13
 
 
+class Activation(IntEnum):
+    """The activation of a gate: `Activation` of csrc/linear/linear.h."""
+
+    SILU = 0
+    GELU = 1
+    """Its approximation by tanh."""
+
+
 class Element(IntEnum):
     """The number type of results: `Element` of csrc/linear/linear.h."""
 

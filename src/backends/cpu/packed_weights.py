@@ -15,7 +15,7 @@ from ...core.errors import ConfigError
 from ..machine.host_memory import HostMemory
 from ..weights.formats.gguf_blocks import GGUFBlocks
 from ..weights.packed import PackedWeights, WeightFormat
-from .library import Element, Layout, Source, load_library
+from .library import Activation, Element, Layout, Source, load_library
 from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 _ALIGNMENT = 4096
@@ -64,7 +64,7 @@ class WeightArena:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLinear:
-    """The packed weights of one product. With `gate_up` it is silu(x gate^T) * (x up^T)."""
+    """The packed weights of one product. With `gate_up` it is activation(x gate^T) * (x up^T)."""
 
     layout: Layout
     in_features: int
@@ -107,6 +107,7 @@ def pack_linear(
     weight: Tensor,
     *,
     up: Tensor | None = None,
+    activation: Activation = Activation.SILU,
     dtype: torch.dtype = torch.bfloat16,
     arena: WeightArena | None = None,
 ) -> PackedLinear:
@@ -130,6 +131,7 @@ def pack_linear(
         n=kept.shape[0],
         k=kept.shape[1],
         layout=Layout.F32 if dtype is torch.float32 else Layout.BF16,
+        activation=activation,
     )
     return _pack(struct, rows, arena)
 
@@ -138,6 +140,7 @@ def pack_weights(
     weights: PackedWeights,
     *,
     up: PackedWeights | None = None,
+    activation: Activation = Activation.SILU,
     float_inputs: bool = False,
     arena: WeightArena | None = None,
 ) -> PackedLinear:
@@ -162,7 +165,11 @@ def pack_weights(
         source=_SOURCES[format.kind][0],
     )
     struct = PackedLinearStruct(
-        n=weights.shape[0], k=weights.shape[1], layout=layout, float_inputs=float_inputs
+        n=weights.shape[0],
+        k=weights.shape[1],
+        layout=layout,
+        activation=activation,
+        float_inputs=float_inputs,
     )
     try:
         return _pack(struct, rows, arena)

@@ -16,7 +16,7 @@ from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
 from ..weights.formats.relaying import relaid_format, relay
 from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
-from .library import Library, load_library
+from .library import Activation, Library, load_library
 from .packed_weights import (
     PackedLinear,
     WeightArena,
@@ -28,10 +28,13 @@ from .packed_weights import (
     packed_bytes,
 )
 
+_ACTIVATIONS = {"silu": Activation.SILU, "gelu_pytorch_tanh": Activation.GELU}
+"""Native activations by their names in `linear.base.ACTIVATIONS`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeLinear:
-    """A product with packed weights. With `gate_up` it computes silu(gate) * up."""
+    """A product with packed weights. With `gate_up` it computes activation(gate) * up."""
 
     library: Library
     packed: PackedLinear
@@ -119,9 +122,10 @@ class CPULinear:
     ) -> Projection:
         """See LinearBackend."""
         gate, up = _relaid(gate), _relaid(up)
-        if activation != "silu" or _format_of(gate) != _format_of(up):
+        native = _ACTIVATIONS.get(activation)
+        if native is None or _format_of(gate) != _format_of(up):
             return GateUp(self.linear([gate, up], bias), ACTIVATIONS[activation])
-        return self._make(self._pack(gate, up), bias, torch.bfloat16)
+        return self._make(self._pack(gate, up, native), bias, torch.bfloat16)
 
     def head(self, weights: Weights) -> NativeLinear:
         """See LinearBackend. A head never rounds its inputs: that would move logits directly, and
@@ -140,15 +144,24 @@ class CPULinear:
         )
 
     def _pack(
-        self, weights: Weights, up: Weights | None = None, *, float_inputs: bool = False
+        self,
+        weights: Weights,
+        up: Weights | None = None,
+        activation: Activation = Activation.SILU,
+        *,
+        float_inputs: bool = False,
     ) -> PackedLinear:
         if isinstance(weights, PackedWeights):
             assert up is None or isinstance(up, PackedWeights)
             return pack_weights(
-                weights, up=up, arena=self._arena, float_inputs=float_inputs or self.float_inputs
+                weights,
+                up=up,
+                activation=activation,
+                arena=self._arena,
+                float_inputs=float_inputs or self.float_inputs,
             )
         assert up is None or isinstance(up, torch.Tensor)
-        return pack_linear(weights, up=up, arena=self._arena)
+        return pack_linear(weights, up=up, activation=activation, arena=self._arena)
 
 
 class ExactCPULinear(CPULinear):

@@ -24,6 +24,7 @@ class PackedLinearStruct(ctypes.Structure):
         ("k", _INT64),
         ("layout", _INT32),
         ("gate_up", _INT32),
+        ("activation", _INT32),
         ("float_inputs", _INT32),
         ("next", _POINTER),
     )
@@ -114,6 +115,8 @@ class RotateAndWriteCallStruct(ctypes.Structure):
         ("q_norm", _POINTER),
         ("k_norm", _POINTER),
         ("eps", _FLOAT),
+        ("float32_norms", _INT32),
+        ("rotary_size", _INT32),
         ("cos", _POINTER),
         ("sin", _POINTER),
         ("positions", _POINTER),
@@ -127,9 +130,14 @@ class DecoderLayerStruct(ctypes.Structure):
 
     _fields_ = (
         ("input_norm", _POINTER),
+        ("attention_output_norm", _POINTER),
         ("post_attention_norm", _POINTER),
+        ("feed_forward_output_norm", _POINTER),
         ("q_norm", _POINTER),
         ("k_norm", _POINTER),
+        ("cos", _POINTER),
+        ("sin", _POINTER),
+        ("plan", _INT64),
         ("qkv", _PACKED),
         ("qkv_bias", _POINTER),
         ("attention_output", _PACKED),
@@ -153,9 +161,10 @@ class DecoderModelStruct(ctypes.Structure):
         ("embedding", _POINTER),
         ("norm", _POINTER),
         ("head", _PACKED),
-        ("cos", _POINTER),
-        ("sin", _POINTER),
         ("eps", _FLOAT),
+        ("float32_norms", _INT32),
+        ("rotary_size", _INT32),
+        ("embedding_scale", _FLOAT),
     )
 
 
@@ -167,7 +176,7 @@ class DecoderStepStruct(ctypes.Structure):
         ("token_ids", _POINTER),
         ("positions", _POINTER),
         ("slots", _POINTER),
-        ("plan", _POINTER),
+        ("plans", ctypes.POINTER(_POINTER)),
         ("kv_caches", ctypes.POINTER(_POINTER)),
         ("hidden", _POINTER),
         ("normed", _POINTER),

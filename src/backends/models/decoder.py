@@ -118,7 +118,7 @@ class Decoder:
         self.lm_head = lm_head
         self._is_tied = is_tied
         self.rotary_tables = tuple(rotary_tables)
-        self._embedding_scale = _rounded(config.embedding_scale, embedding_ve.dtype)
+        self.embedding_scale = _rounded(config.embedding_scale, embedding_ve.dtype)
         self._num_rotated_heads = config.num_heads + config.num_kv_heads
 
     @property
@@ -150,8 +150,8 @@ class Decoder:
         Positions are below `config.max_position_embeddings`. Both inputs are int32 or int64.
         """
         hidden_te = F.embedding(token_ids_t, self.embedding_ve)
-        if self._embedding_scale != 1.0:
-            hidden_te = hidden_te * self._embedding_scale
+        if self.embedding_scale != 1.0:
+            hidden_te = hidden_te * self.embedding_scale
         turns = [table.at(positions_t) for table in self.rotary_tables]
         for index, layer in enumerate(self.layers):
             turn = None if layer.rotary_table is None else turns[layer.rotary_table]

@@ -12,7 +12,7 @@ from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ...core.log import get_logger
 from ..attention.base import AttentionBackend, AttentionSpec
-from ..attention.mixed import make_attention, reasons_against_layers
+from ..attention.mixed import make_attention, make_step_model, reasons_against_layers
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import reasons_against as reasons_against_linear
 from ..machine.device import choose_device
@@ -68,9 +68,9 @@ class ModelParts:
     def step_model(self, cache: KVCache) -> StepModel | None:
         """The attention backend's own implementation of whole steps; None if it has none for this
         decoder."""
-        if not hasattr(self.attention, "step_model") or not isinstance(self.decoder, Decoder):
+        if not isinstance(self.decoder, Decoder):
             return None
-        model: StepModel | None = self.attention.step_model(self.decoder, cache)
+        model: StepModel | None = make_step_model(self.attention, self.decoder, cache)
         return model
 
 

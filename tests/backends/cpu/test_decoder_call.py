@@ -12,9 +12,10 @@ from gguf import GGMLQuantizationType
 
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
+from tokenmill.backends.attention.mixed import make_attention, make_step_model
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
-from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase, make_decoder_call
+from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.linear.base import LinearSpec
@@ -25,7 +26,8 @@ from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
-from tokenmill.backends.weights.model_config import ModelConfig
+from tokenmill.backends.weights.model_config import LayerKind, ModelConfig
+from tokenmill.backends.weights.rope_config import RopeConfig
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import Grant, RequestStart
 from tokenmill.core.sampling_params import SamplingParams
@@ -47,18 +49,41 @@ PLAIN = ModelConfig(
     max_position_embeddings=256,
     rms_norm_eps=1e-5,
 )
+GLOBAL = LayerKind()
+LOCAL = LayerKind(sliding_window=9, rope=RopeConfig(theta=100.0))
 CONFIGS = {
     "plain": PLAIN,
     "tied": replace(PLAIN, tie_word_embeddings=True),
     "biases": replace(PLAIN, attention_bias=True, attention_output_bias=True, mlp_bias=True),
     "qk-norm": replace(PLAIN, qk_norm=True, head_size=32),
     "window": replace(PLAIN, sliding_window=9),
-    "gelu": replace(PLAIN, hidden_act="gelu"),
+    "gelu": replace(PLAIN, hidden_act="gelu_pytorch_tanh"),
+    "exact gelu": replace(PLAIN, hidden_act="gelu"),
     "scaled embeddings": replace(PLAIN, embedding_scale=3.0),
-    "partial rotation": replace(PLAIN, rotary_size=10),
+    "partial rotation": replace(PLAIN, head_size=48, rotary_size=32, qk_norm=True),
+    "partial rotation without norms": replace(PLAIN, head_size=48, rotary_size=32),
+    "odd partial rotation": replace(PLAIN, rotary_size=10),
     "capped logits": replace(PLAIN, logits_soft_cap=2.0),
+    "post-norms": replace(PLAIN, post_norms=True),
+    "float32 norms": replace(PLAIN, float32_norms=True),
+    "layers without rotation": replace(PLAIN, layers=(GLOBAL, LayerKind(rope=None), GLOBAL)),
+    "windows in some layers": replace(PLAIN, layers=(LOCAL, GLOBAL, LOCAL)),
+    "gemma": replace(
+        PLAIN,
+        layers=(LOCAL, GLOBAL, LOCAL),
+        hidden_act="gelu_pytorch_tanh",
+        embedding_scale=8.0,
+        attention_soft_cap=2.0,
+        logits_soft_cap=3.0,
+        query_pre_attn_scalar=24.0,
+        norm_offset=1.0,
+        float32_norms=True,
+        post_norms=True,
+        qk_norm=True,
+        tie_word_embeddings=True,
+    ),
 }
-LAYERED = {"gelu", "scaled embeddings", "partial rotation", "capped logits"}
+LAYERED = {"exact gelu", "odd partial rotation"}
 """These have a feature that the library does not compute."""
 TOLERANCE = 0.06
 """Of the logits' spread: some twenty roundings to 8 bits on the way. Quantized products round their
@@ -80,8 +105,9 @@ def reference(checkpoint: Checkpoint) -> Decoder:
     return load_decoder(checkpoint, dtype=torch.float32, device=CPU, progress=no_progress)
 
 
-def spec_of(config: ModelConfig) -> AttentionSpec:
-    return AttentionSpec(
+def specs_of(config: ModelConfig) -> list[AttentionSpec]:
+    """The specification of every layer's attention."""
+    spec = AttentionSpec(
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_size=config.head_size,
@@ -89,8 +115,9 @@ def spec_of(config: ModelConfig) -> AttentionSpec:
         dtype=torch.bfloat16,
         device=CPU,
         scale=config.attention_scale,
-        sliding_window=config.sliding_window,
+        logits_soft_cap=config.attention_soft_cap,
     )
+    return [replace(spec, sliding_window=kind.sliding_window) for kind in config.layer_kinds]
 
 
 def cache_of(config: ModelConfig, attention: AttentionBackend) -> KVCache:
@@ -193,13 +220,13 @@ def assert_near(
 
 
 def native(decoder: Decoder) -> DecoderCall:
-    attention = CPUAttention(spec_of(decoder.config))
-    call = make_decoder_call(decoder, attention, cache_of(decoder.config, attention))
-    assert call is not None
+    attention = make_attention(CPUAttention, specs_of(decoder.config))
+    call = make_step_model(attention, decoder, cache_of(decoder.config, attention))
+    assert isinstance(call, DecoderCall)
     return call
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in LAYERED | {"window"}])
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - LAYERED))
 def test_logits_are_near_float32_for_chunks_and_decodes_in_one_batch(
     name: str, library: Library
 ) -> None:
@@ -220,12 +247,12 @@ def test_layer_by_layer_is_near_it_with_either_attention(name: str, library: Lib
     decoder = load(random_checkpoint(config, 4), library)
     tokens = prompts(37, 5)
     outputs = []
-    for attention in (CPUAttention(spec_of(config)), TorchAttention(spec_of(config))):
+    for backend in (CPUAttention, TorchAttention):
+        attention = make_attention(backend, specs_of(config))
         model = LayeredModel(decoder, attention, cache_of(config, attention))
         outputs.append(Sequences(model, tokens).compute([37, 5]))
-    call = make_decoder_call(
-        decoder, attention := CPUAttention(spec_of(config)), cache_of(config, attention)
-    )
+    attention = make_attention(CPUAttention, specs_of(config))
+    call = make_step_model(attention, decoder, cache_of(config, attention))
     assert (call is None) is (name in LAYERED)
     if call is not None:
         outputs.append(Sequences(call, tokens).compute([37, 5]))

@@ -40,7 +40,13 @@ def _random(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 
 def _embed_and_norm(
-    library: Library, table: Tensor, token_ids: Tensor, rows: Tensor, weight: Tensor
+    library: Library,
+    table: Tensor,
+    token_ids: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    scale: float = 1.0,
+    float32_norms: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """A decoder without layers: what it embeds, and the norm of those rows of it. Both buffers have
     a row more, of NaN, that must stay so."""
@@ -55,6 +61,8 @@ def _embed_and_norm(
         norm=weight.data_ptr(),
         head=ctypes.pointer(head.struct),
         eps=1e-5,
+        embedding_scale=scale,
+        float32_norms=float32_norms,
     )
     step = DecoderStepStruct(
         num_tokens=num_tokens,
@@ -78,15 +86,21 @@ def test_embeddings_are_gathered_and_chosen_rows_normed(library: Library, size: 
     token_ids, rows = torch.tensor([10, 0, 3, 3, 7]), torch.tensor([4, 0, 3])
     hidden, normed = _embed_and_norm(library, table, token_ids, rows, weight)
     assert torch.equal(hidden, table[token_ids])
+    scaled, _ = _embed_and_norm(library, table, token_ids, rows, weight, scale=5.25)
+    assert torch.equal(scaled, table[token_ids] * 5.25)
     expected = RMSNorm(weight.bfloat16(), 1e-5)(table[token_ids[rows]])
     torch.testing.assert_close(normed, expected, rtol=ROUNDING[torch.bfloat16], atol=1e-6)
 
 
-def test_a_norm_rounds_as_torch_does(library: Library) -> None:
-    """Before the weight is applied and after; a sum in another order may tip one in many."""
-    x, weight = _random(64, 576, dtype=torch.bfloat16), _random(576, dtype=torch.bfloat16, seed=1)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_norm_rounds_as_torch_does(library: Library, dtype: torch.dtype) -> None:
+    """A bfloat16 weight is applied to a rounded quotient, a float32 weight to an unrounded one. A
+    sum in another order may change one result in many."""
+    x, weight = _random(64, 576, dtype=torch.bfloat16), _random(576, dtype=dtype, seed=1)
     every = torch.arange(64)
-    _, normed = _embed_and_norm(library, x, every, every, weight.float())
+    _, normed = _embed_and_norm(
+        library, x, every, every, weight.float(), float32_norms=dtype is torch.float32
+    )
     assert (normed == RMSNorm(weight, 1e-5)(x)).double().mean() > 0.9995
 
 
@@ -102,6 +116,7 @@ def _rotate_and_write(
     sin: Tensor | None = None,
     positions: Tensor | None = None,
     norms: tuple[Tensor, Tensor] | None = None,
+    float32_norms: bool = False,
 ) -> Tensor:
     """Changes the queries in `qkv` [t, n, d]; gives the cache. No sequence attends."""
     head_size = qkv.shape[2]
@@ -122,6 +137,8 @@ def _rotate_and_write(
         q_norm=None if norms is None else norms[0].data_ptr(),
         k_norm=None if norms is None else norms[1].data_ptr(),
         eps=1e-5,
+        float32_norms=float32_norms,
+        rotary_size=0 if cos is None else 2 * cos.shape[1],
         cos=None if cos is None else cos.data_ptr(),
         sin=None if sin is None else sin.data_ptr(),
         positions=None if positions is None else positions.data_ptr(),
@@ -166,23 +183,28 @@ def test_keys_and_values_are_written_where_they_belong(
 
 
 @by_dtype
-@pytest.mark.parametrize("with_norm", [False, True], ids=["plain", "qk-norm"])
-@pytest.mark.parametrize("head_size", [16, 64, 80])
+@pytest.mark.parametrize("norm", ["no norm", "norm", "float32 norm"])
+@pytest.mark.parametrize(
+    "head_size, rotary_size", [(16, 16), (64, 64), (80, 80), (64, 32), (80, 48)]
+)
 def test_queries_and_keys_are_normed_and_rotated(
-    ops: AttentionOps, head_size: int, with_norm: bool, dtype: torch.dtype
+    ops: AttentionOps, head_size: int, rotary_size: int, norm: str, dtype: torch.dtype
 ) -> None:
     qkv = _random(TOKENS, HEADS + 2 * KV_HEADS, head_size, dtype=dtype)
-    angles = _random(POSITIONS, head_size // 2, dtype=torch.float32, seed=1)
+    angles = _random(POSITIONS, rotary_size // 2, dtype=torch.float32, seed=1)
     cos, sin = angles.cos(), angles.sin()
     positions = torch.arange(TOKENS).flip(0) + POSITIONS - TOKENS
-    norms = [1 + _random(head_size, dtype=dtype, seed=seed).float() for seed in (2, 3)]
+    weight_type = torch.float32 if norm == "float32 norm" else dtype
+    norms = [1 + _random(head_size, dtype=weight_type, seed=seed) for seed in (2, 3)]
     q, k, v = qkv.clone().split([HEADS, KV_HEADS, KV_HEADS], dim=1)
-    if with_norm:
-        q, k = (RMSNorm(w.to(dtype), 1e-5)(x) for w, x in zip(norms, (q, k), strict=True))
+    given = None
+    if norm != "no norm":
+        q, k = (RMSNorm(w, 1e-5)(x) for w, x in zip(norms, (q, k), strict=True))
+        given = norms[0].float(), norms[1].float()
     angles_of = (cos[positions, None].double(), sin[positions, None].double())
     q, k = (rotate(x.double(), *angles_of) for x in (q, k))
-    given = (norms[0].to(dtype).float(), norms[1].to(dtype).float()) if with_norm else None
-    keys, values = _read(_rotate_and_write(ops, qkv, 16, cos, sin, positions, given))
+    is_float32 = norm == "float32 norm"
+    keys, values = _read(_rotate_and_write(ops, qkv, 16, cos, sin, positions, given, is_float32))
     tolerance = ROUNDING[dtype] * 4
     torch.testing.assert_close(qkv[:, :HEADS].double(), q, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(keys[SLOTS].double(), k, rtol=tolerance, atol=tolerance)

@@ -15,7 +15,7 @@ from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.projections import CPULinear, NativeLinear
 from tokenmill.backends.execution.in_process import ModelExecutor
-from tokenmill.backends.linear.base import LinearSpec
+from tokenmill.backends.linear.base import ACTIVATIONS, LinearSpec
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.running.precision import choose_dtype
 from tokenmill.backends.weights.checkpoint import open_checkpoint
@@ -151,6 +151,26 @@ def test_segments_of_different_formats_are_one_product_of_packed_weights() -> No
     packed = torch.cat([one.dequantize() for one in (parts[0], parts[0], parts[1])]).double()
     exact = torch.cat([round_to_int8(x) @ packed.T, x.double() @ dense.double().T], dim=1) + bias
     assert ((product(x) - exact).abs() <= exact.abs() * BF16_ROUNDING + 1e-4).all()
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
+def test_activations_are_those_of_torch_for_gates_of_any_size(activation: str) -> None:
+    gates = torch.cat(
+        (torch.linspace(-12, 12, 500), torch.tensor([0.0, -1e4, 1e4, 1e30]))
+    ).bfloat16()
+    x = torch.zeros(len(gates), 32, dtype=torch.bfloat16)
+    x[:, 0], x[:, 1] = gates, 1
+    gate, up = torch.zeros(2, 16, 32)
+    gate[:, 0] = up[:, 1] = 1
+    product = CPULinear(LinearSpec(dtype=torch.bfloat16, device=CPU)).gate_up(
+        gate, up, None, activation
+    )
+    assert isinstance(product, NativeLinear)
+    expected = ACTIVATIONS[activation](gates.double()).unsqueeze(1).expand(-1, 16)
+    torch.testing.assert_close(product(x).double(), expected, rtol=BF16_ROUNDING, atol=1e-6)
+    x[:, 0] = torch.nan
+    assert product(x).isnan().all()
 
 
 @pytest.mark.usefixtures("library")

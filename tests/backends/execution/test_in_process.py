@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -174,7 +174,11 @@ def test_a_backend_that_computes_whole_steps_does_so() -> None:
 
         name = "whole"
 
-        def step_model(self, decoder: Decoder, kv_cache: KVCache) -> LayeredModel:
+        def step_model(
+            self, decoder: Decoder, kv_cache: KVCache, layers: Sequence[object]
+        ) -> LayeredModel:
+            assert layers == [self] * len(kv_cache.layers)
+
             class Counted(LayeredModel):
                 def logits(self, batch: InputBatch) -> torch.Tensor:
                     steps.append(len(batch.token_ids_t))

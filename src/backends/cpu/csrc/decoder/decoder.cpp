@@ -56,6 +56,7 @@ class Part {
     call.token_ids = step_.token_ids;
     call.out = step_.hidden;
     call.out_stride = call.size = model_.hidden_size;
+    call.scale = model_.embedding_scale;
     const Share mine = share_of(step_.num_tokens, worker_, workers_);
     embed(call, mine.begin, mine.end);
   }
@@ -79,8 +80,10 @@ class Part {
     write.q_norm = layer.q_norm;
     write.k_norm = layer.k_norm;
     write.eps = model_.eps;
-    write.cos = model_.cos;
-    write.sin = model_.sin;
+    write.float32_norms = model_.float32_norms;
+    write.rotary_size = model_.rotary_size;
+    write.cos = layer.cos;
+    write.sin = layer.sin;
     write.positions = step_.positions;
     write.slots = step_.slots;
     write.kv_cache = kv_cache;
@@ -88,12 +91,17 @@ class Part {
     rotate_and_write(write, mine.begin, mine.end);
     finish(Phase::kRotateAndWrite);
 
-    AttentionCall call = {step_.plan, q, stride, kv_cache, step_.attended, q_size, nullptr};
+    AttentionCall call = {};
+    call.plan = step_.plans[layer.plan];
+    call.q = q;
+    call.q_stride = stride;
+    call.kv_cache = kv_cache;
+    call.out = step_.attended;
+    call.out_stride = q_size;
     attention_part(call, worker_, workers_);
     finish(Phase::kAttention);
-    multiply(layer.attention_output, layer.attention_output_bias, step_.attended, q_size,
-             step_.hidden, model_.hidden_size, true);
-    finish(Phase::kAttentionOutput);
+    add_product(layer.attention_output, layer.attention_output_bias, step_.attended, q_size,
+                layer.attention_output_norm, Phase::kAttentionOutput);
   }
 
   void feed_forward(const DecoderLayer& layer) {
@@ -101,9 +109,8 @@ class Part {
     multiply(layer.gate_up, layer.gate_up_bias, step_.normed, model_.hidden_size, step_.inner,
              model_.intermediate_size, false);
     finish(Phase::kGateUp);
-    multiply(layer.down, layer.down_bias, step_.inner, model_.intermediate_size, step_.hidden,
-             model_.hidden_size, true);
-    finish(Phase::kDown);
+    add_product(layer.down, layer.down_bias, step_.inner, model_.intermediate_size,
+                layer.feed_forward_output_norm, Phase::kDown);
   }
 
   void compute_logits() {
@@ -135,16 +142,28 @@ class Part {
     stopwatch_.lap(Phase::kWait);
   }
 
-  void norm(void* x, const float* weight, void* out, int64_t rows) {
+  void norm(void* x, const float* weight, void* out, int64_t rows, bool add = false) {
     RmsNormCall call = {};
     call.x = x;
     call.x_stride = call.out_stride = call.size = model_.hidden_size;
     call.weight = weight;
     call.out = out;
     call.eps = model_.eps;
+    call.float32_norm = model_.float32_norms != 0;
+    call.add_to_out = add;
     const Share mine = share_of(rows, worker_, workers_);
     rms_norm(call, mine.begin, mine.end);
     finish(Phase::kNorm);
+  }
+
+  // Adds a product, or its norm if there is one, to the hidden states.
+  void add_product(const PackedLinear* weights, const float* bias, const void* x, int64_t x_stride,
+                   const float* output_norm, Phase phase) {
+    const bool is_normed = output_norm != nullptr;
+    multiply(weights, bias, x, x_stride, is_normed ? step_.normed : step_.hidden,
+             model_.hidden_size, !is_normed);
+    finish(phase);
+    if (is_normed) norm(step_.normed, output_norm, step_.hidden, step_.num_tokens, true);
   }
 
   // Multiplies x by weights. With `add` the result is added to the residual in `out`.

@@ -1,4 +1,4 @@
-// A whole decoder of the Llama family for one flat batch, with all layers in one parallel region.
+// A whole decoder for one flat batch, with all layers in one parallel region.
 #pragma once
 
 #include "elementwise/elementwise.h"
@@ -8,10 +8,15 @@ namespace tokenmill {
 
 // The weights of one layer. structures.py has the same layout of all structures in this file.
 struct DecoderLayer {
-  const float* input_norm;           // [hidden]
-  const float* post_attention_norm;  // [hidden]
-  const float* q_norm;               // [head_size], or null
+  const float* input_norm;                // [hidden], as all norms but those of heads
+  const float* attention_output_norm;     // before the output is added to the hidden state; or null
+  const float* post_attention_norm;
+  const float* feed_forward_output_norm;  // before the output is added to the hidden state; or null
+  const float* q_norm;                    // [head_size], or null
   const float* k_norm;
+  const float* cos;  // [positions, rotary_size / 2], or null: q and k are not rotated
+  const float* sin;
+  int64_t plan;             // index in DecoderStep::plans
   const PackedLinear* qkv;  // heads of q, then k, then v
   const float* qkv_bias;    // or null, as are all biases
   const PackedLinear* attention_output;
@@ -23,7 +28,7 @@ struct DecoderLayer {
 };
 
 struct DecoderModel {
-  AttentionSpec spec;
+  AttentionSpec spec;  // the windows of layers are in their plans
   int64_t num_layers;
   const DecoderLayer* layers;
   int64_t hidden_size;
@@ -31,9 +36,10 @@ struct DecoderModel {
   const void* embedding;  // bfloat16 [vocabulary, hidden]
   const float* norm;      // [hidden]
   const PackedLinear* head;
-  const float* cos;  // [positions, head_size / 2]
-  const float* sin;
   float eps;
+  int32_t float32_norms;  // as RmsNormCall::float32_norm
+  int32_t rotary_size;
+  float embedding_scale;
 };
 
 // Phases of a step whose times are measured. decoder_call.py has the same list.
@@ -57,7 +63,7 @@ struct DecoderStep {
   const int64_t* token_ids;
   const int64_t* positions;
   const int64_t* slots;
-  AttentionPlan* plan;
+  AttentionPlan* const* plans;  // one per kind of layer
   void* const* kv_caches;  // one per layer
   void* hidden;            // [tokens, hidden]
   void* normed;            // [tokens, hidden]

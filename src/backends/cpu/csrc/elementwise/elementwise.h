@@ -8,8 +8,8 @@
 
 namespace tokenmill {
 
-// RMS norm of each row: out = weight * (x / sqrt(mean(x^2) + eps)). The quotient is rounded before
-// the weight is applied. x and out are bfloat16.
+// RMS norm of each row: out (+)= weight * (x / sqrt(mean(x^2) + eps)). The quotient is rounded before
+// the weight is applied, unless float32_norm. x and out are bfloat16.
 struct RmsNormCall {
   const void* x;
   int64_t x_stride;     // in elements, as are all strides
@@ -18,16 +18,19 @@ struct RmsNormCall {
   int64_t out_stride;
   int64_t size;
   float eps;
+  bool float32_norm;
+  bool add_to_out;  // adds the result to out (the residual), rounded once
 };
 void rms_norm(const RmsNormCall& call, int64_t row_begin, int64_t row_end);
 
-// Copies rows of a bfloat16 table by token id.
+// Copies rows of a bfloat16 table by token id, times a factor.
 struct EmbedCall {
   const void* table;  // [vocabulary, size]
   const int64_t* token_ids;
   void* out;
   int64_t out_stride;
   int64_t size;
+  float scale;
 };
 void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end);
 
@@ -45,7 +48,9 @@ struct RotateAndWriteCall {
   const float* q_norm;  // [head_size], or null
   const float* k_norm;
   float eps;
-  const float* cos;  // [positions, head_size / 2], or null
+  int32_t float32_norms;  // as RmsNormCall::float32_norm
+  int32_t rotary_size;    // elements of a head that are rotated: a multiple of 16
+  const float* cos;       // [positions, rotary_size / 2], or null
   const float* sin;
   const int64_t* positions;  // [tokens]; unused without angles
   const int64_t* slots;      // [tokens]: block * block_size + slot

@@ -8,6 +8,14 @@ void rms_norm(const RmsNormCall& call, int64_t row_begin, int64_t row_end) {
   rms_norm_rows(call, row_begin, row_end);
 }
 
+void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
+  for (int64_t row = row_begin; row < row_end; row++) {
+    const auto* from = static_cast<const uint16_t*>(call.table) + call.token_ids[row] * call.size;
+    auto* out = static_cast<uint16_t*>(call.out) + row * call.out_stride;
+    for_registers(call.size, [&](auto load, auto store) { store(out, load(from) * call.scale); });
+  }
+}
+
 void rotate_and_write(const RotateAndWriteCall& call, int64_t begin, int64_t end) {
   if (call.spec.element == Element::kF32) {
     rotate_and_write_tokens<float>(call, begin, end);

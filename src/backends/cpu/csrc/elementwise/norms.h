@@ -27,7 +27,10 @@ void rms_norm_rows(const RmsNormCall& call, int64_t begin, int64_t end) {
     const float factor =
         1.0f / std::sqrt(sum_of_parts(squares) / static_cast<float>(call.size) + call.eps);
     for_registers(call.size, [&](auto load, auto store) {
-      store(out, rounded(load(x) * factor) * load(call.weight));
+      Floats value = load(x) * factor;
+      if (!call.float32_norm) value = rounded(value);
+      value *= load(call.weight);
+      store(out, call.add_to_out ? value + load(out) : value);
     });
   }
 }

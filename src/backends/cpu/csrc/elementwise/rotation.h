@@ -27,9 +27,17 @@ TM_INLINE void store_eight(uint16_t* at, Eight value) {
   store_vector(at, __builtin_convertvector((is_nan & 0x7fc0u) | (~is_nan & high), EightHalves));
 }
 
+template <class Number>
+TM_INLINE Eight rounded_to(Eight value) {
+  Number numbers[8];
+  store_eight(numbers, value);
+  return load_eight(numbers);
+}
+
 // RMS norm of one head, computed as in rms_norm.
 template <class Number>
-void norm_head(const Number* x, const float* weight, float eps, int size, Number* out) {
+void norm_head(const Number* x, const float* weight, float eps, bool float32_norm, int size,
+               Number* out) {
   Eight squares = {};
   for (int i = 0; i < size; i += 8) {
     const Eight value = load_eight(x + i);
@@ -39,22 +47,25 @@ void norm_head(const Number* x, const float* weight, float eps, int size, Number
   for (int i = 0; i < 8; i++) sum += squares[i];
   const float factor = 1.0f / std::sqrt(sum / static_cast<float>(size) + eps);
   for (int i = 0; i < size; i += 8) {
-    Number quotient[8];
-    store_eight(quotient, load_eight(x + i) * factor);
-    store_eight(out + i, load_eight(quotient) * load_eight(weight + i));
+    Eight quotient = load_eight(x + i) * factor;
+    if (!float32_norm) quotient = rounded_to<Number>(quotient);
+    store_eight(out + i, quotient * load_eight(weight + i));
   }
 }
 
-// Rotates each pair (x[i], x[i + size / 2]). `out` may be `x`.
+// Rotates each pair (x[i], x[i + rotary_size / 2]), and copies what is after rotary_size. `out` may
+// be `x`.
 template <class Number>
-void rotate_head(const Number* x, const float* cos, const float* sin, int size, Number* out) {
-  const int half = size / 2;
+void rotate_head(const Number* x, const float* cos, const float* sin, int rotary_size, int size,
+                 Number* out) {
+  const int half = rotary_size / 2;
   for (int i = 0; i < half; i += 8) {
     const Eight first = load_eight(x + i), second = load_eight(x + half + i);
     const Eight c = load_eight(cos + i), s = load_eight(sin + i);
     store_eight(out + i, first * c - second * s);
     store_eight(out + half + i, second * c + first * s);
   }
+  if (out != x) std::copy(x + rotary_size, x + size, out + rotary_size);
 }
 
 // Writes a key: every 4 bytes, a float or a bfloat16 pair, go to another row of the group.
@@ -94,8 +105,9 @@ class Rotator {
 
   void run(int64_t token, int32_t kv_head) {
     if (call_.cos != nullptr) {
-      cos_ = call_.cos + call_.positions[token] * (size_ / 2);
-      sin_ = call_.sin + call_.positions[token] * (size_ / 2);
+      const int64_t at = call_.positions[token] * (call_.rotary_size / 2);
+      cos_ = call_.cos + at;
+      sin_ = call_.sin + at;
     }
     if (call_.q_norm != nullptr || call_.cos != nullptr) change_queries(token, kv_head);
     write(token, kv_head);
@@ -115,11 +127,11 @@ class Rotator {
 
   const Number* change(const Number* x, const float* norm, Number* out) const {
     if (norm != nullptr) {
-      norm_head(x, norm, call_.eps, size_, out);
+      norm_head(x, norm, call_.eps, call_.float32_norms != 0, size_, out);
       x = out;
     }
     if (cos_ != nullptr) {
-      rotate_head(x, cos_, sin_, size_, out);
+      rotate_head(x, cos_, sin_, call_.rotary_size, size_, out);
       x = out;
     }
     return x;

@@ -8,6 +8,10 @@
 namespace tokenmill {
 namespace {
 
+TM_INLINE Floats activated(Activation activation, Floats x) {
+  return activation == Activation::kSilu ? silu(x) : gelu(x);
+}
+
 template <bool kGateUp, class Out>
 TM_INLINE void finish_row(const FinishCall& call, const float* sums, Out* out) {
   const auto value_at = [&](int column) __attribute__((always_inline)) {
@@ -17,7 +21,7 @@ TM_INLINE void finish_row(const FinishCall& call, const float* sums, Out* out) {
   constexpr int kColumns = kGateUp ? kLaneRows : kPanelRows;
   TM_UNROLL for (int column = 0; column < kColumns; column += TM_WIDTH) {
     Floats value = value_at(column);
-    if (kGateUp) value = silu(value) * value_at(column + kLaneRows);
+    if (kGateUp) value = activated(call.activation, value) * value_at(column + kLaneRows);
     if (call.add_to_out) value += load_as_floats(out + column);
     store_floats(out + column, value);
   }

@@ -44,12 +44,13 @@ struct TileSet {
   Tile tile[kMaxTileRows + 1];  // by rows; [0] is unused
 };
 
-// The end of a product: bias, SiLU(gate) * up, the residual, rounding.
+// The end of a product: bias, activation(gate) * up, the residual, rounding.
 struct FinishCall {
   const float* sums;  // [rows, 32]
   int64_t rows;
   const float* bias;  // [32], or null
   bool gate_up;       // the result has 16 columns instead of 32
+  Activation activation;
   void* out;          // the panel's first column of the first row
   int64_t out_stride;
   Element out_type;

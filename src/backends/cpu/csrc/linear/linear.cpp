@@ -71,6 +71,7 @@ void multiply_panel(const LinearCall& call, const TileSet& tiles, const Prepared
 
   FinishCall finish = {};
   finish.gate_up = weights.gate_up != 0;
+  finish.activation = weights.activation;
   finish.out_stride = call.out_stride;
   finish.out_type = call.out_type;
   finish.add_to_out = call.add_to_out != 0;

@@ -49,15 +49,19 @@ constexpr int kFirstQuantized = 2;
 
 enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
 
+// Of the gate. GELU is its approximation by tanh.
+enum class Activation : int32_t { kSilu = 0, kGelu = 1 };
+
 // One weight matrix, or the first of several segments, whose outputs lie side by side. With gate_up,
-// panel i holds 16 rows of gate and the same 16 rows of up, and a product computes silu(gate) * up
-// with n / 2 columns. structures.py has the same layout.
+// panel i holds 16 rows of gate and the same 16 rows of up, and a product computes
+// activation(gate) * up with n / 2 columns. structures.py has the same layout.
 struct PackedLinear {
   const uint8_t* data;  // 64-byte aligned
   int64_t n;            // output rows, without padding; gate and up together
   int64_t k;            // inputs: even, and whole steps
   Layout layout;
   int32_t gate_up;
+  Activation activation;  // with gate_up
   // Of a quantized layout: whether products use the inputs as they are. Otherwise inputs are rounded
   // to int8, with a scale for each 32 of a row.
   int32_t float_inputs;

@@ -94,6 +94,7 @@ class Attention {
       write.sin = sin_.data();
     }
     write.eps = kEps;
+    write.rotary_size = setting_.head_size;
     write.positions = positions.data();
     write.slots = slots.data();
     write.kv_cache = cache_.at(0);

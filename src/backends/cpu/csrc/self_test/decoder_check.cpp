@@ -29,6 +29,7 @@ void check_decoder(const Library& library, Report& report) {
   model.norm = norm.data();
   model.head = &head;
   model.eps = 0.1f;
+  model.embedding_scale = 1.0f;
   const int64_t token_ids[kTokens] = {49, 0, 7, 7, 21}, sampled_rows[] = {4, 0, 2};
   Numbers hidden(Element::kBF16, kTokens * kSize), sampled(Element::kBF16, 3 * kSize);
   std::vector<float> logits(3 * kVocabulary);

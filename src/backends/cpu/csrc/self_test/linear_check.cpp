@@ -112,7 +112,10 @@ struct Setting {
   Element out_type;
 };
 
-double silu(double x) { return x / (1.0 + std::exp(-x)); }
+double activate(Activation activation, double x) {
+  if (activation == Activation::kSilu) return x / (1.0 + std::exp(-x));
+  return x / 2 * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 
 // The product of a row of x and a row of weights, and its maximum error in float, for any order of
 // additions.
@@ -148,6 +151,7 @@ void check_product(const Library& library, Report& report, const Setting& settin
   weights.n = setting.n;
   weights.k = setting.k;
   weights.gate_up = setting.gate_up;
+  weights.activation = setting.rows % 3 == 0 ? Activation::kGelu : Activation::kSilu;
   const int64_t bytes = library.packed_bytes(&weights), half = setting.n / 2;
   std::vector<uint8_t> memory(bytes + 64 + 8192);  // kernels prefetch
   auto* data = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
@@ -184,9 +188,9 @@ void check_product(const Library& library, Report& report, const Setting& settin
     Sum sum = multiply(matrix, column, &used[row * setting.k], bias[column]);
     if (setting.gate_up) {
       const Sum up = multiply(matrix, half + column, &used[row * setting.k], bias[half + column]);
-      const double activated = silu(sum.value);
-      // The slope of silu is at most 1.1.
-      sum.bound = 1.1 * sum.bound * std::fabs(up.value) + std::fabs(activated) * up.bound +
+      const double activated = activate(weights.activation, sum.value);
+      // The slope of an activation is at most 1.13.
+      sum.bound = 1.13 * sum.bound * std::fabs(up.value) + std::fabs(activated) * up.bound +
                   std::fabs(activated * up.value) * 1e-6;
       sum.value = activated * up.value;
     }

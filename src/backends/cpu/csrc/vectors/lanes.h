@@ -150,5 +150,10 @@ TM_INLINE Floats exp_of(Floats x) {
 
 TM_INLINE Floats silu(Floats x) { return x / (1.0f + exp_of(-x)); }
 
+// x / 2 * (1 + tanh(y)) with y = sqrt(2 / pi) * (x + 0.044715 x^3), as x / (1 + e^-2y).
+TM_INLINE Floats gelu(Floats x) {
+  return x / (1.0f + exp_of(x * (x * x * -0.0713548163f - 1.5957691216f)));
+}
+
 }  // namespace
 }  // namespace tokenmill
