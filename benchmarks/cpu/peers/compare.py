@@ -64,7 +64,7 @@ def parse_args() -> Namespace:
     parser.add_argument(
         "--models",
         nargs="+",
-        help="compare on these GGUF files of --peers, named without .gguf, not on the default model",
+        help="GGUF files of --peers to compare on, without .gguf; None: the default model",
     )
     parser.add_argument("--threads", type=int, default=2, help="one per physical core")
     parser.add_argument("--engines", nargs="+", choices=NAMES, default=list(NAMES))
