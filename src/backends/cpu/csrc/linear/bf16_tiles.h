@@ -10,7 +10,10 @@
 namespace tokenmill {
 namespace {
 
+struct DenseBF16;
+
 struct BF16Isa {
+  using Unpacked = DenseBF16;
   using Sum = __m512;
   using Pair = __m512bh;
   using Input = uint16_t;
@@ -23,6 +26,9 @@ struct BF16Isa {
   // Numbers with eight significant bits or fewer: their lower halves are zeros.
   static TM_INLINE __m512bh pair_of(const Lanes& even, const Lanes& odd) {
     return (__m512bh)((Words)even.part[0] >> 16 | (Words)odd.part[0]);
+  }
+  static TM_INLINE void store_pair(uint8_t* at, __m512bh pair) {
+    _mm512_storeu_si512(at, (__m512i)pair);
   }
   static TM_INLINE __m512bh broadcast(const uint16_t* at) {
     int pair;

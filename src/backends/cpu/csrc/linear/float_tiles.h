@@ -1,5 +1,9 @@
 // Tiles that multiply in float, for instruction sets without bfloat16 products. Pairs of weights
-// are widened in registers once for all rows. Inputs are widened before.
+// are widened in registers once for all rows of a tile. Inputs are widened before.
+//
+// AVX2 has 16 registers. Two FMA units with a latency of four cycles need eight sums, and more to
+// be always busy. Pairs of widened weights leave no room for more. With many rows a panel is
+// therefore widened once, into a buffer in L2, and tiles of floats have 12 sums.
 #pragma once
 
 #include "linear/tiles.h"
@@ -8,9 +12,12 @@
 namespace tokenmill {
 namespace {
 
+struct FloatF32;
+
 struct FloatIsa {
   using Sum = Lanes;
   using Input = float;
+  using Unpacked = FloatF32;
   // AVX2 has 16 registers: 2 rows of whole panels need 8 for sums and 8 for a pair of weights.
   static constexpr int kMaxRowsOfWholePanels = TM_WIDTH == 16 ? 12 : TM_WIDTH == 8 ? 2 : 1;
   struct Pair {
@@ -25,6 +32,10 @@ struct FloatIsa {
   static TM_INLINE void store(float* at, const Lanes& lanes) { store_lanes(at, lanes); }
   static TM_INLINE Floats part_of(const Lanes& lanes, int part) { return lanes.part[part]; }
   static TM_INLINE Pair pair_of(const Lanes& even, const Lanes& odd) { return {even, odd}; }
+  static TM_INLINE void store_pair(uint8_t* at, const Pair& pair) {
+    store(reinterpret_cast<float*>(at), pair.even);
+    store(reinterpret_cast<float*>(at) + kPanelRows, pair.odd);
+  }
   static TM_INLINE InputPair broadcast(const float* at) { return {at[0], at[1]}; }
   static TM_INLINE void multiply_add(Lanes& sum, const Pair& weights, const InputPair& x) {
     TM_UNROLL for (int i = 0; i < kLaneParts; i++) {
@@ -68,6 +79,13 @@ struct FloatBF16 {
   static TM_INLINE void multiply_add(Lanes& sum, const FloatIsa::Pair& weights,
                                      const FloatIsa::InputPair& x) {
     FloatIsa::multiply_add(sum, weights, x);
+  }
+  // Widens some steps of a panel.
+  static void unpack(const uint8_t* weights, int64_t steps, uint8_t* unpacked) {
+    for (int64_t half = 0; half < 2 * steps; half++) {
+      uint8_t* to = unpacked + half / 2 * 2 * FloatF32::kStepBytes + half % 2 * kLineBytes;
+      FloatIsa::store_pair(to, load(weights + half * kLineBytes));
+    }
   }
 };
 

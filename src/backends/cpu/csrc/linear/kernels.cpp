@@ -12,9 +12,11 @@ namespace {
 
 // Without AVX-512, tiles have twice as many rows as fit with whole panels, and compute half panels:
 // more rows then share the cost of widening a weight.
-constexpr int kFloatRows = TM_WIDTH == 16 ? 12 : 2 * FloatIsa::kMaxRowsOfWholePanels;
-// Of quantized layouts, fewer: most products with them have int8 inputs.
-constexpr int kBlockRows = TM_WIDTH == 16 ? 6 : kFloatRows;
+constexpr int kBF16Rows = TM_WIDTH == 16 ? 12 : 2 * FloatIsa::kMaxRowsOfWholePanels;
+// Weights that need no widening leave registers for more rows.
+constexpr int kFloatRows = TM_WIDTH == 8 ? 6 : kBF16Rows;
+// Of quantized layouts, fewer: with more rows, panels are unpacked first.
+constexpr int kBlockRows = TM_WIDTH == 16 ? 6 : kBF16Rows;
 
 #if defined(__AVX512BF16__)
 using BlockIsa = BF16Isa;
@@ -25,22 +27,48 @@ using Dense = FloatBF16;
 #endif
 constexpr Input kInput = sizeof(BlockIsa::Input) == 2 ? Input::kBF16 : Input::kF32;
 
+template <class Block>
+const TileSet& unpacked_tiles() {
+  static const TileSet set = [] {
+    TileSet made = {kInput, kFloatRows};
+    fill_unpacked_tiles<BlockIsa, Block, kFloatRows>(made.tile);
+    return made;
+  }();
+  return set;
+}
+
 template <Layout kLayout>
 void add_quantized(LinearKernels& table) {
-  constexpr int kIndex = static_cast<int>(kLayout);
-  table.floats[kIndex] = {kInput, kBlockRows, 0, {}};
-  fill_block_tiles<BlockIsa, kLayout, kBlockRows>(table.floats[kIndex].tile);
+  TileSet& set = table.floats[static_cast<int>(kLayout)];
+  set = {kInput, kBlockRows};
+  fill_block_tiles<BlockIsa, kLayout, kBlockRows>(set.tile);
+  using Block = UnpackedOf<BlockIsa, kLayout>;
+  set.unpack_above = kBlockRows;
+  set.unpacking = {unpack_blocks<BlockIsa, kLayout>, &unpacked_tiles<Block>(),
+                   sizes_of(kLayout).blocks(), Block::kBytes};
+}
+
+const TileSet& float_tiles() {
+  static const TileSet set = [] {
+    TileSet made = {Input::kF32, kFloatRows};
+    fill_dense_tiles<FloatIsa, FloatF32, kFloatRows>(made.tile);
+    return made;
+  }();
+  return set;
 }
 
 LinearKernels make_kernels() {
   LinearKernels table = {};
   table.finish = finish;
-  TileSet& f32 = table.floats[static_cast<int>(Layout::kF32)];
-  f32 = {Input::kF32, kFloatRows, 0, {}};
-  fill_dense_tiles<FloatIsa, FloatF32, kFloatRows>(f32.tile);
+  table.floats[static_cast<int>(Layout::kF32)] = float_tiles();
   TileSet& bf16 = table.floats[static_cast<int>(Layout::kBF16)];
-  bf16 = {kInput, kFloatRows, 0, {}};
-  fill_dense_tiles<BlockIsa, Dense, kFloatRows>(bf16.tile);
+  bf16 = {kInput, kBF16Rows};
+  fill_dense_tiles<BlockIsa, Dense, kBF16Rows>(bf16.tile);
+#if !defined(__AVX512F__)
+  bf16.unpack_above = 2 * kFloatRows;
+  bf16.unpacking = {FloatBF16::unpack, &float_tiles(), FloatBF16::kStepInputs,
+                    FloatF32::kStepBytes};
+#endif
   add_quantized<Layout::kBlocks4>(table);
   add_quantized<Layout::kBlocks5>(table);
   add_quantized<Layout::kBytes>(table);

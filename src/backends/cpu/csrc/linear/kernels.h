@@ -34,6 +34,16 @@ constexpr int kPrefetchTiles = 4;
 
 enum class Input { kF32, kBF16, kBlocks };
 
+struct TileSet;
+
+// Converts steps of a panel into the form that other tiles read.
+struct Unpacking {
+  void (*unpack)(const uint8_t* weights, int64_t steps, uint8_t* unpacked);
+  const TileSet* tiles;
+  int64_t steps_of_step;  // steps of those tiles for a step of the weights
+  int64_t step_bytes;     // of such a step
+};
+
 // The tiles of a layout for one type of inputs.
 struct TileSet {
   Input input;
@@ -42,6 +52,9 @@ struct TileSet {
   // takes it off again.
   int zero;
   Tile tile[kMaxTileRows + 1];  // by rows; [0] is unused
+  // With more rows than this, a panel is unpacked once for all rows.
+  int64_t unpack_above;
+  Unpacking unpacking;
 };
 
 // The end of a product: bias, activation(gate) * up, the residual, rounding.

@@ -20,7 +20,7 @@ constexpr int64_t kPieceBytes = 128 * 1024;
 // Distance of the prefetch in a product with one tile of rows: memory latency times bandwidth.
 constexpr int64_t kAheadBytes = 4096;
 
-thread_local Scratch sums_scratch;
+thread_local Scratch sums_scratch, unpacked_scratch;
 
 struct Grid {
   int columns;  // of workers, along n
@@ -44,6 +44,10 @@ Grid choose_grid(int64_t panels, int64_t tiles, int workers) {
   return best;
 }
 
+bool unpacks_for(const TileSet& tiles, int64_t rows) {
+  return tiles.unpacking.tiles != nullptr && rows > tiles.unpack_above;
+}
+
 // The bias of a panel's columns, copied to `padded`; null without bias.
 const float* bias_of_panel(const LinearCall& call, int64_t first, int64_t columns, float* padded) {
   if (call.bias == nullptr) return nullptr;
@@ -55,13 +59,17 @@ const float* bias_of_panel(const LinearCall& call, int64_t first, int64_t column
 }
 
 // Multiplies rows [first_row, first_row + rows) of x by one panel, and writes its columns of out.
-void multiply_panel(const LinearCall& call, const TileSet& tiles, const PreparedInputs& inputs,
-                    int64_t panel, int64_t first_row, int64_t rows) {
+void multiply_panel(const LinearCall& call, const TileSet& packed_tiles,
+                    const PreparedInputs& inputs, int64_t panel, int64_t first_row, int64_t rows) {
   const PackedLinear& weights = *call.weights;
   const uint8_t* data = weights.data + panel * panel_bytes(weights);
   const Sizes sizes = sizes_of(weights.layout);
   const int64_t step = sizes.step_bytes(), steps = weights.k / sizes.step_inputs;
-  const int64_t pieces = (steps * step + kPieceBytes - 1) / kPieceBytes;
+  const Unpacking& unpacking = packed_tiles.unpacking;
+  const bool unpacks = unpacks_for(packed_tiles, rows);
+  const TileSet& tiles = unpacks ? *unpacking.tiles : packed_tiles;
+  const int64_t used_step = unpacks ? unpacking.steps_of_step * unpacking.step_bytes : step;
+  const int64_t pieces = (steps * used_step + kPieceBytes - 1) / kPieceBytes;
   const int64_t num_tiles = (rows + tiles.max_rows - 1) / tiles.max_rows;
   const int64_t width = weights.gate_up ? kLaneRows : kPanelRows;
   const int64_t out_bytes = call.out_type == Element::kF32 ? 4 : 2;
@@ -86,8 +94,15 @@ void multiply_panel(const LinearCall& call, const TileSet& tiles, const Prepared
     tile.x_stride = inputs.stride;
     tile.block_sums_stride = inputs.block_sums_stride;
     tile.add_to_sums = piece > 0;
-    const int prefetch_tiles = static_cast<int>(std::min<int64_t>(num_tiles, kPrefetchTiles));
+    int prefetch_tiles = static_cast<int>(std::min<int64_t>(num_tiles, kPrefetchTiles));
     const int64_t piece_bytes = tile.steps * step;
+    if (unpacks) {
+      auto* unpacked = static_cast<uint8_t*>(unpacked_scratch.bytes(tile.steps * used_step));
+      unpacking.unpack(tile.weights, tile.steps, unpacked);
+      tile.weights = unpacked;
+      tile.steps *= unpacking.steps_of_step;
+      prefetch_tiles = 0;
+    }
     for (int64_t i = 0; i < num_tiles; i++) {
       const Share part = share_of(rows, i, num_tiles);
       tile.x = inputs.x + part.begin * inputs.row_bytes + along.begin * inputs.step_bytes;
@@ -96,7 +111,7 @@ void multiply_panel(const LinearCall& call, const TileSet& tiles, const Prepared
       tile.sums = pieces == 1 ? sums : sums + part.begin * kPanelRows;
       // A single tile prefetches its own weights. Of several tiles, the first ones share the
       // prefetch of the weights after the piece.
-      const int64_t ahead = piece_bytes + piece_bytes * i / prefetch_tiles;
+      const int64_t ahead = piece_bytes + piece_bytes * i / std::max(prefetch_tiles, 1);
       tile.prefetch = tile.weights + (num_tiles == 1 ? kAheadBytes : ahead);
       tile.prefetch_tiles = i < prefetch_tiles ? prefetch_tiles : 0;
       tiles.tile[part.end - part.begin](tile);
