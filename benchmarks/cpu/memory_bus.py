@@ -65,7 +65,8 @@ def bytes_per_token(args: argparse.Namespace) -> int:
     config = open_checkpoint(Path(found.path)).config
     table = config.vocab_size * config.hidden_size * 2
     num_tokens = _PROMPT_LEN + args.output_len // 2
-    return found.weight_bytes - table + found.kv_bytes_per_token * num_tokens
+    num_bytes: int = found.weight_bytes - table + found.kv_bytes_per_token * num_tokens
+    return num_bytes
 
 
 def parse_args() -> argparse.Namespace:
