@@ -71,6 +71,13 @@ class _RandomCheckpoint:
         """See Checkpoint: the weights are not packed."""
         return self.tensor(name)
 
+    def looked_up(self, name: str) -> torch.Tensor:
+        """See Checkpoint."""
+        return self.tensor(name)
+
+    def release(self) -> None:
+        """See Checkpoint: no file is mapped."""
+
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._layout)
 

@@ -25,7 +25,7 @@ from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 log = get_logger("model")
 
-_ABI_VERSION = 5
+_ABI_VERSION = 6
 
 
 class Layout(IntEnum):
@@ -114,6 +114,9 @@ class Library:
         self._packed_bytes = self.function("tm_packed_bytes", ctypes.c_int64, weights)
         self._pack = self.function("tm_pack", ctypes.c_int, weights, rows, ctypes.c_void_p)
         self._unpack = self.function("tm_unpack", ctypes.c_int, weights, ctypes.c_void_p)
+        self._dequantize = self.function(
+            "tm_dequantize", ctypes.c_int, rows, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+        )
         self._num_threads = self.function("tm_num_threads", ctypes.c_int)
         cpus = ctypes.POINTER(ctypes.c_int)
         self._set_threads = self.function("tm_set_threads", ctypes.c_int, ctypes.c_int, cpus)
@@ -205,6 +208,11 @@ class Library:
     def unpack(self, weights: PackedLinearStruct, out: int) -> None:
         """Write the packed weights as float32 [n, k] to the address `out`."""
         Status.check(self._unpack(ctypes.byref(weights), out), "unpacking weights")
+
+    def dequantize(self, rows: WeightRowsStruct, num_rows: int, num_inputs: int, out: int) -> None:
+        """Write quantized rows as bfloat16 [num_rows, num_inputs] to the address `out`."""
+        status = self._dequantize(ctypes.byref(rows), num_rows, num_inputs, out)
+        Status.check(status, "dequantizing weights")
 
 
 _loading = threading.Lock()

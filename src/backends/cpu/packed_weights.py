@@ -158,12 +158,8 @@ def pack_weights(
     _check_shapes(weights.shape, None if up is None else up.shape)
     kept = weights.planes[0].contiguous()
     kept_up = None if up is None else up.planes[0].contiguous()
-    rows = WeightRowsStruct(
-        rows=kept.data_ptr(),
-        up_rows=None if kept_up is None else kept_up.data_ptr(),
-        row_bytes=kept.shape[1],
-        source=_SOURCES[format.kind][0],
-    )
+    rows = _rows_of(kept, format)
+    rows.up_rows = None if kept_up is None else kept_up.data_ptr()
     struct = PackedLinearStruct(
         n=weights.shape[0],
         k=weights.shape[1],
@@ -174,7 +170,33 @@ def pack_weights(
     try:
         return _pack(struct, rows, arena)
     except ValueError as error:
-        raise ConfigError(f"weights of format {format.name} have absurd scales") from error
+        raise _absurd(format) from error
+
+
+def dequantize(weights: PackedWeights) -> Tensor:
+    """Quantized weights as bfloat16 [out, in], rounded once from float32.
+
+    Raises ConfigError for a format without a layout, and for numbers that the layout cannot have.
+    """
+    format, kept = weights.format, weights.planes[0].contiguous()
+    if layout_for(format) is None or not isinstance(format, GGUFBlocks):
+        raise ConfigError(f"weights of format {format.name} are not known to the CPU kernels")
+    out = torch.empty(weights.shape, dtype=torch.bfloat16)
+    try:
+        load_library().dequantize(_rows_of(kept, format), *weights.shape, out.data_ptr())
+    except ValueError as error:
+        raise _absurd(format) from error
+    return out
+
+
+def _rows_of(blocks: Tensor, format: GGUFBlocks) -> WeightRowsStruct:
+    return WeightRowsStruct(
+        rows=blocks.data_ptr(), row_bytes=blocks.shape[1], source=_SOURCES[format.kind][0]
+    )
+
+
+def _absurd(format: WeightFormat) -> ConfigError:
+    return ConfigError(f"weights of format {format.name} have absurd scales")
 
 
 def join(segments: Sequence[PackedLinear]) -> PackedLinear:

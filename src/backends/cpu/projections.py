@@ -20,6 +20,7 @@ from .library import Activation, Library, load_library
 from .packed_weights import (
     PackedLinear,
     WeightArena,
+    dequantize,
     join,
     layout_for,
     make_linear_call,
@@ -111,6 +112,12 @@ class CPULinear:
         """See LinearBackend: some formats get a layout that is larger than in the file."""
         return packed_bytes(relaid_format(format), num_rows, num_inputs)
 
+    @classmethod
+    def dequantize(cls, spec: LinearSpec, weights: PackedWeights) -> torch.Tensor | None:
+        """See LinearBackend. One pass over the blocks, without a copy in float32."""
+        relaid = relay(weights)
+        return None if relaid is None else dequantize(relaid)
+
     def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
         """See LinearBackend."""
         relaid = [_relaid(one) for one in segments]
@@ -189,6 +196,8 @@ def _by_format(segments: Sequence[Weights]) -> list[list[Weights]]:
 
 def _stacked(alike: Sequence[Weights]) -> Weights:
     """Segments of the same format as one."""
+    if len(alike) == 1:
+        return alike[0]
     packed = [one for one in alike if isinstance(one, PackedWeights)]
     if packed:
         return stack(packed)

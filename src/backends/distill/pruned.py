@@ -96,6 +96,14 @@ class PrunedCheckpoint:
         """See Checkpoint: trained weights are not packed."""
         return self.tensor(name)
 
+    def looked_up(self, name: str) -> torch.Tensor:
+        """See Checkpoint."""
+        return self.tensor(name)
+
+    def release(self) -> None:
+        """See Checkpoint."""
+        self._target.release()
+
 
 def _sources(target: Checkpoint, layers: Sequence[int]) -> dict[str, str]:
     """Map the pruned model's tensor names to the target's."""

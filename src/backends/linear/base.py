@@ -50,7 +50,10 @@ class LinearBackend(Protocol):
     The caller dequantizes packed weights of formats that the backend does not keep. A class may
     also have `build(spec, progress)` and `on_this_machine()`; see AttentionBackend. If it keeps
     a format in more memory than the file, it has a class method `packed_bytes(spec, format,
-    num_rows, num_inputs)`, so that a model that is too large is refused before it is loaded.
+    num_rows, num_inputs)`, so that a model that is too large is refused before it is loaded. If it
+    dequantizes formats that it keeps faster than the format itself, it has a class method
+    `dequantize(spec, weights)`, which returns a tensor of the spec's type, or None. An embedding
+    needs that.
     """
 
     name: str

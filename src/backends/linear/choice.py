@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import torch
+
 from ...core.interfaces import Progress, no_progress
 from ..choosing.auto import AutoBackend, Plugins, choose
 from ..machine.compiling import BuildError
-from ..weights.packed import WeightFormat
+from ..weights.packed import PackedWeights, WeightFormat
 from .base import LinearSpec
 
 
@@ -41,6 +43,14 @@ def packed_bytes(
         return None
     size: int | None = backend.packed_bytes(spec, format, num_rows, num_inputs)
     return size
+
+
+def dequantize(backend: Any, spec: LinearSpec, weights: PackedWeights) -> torch.Tensor | None:
+    """Return weights that the backend keeps as a tensor; None: the caller dequantizes them."""
+    if not hasattr(backend, "dequantize") or not backend.keeps(spec, weights.format):
+        return None
+    tensor: torch.Tensor | None = backend.dequantize(spec, weights)
+    return tensor
 
 
 class AutoLinear:

@@ -1,8 +1,9 @@
-"""A record of packed weights that had to be dequantized, and what that costs."""
+"""Dequantizes packed weights that are not kept, and records what that costs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -10,6 +11,28 @@ from ...core.log import get_logger
 from ..weights.packed import PackedWeights
 
 log = get_logger("model")
+
+_PIECE = 1 << 22
+"""Numbers that are in memory in float32 at once, for each thread: 16 MiB."""
+
+
+def dequantized(matrix: PackedWeights, dtype: torch.dtype) -> torch.Tensor:
+    """Dequantize a matrix to a type of 16 bits, or to float32, in pieces and on several threads."""
+    num_rows, num_inputs = matrix.shape
+    rows = max(1, _PIECE // num_inputs)
+    out = torch.empty(matrix.shape, dtype=dtype)
+
+    def fill(begin: int) -> None:
+        length = min(rows, num_rows - begin)
+        out[begin : begin + length] = matrix.narrow(0, begin, length).dequantize()
+
+    if num_rows <= rows:
+        fill(0)
+        return out
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        for _ in threads.map(fill, range(0, num_rows, rows)):
+            pass
+    return out
 
 
 class Dequantized:

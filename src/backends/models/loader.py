@@ -58,13 +58,14 @@ def load_decoder(
     makes = linear or TorchLinear(LinearSpec(dtype=dtype, device=device))
     source = WeightSource(checkpoint, dtype, device, makes if keeps_packed else None)
     progress(STAGE, 0.0)
-    embedding_ve = source.take(_EMBEDDING, (config.vocab_size, config.hidden_size))
+    embedding_ve = source.take_looked_up(_EMBEDDING, (config.vocab_size, config.hidden_size))
     ropes = list(dict.fromkeys(kind.rope for kind in config.layer_kinds if kind.rope is not None))
     layers = []
     for index, kind in enumerate(config.layer_kinds):
         progress(STAGE, (index + 1) / (config.num_layers + 2))
         table = None if kind.rope is None else ropes.index(kind.rope)
         layers.append(_load_layer(source, config, f"model.layers.{index}", table, makes))
+        source.release()
     norm = _load_norm(source, config, "model.norm", config.hidden_size)
     lm_head, is_tied = _load_head(source, config, embedding_ve, makes)
     if config.draft_vocab_size is not None:

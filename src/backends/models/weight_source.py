@@ -11,14 +11,19 @@ import torch
 
 from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, LinearSpec
+from ..linear.choice import dequantize
 from ..weights.checkpoint import Checkpoint
 from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
-from .dequantized import Dequantized
+from .dequantized import Dequantized, dequantized
 
 W = TypeVar("W", torch.Tensor, Weights)
 
 _RECOMPUTED = re.compile(r".*rotary_emb\.inv_freq")
 """Tensors of old checkpoints that are ignored because the configuration determines them."""
+
+_RELEASED_BYTES = 128 << 20
+"""Bytes of files that stay mapped at most, apart from one layer. To open a file again takes a
+millisecond."""
 
 
 class WeightSource:
@@ -36,6 +41,7 @@ class WeightSource:
         self._keeper = keeper
         self._spec = LinearSpec(dtype=dtype, device=device)
         self._left = set(checkpoint.tensor_names())
+        self._bytes_read = 0
         self.dequantized = Dequantized()
 
     def has(self, name: str) -> bool:
@@ -74,7 +80,15 @@ class WeightSource:
         if self._is_kept(matrix):
             return matrix
         self.dequantized.add(matrix, self._spec.dtype)
-        return self._convert(matrix.dequantize())
+        return self._dequantized(matrix)
+
+    def take_looked_up(self, name: str, shape: tuple[int, int]) -> torch.Tensor:
+        """Read a matrix whose rows are looked up, in the decoder's type, on its device."""
+        self._require(name)
+        matrix = self._mark(name, shape, self._checkpoint.looked_up(name))
+        if isinstance(matrix, torch.Tensor):
+            return self._convert(matrix)
+        return self._dequantized(matrix)
 
     def take_segments(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> list[Weights]:
         """Read matrices of one input, in order. Neighbours of one format become one segment."""
@@ -84,6 +98,12 @@ class WeightSource:
         """Read a matrix again, if it is packed in a format that is kept."""
         matrix = self._checkpoint.matrix(name)
         return matrix if isinstance(matrix, PackedWeights) and self._is_kept(matrix) else None
+
+    def release(self) -> None:
+        """Let go of the pages of the files when many were read since the last time."""
+        if self._bytes_read > _RELEASED_BYTES:
+            self._bytes_read = 0
+            self._checkpoint.release()
 
     def refuse_leftovers(self) -> None:
         """Raise ConfigError for tensors that the decoder does not use: its output would differ."""
@@ -112,6 +132,7 @@ class WeightSource:
     def _mark(self, name: str, shape: tuple[int, ...], weights: W) -> W:
         """Check a tensor's shape and type, and mark it as taken."""
         self._left.discard(name)
+        self._bytes_read += _num_bytes(weights)
         if tuple(weights.shape) != shape:
             raise ConfigError(
                 f"{name} of {self._checkpoint.path} has shape {list(weights.shape)}; "
@@ -124,8 +145,20 @@ class WeightSource:
             )
         return weights
 
+    def _dequantized(self, matrix: PackedWeights) -> torch.Tensor:
+        tensor = None
+        if self._keeper is not None:
+            tensor = dequantize(self._keeper, self._spec, matrix)
+        if tensor is None:
+            tensor = dequantized(matrix, self._spec.dtype)
+        return self._convert(tensor)
+
     def _convert(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._spec.device, self._spec.dtype)
+
+
+def _num_bytes(weights: Weights) -> int:
+    return weights.nbytes if isinstance(weights, torch.Tensor) else weights.num_bytes
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
@@ -137,7 +170,8 @@ def _merge(segments: Sequence[Weights]) -> list[Weights]:
     merged: list[Weights] = []
     for format, group in groupby(segments, key=_format_of):
         if format is None:
-            merged.append(torch.cat([one for one in group if isinstance(one, torch.Tensor)]))
+            tensors = [one for one in group if isinstance(one, torch.Tensor)]
+            merged.append(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
         else:
             merged.append(stack([one for one in group if isinstance(one, PackedWeights)]))
     return merged

@@ -71,6 +71,14 @@ class Checkpoint(Protocol):
         """
         ...
 
+    def looked_up(self, name: str) -> Weights:
+        """Read a matrix whose rows are looked up, as the file has it. Raises ConfigError."""
+        ...
+
+    def release(self) -> None:
+        """Let go of the files' mapped pages, unless tensors that were read are still in use."""
+        ...
+
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a Hugging Face directory or a GGUF model; tensors are read on demand.

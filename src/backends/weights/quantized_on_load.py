@@ -90,6 +90,13 @@ class QuantizedOnLoad:
         except ConfigError as error:
             raise ConfigError(f"{name} of {self.path}: {error}") from error
 
+    def looked_up(self, name: str) -> Weights:
+        """Read a matrix without quantizing it: only products gain by that."""
+        return self._inner.looked_up(name)
+
+    def release(self) -> None:
+        self._inner.release()
+
     def _format(self, name: str) -> GGUFBlocks | None:
         """The format of a matrix that is quantized; None for other tensors."""
         is_head = name in _HEADS

@@ -75,6 +75,13 @@ class SafetensorsFiles:
             ) from error
         return tensor
 
+    def release(self) -> None:
+        """Unmap the files, and open them again. Tensors that were read keep their file mapped.
+
+        Raises ConfigError if a file is gone.
+        """
+        self._files = {file: _open(self.path / file) for file in self._files}
+
     def matrix(self, name: str) -> torch.Tensor:
         """Read a matrix, which is stored as one tensor."""
         return self.tensor(name)

@@ -75,8 +75,9 @@ class GGUFBlocks:
         return PackedWeights(self, (weights.shape[0], length), (blocks[:, begin:end],))
 
     def stack(self, parts: Sequence[PackedWeights]) -> PackedWeights:
-        """See WeightFormat."""
-        blocks = torch.cat([part.planes[0] for part in parts])
+        """See WeightFormat. numpy copies, because torch's threads would then spin on the cores
+        that native kernels pack with."""
+        blocks = torch.from_numpy(np.concatenate([part.planes[0].numpy() for part in parts]))
         return PackedWeights(self, (blocks.shape[0], parts[0].shape[1]), (blocks,))
 
 

@@ -105,7 +105,8 @@ def _unpermute(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Undo llama.cpp's reordering of the rows of q and k.
 
     For the rotation llama.cpp pairs neighbouring rows of a head, and transformers pairs a row of
-    the first half with a row of the second half.
+    the first half with a row of the second half. numpy copies, because torch's threads would then
+    spin on the cores that native kernels pack with.
     """
-    pairs = tensor.reshape(num_heads, -1, 2, *tensor.shape[1:])
-    return pairs.transpose(1, 2).reshape(tensor.shape)
+    pairs = tensor.numpy().reshape(num_heads, -1, 2, *tensor.shape[1:])
+    return torch.from_numpy(pairs.swapaxes(1, 2).reshape(tensor.shape))

@@ -49,8 +49,8 @@ class SafetensorsCheckpoint:
         )
         method = read_method(path, self._config)
         self.quantization = None if method is None else method.name
-        files = SafetensorsFiles(path)
-        self._tensors = files if method is None else QuantizedTensors(files, method)
+        self._files = SafetensorsFiles(path)
+        self._tensors = self._files if method is None else QuantizedTensors(self._files, method)
 
     @property
     def name(self) -> str:
@@ -93,6 +93,14 @@ class SafetensorsCheckpoint:
     def matrix(self, name: str) -> Weights:
         """Read a matrix in its stored form. Raises ConfigError if it is missing or damaged."""
         return self._tensors.matrix(name)
+
+    def looked_up(self, name: str) -> Weights:
+        """See Checkpoint."""
+        return self._tensors.matrix(name)
+
+    def release(self) -> None:
+        """See Checkpoint."""
+        self._files.release()
 
 
 def _missing_config(path: Path) -> str:

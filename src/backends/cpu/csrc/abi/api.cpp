@@ -9,7 +9,7 @@
 #include "decoder/decoder.h"
 #include "decoder/draft_head.h"
 #include "elementwise/elementwise.h"
-#include "linear/packing.h"
+#include "linear/dequantizing.h"
 #include "sampling/logits.h"
 #include "sampling/sampling.h"
 #include "threads/thread_pool.h"
@@ -33,7 +33,7 @@ void share_out(int64_t count, Function&& run) {
 
 // Must be the same in library.py, and change with every signature. Structures are checked with
 // tm_structures.
-TM_API int tm_abi_version() noexcept { return 5; }
+TM_API int tm_abi_version() noexcept { return 6; }
 // The layouts of all shared structures. The last entry's structure is null.
 TM_API const FieldLayout* tm_structures() noexcept { return structures(); }
 // The instruction set that this library is compiled for.
@@ -53,6 +53,10 @@ TM_API Status tm_pack(const PackedLinear* weights, const WeightRows* source,
 }
 TM_API Status tm_unpack(const PackedLinear* weights, float* out) noexcept {
   return guarded([&] { unpack(*weights, out); });
+}
+TM_API Status tm_dequantize(const WeightRows* source, int64_t n, int64_t k,
+                            uint16_t* out) noexcept {
+  return guarded([&] { dequantize(*source, n, k, out); });
 }
 TM_API Status tm_linear(const LinearCall* call) noexcept {
   return guarded([&] { linear(*call); });

@@ -1,5 +1,6 @@
 #include "formats/sources.h"
 
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -25,12 +26,36 @@ uint16_t negative_shifted(uint16_t d, int shift) {
   return static_cast<uint16_t>(sign | (exponent + shift) << 10 | mantissa);
 }
 
+// Eight bytes at once: no instruction set but the oldest is assumed here.
+uint64_t eight_at(const uint8_t* from) {
+  uint64_t eight;
+  std::memcpy(&eight, from, 8);
+  return eight;
+}
+constexpr uint64_t in_each_byte(uint64_t byte) { return byte * 0x0101010101010101u; }
+
+// Splits `count` bytes, a multiple of 8, into numbers of four bits.
+void split_nibbles(const uint8_t* from, int count, uint8_t* lower, uint8_t* upper) {
+  for (int i = 0; i < count; i += 8) {
+    const uint64_t both = eight_at(from + i);
+    const uint64_t low = both & in_each_byte(15), high = both >> 4 & in_each_byte(15);
+    std::memcpy(lower + i, &low, 8);
+    std::memcpy(upper + i, &high, 8);
+  }
+}
+
+// Adds `bits` bits of each of `count` bytes, from bit `shift` on, to numbers of four bits.
+void add_upper_bits(const uint8_t* from, int count, int shift, int bits, uint8_t* numbers) {
+  for (int i = 0; i < count; i += 8) {
+    const uint64_t upper = eight_at(from + i) >> shift & in_each_byte((1u << bits) - 1);
+    const uint64_t sum = eight_at(numbers + i) | upper << 4;
+    std::memcpy(numbers + i, &sum, 8);
+  }
+}
+
 // Blocks of 32: inputs i and i + 16 share byte i.
 void read_nibbles(const uint8_t* from, uint8_t* numbers) {
-  for (int i = 0; i < 16; i++) {
-    numbers[i] = from[i] & 15;
-    numbers[i + 16] = from[i] >> 4;
-  }
+  split_nibbles(from, 16, numbers, numbers + 16);
 }
 void read_fifth_bits(const uint8_t* from, uint8_t* numbers) {
   for (int i = 0; i < 32; i++) numbers[i] |= (from[i / 8] >> i % 8 & 1) << 4;
@@ -92,22 +117,19 @@ void read_q4_q5_k(const uint8_t* from, int bits, StepRow* to) {
   read_scales_k(from + 4, to);
   const uint8_t* high = from + 16;
   const uint8_t* low = bits == 5 ? high + 32 : high;
-  for (int i = 0; i < kSuperBlock; i++) {
-    const int block = i / 32;
-    uint8_t number = low[block / 2 * 32 + i % 32] >> block % 2 * 4 & 15;
-    if (bits == 5) number |= (high[i % 32] >> block & 1) << 4;
-    to->numbers[i] = number;
-  }
+  for (int i = 0; i < 4; i++)
+    split_nibbles(low + i * 32, 32, to->numbers + i * 64, to->numbers + i * 64 + 32);
+  for (int block = 0; bits == 5 && block < 8; block++)
+    add_upper_bits(high, 32, block, 1, to->numbers + block * 32);
 }
 
 // Each 128 inputs: 64 bytes of nibbles and 32 bytes of upper bits.
 void read_q6_k(const uint8_t* from, StepRow* to) {
-  const uint8_t *low = from, *high = from + 128;
-  for (int i = 0; i < kSuperBlock; i++) {
-    const int part = i / 128, block = i / 32 % 4, at = i % 32;
-    const int nibble = low[part * 64 + block % 2 * 32 + at] >> block / 2 * 4 & 15;
-    const int upper = high[part * 32 + at] >> block * 2 & 3;
-    to->numbers[i] = static_cast<uint8_t>(nibble | upper << 4);
+  for (int part = 0; part < 2; part++) {
+    const uint8_t *low = from + part * 64, *high = from + 128 + part * 32;
+    uint8_t* numbers = to->numbers + part * 128;
+    split_nibbles(low, 64, numbers, numbers + 64);
+    for (int i = 0; i < 4; i++) add_upper_bits(high, 32, i * 2, 2, numbers + i * 32);
   }
   std::memcpy(to->scales, from + 192, 16);
   to->factors[0] = half_at(from + 208);
@@ -131,6 +153,14 @@ void read_q3_k(const uint8_t* from, StepRow* to) {
 }
 
 }  // namespace
+
+float float_from_fp16(uint16_t half) {
+  const int exponent = half >> 10 & 31, mantissa = half & 1023;
+  const float sign = half & 0x8000 ? -1.0f : 1.0f;
+  if (exponent == 31) return mantissa ? NAN : sign * INFINITY;
+  const int significand = exponent == 0 ? mantissa : mantissa + 1024;
+  return sign * std::ldexp(static_cast<float>(significand), (exponent == 0 ? 1 : exponent) - 25);
+}
 
 void read_step(Source source, const uint8_t* from, StepRow* to) {
   switch (source) {

@@ -41,6 +41,8 @@ constexpr SourceSizes sizes_of(Source source) {
   return kTable[static_cast<int>(source)];
 }
 
+float float_from_fp16(uint16_t half);
+
 // One row of a step, in the terms of its quantized layout (linear.h).
 struct StepRow {
   uint8_t numbers[kSuperBlock];

@@ -1,6 +1,6 @@
 #include "linear/packing.h"
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -89,21 +89,43 @@ void write_step(const StepRow& row, Layout layout, int place, uint8_t* step) {
   }
 }
 
-void pack_row(const PackedLinear& weights, const WeightRows& source, const uint8_t* row, int place,
-              uint8_t* panel) {
+void pack_quantized_row(const PackedLinear& weights, Source source, const uint8_t* row, int place,
+                        uint8_t* panel) {
   const Sizes& sizes = sizes_of(weights.layout);
-  const int64_t from_bytes = sizes_of(source.source).step_bytes, to_bytes = sizes.step_bytes();
-  const int64_t steps = weights.k / sizes.step_inputs;
+  const int64_t from_bytes = sizes_of(source).step_bytes, to_bytes = sizes.step_bytes();
   StepRow step = {};
-  for (int64_t i = 0; i < steps; i++, row += from_bytes, panel += to_bytes) {
-    if (is_quantized(weights.layout)) {
-      read_step(source.source, row, &step);
-      write_step(step, weights.layout, place, panel);
-    } else {
-      // A step has four bytes of a row: one float, or two bfloat16.
-      std::memcpy(panel + place * 4, row, 4);
+  for (int64_t i = 0; i < weights.k / sizes.step_inputs; i++) {
+    read_step(source, row + i * from_bytes, &step);
+    write_step(step, weights.layout, place, panel + i * to_bytes);
+  }
+}
+
+// A step has four bytes of a row: one float, or two bfloat16. Each line of the cache is read and
+// written once: the panel is filled in pieces of a line per row.
+void pack_floats(const uint8_t* const* rows, int64_t row_bytes, uint8_t* panel) {
+  for (int64_t begin = 0; begin < row_bytes; begin += kLineBytes) {
+    const int64_t end = std::min(begin + kLineBytes, row_bytes);
+    for (int place = 0; place < kPanelRows; place++) {
+      if (rows[place] == nullptr) continue;
+      for (int64_t at = begin; at < end; at += 4)
+        std::memcpy(panel + at * kPanelRows + place * 4, rows[place] + at, 4);
     }
   }
+}
+
+void pack_panel(const PackedLinear& weights, const WeightRows& source, int64_t panel,
+                uint8_t* out) {
+  const uint8_t* rows[kPanelRows] = {};
+  for (int place = 0; place < kPanelRows; place++) {
+    const int64_t row = row_at(weights, panel, place);
+    if (row < weights.n) rows[place] = source_row(weights, source, row);
+  }
+  std::memset(out, 0, panel_bytes(weights));
+  if (!is_quantized(weights.layout))
+    return pack_floats(rows, panel_bytes(weights) / kPanelRows, out);
+  for (int place = 0; place < kPanelRows; place++)
+    if (rows[place] != nullptr)
+      pack_quantized_row(weights, source.source, rows[place], place, out);
 }
 
 float float_from_bf16(const uint8_t* at) {
@@ -115,14 +137,10 @@ float float_from_bf16(const uint8_t* at) {
   return value;
 }
 
-float float_from_fp16(const uint8_t* at) {
+float float_at(const uint8_t* at) {
   uint16_t half;
   std::memcpy(&half, at, 2);
-  const int exponent = half >> 10 & 31, mantissa = half & 1023;
-  const float sign = half & 0x8000 ? -1.0f : 1.0f;
-  if (exponent == 31) return mantissa ? NAN : sign * INFINITY;
-  const int significand = exponent == 0 ? mantissa : mantissa + 1024;
-  return sign * std::ldexp(static_cast<float>(significand), (exponent == 0 ? 1 : exponent) - 25);
+  return float_from_fp16(half);
 }
 
 float quantized_value_at(Layout layout, const uint8_t* step, int place, int input) {
@@ -133,9 +151,9 @@ float quantized_value_at(Layout layout, const uint8_t* step, int place, int inpu
   const uint8_t* scales = block + 2 * sizes.half_bytes();
   const uint8_t* factors = sizes.header_bytes > 0 ? step : scales;
   const uint8_t* factor = factors + place * 2;
-  float scale = layout == Layout::kE2M1 ? float_from_bf16(factor) : float_from_fp16(factor);
+  float scale = layout == Layout::kE2M1 ? float_from_bf16(factor) : float_at(factor);
   float minimum = 0;
-  if (has_minimum(layout)) minimum = float_from_fp16(factors + (kPanelRows + place) * 2);
+  if (has_minimum(layout)) minimum = float_at(factors + (kPanelRows + place) * 2);
   if (sizes.header_bytes > 0) {
     const int group = input % kBlock / group_of(layout);
     scale *= static_cast<int8_t>(scales[group * kPanelRows + place]);
@@ -170,12 +188,7 @@ void pack(const PackedLinear& weights, const WeightRows& source, uint8_t* data) 
   if (sizes_of(source.source).layout != weights.layout)
     throw std::invalid_argument("weights of this source have another layout");
   for_each_panel(weights, [&](int64_t panel) {
-    uint8_t* out = data + panel * panel_bytes(weights);
-    std::memset(out, 0, panel_bytes(weights));
-    for (int place = 0; place < kPanelRows; place++) {
-      const int64_t row = row_at(weights, panel, place);
-      if (row < weights.n) pack_row(weights, source, source_row(weights, source, row), place, out);
-    }
+    pack_panel(weights, source, panel, data + panel * panel_bytes(weights));
   });
 }
 

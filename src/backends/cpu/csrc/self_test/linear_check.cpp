@@ -142,6 +142,18 @@ void check_unpacked(const Library& library, Report& report, const PackedLinear& 
                        "unpacked weights", i / weights.k, i % weights.k);
 }
 
+void check_dequantized(const Library& library, Report& report, const Matrix& matrix) {
+  const WeightRows rows = {matrix.bytes.data(), nullptr, matrix.row_bytes, matrix.source};
+  std::vector<uint16_t> found(matrix.rows * matrix.k);
+  report.expect_done(library.dequantize(&rows, matrix.rows, matrix.k, found.data()),
+                     "tm_dequantize");
+  for (int64_t i = 0; i < matrix.rows * matrix.k; i++) {
+    const double error = matrix.magnitudes[i] * 0x1p-23 + std::fabs(matrix.values[i]) * 0x1p-8;
+    report.expect_near(from_bf16(found[i]), matrix.values[i], error, "dequantized weights",
+                       i / matrix.k, i % matrix.k);
+  }
+}
+
 void check_product(const Library& library, Report& report, const Setting& setting) {
   Random random(setting.n * 31 + setting.rows);
   const Matrix matrix(setting.source, setting.n, setting.k, random);
@@ -160,6 +172,7 @@ void check_product(const Library& library, Report& report, const Setting& settin
                      matrix.row_bytes, setting.source};
   report.expect_done(library.pack(&weights, &rows, data), "tm_pack");
   check_unpacked(library, report, weights, matrix);
+  if (is_quantized(matrix.layout)) check_dequantized(library, report, matrix);
 
   Numbers x(matrix.layout == Layout::kF32 ? Element::kF32 : Element::kBF16,
             setting.rows * setting.k);
