@@ -11,6 +11,7 @@ from torch import Tensor
 from tokenmill.backends.cpu.library import Library
 from tokenmill.backends.cpu.packed_weights import (
     WeightArena,
+    dequantize,
     join,
     layout_for,
     linear,
@@ -215,6 +216,21 @@ def test_packing_loses_nothing(format: str, up: bool) -> None:
     assert torch.equal(weights.packed.dequantize().double(), weights.exact)
 
 
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("format", HALVES)
+def test_blocks_are_dequantized_to_the_nearest_bfloat16(format: str) -> None:
+    blocks = random_blocks(GGMLQuantizationType[format], 37, _inputs_of(format, 96))
+    assert torch.equal(dequantize(blocks), blocks.dequantize().to(torch.bfloat16))
+
+
+def test_a_block_that_is_not_a_number_stays_that() -> None:
+    blocks = random_blocks(GGMLQuantizationType.Q8_0, 2, 64)
+    blocks.planes[0][0, :2] = torch.tensor([0xFF, 0xFF], dtype=torch.uint8)
+    found = dequantize(blocks)
+    assert found[0, :32].isnan().all()
+    assert torch.equal(found.isnan(), blocks.dequantize().isnan())
+
+
 @pytest.mark.parametrize(
     ("format", "block_bytes"),
     [
@@ -243,6 +259,8 @@ def test_scales_that_no_layout_has_are_refused(format: str) -> None:
     blocks.planes[0][1, :2] = 0x7B  # 61,280 in half precision
     with pytest.raises(ConfigError, match=f"weights of format {format} have absurd scales"):
         pack_weights(blocks)
+    with pytest.raises(ConfigError, match=f"weights of format {format} have absurd scales"):
+        dequantize(blocks)
 
 
 @pytest.mark.parametrize("kind", [one for one in GGMLQuantizationType if one.name not in HALVES])

@@ -38,6 +38,7 @@ class ChangedCheckpoint:
         original = random_checkpoint(CONFIG, 0)
         tensors = {name: original.tensor(name) for name in original.tensor_names()}
         self._tensors = {k: v for k, v in (tensors | dict(changes)).items() if v is not None}
+        self.num_releases = 0
 
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._tensors)
@@ -51,6 +52,12 @@ class ChangedCheckpoint:
 
     def matrix(self, name: str) -> Weights:
         return self.tensor(name)
+
+    def looked_up(self, name: str) -> Weights:
+        return self.tensor(name)
+
+    def release(self) -> None:
+        self.num_releases += 1
 
 
 def load(changes: Mapping[str, torch.Tensor | None]) -> Decoder:
@@ -226,3 +233,15 @@ def test_the_log_says_what_dequantizing_costs(caplog: pytest.LogCaptureFixture) 
     (event,) = [vars(one) for one in caplog.records if one.msg == "weights_dequantized"]
     assert event["matrices"] == {"Q5_0": CONFIG.num_layers}
     assert event["bytes_read_per_step"] == "5.8 times as many"
+
+
+def test_pages_of_a_file_are_let_go_while_layers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenmill.backends.models.weight_source._RELEASED_BYTES", 1)
+    checkpoint = ChangedCheckpoint({})
+    load_decoder(
+        checkpoint,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        progress=no_progress,
+    )
+    assert checkpoint.num_releases == CONFIG.num_layers

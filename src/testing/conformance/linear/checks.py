@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ....backends.linear.base import ACTIVATIONS, LinearBackend, LinearSpec, Projection
+from ....backends.linear.choice import dequantize
 from ....backends.weights.packed import PackedWeights, Weights
 from .samples import FORMATS, dense, dense_matrix, packed_matrix
 
@@ -67,8 +68,13 @@ def check_products(backend: BackendClass, spec: LinearSpec, *, has_bias: bool) -
 
 
 def check_kept(backend: BackendClass, spec: LinearSpec, name: str) -> None:
-    """x W^T, for packed weights."""
-    check_linear(backend, spec, [packed_matrix(name, 70, NUM_INPUTS, 2)], has_bias=False)
+    """x W^T, for packed weights; and these weights as a tensor, if the backend offers that."""
+    weights = packed_matrix(name, 70, NUM_INPUTS, 2)
+    check_linear(backend, spec, [weights], has_bias=False)
+    tensor = dequantize(backend, spec, weights)
+    if tensor is not None:
+        exact = weights.dequantize().to(spec.dtype)
+        assert torch.equal(tensor.cpu(), exact), f"{name} is dequantized to other numbers"
 
 
 def check_segments(backend: BackendClass, spec: LinearSpec) -> None:
