@@ -31,20 +31,25 @@ class Split:
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self._inner: list[float] = []
+        self.cpu: defaultdict[str, float] = defaultdict(float)
+        """Of all threads together."""
+        self._inner: list[tuple[float, float]] = []
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Count the time in here as the part's, except that of parts inside."""
-        begun = time.perf_counter()
-        self._inner.append(0.0)
+        begun, used = time.perf_counter(), time.process_time()
+        self._inner.append((0.0, 0.0))
         try:
             yield
         finally:
-            passed = time.perf_counter() - begun
-            self.seconds[name] += passed - self._inner.pop()
+            passed, used = time.perf_counter() - begun, time.process_time() - used
+            inner_passed, inner_used = self._inner.pop()
+            self.seconds[name] += passed - inner_passed
+            self.cpu[name] += used - inner_used
             if self._inner:
-                self._inner[-1] += passed
+                outer_passed, outer_used = self._inner[-1]
+                self._inner[-1] = outer_passed + passed, outer_used + used
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function so that its time counts as the part's."""
@@ -124,14 +129,16 @@ def start(args: argparse.Namespace) -> dict[str, Any]:
     """Start the engine and generate a token. Return seconds by part, and memory."""
     split, memory = Split(), PeakMemory()
     split.seconds["Python"] = time.time() - args.spawned
-    begun, used = time.perf_counter(), time.process_time()
+    begun = time.perf_counter()
+    split.cpu["Python"] = time.process_time()
     with split.part("torch"):
         import torch  # noqa: F401
     with split.timed_imports():
         from tokenmill import LLM, SamplingParams
     with split.watching(), LLM(args.model, device="cpu", disable_log_stats=True) as llm:
         ready = time.perf_counter() - begun
-        cpu_seconds = time.process_time() - used
+        cpu_seconds = time.process_time()
+        split.cpu["rest"] = cpu_seconds - sum(split.cpu.values())
         split.seconds["rest"] = ready + split.seconds["Python"] - sum(split.seconds.values())
         figures = memory.end()
         once = time.perf_counter()
@@ -139,6 +146,7 @@ def start(args: argparse.Namespace) -> dict[str, Any]:
         first_token = time.perf_counter() - once
     return {
         "parts": dict(split.seconds),
+        "cpu_parts": dict(split.cpu),
         "ready": ready + split.seconds["Python"],
         "cpu": cpu_seconds,
         "first_token": first_token,

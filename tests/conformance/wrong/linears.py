@@ -74,6 +74,19 @@ class TestRaisesForHalfPrecision(LinearConformance):
         return Backend
 
 
+class TestDequantizesToOtherNumbers(LinearConformance):
+    fails = "test_kept_weights_are_multiplied_as_they_are"
+
+    @pytest.fixture
+    def linear_backend(self) -> Any:
+        class Backend(Keeping):
+            @classmethod
+            def dequantize(cls, spec: LinearSpec, weights: PackedWeights) -> torch.Tensor:
+                return weights.dequantize().to(spec.dtype) * 1.01
+
+        return Backend
+
+
 class TestForgetsTheBias(LinearConformance):
     fails = "test_products_equal_the_reference"
 
