@@ -71,6 +71,7 @@ def test_other_tensors_stay_as_they_are() -> None:
         checkpoint.tensor("model.embed_tokens.weight"),
         CHECKPOINT.tensor("model.embed_tokens.weight"),
     )
+    assert isinstance(checkpoint.looked_up("model.embed_tokens.weight"), torch.Tensor)
 
 
 def test_rows_that_hold_no_whole_blocks_stay_as_they_are() -> None:

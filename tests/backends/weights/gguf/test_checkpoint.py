@@ -189,3 +189,17 @@ def test_the_default_model_is_the_one_that_transformers_reads() -> None:
     assert decoder.num_parameters == reference.num_parameters()
     assert checkpoint.name == "SmolLM2-135M-Instruct"
     assert checkpoint.eos_token_ids == (2,)
+
+
+def test_tensors_outlive_a_release_and_are_read_again_after_it(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", random_checkpoint(BIG, 0), kind=Kind.Q8_0)
+    checkpoint, name = open_checkpoint(tmp_path / "m.gguf"), "model.layers.0.mlp.up_proj.weight"
+    before = checkpoint.matrix(name)
+    assert isinstance(before, PackedWeights)
+    kept = before.planes[0].clone()
+    checkpoint.release()
+    after = checkpoint.matrix(name)
+    assert isinstance(after, PackedWeights)
+    assert torch.equal(before.planes[0], kept)
+    assert torch.equal(after.planes[0], kept)
+    assert after.planes[0].data_ptr() != before.planes[0].data_ptr()

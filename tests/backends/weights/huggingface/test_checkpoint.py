@@ -71,6 +71,17 @@ def test_reads_shards(directory: Path) -> None:
     check_tensors(open_checkpoint(directory))
 
 
+def test_tensors_outlive_a_release_and_are_read_again_after_it(directory: Path) -> None:
+    checkpoint = open_checkpoint(directory)
+    before = {name: checkpoint.tensor(name) for name in checkpoint.tensor_names()}
+    kept = {name: tensor.clone() for name, tensor in before.items()}
+    checkpoint.release()
+    for name, tensor in before.items():
+        assert torch.equal(tensor, kept[name])
+        assert torch.equal(checkpoint.tensor(name), kept[name])
+        assert checkpoint.tensor(name).data_ptr() != tensor.data_ptr()
+
+
 def test_in_the_hub_s_cache_the_model_has_its_own_name(directory: Path) -> None:
     snapshot = directory.parent / "models--HuggingFaceTB--SmolLM2" / "snapshots" / "12fd25f"
     snapshot.parent.mkdir(parents=True)
