@@ -130,7 +130,7 @@ def _remarks(row: Architecture) -> str:
 
 def _formats() -> str:
     rows = [(name, where, *_computed(formats)) for name, where, formats in _listed()]
-    head = ("format", "files", "CPU with AVX2 or better", "GPU")
+    head = ("format", "files", "CPU with AVX2, dotprod (ARM) or better", "GPU")
     small = ", ".join(f"`{name}`" for name in QUANTIZE_ON_LOAD)
     flags = (
         f"`--quantization` names the expected kind of files ({', '.join(QUANTIZATIONS)}); the "

@@ -49,7 +49,7 @@ class EngineConfig:
     dtype: str = _knob(
         "auto",
         "precision of weights and computation: auto, float32, bfloat16 or float16 (only on GPUs); "
-        "auto keeps quantized weights quantized on CPUs with AVX2",
+        "auto keeps quantized weights quantized on CPUs with AVX2 or ARM's dot products",
     )
     quantization: str | None = _knob(
         None,

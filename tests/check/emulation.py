@@ -15,6 +15,12 @@ from .parts import need
 WITHOUT_AVX512 = "max"
 """All that qemu emulates of x86-64, which is AVX2 and no AVX-512."""
 WITHOUT_AVX = "Nehalem"
+NEWEST_ARM = "max"
+ARM_WITH_DOTPROD = "cortex-a76"
+"""ARMv8.2 with dot products, and without the instructions that came later."""
+OLDEST_ARM = "cortex-a57"
+CROSS_LIBRARIES = Path("/usr/aarch64-linux-gnu")
+"""Where Debian's cross compiler has the libraries of its programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ def x86(cpu: str) -> Emulator:
     return Emulator(command=(need("qemu-x86_64", "qemu-user"), "-cpu", cpu))
 
 
-def aarch64() -> Emulator:
-    """64-bit ARM, with the libraries of Debian's cross compiler. Skips without them."""
+def aarch64(cpu: str, root: Path = CROSS_LIBRARIES) -> Emulator:
+    """One of the ARM CPUs above; `root` has its libraries. Skips without a cross compiler."""
     need("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")
-    return Emulator(command=(need("qemu-aarch64", "qemu-user"), "-L", "/usr/aarch64-linux-gnu"))
+    return Emulator(command=(need("qemu-aarch64", "qemu-user"), "-cpu", cpu, "-L", str(root)))

@@ -1,4 +1,4 @@
-"""The native libraries on CPUs without AVX-512, without AVX, and of another architecture."""
+"""The native libraries on CPUs without AVX-512 and without AVX."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ import pytest
 
 from tokenmill.backends.cpu.build import (
     SOURCES,
-    Toolchain,
     build_library,
     build_self_test,
-    compile_product,
     find_compiler,
-    products,
 )
 from tokenmill.backends.cpu.instruction_sets import supported_sets
 from tokenmill.backends.machine.compiling import run_compiler
 from tokenmill.core.interfaces import no_progress
 
-from .emulation import WITHOUT_AVX, WITHOUT_AVX512, aarch64, x86
-from .parts import need
+from .emulation import WITHOUT_AVX, WITHOUT_AVX512, x86
 
 AVX_VNNI = Path(__file__).parent / "avx_vnni.cpp"
 AVX512_PROGRAM = 'int main() { asm volatile("vpxorq %zmm0, %zmm0, %zmm0"); }\n'
@@ -87,15 +83,3 @@ def test_the_avxvnni_library_passes_its_self_test(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("", 0)
     emulated = int(done.stderr.split()[1])
     assert (emulated == 0) is ("avxvnni" in supported_sets())
-
-
-def test_the_portable_library_passes_its_self_test_on_aarch64(tmp_path: Path) -> None:
-    emulator = aarch64()
-    compiler = need("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")
-    toolchain = Toolchain(compiler=compiler, machine="aarch64")
-    library, program = (
-        compile_product(product, toolchain, tmp_path, "", no_progress)
-        for product in products("aarch64")
-    )
-    done = emulator.run(program, library)
-    assert (done.stdout, done.returncode) == ("", 0)

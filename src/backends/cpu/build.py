@@ -19,12 +19,12 @@ from pathlib import Path
 
 from ...core.interfaces import Progress, no_progress
 from ..machine.compiling import BuildError, build_once, run_compiler, run_compilers
+from .architectures import OLDEST_COMPILERS, architecture_of
 
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "prebuilt"
 """The folder of a wheel that contains compiled libraries and programs."""
 
-_NEEDED = "g++ 10 or clang++ 9"
 _FLAGS = (
     "-std=c++17",
     "-O2",
@@ -35,26 +35,6 @@ _FLAGS = (
     "-fno-trapping-math",
     "-w",  # g++ 12 warns that its own AVX-512 intrinsics use uninitialized values
 )
-_AVX2 = ("-mavx2", "-mfma", "-mf16c")
-_AVX512 = (
-    *_AVX2,
-    "-mavx512f",
-    "-mavx512bw",
-    "-mavx512dq",
-    "-mavx512vl",
-    "-mprefer-vector-width=512",
-)
-INSTRUCTION_SETS = {
-    # Every CPU with BF16 has VNNI: Cooper Lake, Sapphire Rapids, Zen 4 and their successors.
-    "avx512bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
-    "avx512vnni": (*_AVX512, "-mavx512vnni"),
-    "avx512": _AVX512,
-    "avxvnni": (*_AVX2, "-mavxvnni"),
-    "avx2": _AVX2,
-    "portable": (),
-}
-"""Compiler flags of each set, best set first. Architectures except x86-64 have only "portable"."""
-
 _APART = ("features", "self_test")
 """Folders of sources that are not part of the libraries."""
 
@@ -69,6 +49,8 @@ class Product:
     """Folders of its sources; empty: all folders except those of other products."""
     flags: tuple[str, ...] = ()
     """Compiler flags in addition to the flags of every product."""
+    compilers: str = OLDEST_COMPILERS
+    """The oldest compilers that know the flags."""
     is_program: bool = False
 
 
@@ -87,7 +69,7 @@ _SELF_TEST = Product(
 
 
 def build_library(instruction_set: str, progress: Progress) -> Path:
-    """Path of the library for one of INSTRUCTION_SETS.
+    """Path of the library for an instruction set of this machine's architecture.
 
     It comes from the package or the cache, or is built now, which takes seconds. If several
     processes build at the same time, one builds and the others wait for its result. Raises
@@ -98,7 +80,7 @@ def build_library(instruction_set: str, progress: Progress) -> Path:
 
 
 def build_probe() -> Path:
-    """Path of the library that reports which instruction sets an x86-64 CPU runs.
+    """Path of the library that reports which instruction sets this CPU runs.
 
     Raises as `build_library`.
     """
@@ -118,17 +100,21 @@ def build_all(progress: Progress) -> dict[str, Path]:
     return {one.name: _build(one, f"compiling {one.name}", progress) for one in products()}
 
 
-def library_for(instruction_set: str) -> Product:
-    """The library for one of INSTRUCTION_SETS, as a product to build."""
-    flags = (*INSTRUCTION_SETS[instruction_set], f'-DTM_INSTRUCTION_SET="{instruction_set}"')
-    return Product(name=f"libtokenmill_cpu_{instruction_set}.so", folders=(), flags=flags)
+def library_for(instruction_set: str, machine: str | None = None) -> Product:
+    """The library for an instruction set of an architecture, as a product to build."""
+    one = architecture_of(machine).sets[instruction_set]
+    return Product(
+        name=f"libtokenmill_cpu_{instruction_set}.so",
+        folders=(),
+        flags=(*one.flags, f'-DTM_INSTRUCTION_SET="{instruction_set}"'),
+        compilers=one.compilers,
+    )
 
 
 def products(machine: str | None = None) -> tuple[Product, ...]:
     """All products that CPUs of an architecture may need; by default this machine's."""
-    if not is_x86(machine):
-        return library_for("portable"), _SELF_TEST
-    return _PROBE, *map(library_for, INSTRUCTION_SETS), _SELF_TEST
+    libraries = (library_for(name, machine) for name in architecture_of(machine).sets)
+    return _PROBE, *libraries, _SELF_TEST
 
 
 def find_compiler() -> str:
@@ -143,11 +129,6 @@ def find_compiler() -> str:
     if named:
         raise BuildError(f"the compiler that CXX names, {named!r}, was not found")
     raise BuildError("no C++ compiler was found: install g++ or clang++, or name one in CXX")
-
-
-def is_x86(machine: str | None = None) -> bool:
-    """Whether an architecture is x86-64; by default this machine's."""
-    return (machine or platform.machine()) in ("x86_64", "AMD64")
 
 
 def compile_product(
@@ -168,10 +149,11 @@ def compile_product(
         ]
         for source, made in zip(sources, objects, strict=True)
     ]
-    run_compilers(commands, _NEEDED, lambda done: progress(stage, done / (len(commands) + 1)))
+    needed = product.compilers
+    run_compilers(commands, needed, lambda done: progress(stage, done / (len(commands) + 1)))
     made = folder / product.name
     run_compiler(
-        [toolchain.compiler, *_link_flags(product), "-o", str(made), *map(str, objects)], _NEEDED
+        [toolchain.compiler, *_link_flags(product), "-o", str(made), *map(str, objects)], needed
     )
     progress(stage, 1.0)
     return made
@@ -191,7 +173,8 @@ def _build(product: Product, stage: str, progress: Progress) -> Path:
 
 def _fingerprint(product: Product, toolchain: Toolchain) -> str:
     """A hash of everything that the built file depends on."""
-    parts = [repr(toolchain), _version_of(toolchain.compiler), repr(_FLAGS), repr(product)]
+    flags = _general_flags(toolchain)
+    parts = [repr(toolchain), _version_of(toolchain.compiler), repr(flags), repr(product)]
     digest = hashlib.sha256("\0".join(parts).encode())
     for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         digest.update(f"\0{path.relative_to(SOURCES)}\0".encode())
@@ -201,7 +184,7 @@ def _fingerprint(product: Product, toolchain: Toolchain) -> str:
 
 @functools.cache
 def _version_of(compiler: str) -> str:
-    return run_compiler([compiler, "--version"], _NEEDED)
+    return run_compiler([compiler, "--version"], OLDEST_COMPILERS)
 
 
 def _sources_of(product: Product) -> list[Path]:
@@ -224,13 +207,15 @@ def _has_kernels(source: Path) -> bool:
     return source.stem.endswith("kernels")
 
 
+def _general_flags(toolchain: Toolchain) -> tuple[str, ...]:
+    return (*_FLAGS, *architecture_of(toolchain.machine).flags)
+
+
 def _flags_for(product: Product, toolchain: Toolchain, source: Path) -> list[str]:
-    # Compilers of some distributions assume a newer CPU by default.
-    oldest = ["-march=x86-64"] if is_x86(toolchain.machine) else []
     # Kernels are precise enough with or without contraction. Elsewhere each rounding matters:
     # unpacked weights must be exactly those of the file, and draws must equal Python's.
     contraction = "fast" if _has_kernels(source) else "off"
-    flags = [*_FLAGS, *oldest, *product.flags, f"-ffp-contract={contraction}"]
+    flags = [*_general_flags(toolchain), *product.flags, f"-ffp-contract={contraction}"]
     return [*flags, f"-I{SOURCES}"]
 
 

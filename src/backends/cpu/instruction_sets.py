@@ -8,7 +8,8 @@ import os
 
 from ...core.errors import ConfigError
 from ..machine.compiling import open_library
-from .build import INSTRUCTION_SETS, build_probe, is_x86
+from .architectures import architecture_of
+from .build import build_probe
 
 VARIABLE = "TOKENMILL_CPU_ISA"
 
@@ -30,7 +31,7 @@ def choose_sets() -> tuple[str, ...]:
     supported, named = supported_sets(), os.environ.get(VARIABLE)
     if not named:
         return supported
-    if named not in INSTRUCTION_SETS:
+    if named not in architecture_of().sets:
         raise ConfigError(f"{VARIABLE} must be one of {', '.join(supported)}, got {named!r}")
     if named not in supported:
         raise ConfigError(
@@ -40,14 +41,12 @@ def choose_sets() -> tuple[str, ...]:
 
 
 def cpu_identity() -> str:
-    """Text that identifies the CPU's model and features; empty except on x86-64."""
+    """Text that identifies the CPU's model and features; empty except on x86-64 and ARM."""
     return _ask_cpu()[1]
 
 
 @functools.cache
 def _ask_cpu() -> tuple[tuple[str, ...], str]:
-    if not is_x86():
-        return ("portable",), ""
     probe = open_library(build_probe())
     probe.tm_supported_sets.restype = probe.tm_cpu_identity.restype = ctypes.c_char_p
     return tuple(probe.tm_supported_sets().decode().split(",")), probe.tm_cpu_identity().decode()

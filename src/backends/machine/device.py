@@ -38,8 +38,8 @@ def has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     # torch is asked, and not the probe of backends/cpu: the question is about torch's kernels, and
-    # the probe needs a compiler and exists on x86-64 only. Outside Linux, torch's products in
-    # bfloat16 are untested, and float32 is the safe choice.
+    # the probe needs a compiler. Outside Linux, torch's products in bfloat16 are untested, and
+    # float32 is the safe choice.
     names = [name for name, is_there in torch.cpu.get_capabilities().items() if is_there]
     return sys.platform == "linux" and any("bf16" in name for name in names)
 

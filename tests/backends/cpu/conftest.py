@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tokenmill.backends.cpu import instruction_sets
-from tokenmill.backends.cpu.build import INSTRUCTION_SETS
+from tokenmill.backends.cpu.architectures import architecture_of
 from tokenmill.backends.cpu.library import Library, load_library
 from tokenmill.backends.machine.compiling import BuildError
 
@@ -26,7 +26,7 @@ def library(request: pytest.FixtureRequest) -> Library:
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=list(INSTRUCTION_SETS))
+@pytest.fixture(params=list(architecture_of().sets))
 def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As on a CPU that runs none better; skips those that this CPU does not run."""
     name: str = request.param

@@ -142,14 +142,29 @@ def test_a_prebuilt_library_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert build_library(Watcher()) == prebuilt
 
 
+@pytest.mark.parametrize(
+    ("machine", "instruction_set", "option", "needed"),
+    [
+        ("x86_64", "avxvnni", "-mavxvnni", "g++ 11 or clang++ 12"),
+        ("aarch64", "dotprod", "-march=armv8.2-a+dotprod", "g++ 10 or clang++ 9"),
+    ],
+)
 def test_a_compiler_that_is_too_old_for_a_set_is_told(
-    sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sources: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    machine: str,
+    instruction_set: str,
+    option: str,
+    needed: str,
 ) -> None:
-    """As g++ 10 for avxvnni; the next lower set is then built, see test_library.py."""
+    """The next lower set is then built, see test_library.py."""
     old = tmp_path / "old-g++"
-    old.write_text(OLD_COMPILER.format(compiler=find_compiler(), option="-mavxvnni"))
+    old.write_text(OLD_COMPILER.format(compiler=find_compiler(), option=option))
     old.chmod(0o755)
     monkeypatch.setenv("CXX", str(old))
-    with pytest.raises(BuildError, match="unrecognized command line option '-mavxvnni'"):
-        build.build_library("avxvnni", Watcher())
-    assert build_library(Watcher()).exists()
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    with pytest.raises(BuildError) as error:
+        build.build_library(instruction_set, Watcher())
+    assert f"need at least {needed}): " in str(error.value)
+    assert f"unrecognized command line option '{option}'" in str(error.value)

@@ -86,17 +86,18 @@ def test_a_library_that_fails_its_test_gives_way_to_the_next_lower_set(
     assert warning["found"] == "the self-test died of SIGILL"
 
 
-def test_a_compiler_that_is_too_old_for_the_best_set_builds_the_next_lower_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("sets", [("avx2", "portable"), ("avxvnni", "avx2", "portable")])
+def test_a_compiler_that_is_too_old_for_the_best_sets_builds_the_next_lower_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sets: tuple[str, ...]
 ) -> None:
     def build(name: str, progress: Progress) -> Path:
-        if name == "avx2":
+        if name != "portable":
             raise BuildError("g++ 9 is too old")
         return build_library(name, progress)
 
     monkeypatch.setattr(module, "_loaded", {})
     monkeypatch.setattr(module, "build_library", build)
-    monkeypatch.setattr(instruction_sets, "choose_sets", lambda: ("avx2", "portable"))
+    monkeypatch.setattr(instruction_sets, "choose_sets", lambda: sets)
     assert load_library().instruction_set == "portable"
     (warning,) = [vars(r) for r in caplog.records if r.getMessage() == "cpu_kernels_not_built"]
     assert warning["error"] == "g++ 9 is too old" and warning["instead"] == "portable"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tokenmill.backends.cpu import instruction_sets, self_test
+from tokenmill.backends.cpu.architectures import architecture_of
 from tokenmill.backends.cpu.build import build_library, build_self_test
 from tokenmill.backends.cpu.self_test import failure_of
 from tokenmill.backends.machine.compiling import BuildError
@@ -105,7 +106,7 @@ def test_a_test_that_cannot_be_had_is_logged_and_nothing_against_the_library(
 
 def test_a_library_for_another_cpu_is_found(tmp_path: Path) -> None:
     """The program itself says so, before any of the library's code runs."""
-    missing = set(instruction_sets.INSTRUCTION_SETS) - set(instruction_sets.supported_sets())
+    missing = set(architecture_of().sets) - set(instruction_sets.supported_sets())
     if not missing:
         pytest.skip("this CPU runs every instruction set")
     library = build_library(min(missing), no_progress)

@@ -9,8 +9,7 @@ namespace tokenmill {
 // "portable".
 std::string supported_sets();
 
-// The cpuid words for features and model, in hexadecimal; empty on CPUs without cpuid. Two CPUs
-// with the same words run the same code.
+// Features and model of this CPU; empty if unknown. Two CPUs with the same text run the same code.
 std::string cpu_identity();
 
 }  // namespace tokenmill

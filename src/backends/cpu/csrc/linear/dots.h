@@ -1,8 +1,8 @@
 // Sums of products of small integers, for each instruction set.
 //
 // A Dot is TM_WIDTH sums, one for each row of a register of weights. `add` multiplies two registers,
-// whose 32-bit lanes have the numbers of four inputs, by the four int8 inputs in x0 and x1, which are
-// the same in each lane. kBits is the size of a number: numbers of 8 bits are signed.
+// whose 32-bit lanes have the numbers of four inputs, by eight int8 inputs of one row: w0 by the
+// first four, w1 by the others. kBits is the size of a number: numbers of 8 bits are signed.
 #pragma once
 
 #include "linear/linear.h"
@@ -11,13 +11,18 @@
 namespace tokenmill {
 namespace {
 
-typedef Words FourInputs;
-
-TM_INLINE FourInputs four_inputs(const int8_t* at) {
-  uint32_t four;
-  std::memcpy(&four, at, sizeof(four));
-  return Words{} + four;
+#if !defined(__ARM_FEATURE_DOTPROD)
+// Four inputs in each lane of a register, and the next four.
+struct EightInputs {
+  Words first, second;
+};
+TM_INLINE EightInputs eight_inputs(const int8_t* at) {
+  uint32_t first, second;
+  std::memcpy(&first, at, sizeof(first));
+  std::memcpy(&second, at + 4, sizeof(second));
+  return {Words{} + first, Words{} + second};
 }
+#endif
 
 #if defined(__SSE2__)
 // Ends an addition here. Compilers would first multiply much and then add in trees, and have more
@@ -48,9 +53,9 @@ template <int kBits>
 class Dot {
  public:
   TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
-  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
-    sum_ = add_products(sum_, unsigned_of(w0), x0);
-    sum_ = add_products(sum_, unsigned_of(w1), x1);
+  TM_INLINE void add(Words w0, Words w1, const EightInputs& x) {
+    sum_ = add_products(sum_, unsigned_of(w0), x.first);
+    sum_ = add_products(sum_, unsigned_of(w1), x.second);
   }
   TM_INLINE Ints total() const { return sum_; }
 
@@ -95,8 +100,8 @@ template <int kBits>
 class Dot {
  public:
   TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
-  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
-    sum_ += (Ints)add_pairs(add_16(multiply_pairs(w0, x0), multiply_pairs(w1, x1)));
+  TM_INLINE void add(Words w0, Words w1, const EightInputs& x) {
+    sum_ += (Ints)add_pairs(add_16(multiply_pairs(w0, x.first), multiply_pairs(w1, x.second)));
     finish_sum(sum_);
   }
   TM_INLINE Ints total() const { return sum_; }
@@ -110,10 +115,10 @@ template <>
 class Dot<4> {
  public:
   TM_INLINE void start(int32_t) { sum_ = Register{}; }
-  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
-    sum_ = add_16(sum_, multiply_pairs(w0, x0));
+  TM_INLINE void add(Words w0, Words w1, const EightInputs& x) {
+    sum_ = add_16(sum_, multiply_pairs(w0, x.first));
     finish_sum(sum_);
-    sum_ = add_16(sum_, multiply_pairs(w1, x1));
+    sum_ = add_16(sum_, multiply_pairs(w1, x.second));
     finish_sum(sum_);
   }
   TM_INLINE Ints total() const { return (Ints)add_pairs(sum_); }
@@ -127,10 +132,10 @@ template <>
 class Dot<8> {
  public:
   TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
-  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
-    sum_ += (Ints)add_pairs(multiply_pairs(magnitude(w0), with_sign(x0, w0)));
+  TM_INLINE void add(Words w0, Words w1, const EightInputs& x) {
+    sum_ += (Ints)add_pairs(multiply_pairs(magnitude(w0), with_sign(x.first, w0)));
     finish_sum(sum_);
-    sum_ += (Ints)add_pairs(multiply_pairs(magnitude(w1), with_sign(x1, w1)));
+    sum_ += (Ints)add_pairs(multiply_pairs(magnitude(w1), with_sign(x.second, w1)));
     finish_sum(sum_);
   }
   TM_INLINE Ints total() const { return sum_; }
@@ -151,9 +156,9 @@ class Dot {
   TM_INLINE void start(int32_t offset) {
     low_ = high_ = _mm_and_si128(_mm_set1_epi32(offset), _mm_set_epi32(0, -1, 0, -1));
   }
-  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
-    add_line((__m128i)w0, (__m128i)x0);
-    add_line((__m128i)w1, (__m128i)x1);
+  TM_INLINE void add(Words w0, Words w1, const EightInputs& x) {
+    add_line((__m128i)w0, (__m128i)x.first);
+    add_line((__m128i)w1, (__m128i)x.second);
   }
   TM_INLINE Ints total() const {
     const __m128 low = _mm_castsi128_ps(low_), high = _mm_castsi128_ps(high_);
@@ -174,6 +179,28 @@ class Dot {
   __m128i low_, high_;
 };
 
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+// sdot multiplies signed bytes and adds four products to a sum.
+constexpr int kZeroOfBytes = 0;
+
+typedef int8x8_t EightInputs;
+TM_INLINE EightInputs eight_inputs(const int8_t* at) { return vld1_s8(at); }
+
+template <int kBits>
+class Dot {
+ public:
+  TM_INLINE void start(int32_t offset) { sum_ = vdupq_n_s32(offset); }
+  TM_INLINE void add(Words w0, Words w1, EightInputs x) {
+    sum_ = vdotq_lane_s32(sum_, (int8x16_t)w0, x, 0);
+    sum_ = vdotq_lane_s32(sum_, (int8x16_t)w1, x, 1);
+  }
+  TM_INLINE Ints total() const { return (Ints)sum_; }
+
+ private:
+  int32x4_t sum_;
+};
+
 #else
 
 constexpr int kZeroOfBytes = 0;
@@ -183,14 +210,14 @@ template <int kBits>
 class Dot {
  public:
   TM_INLINE void start(int32_t offset) { sum_ = Ints{} + offset; }
-  TM_INLINE void add(Words w0, FourInputs x0, Words w1, FourInputs x1) {
-    add_line(w0, x0);
-    add_line(w1, x1);
+  TM_INLINE void add(Words w0, Words w1, const EightInputs& x) {
+    add_line(w0, x.first);
+    add_line(w1, x.second);
   }
   TM_INLINE Ints total() const { return sum_; }
 
  private:
-  TM_INLINE void add_line(Words w, FourInputs x) {
+  TM_INLINE void add_line(Words w, Words x) {
     TM_UNROLL for (int left = 0; left < 32; left += 8)
       sum_ += ((Ints)(w << left) >> 24) * ((Ints)(x << left) >> 24);
   }

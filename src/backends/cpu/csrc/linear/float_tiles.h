@@ -18,8 +18,13 @@ struct FloatIsa {
   using Sum = Lanes;
   using Input = float;
   using Unpacked = FloatF32;
-  // AVX2 has 16 registers: 2 rows of whole panels need 8 for sums and 8 for a pair of weights.
+  // AVX2 has 16 registers: 2 rows of whole panels need 8 for sums and 8 for a pair of weights. ARM has
+  // 32 of half the size.
+#if defined(__aarch64__)
+  static constexpr int kMaxRowsOfWholePanels = 2;
+#else
   static constexpr int kMaxRowsOfWholePanels = TM_WIDTH == 16 ? 12 : TM_WIDTH == 8 ? 2 : 1;
+#endif
   struct Pair {
     Lanes even, odd;
   };

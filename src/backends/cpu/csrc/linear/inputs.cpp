@@ -45,6 +45,8 @@ uint16_t largest_magnitude(const uint16_t* x) {
 #if defined(__SSE4_1__)
   const __m128i inverted = _mm_xor_si128((__m128i)largest, _mm_set1_epi16(-1));
   return static_cast<uint16_t>(~_mm_extract_epi16(_mm_minpos_epu16(inverted), 0));
+#elif defined(__aarch64__)
+  return static_cast<uint16_t>(vmaxvq_s16((int16x8_t)largest));
 #else
   int16_t most = 0;
   for (int i = 0; i < 8; i++) most = largest[i] > most ? largest[i] : most;
@@ -59,6 +61,8 @@ int32_t sum_of_16(const int8_t* values) {
   const __m128i biased = _mm_xor_si128(bytes, _mm_set1_epi8(-128));
   const __m128i sums = _mm_sad_epu8(biased, _mm_setzero_si128());
   return _mm_cvtsi128_si32(sums) + _mm_cvtsi128_si32(_mm_srli_si128(sums, 8)) - 16 * 128;
+#elif defined(__aarch64__)
+  return vaddlvq_s8(vld1q_s8(values));
 #else
   int32_t sum = 0;
   for (int i = 0; i < 16; i++) sum += values[i];

@@ -27,6 +27,8 @@ constexpr TileShape shape_of() {
   return kLayout == Layout::kSix            ? TileShape{6, 1, 2}
          : sizes_of(kLayout).bits == 5      ? TileShape{4, 2, 1}
                                             : TileShape{5, 2, 1};
+#elif defined(__aarch64__)
+  return {4, 4, 1};
 #else
   return {4, 1, 1};
 #endif
@@ -61,9 +63,8 @@ TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
         w1[p] = N::line(block, part + p, line + 1);
       }
       TM_UNROLL for (int r = 0; r < kRows; r++) {
-        const int8_t* values = input_block(x.at(r, 0)).values + line * 4;
-        const FourInputs x0 = four_inputs(values), x1 = four_inputs(values + 4);
-        TM_UNROLL for (int p = 0; p < kParts; p++) dots[g][r][p].add(w0[p], x0, w1[p], x1);
+        const EightInputs inputs = eight_inputs(input_block(x.at(r, 0)).values + line * 4);
+        TM_UNROLL for (int p = 0; p < kParts; p++) dots[g][r][p].add(w0[p], w1[p], inputs);
       }
     }
   }

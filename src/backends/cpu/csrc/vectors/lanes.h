@@ -8,6 +8,8 @@
 
 #if defined(__SSE2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -55,6 +57,8 @@ TM_INLINE Floats floats_from_fp16(const uint16_t* at) {
   return (Floats)_mm512_cvtph_ps((__m256i)load_vector<Halves>(at));
 #elif defined(__F16C__)
   return (Floats)_mm256_cvtph_ps((__m128i)load_vector<Halves>(at));
+#elif defined(__aarch64__)
+  return (Floats)vcvt_f32_f16((float16x4_t)load_vector<Halves>(at));
 #else
   const Words bits = __builtin_convertvector(load_vector<Halves>(at), Words);
   const Words sign = (bits & 0x8000u) << 16;
@@ -76,6 +80,11 @@ TM_INLINE Floats floats_from_int8(const uint8_t* at) {
   std::memcpy(&four, &small, sizeof(four));
   const __m128i bytes = _mm_cvtsi32_si128(four), words = _mm_unpacklo_epi8(bytes, bytes);
   return (Floats)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24));
+#elif defined(__aarch64__)
+  uint32_t four;
+  std::memcpy(&four, &small, sizeof(four));
+  const int16x8_t words = vmovl_s8(vcreate_s8(four));
+  return (Floats)vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
 #else
   return __builtin_convertvector(__builtin_convertvector(small, Ints), Floats);
 #endif
@@ -105,6 +114,10 @@ TM_INLINE void store_int8(int8_t* at, Ints value) {
   const __m128i low = (__m128i)parts[0], high = (__m128i)parts[TM_WIDTH / 4 - 1];
   const __m128i words = _mm_packs_epi32(low, high);
   const __m128i bytes = _mm_packs_epi16(words, words);
+  std::memcpy(at, &bytes, TM_WIDTH);
+#elif defined(__aarch64__)
+  const int16x4_t words = vmovn_s32((int32x4_t)value);
+  const int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));
   std::memcpy(at, &bytes, TM_WIDTH);
 #else
   store_vector(at, __builtin_convertvector(value, SmallInts));
