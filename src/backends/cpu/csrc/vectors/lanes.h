@@ -65,19 +65,19 @@ TM_INLINE Floats floats_from_fp16(const uint16_t* at) {
 
 // Compilers convert bytes one by one, so intrinsics do it where they can.
 typedef int8_t SmallInts __attribute__((vector_size(TM_WIDTH)));
-TM_INLINE Floats floats_from_int8(const uint8_t* at) {
+TM_INLINE Ints ints_from_int8(const uint8_t* at) {
   const auto small = load_vector<SmallInts>(at);
 #if defined(__AVX512F__)
-  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)small));
+  return (Ints)_mm512_cvtepi8_epi32((__m128i)small);
 #elif defined(__AVX2__)
-  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)small)));
+  return (Ints)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)small));
 #elif defined(__SSE2__)
   int32_t four;
   std::memcpy(&four, &small, sizeof(four));
   const __m128i bytes = _mm_cvtsi32_si128(four), words = _mm_unpacklo_epi8(bytes, bytes);
-  return (Floats)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24));
+  return (Ints)_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24);
 #else
-  return __builtin_convertvector(__builtin_convertvector(small, Ints), Floats);
+  return __builtin_convertvector(small, Ints);
 #endif
 }
 // Replaces bytes below 16 by those of a table.
