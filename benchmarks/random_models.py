@@ -107,7 +107,8 @@ def write_safetensors(folder: Path, shape: Shape, seed: int) -> None:
 
 
 def write_gguf(path: Path, shape: Shape, kind: Kind, seed: int) -> None:
-    """Write a GGUF file. As in most such files, the embedding is Q6_K."""
+    """Write a GGUF file, in bfloat16 or quantized. As in most files, the embedding of a
+    quantized one is Q6_K."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(shape.layers)
     writer.add_context_length(_CONTEXT)
@@ -128,7 +129,7 @@ def write_gguf(path: Path, shape: Shape, kind: Kind, seed: int) -> None:
     writer.add_eos_token_id(0)
     random = np.random.default_rng(seed)
     for name, sizes in shape.matrices():
-        one = Kind.Q6_K if name == "token_embd" else kind
+        one = kind if kind is Kind.BF16 or name != "token_embd" else Kind.Q6_K
         writer.add_tensor(f"{name}.weight", _random_blocks(one, sizes, random), raw_dtype=one)
     for name in shape.norms():
         writer.add_tensor(f"{name}.weight", np.ones(shape.hidden, np.float32))
@@ -141,7 +142,10 @@ def write_gguf(path: Path, shape: Shape, kind: Kind, seed: int) -> None:
 def _random_blocks(
     kind: Kind, sizes: tuple[int, int], random: np.random.Generator
 ) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """Rows of blocks: random integers and chosen scales."""
+    """Rows of blocks: random integers and chosen scales, or normal numbers in bfloat16."""
+    if kind is Kind.BF16:
+        numbers = random.standard_normal(sizes, np.float32) * np.float32(0.02)
+        return (numbers.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     shape = (math.prod(sizes) // block_size, block_bytes)
     blocks = random.integers(0, 256, shape, dtype=np.uint8)

@@ -83,7 +83,7 @@ Measured with the default model, whose projections `benchmarks/formats.py` round
   weights in bfloat16, with packed ones and inputs in bfloat16, and with packed ones and int8.
 
 In float32, log-probabilities per token are those of transformers with the same rounded numbers, in
-every format (largest difference: {largest}). The default model is published in Q4_1: that format loses
+every format (largest difference: {largest}). The default model is published in Q4_1: it loses
 nothing here, and the others round a second time, so they can lose more than with original weights.
 Rows of blocks of 256 inputs exist in this model only in `down_proj` (1,536 inputs);
 its other matrices have rows of 576, and the format that llama-quantize gives them, which stands

@@ -13,13 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))
-
 from gguf import GGMLQuantizationType
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from make_peers import say
 from random_models import SHAPES, write_gguf
 
+HERE = Path(__file__).parent
 KINDS = ("Q4_K_M", "Q6_K", "Q8_0")
 
 

@@ -42,6 +42,8 @@ class Layout(IntEnum):
     E2M1 = 8
     IQ4 = 9
     SUPER_IQ4 = 10
+    THREE = 11
+    TWO = 12
 
 
 class Source(IntEnum):
@@ -61,6 +63,7 @@ class Source(IntEnum):
     Q5_K = 11
     Q6_K = 12
     IQ4_XS = 13
+    Q2_K = 14
 
 
 class Activation(IntEnum):

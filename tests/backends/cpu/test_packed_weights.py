@@ -235,7 +235,8 @@ def test_a_block_that_is_not_a_number_stays_that() -> None:
     ("format", "block_bytes"),
     [
         ("Q4_0", 20), ("Q4_1", 20), ("Q5_0", 24), ("Q5_1", 24), ("Q8_0", 34), ("IQ4_NL", 18),
-        ("IQ4_XS", 138), ("MXFP4", 18), ("Q3_K", 210), ("Q4_K", 148), ("Q5_K", 180), ("Q6_K", 210),
+        ("IQ4_XS", 138), ("MXFP4", 18), ("Q2_K", 84), ("Q3_K", 114), ("Q4_K", 148),
+        ("Q5_K", 180), ("Q6_K", 210),
     ],
 )  # fmt: skip
 def test_packed_weights_are_nearly_as_small_as_in_the_file(format: str, block_bytes: int) -> None:
@@ -332,9 +333,9 @@ def test_what_cannot_be_packed_is_refused() -> None:
         pack_linear(torch.zeros(4, 2), up=torch.zeros(5, 2))
     with pytest.raises(ConfigError, match=r"torch.int64 cannot be packed as torch.bfloat16"):
         pack_linear(torch.zeros(4, 2, dtype=torch.int64))
-    q2_k = gguf_weights(GGMLQuantizationType.Q2_K, torch.zeros(4, 84, dtype=torch.uint8))
-    with pytest.raises(ConfigError, match="format Q2_K cannot be packed: dequantize them"):
-        pack_weights(q2_k)
+    iq3_s = gguf_weights(GGMLQuantizationType.IQ3_S, torch.zeros(4, 110, dtype=torch.uint8))
+    with pytest.raises(ConfigError, match="format IQ3_S cannot be packed: dequantize them"):
+        pack_weights(iq3_s)
     gate, up = (random_blocks(GGMLQuantizationType[one], 4, 32) for one in ("Q4_0", "Q8_0"))
     with pytest.raises(ConfigError, match="gate has format Q4_0 and up has Q8_0"):
         pack_weights(gate, up=up)

@@ -76,7 +76,7 @@ def test_auto_keeps_quantized_weights_on_a_cpu_with_avx2_and_no_bfloat16(
 
 @pytest.mark.usefixtures("without_bfloat16", "library")
 def test_a_kind_that_is_not_computed_with_is_no_reason_for_bfloat16() -> None:
-    assert chosen_dtype("auto", Kind.Q2_K) is torch.float32
+    assert chosen_dtype("auto", Kind.IQ3_S) is torch.float32
 
 
 @pytest.mark.usefixtures("without_bfloat16")

@@ -22,6 +22,7 @@ HALVES = {
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
     "MXFP4": (),
+    "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
@@ -31,7 +32,7 @@ HALVES = {
 FORMATS = (*FLOATS, *HALVES)
 ONE_OF_EACH_LAYOUT = (
     *FLOATS,
-    *("Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
+    *("Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
 )
 BLOCK = 32
 

@@ -135,15 +135,24 @@ void read_q6_k(const uint8_t* from, StepRow* to) {
   to->factors[0] = half_at(from + 208);
 }
 
-// Numbers of -4 to 3, which become 28 to 35: the layout's zero is 32.
+// Each 128 inputs: 32 bytes with two bits of four blocks.
+void read_two_bits(const uint8_t* from, uint8_t* numbers) {
+  for (int i = 0; i < kSuperBlock; i++)
+    numbers[i] = from[i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
+}
+
+void read_q2_k(const uint8_t* from, StepRow* to) {
+  std::memcpy(to->scales, from, 16);
+  read_two_bits(from + 16, to->numbers);
+  to->factors[0] = half_at(from + 80);
+  to->factors[1] = half_at(from + 82) ^ 0x8000;  // minima are subtracted
+}
+
 void read_q3_k(const uint8_t* from, StepRow* to) {
-  const uint8_t *high = from, *low = from + 32, *scales = from + 96;
-  for (int i = 0; i < kSuperBlock; i++) {
-    const int block = i / 32, at = i % 32;
-    const int two = low[block / 4 * 32 + at] >> block % 4 * 2 & 3;
-    const int third = high[at] >> block & 1;
-    to->numbers[i] = static_cast<uint8_t>(28 + two + 4 * third);
-  }
+  const uint8_t *high = from, *scales = from + 96;
+  read_two_bits(from + 32, to->numbers);
+  for (int i = 0; i < kSuperBlock; i++)
+    to->numbers[i] |= (high[i % 32] >> i / 32 & 1) << 2;
   for (int i = 0; i < 16; i++) {
     const int nibble = scales[i % 8] >> i / 8 * 4 & 15;
     const int upper = scales[8 + i % 4] >> i / 4 * 2 & 3;
@@ -171,6 +180,7 @@ void read_step(Source source, const uint8_t* from, StepRow* to) {
     case Source::kQ8_0: return read_q8_0(from, to);
     case Source::kIQ4_NL: return read_iq4_nl(from, to);
     case Source::kMXFP4: return read_mxfp4(from, to);
+    case Source::kQ2_K: return read_q2_k(from, to);
     case Source::kQ3_K: return read_q3_k(from, to);
     case Source::kQ4_K: return read_q4_q5_k(from, 4, to);
     case Source::kQ5_K: return read_q4_q5_k(from, 5, to);

@@ -22,8 +22,9 @@ enum class Source : int32_t {
   kQ5_K = 11,
   kQ6_K = 12,
   kIQ4_XS = 13,
+  kQ2_K = 14,
 };
-constexpr int kNumSources = 14;
+constexpr int kNumSources = 15;
 
 // Layout that a source is packed to without loss, and the bytes of a step of one row.
 struct SourceSizes {
@@ -35,8 +36,8 @@ constexpr SourceSizes sizes_of(Source source) {
       {Layout::kF32, 4},      {Layout::kBF16, 4},     {Layout::kBlocks4, 18},
       {Layout::kBlocks4, 20}, {Layout::kBlocks5, 22}, {Layout::kBlocks5, 24},
       {Layout::kBytes, 34},   {Layout::kIQ4, 18},     {Layout::kE2M1, 17},
-      {Layout::kSix, 110},    {Layout::kSuper4, 144}, {Layout::kSuper5, 176},
-      {Layout::kSix, 210},    {Layout::kSuperIQ4, 136},
+      {Layout::kThree, 110},  {Layout::kSuper4, 144}, {Layout::kSuper5, 176},
+      {Layout::kSix, 210},    {Layout::kSuperIQ4, 136}, {Layout::kTwo, 84},
   };
   return kTable[static_cast<int>(source)];
 }
@@ -47,7 +48,7 @@ float float_from_fp16(uint16_t half);
 struct StepRow {
   uint8_t numbers[kSuperBlock];
   uint16_t factors[2];  // fp16 (bfloat16 of kE2M1): scale and minimum, or what multiplies the int8 ones
-  int8_t scales[16];    // by group
+  int8_t scales[16];    // by group; of kTwo, with the minima in the upper halves
   int8_t minima[8];     // by block
 };
 

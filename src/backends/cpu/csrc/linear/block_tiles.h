@@ -58,7 +58,7 @@ struct PackedBlock {
     Isa::multiply_add(sum, weights, x);
   }
   TM_INLINE Floats scale(int part, int group) const { return scales.scale(part, group); }
-  TM_INLINE Floats minimum(int part) const { return scales.minimum(part); }
+  TM_INLINE Floats minimum(int part, int group) const { return scales.minimum(part, group); }
 };
 
 // A block whose numbers and scales were converted before: the numbers as in a layout without scales,
@@ -72,7 +72,7 @@ struct UnpackedBlock : Isa::Unpacked {
   static constexpr int kGroups = kBlock / kGroup;
   static constexpr int64_t kScaleBytes = kPanelRows * sizeof(float);
   static constexpr int64_t kScalesAt = kBlock / kInputs * Dense::kStepBytes;
-  static constexpr int64_t kBytes = kScalesAt + (kGroups + (kMinimum ? 1 : 0)) * kScaleBytes;
+  static constexpr int64_t kBytes = kScalesAt + kGroups * (kMinimum ? 2 : 1) * kScaleBytes;
   const uint8_t* at;
 
   TM_INLINE explicit UnpackedBlock(const uint8_t* block) : at(block) {}
@@ -82,7 +82,7 @@ struct UnpackedBlock : Isa::Unpacked {
   TM_INLINE Floats scale(int part, int group) const {
     return load_vector<Floats>(at + kScalesAt + group * kScaleBytes + part * kRegisterBytes);
   }
-  TM_INLINE Floats minimum(int part) const { return scale(part, kGroups); }
+  TM_INLINE Floats minimum(int part, int group) const { return scale(part, kGroups + group); }
 };
 template <class Isa, Layout kLayout>
 using UnpackedOf = UnpackedBlock<Isa, group_of(kLayout), has_minimum(kLayout)>;
@@ -91,7 +91,8 @@ template <class Isa, int kRows, class Block>
 TM_INLINE void block_halves(const TileCall& call, const Inputs<typename Isa::Input, kRows>& x,
                             const Block& block, int64_t number, int first) {
   constexpr int kHalves = kHalvesAtOnce<Isa, kRows>, kSteps = Block::kGroup / Block::kInputs;
-  TM_UNROLL for (int group = 0; group < kBlock / Block::kGroup; group++) {
+  constexpr int kGroups = kBlock / Block::kGroup;
+  TM_UNROLL for (int group = 0; group < kGroups; group++) {
     Sums<Isa, kRows, kHalves> part;
     part.clear();
     // Hardly unrolled: compiling takes time.
@@ -113,7 +114,8 @@ TM_INLINE void block_halves(const TileCall& call, const Inputs<typename Isa::Inp
           float* at = call.sums + r * kPanelRows + column * TM_WIDTH;
           Floats total = load_vector<Floats>(at) + Isa::part_of(part.value[r][h], p) * scale;
           if constexpr (Block::kHasMinimum)
-            total += block.minimum(column) * call.block_sums[r * call.block_sums_stride + number];
+            total += block.minimum(column, group) *
+                     call.group_sums[r * call.group_sums_stride + number * kGroups + group];
           store_vector(at, total);
         }
       }
@@ -170,10 +172,11 @@ void unpack_blocks(const uint8_t* weights, int64_t steps, uint8_t* unpacked) {
     }
     TM_UNROLL for (int part = 0; part < kPanelParts; part++) {
       uint8_t* to = unpacked + To::kScalesAt + part * kRegisterBytes;
-      TM_UNROLL for (int group = 0; group < To::kGroups; group++)
+      TM_UNROLL for (int group = 0; group < To::kGroups; group++) {
         store_vector(to + group * To::kScaleBytes, from.scale(part, group));
-      if constexpr (To::kHasMinimum)
-        store_vector(to + To::kGroups * To::kScaleBytes, from.minimum(part));
+        if constexpr (To::kHasMinimum)
+          store_vector(to + (To::kGroups + group) * To::kScaleBytes, from.minimum(part, group));
+      }
     }
     unpacked += To::kBytes;
   });

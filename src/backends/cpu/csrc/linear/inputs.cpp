@@ -17,7 +17,7 @@ constexpr int64_t kAliasBytes = 2048;
 // Blocks whose largest input is smaller become zeros: 127 divided by it could be infinite.
 constexpr float kSmallest = 1e-30f;
 
-thread_local Scratch inputs_scratch, block_sums_scratch;
+thread_local Scratch inputs_scratch, group_sums_scratch;
 
 int64_t stride_without_aliases(int64_t bytes) {
   const int64_t stride = (bytes + 63) / 64 * 64 + 64;
@@ -109,9 +109,9 @@ PreparedInputs quantize_inputs(const LinearCall& call, const TileSet& tiles, con
   return made;
 }
 
-float sum_of_block(const char* x, Input input) {
+float sum_of_group(const char* x, Input input, int group) {
   float sum = 0;
-  for (int i = 0; i < kBlock; i += TM_WIDTH) {
+  for (int i = 0; i < group; i += TM_WIDTH) {
     const Floats values = input == Input::kF32
                               ? load_vector<Floats>(reinterpret_cast<const float*>(x) + i)
                               : floats_from_bf16(reinterpret_cast<const uint16_t*>(x) + i);
@@ -120,15 +120,18 @@ float sum_of_block(const char* x, Input input) {
   return sum;
 }
 
-void add_block_sums(const LinearCall& call, Input input, int64_t rows, PreparedInputs* made) {
-  const int64_t blocks = call.weights->k / kBlock, block_bytes = made->row_bytes / made->stride * kBlock;
-  float* sums = block_sums_scratch.floats(rows * blocks);
+void add_group_sums(const LinearCall& call, Input input, int64_t rows, PreparedInputs* made) {
+  const int group = group_of(call.weights->layout);
+  const int64_t groups = call.weights->k / group;
+  const int64_t group_bytes = made->row_bytes / made->stride * group;
+  float* sums = group_sums_scratch.floats(rows * groups);
   for (int64_t row = 0; row < rows; row++) {
-    for (int64_t i = 0; i < blocks; i++)
-      sums[row * blocks + i] = sum_of_block(made->x + row * made->row_bytes + i * block_bytes, input);
+    const char* x = made->x + row * made->row_bytes;
+    for (int64_t i = 0; i < groups; i++)
+      sums[row * groups + i] = sum_of_group(x + i * group_bytes, input, group);
   }
-  made->block_sums = sums;
-  made->block_sums_stride = blocks;
+  made->group_sums = sums;
+  made->group_sums_stride = groups;
 }
 
 PreparedInputs copy_inputs(const LinearCall& call, Input input, const char* x, int64_t given_bytes,
@@ -169,7 +172,7 @@ PreparedInputs prepare_inputs(const LinearCall& call, const TileSet& tiles, int6
   }
   made.stride = made.row_bytes / bytes;
   made.step_bytes = sizes_of(layout).step_inputs * bytes;
-  if (has_minimum(layout)) add_block_sums(call, tiles.input, rows, &made);
+  if (has_minimum(layout)) add_group_sums(call, tiles.input, rows, &made);
   return made;
 }
 

@@ -10,8 +10,8 @@ struct PreparedInputs {
   int64_t row_bytes;   // from row to row
   int64_t stride;      // the same in the units of TileCall
   int64_t step_bytes;  // of a row, for one step of the weights
-  const float* block_sums;
-  int64_t block_sums_stride;
+  const float* group_sums;
+  int64_t group_sums_stride;
 };
 
 // Prepares rows [first_row, first_row + rows) in this thread's scratch memory, which the next call

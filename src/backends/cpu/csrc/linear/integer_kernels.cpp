@@ -20,6 +20,8 @@ void add_integer_tiles(TileSet* sets) {
   add<Layout::kE2M1>(sets);
   add<Layout::kIQ4>(sets);
   add<Layout::kSuperIQ4>(sets);
+  add<Layout::kThree>(sets);
+  add<Layout::kTwo>(sets);
 }
 
 }  // namespace tokenmill

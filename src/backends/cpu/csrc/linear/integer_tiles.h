@@ -20,11 +20,11 @@ struct TileShape {
 template <Layout kLayout>
 constexpr TileShape shape_of() {
 #if defined(__AVX512F__)
-  return kLayout == Layout::kSix ? TileShape{12, 1, 2} : TileShape{12, 2, 1};
+  return group_of(kLayout) < kBlock ? TileShape{12, 1, 2} : TileShape{12, 2, 1};
 #elif defined(__AVXVNNI__)
   return {5, 2, 1};
 #elif defined(__AVX2__)
-  return kLayout == Layout::kSix            ? TileShape{6, 1, 2}
+  return group_of(kLayout) < kBlock         ? TileShape{6, 1, 2}
          : sizes_of(kLayout).bits == 5      ? TileShape{4, 2, 1}
                                             : TileShape{5, 2, 1};
 #elif defined(__aarch64__)
@@ -33,6 +33,9 @@ constexpr TileShape shape_of() {
   return {4, 1, 1};
 #endif
 }
+
+template <Layout kLayout>
+constexpr bool kHasMinimumOfHalves = has_minimum(kLayout) && group_of(kLayout) < kBlock;
 
 template <int kRows>
 using InputBlocks = Inputs<uint8_t, kRows>;
@@ -69,17 +72,24 @@ TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
     }
   }
   TM_UNROLL for (int p = 0; p < kParts; p++) {
-    Floats scale[kGroups], minimum;
-    TM_UNROLL for (int g = 0; g < kGroups; g++) scale[g] = scales.scale(part + p, group + g);
-    if constexpr (has_minimum(kLayout)) minimum = scales.minimum(part + p);
+    Floats scale[kGroups], minimum[kGroups];
+    TM_UNROLL for (int g = 0; g < kGroups; g++) {
+      scale[g] = scales.scale(part + p, group + g);
+      if constexpr (has_minimum(kLayout)) minimum[g] = scales.minimum(part + p, group + g);
+    }
     TM_UNROLL for (int r = 0; r < kRows; r++) {
       const InputBlock& inputs = input_block(x.at(r, 0));
       float* at = call.sums + r * kPanelRows + (part + p) * TM_WIDTH;
       Floats sum = __builtin_convertvector(dots[0][r][p].total(), Floats) * scale[0];
       TM_UNROLL for (int g = 1; g < kGroups; g++)
         sum += __builtin_convertvector(dots[g][r][p].total(), Floats) * scale[g];
+      if constexpr (kHasMinimumOfHalves<kLayout>) {
+        TM_UNROLL for (int g = 0; g < kGroups; g++)
+          sum += minimum[g] * static_cast<float>(inputs.offsets[group + g]);
+      }
       Floats total = load_vector<Floats>(at) + sum * inputs.scale;
-      if constexpr (has_minimum(kLayout)) total += minimum * inputs.sum;
+      if constexpr (has_minimum(kLayout) && !kHasMinimumOfHalves<kLayout>)
+        total += minimum[0] * inputs.sum;
       store_vector(at, total);
     }
   }
@@ -112,7 +122,8 @@ TileSet integer_tiles() {
   set.input = Input::kBlocks;
   constexpr int kRows = shape_of<kLayout>().max_rows;
   set.max_rows = kRows;
-  set.zero = kZeroOf<kLayout>;
+  // Minima are multiplied by sums of inputs: with -1, those are the offsets.
+  set.zero = kHasMinimumOfHalves<kLayout> ? -1 : kZeroOf<kLayout>;
   fill_integer_tiles<kLayout, kRows>(set.tile);
   return set;
 }

@@ -78,6 +78,8 @@ LinearKernels make_kernels() {
   add_quantized<Layout::kE2M1>(table);
   add_quantized<Layout::kIQ4>(table);
   add_quantized<Layout::kSuperIQ4>(table);
+  add_quantized<Layout::kThree>(table);
+  add_quantized<Layout::kTwo>(table);
   add_integer_tiles(table.integers);
   return table;
 }

@@ -19,8 +19,8 @@ struct TileCall {
   const uint8_t* weights;  // the panel, at the first step
   const void* x;           // as TileSet::input says
   int64_t x_stride;        // from row to row, in floats, bfloat16 numbers, or bytes (kBlocks)
-  const float* block_sums;  // [rows, blocks]: sums of each 32 inputs; null without minima
-  int64_t block_sums_stride;
+  const float* group_sums;  // [rows, groups]: sums of inputs that share a minimum; null without minima
+  int64_t group_sums_stride;
   int64_t steps;
   float* sums;       // [rows, 32]
   bool add_to_sums;  // false: overwrite the sums

@@ -92,7 +92,7 @@ void multiply_panel(const LinearCall& call, const TileSet& packed_tiles,
     tile.weights = data + along.begin * step;
     tile.steps = along.end - along.begin;
     tile.x_stride = inputs.stride;
-    tile.block_sums_stride = inputs.block_sums_stride;
+    tile.group_sums_stride = inputs.group_sums_stride;
     tile.add_to_sums = piece > 0;
     int prefetch_tiles = static_cast<int>(std::min<int64_t>(num_tiles, kPrefetchTiles));
     const int64_t piece_bytes = tile.steps * step;
@@ -106,8 +106,8 @@ void multiply_panel(const LinearCall& call, const TileSet& packed_tiles,
     for (int64_t i = 0; i < num_tiles; i++) {
       const Share part = share_of(rows, i, num_tiles);
       tile.x = inputs.x + part.begin * inputs.row_bytes + along.begin * inputs.step_bytes;
-      tile.block_sums = inputs.block_sums + part.begin * inputs.block_sums_stride +
-                        along.begin * sizes.blocks();
+      tile.group_sums = inputs.group_sums + part.begin * inputs.group_sums_stride +
+                        along.begin * sizes.step_inputs / sizes.group;
       tile.sums = pieces == 1 ? sums : sums + part.begin * kPanelRows;
       // A single tile prefetches its own weights. Of several tiles, the first ones share the
       // prefetch of the weights after the piece.

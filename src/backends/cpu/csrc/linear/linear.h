@@ -30,7 +30,8 @@ constexpr int kSuperBlock = 256;  // inputs of a super-block
 //   bfloat16;
 // - super-blocks: as blocks, where scale and minimum are int8, times fp16 factors for 256 inputs;
 // - six bits: weight = scale * (number - 32), where a scale is int8 for 16 inputs, times an fp16
-//   factor for 256 inputs. Variant with a table: a scale for 32 inputs.
+//   factor for 256 inputs. Variants: three bits (number - 4); a table, and a scale for 32 inputs; two
+//   bits with a minimum for 16 inputs, where one byte has scale and minimum, 4 bits each.
 enum class Layout : int32_t {
   kF32 = 0,       // [panel][k][32] float
   kBF16 = 1,      // [panel][k / 2][32][2] bfloat16
@@ -42,9 +43,11 @@ enum class Layout : int32_t {
   kSix = 7,       // [panel][k / 256]{[32] factor, [8]{[2][4 lines, 2 planes], [2][32] int8}}
   kE2M1 = 8,      // [panel][k / 32]{[2][4 lines], [32] scale}
   kIQ4 = 9,       // [panel][k / 32]{[2][4 lines], [32] scale}
-  kSuperIQ4 = 10  // [panel][k / 256]{[32] factor, [8]{[2][4 lines], [32] int8}}
+  kSuperIQ4 = 10,  // [panel][k / 256]{[32] factor, [8]{[2][4 lines], [32] int8}}
+  kThree = 11,     // [panel][k / 256]{[32] factor, [8]{[2][2 lines, plane], [2][32] int8}}
+  kTwo = 12        // [panel][k / 256]{[2][32] factors, [8]{[2][2 lines], [2][32] bytes}}
 };
-constexpr int kNumLayouts = 11;
+constexpr int kNumLayouts = 13;
 constexpr int kFirstQuantized = 2;
 
 enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
@@ -87,7 +90,7 @@ struct Sizes {
   int64_t header_bytes;
   int64_t scales_bytes;  // of a block: what follows the lines of both halves
   int bits;              // that are stored of a number
-  int number_bits;       // of a number in a product: 8 bits have a sign
+  int number_bits;       // of a number in a product, at most: 8 bits have a sign
   int zero;              // the number that means 0
   int group;             // inputs that share a scale
   bool has_minimum;
@@ -102,8 +105,8 @@ struct Sizes {
 };
 constexpr int64_t kBytesEach = kPanelRows, kHalvesEach = 2 * kPanelRows;
 inline constexpr Sizes kSizesByLayout[kNumLayouts] = {
-    {1, kPanelRows * 4, 0, 32, 32, 0, 0, false},
-    {2, kPanelRows * 4, 0, 16, 16, 0, 0, false},
+    {1, kPanelRows * 4, 0, 32, 32, 0, 1, false},
+    {2, kPanelRows * 4, 0, 16, 16, 0, 1, false},
     {kBlock, 0, 2 * kHalvesEach, 4, 4, 0, kBlock, true},
     {kBlock, 0, 2 * kHalvesEach, 5, 5, 0, kBlock, true},
     {kBlock, 0, kHalvesEach, 8, 8, 0, kBlock, false},
@@ -113,6 +116,8 @@ inline constexpr Sizes kSizesByLayout[kNumLayouts] = {
     {kBlock, 0, kHalvesEach, 4, 5, 12, kBlock, false},
     {kBlock, 0, kHalvesEach, 4, 8, 0, kBlock, false},
     {kSuperBlock, kHalvesEach, kBytesEach, 4, 8, 0, kBlock, false},
+    {kSuperBlock, kHalvesEach, 2 * kBytesEach, 3, 3, 4, 16, false},
+    {kSuperBlock, 2 * kHalvesEach, 2 * kBytesEach, 2, 4, 0, 16, true},
 };
 constexpr const Sizes& sizes_of(Layout layout) { return kSizesByLayout[static_cast<int>(layout)]; }
 constexpr bool is_quantized(Layout layout) {
@@ -120,6 +125,8 @@ constexpr bool is_quantized(Layout layout) {
 }
 constexpr int group_of(Layout layout) { return sizes_of(layout).group; }
 constexpr bool has_minimum(Layout layout) { return sizes_of(layout).has_minimum; }
+// Whether one byte has the scale and the minimum of a group.
+constexpr bool has_nibble_scales(Layout layout) { return layout == Layout::kTwo; }
 constexpr bool is_signed(Layout layout) { return sizes_of(layout).number_bits == 8; }
 constexpr int zero_of(Layout layout) { return sizes_of(layout).zero; }
 

@@ -57,13 +57,20 @@ class Scales {
     const int row = part * TM_WIDTH;
     if constexpr (kLayout == Layout::kE2M1) return floats_from_bf16(halves(at_) + row);
     if constexpr (sizes_of(kLayout).header_bytes == 0) return floats_from_fp16(halves(at_) + row);
-    return floats_from_fp16(halves(header_) + row) *
-           floats_from_int8(at_ + group * kPanelRows + row);
+    Ints scale = ints_from_int8(at_ + group * kPanelRows + row);
+    if constexpr (has_nibble_scales(kLayout)) scale &= 15;
+    return floats_from_fp16(halves(header_) + row) * __builtin_convertvector(scale, Floats);
   }
-  TM_INLINE Floats minimum(int part) const {
+  TM_INLINE Floats minimum(int part, int group) const {
     const int row = kPanelRows + part * TM_WIDTH;
+    if constexpr (has_nibble_scales(kLayout)) {
+      const Ints both = ints_from_int8(at_ + group * kPanelRows + part * TM_WIDTH);
+      return floats_from_fp16(halves(header_) + row) *
+             __builtin_convertvector(both >> 4 & 15, Floats);
+    }
     if constexpr (sizes_of(kLayout).header_bytes == 0) return floats_from_fp16(halves(at_) + row);
-    return floats_from_fp16(halves(header_) + row) * floats_from_int8(at_ + row);
+    return floats_from_fp16(halves(header_) + row) *
+           __builtin_convertvector(ints_from_int8(at_ + row), Floats);
   }
 
  private:

@@ -85,7 +85,7 @@ void write_step(const StepRow& row, Layout layout, int place, uint8_t* step) {
     if (sizes.header_bytes == 0) continue;
     uint8_t* scales = block + 2 * sizes.half_bytes() + place;
     for (int g = 0; g < groups; g++) scales[g * kPanelRows] = row.scales[b * groups + g];
-    if (sizes.has_minimum) scales[kPanelRows] = row.minima[b];
+    if (sizes.has_minimum && !has_nibble_scales(layout)) scales[kPanelRows] = row.minima[b];
   }
 }
 
@@ -156,8 +156,10 @@ float quantized_value_at(Layout layout, const uint8_t* step, int place, int inpu
   if (has_minimum(layout)) minimum = float_at(factors + (kPanelRows + place) * 2);
   if (sizes.header_bytes > 0) {
     const int group = input % kBlock / group_of(layout);
-    scale *= static_cast<int8_t>(scales[group * kPanelRows + place]);
-    minimum *= static_cast<int8_t>(scales[kPanelRows + place]);
+    const auto own = static_cast<int8_t>(scales[group * kPanelRows + place]);
+    const bool has_both = has_nibble_scales(layout);
+    scale *= has_both ? own & 15 : own;
+    minimum *= has_both ? own >> 4 & 15 : static_cast<int8_t>(scales[kPanelRows + place]);
   }
   return scale * static_cast<float>(number) + minimum;
 }

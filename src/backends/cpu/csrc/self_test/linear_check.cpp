@@ -5,11 +5,13 @@ namespace tokenmill {
 namespace {
 
 const char* const kNames[] = {"float32", "bfloat16", "Q4_0",  "Q4_1", "Q5_0", "Q5_1", "Q8_0",
-                              "IQ4_NL",  "MXFP4",    "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"};
+                              "IQ4_NL",  "MXFP4",    "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS",
+                              "Q2_K"};
 
 // Offsets in a block of the source's half-precision numbers; -1: none.
 const int kHalves[][2] = {{-1, -1}, {-1, -1}, {0, -1},  {0, 2}, {0, -1}, {0, 2},  {0, -1},
-                          {0, -1},  {-1, -1}, {108, -1}, {0, 2}, {0, 2},  {208, -1}, {0, -1}};
+                          {0, -1},  {-1, -1}, {108, -1}, {0, 2}, {0, 2},  {208, -1}, {0, -1},
+                          {80, 82}};
 
 // A half-precision number that is neither subnormal nor 0.
 double value_of_half(uint16_t half) {
@@ -73,8 +75,10 @@ struct Matrix {
       double scale = factor_of(row.factors[0]);
       double minimum = sizes.has_minimum ? factor_of(row.factors[1]) : 0;
       if (sizes.header_bytes > 0) {
-        scale *= row.scales[i / sizes.group];
-        minimum *= row.minima[i / kBlock];
+        const int own = row.scales[i / sizes.group];
+        const bool has_both = has_nibble_scales(layout);
+        scale *= has_both ? own & 15 : own;
+        minimum *= has_both ? own >> 4 & 15 : row.minima[i / kBlock];
       }
       const double product = scale * (number_of(row.numbers[i]) - sizes.zero);
       push(product + minimum, std::fabs(product) + std::fabs(minimum));

@@ -69,24 +69,24 @@ TM_INLINE Floats floats_from_fp16(const uint16_t* at) {
 
 // Compilers convert bytes one by one, so intrinsics do it where they can.
 typedef int8_t SmallInts __attribute__((vector_size(TM_WIDTH)));
-TM_INLINE Floats floats_from_int8(const uint8_t* at) {
+TM_INLINE Ints ints_from_int8(const uint8_t* at) {
   const auto small = load_vector<SmallInts>(at);
 #if defined(__AVX512F__)
-  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)small));
+  return (Ints)_mm512_cvtepi8_epi32((__m128i)small);
 #elif defined(__AVX2__)
-  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)small)));
+  return (Ints)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)small));
 #elif defined(__SSE2__)
   int32_t four;
   std::memcpy(&four, &small, sizeof(four));
   const __m128i bytes = _mm_cvtsi32_si128(four), words = _mm_unpacklo_epi8(bytes, bytes);
-  return (Floats)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24));
+  return (Ints)_mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24);
 #elif defined(__aarch64__)
   uint32_t four;
   std::memcpy(&four, &small, sizeof(four));
   const int16x8_t words = vmovl_s8(vcreate_s8(four));
-  return (Floats)vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
+  return (Ints)vmovl_s16(vget_low_s16(words));
 #else
-  return __builtin_convertvector(__builtin_convertvector(small, Ints), Floats);
+  return __builtin_convertvector(small, Ints);
 #endif
 }
 // Replaces bytes below 16 by those of a table.
@@ -97,6 +97,8 @@ TM_INLINE Words look_up(const int8_t* table, Words places) {
 #elif defined(__AVX2__)
   const __m128i bytes = load_vector<__m128i>(table);
   return (Words)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), (__m256i)places);
+#elif defined(__aarch64__)
+  return (Words)vqtbl1q_s8(vld1q_s8(table), (uint8x16_t)places);
 #else
   uint8_t bytes[sizeof(Words)];
   std::memcpy(bytes, &places, sizeof(bytes));
