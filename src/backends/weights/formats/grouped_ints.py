@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -36,6 +36,8 @@ class GroupedInts:
     group_size: int | None
     """Number of successive inputs with the same scale. None: one group per row, or `order`."""
     has_zeros: bool = False
+    has_wide_scales: bool = False
+    """Whether float16 lacks some of the scales. Layouts of kernels have scales in float16."""
     order: str | None = None
     """A digest of group_of and the number of groups: matrices that differ in these have different
     formats, because they cannot be stacked. None: the groups are successive inputs."""
@@ -100,12 +102,7 @@ class GroupedInts:
         return PackedWeights(self, shape, (*planes, *self._order_plane(parts[0])))
 
     def _ordered_by(self, group_of: torch.Tensor, groups: int) -> GroupedInts:
-        return GroupedInts(
-            bits=self.bits,
-            group_size=None,
-            has_zeros=self.has_zeros,
-            order=digest(group_of, groups),
-        )
+        return replace(self, order=digest(group_of, groups))
 
     def _rowwise(self, weights: PackedWeights) -> Sequence[torch.Tensor]:
         """Return the planes that have a row per output."""
@@ -154,6 +151,7 @@ def grouped_ints(
         bits=bits,
         group_size=group_size,
         has_zeros=zeros is not None,
+        has_wide_scales=not torch.equal(scales.half().float(), scales.float()),
         order=None if group_of is None else digest(group_of, scales.shape[-1]),
     )
     optional = [plane for plane in (zeros, group_of) if plane is not None]

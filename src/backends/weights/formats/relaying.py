@@ -24,7 +24,7 @@ of 4 bits has 5 bits."""
 
 def relaid_format(format: WeightFormat) -> WeightFormat:
     """Return GGUF's format that has the numbers of a format exactly, or else the format itself."""
-    if not isinstance(format, GroupedInts) or format.order is not None:
+    if not isinstance(format, GroupedInts) or format.order is not None or format.has_wide_scales:
         return format
     kind = _KINDS.get((format.bits, format.has_zeros))
     if kind is None or (format.group_size or _BLOCK) % _BLOCK:
@@ -33,10 +33,10 @@ def relaid_format(format: WeightFormat) -> WeightFormat:
 
 
 def relay(weights: PackedWeights) -> PackedWeights | None:
-    """Return the matrix in `relaid_format`; None if its numbers need a wider scale or more bits.
+    """Return the matrix in `relaid_format`; None if that cannot have its numbers.
 
-    That is rare: rows that blocks do not fill, scales that float16 does not have, or zero points
-    outside of the range of the integers.
+    That is rare: rows that blocks do not fill, zero points outside of the range of the integers, or
+    a scale that contradicts the format's `has_wide_scales`.
     """
     format = relaid_format(weights.format)
     if format == weights.format:

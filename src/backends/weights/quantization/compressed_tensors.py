@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -36,12 +37,11 @@ def compressed_tensors(fields: Fields) -> Method:
     _refuse_parts(fields)
     schemes = [_read_scheme(group, fields) for group in _groups(fields)]
 
-    def read(parts: Parts) -> PackedWeights:
-        scheme = _choose(schemes, parts)
-        return _READERS[scheme.format](scheme, parts)
-
     return Method(
-        name="compressed-tensors", markers=(".weight_scale",), endings=_ENDINGS, read=read
+        name="compressed-tensors",
+        markers=(".weight_scale",),
+        endings=_ENDINGS,
+        read=partial(_read, schemes),
     )
 
 
@@ -77,16 +77,20 @@ class _Scheme:
         return scales.numel() == 1 or (scales.ndim == 2 and scales.shape[1] == groups)
 
 
-def _choose(schemes: Sequence[_Scheme], parts: Parts) -> _Scheme:
-    """Return the scheme that fits the tensors.
+def _read(schemes: Sequence[_Scheme], parts: Parts) -> PackedWeights:
+    """Read a matrix by the first scheme whose shapes its tensors have.
 
     The `targets` of a scheme are not consulted: they are regular expressions, and one in a hostile
     file can take forever.
     """
+    errors = [ConfigError("its parts fit none of the checkpoint's config_groups")]
     for scheme in schemes:
         if scheme.fits(parts):
-            return scheme
-    raise ConfigError("its parts fit none of the checkpoint's config_groups")
+            try:
+                return _READERS[scheme.format](scheme, parts)
+            except ConfigError as error:
+                errors.append(error)
+    raise errors[-1]
 
 
 def _groups(fields: Fields) -> list[Fields]:

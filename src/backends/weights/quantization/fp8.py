@@ -44,6 +44,8 @@ def read_fp8(parts: Parts, ending: str, block: tuple[int, int] | None) -> Packed
     """Read `weight` with a scale per block, or per output, or with a single one."""
     weights = parts.need(".weight", torch.float8_e4m3fn)
     scales = parts.tensors[ending]
+    if scales.dtype is torch.float8_e8m0fnu:  # transformers' scale_fmt "ue8m0": powers of two
+        scales = scales.float()
     if scales.numel() == 1:
         block = (weights.shape[0], weights.shape[1])
         scales = scales.reshape(1, 1)

@@ -39,6 +39,8 @@ class QuantizedTensors:
             log.info("activation_scales_ignored", number=len(ignored), path=str(files.path))
         self._described: dict[tuple[StoredTensor, ...], StoredTensor] = {}
         plain = stored - parts - ignored
+        if twice := sorted(plain & self._stems.keys()):
+            raise ConfigError(f"{files.path} has {twice[0]} twice: quantized, and as it was")
         self._names = (*sorted(plain), *self._stems)
 
     @property

@@ -29,6 +29,16 @@ def test_a_relaid_matrix_has_the_same_numbers(case: str) -> None:
     assert torch.equal(relaid.dequantize(), weights.dequantize())
 
 
+def test_scales_that_float16_lacks_are_part_of_the_format() -> None:
+    """So the loader knows that it dequantizes such a matrix, and logs it."""
+    wide, narrow = (integers(4, 32, dtype=dtype) for dtype in (torch.float32, torch.float16))
+    assert wide(3, 64, 1).format != narrow(3, 64, 1).format
+    assert relaid_format(wide(3, 64, 1).format) == wide(3, 64, 1).format
+    ordered = integers(4, 32, is_ordered=True, dtype=torch.float32)(3, 64, 1)
+    assert ordered.narrow(1, 2, 30).format != integers(4, 32, is_ordered=True)(3, 64, 1).format
+    assert ordered.narrow(1, 2, 30).format.has_wide_scales  # type: ignore[attr-defined]
+
+
 KEPT = ["int4, ordered", "int8, ordered", "int8", "fp8, blocks", "Q4_K"]
 
 
@@ -47,8 +57,6 @@ def changed(weights: PackedWeights, plane: int, value: float) -> PackedWeights:
 
 
 def test_a_matrix_whose_numbers_do_not_fit_is_not_relaid() -> None:
-    wide = integers(4, 32, dtype=torch.float32)
-    assert relay(wide(3, 64, 1)) is None  # random scales in float32
     assert relay(integers(4, None)(3, 40, 1)) is None  # rows of one block and a quarter
     weights = integers(4, 32, has_zeros=True, dtype=torch.bfloat16)(3, 64, 1)
     assert relay(weights) is not None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.backends.weights.hostile_directories import ABSURD
@@ -21,9 +22,8 @@ from .writers import CASES
 NAMES = ["awq", "gptq, act-order", "fp8, blocks", "compressed-tensors, int4, zero points"]
 EXTRA = ["dynamic", "sparsity_config", "transform_config", "checkpoint_format", "format", "fmt"]
 SIZE = 8, 64
-FUZZED = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SOAK = 1000
+"""Changed settings, and as many damaged tensors, of each kind of checkpoint in `make soak`."""
 
 
 @st.composite
@@ -73,22 +73,36 @@ def read(path: Path, parts: dict[str, torch.Tensor], config: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@FUZZED
-@given(data=st.data())
-def test_absurd_settings_are_refused_or_harmless(
-    name: str, data: st.DataObject, tmp_path: Path
-) -> None:
-    parts, _ = CASES[name].write(torch.ones(SIZE))
-    with suppress(ConfigError):
-        read(tmp_path, parts, data.draw(changed(CASES[name].config)))
+def test_absurd_settings_and_tensors_are_refused_or_harmless(name: str, tmp_path: Path) -> None:
+    fuzz(name, tmp_path, 60)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@FUZZED
-@given(data=st.data())
-def test_absurd_tensors_are_refused_or_harmless(
-    name: str, data: st.DataObject, tmp_path: Path
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", CASES)
+def test_many_absurd_settings_and_tensors_are_refused_or_harmless(
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    parts, _ = CASES[name].write(torch.ones(SIZE))
-    with suppress(ConfigError):
-        read(tmp_path, data.draw(damaged(parts)), CASES[name].config)
+    record_property("cases", 2 * SOAK)
+    fuzz(name, tmp_path, SOAK)
+
+
+def fuzz(name: str, path: Path, num_cases: int) -> None:
+    """Try this number of changed settings, and of damaged tensors."""
+    case = CASES[name]
+    parts, _ = case.write(torch.ones(SIZE))
+
+    @settings(max_examples=num_cases, deadline=None)
+    @given(config=changed(case.config))
+    def check_settings(config: dict[str, Any]) -> None:
+        with suppress(ConfigError):
+            read(path, parts, config)
+
+    @settings(max_examples=num_cases, deadline=None)
+    @given(tensors=damaged(parts))
+    def check_tensors(tensors: dict[str, torch.Tensor]) -> None:
+        with suppress(ConfigError):
+            read(path, tensors, case.config)
+
+    check_settings()
+    check_tensors()

@@ -92,7 +92,8 @@ def test_scales_of_activations_and_of_the_kv_cache_are_ignored(tmp_path: Path) -
 
 
 def test_groups_with_different_schemes_are_told_apart(tmp_path: Path) -> None:
-    cases = [CASES[f"compressed-tensors, {kind}"] for kind in ("int4", "int3", "fp8", "int8")]
+    kinds = ("int4", "int3", "fp8, blocks", "fp8", "int8", "int8, zero points")
+    cases = [CASES[f"compressed-tensors, {kind}"] for kind in kinds]
     groups, tensors, expected = {}, {}, {}
     for number, case in enumerate(cases):
         settings = case.config["config_groups"]["group_0"] | {"format": case.config["format"]}
@@ -181,6 +182,12 @@ def test_settings_that_are_not_supported_are_refused(case: str, tmp_path: Path) 
 def test_a_quantized_checkpoint_without_quantized_tensors_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"quantized with awq, but has no .*ends in \.qweight"):
         write_tensors(tmp_path, {MATRIX: random_matrix()}, AWQ.config)
+
+
+def test_a_matrix_that_is_there_quantized_and_not_is_refused(tmp_path: Path) -> None:
+    parts, _ = AWQ.write(random_matrix())
+    with pytest.raises(ConfigError, match=f"has {MATRIX} twice: quantized, and as it was"):
+        write_tensors(tmp_path, parts_of(parts) | {MATRIX: random_matrix()}, AWQ.config)
 
 
 def damage(parts: dict[str, torch.Tensor], ending: str, kind: str) -> dict[str, torch.Tensor]:

@@ -125,11 +125,19 @@ def test_act_order_of_fused_matrices_may_differ(differ: bool, tmp_path: Path) ->
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_transformers_reads_the_same_fp8(tmp_path: Path) -> None:
-    case = Case(  # transformers' sizes must be multiples of the block's
-        config={"quant_method": "fp8", "weight_block_size": [16, 16]},
-        write=lambda weights: fp8(weights, (16, 16), ".weight_scale_inv"),
-    )
+@pytest.mark.parametrize("scale_fmt", ["float", "ue8m0"])
+def test_transformers_reads_the_same_fp8(scale_fmt: str, tmp_path: Path) -> None:
+    """A scale is a number in float32, or a power of two, of which a file has the exponent."""
+
+    def write(weights: torch.Tensor) -> Written:
+        tensors, values = fp8(weights, (16, 16), ".weight_scale_inv")
+        if scale_fmt == "ue8m0":
+            scales = tensors[".weight_scale_inv"].to(torch.float8_e8m0fnu)
+            tensors |= {".weight_scale_inv": scales}
+        return tensors, values
+
+    settings = {"quant_method": "fp8", "weight_block_size": [16, 16], "scale_fmt": scale_fmt}
+    case = Case(config=settings, write=write)  # sizes must be multiples of the block's
     checkpoint, _ = write_llama(tmp_path / "quantized", case)
     reference = load_reference(tmp_path / "quantized")
     with torch.inference_mode():
