@@ -1,4 +1,4 @@
-"""Writes docs/models.md from the code: architectures, formats of weights, and who computes them.
+"""Writes docs/models.md from the code: architectures, formats of weights, and how each is computed.
 
 python scripts/docs/write_models.py
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,64 +31,108 @@ RESULTS = ROOT / "benchmarks/results/formats.json"
 GGUF_TYPES = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
-    *("IQ4_NL", "IQ4_XS", "MXFP4"),
+    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS"),
+    *("MXFP4", "TQ1_0", "TQ2_0"),
 )
+"""Block formats that the gguf package can dequantize."""
+EXAMPLES = {
+    "LlamaForCausalLM": "Llama 2, 3, 3.1 and 3.2 (text), SmolLM2, TinyLlama",
+    "MistralForCausalLM": "Mistral 7B, Mistral Nemo",
+    "Qwen2ForCausalLM": "Qwen2, Qwen2.5, QwQ",
+    "Qwen3ForCausalLM": "Qwen3 0.6B to 32B",
+    "Gemma2ForCausalLM": "Gemma 2",
+    "Gemma3ForCausalLM": "Gemma 3 (text): 270M and 1B; GGUF files of all sizes",
+    "Phi3ForCausalLM": "Phi-3-mini, Phi-3.5-mini, Phi-4, Phi-4-mini",
+    "SmolLM3ForCausalLM": "SmolLM3",
+    "MixtralForCausalLM": "Mixtral 8x7B, 8x22B",
+    "Qwen3MoeForCausalLM": "Qwen3 30B-A3B, 235B-A22B",
+    "OlmoeForCausalLM": "OLMoE",
+    "GptOssForCausalLM": "gpt-oss 20b, 120b",
+}
+"""Well-known models of each architecture."""
 BRIDGED = ("Granite", "OLMo 2", "GLM-4", "Cohere 2", "GPT-NeoX")
 """Models that tests/oracle/test_bridge.py compares with transformers."""
 
 INTRODUCTION = """\
 # Models
 
-This page is generated from the code: `make docs` writes it. It says which models tokenmill runs,
-and how the weights of each format are computed. `tokenmill model inspect PATH` says the same of
-one model, without loading it.
+This page lists the models and the formats of weights that tokenmill runs. To check one model, run
+`tokenmill model inspect MODEL`. It reads only the headers of the files. It shows whether the model
+runs and fits into memory, and which code computes it.
+
+This page is generated from the code; `make docs` writes it.
 """
 
 BRIDGE = """\
 ## Other architectures
 
-`--model-impl transformers`, which `auto` also takes if no native implementation can run a model,
-runs any decoder that transformers knows and whose layers attend through transformers' attention
-interface. Tested are {tested}. It needs `pip install 'transformers>=5'`, reads
-directories with safetensors, and is slower than a native architecture. A model is refused, with
-the reason, if
+Many other models run through the modules of transformers, with tokenmill's attention, KV cache and
+scheduler. Tested are {tested}. This needs
+`pip install 'transformers>=5'` and a Hugging Face directory with safetensors. It is slower than a
+native architecture. The default, `--model-impl auto`, chooses it if no native architecture can run
+the model.
 
-- some layers have no attention, or attend in another way (Mamba, convolutions, MLA, ALiBi),
-- tokens see each other outside of attention,
+A model is refused, with the reason, if
+
+- a layer has no attention, or does not use transformers' attention interface (Mamba, convolutions,
+  MLA, ALiBi),
+- tokens affect each other outside of attention,
 - its rotary frequencies depend on the longest sequence of a batch (`dynamic`, `longrope`),
-- its weights are quantized, or it needs code from the model's directory (`auto_map`).
+- its weights are quantized, or it needs code from its own directory (`auto_map`).
 
 A plugin can add an architecture: see [write a
 plugin](write-a-plugin.md#write-a-model-implementation).
 """
 
+LLAMA = "llama"
+"""The architecture that GGUF files state for models without a name of their own."""
+
+NATIVE = """\
+These models, and others with the same `model_type`, run on CPUs and GPUs. They are read from
+Hugging Face directories with safetensors and from GGUF files, which may be split. tokenmill reads
+text only. In a directory with GGUF files it ignores the image encoder (`mmproj*.gguf`).
+"""
+
 FORMATS = """\
 ## Formats of weights
 
-*Kept* weights stay packed in memory, and products read them as they are. *Dequantized* weights
-become bfloat16 or float32 while they are loaded; the log says what that costs in memory.
-`--dtype` with any value but `auto` dequantizes all. GPUs and CPUs without native kernels keep
-none.
+*Packed* weights keep the size of the file in memory, or a similar one. *Dequantized* weights become
+numbers of 16 or 32 bits while they are loaded: a model in 4 bits then needs about 4 or 8 times as
+much memory. The log reports the cost. Decoding reads all weights in every step, so packed
+weights also decode faster: see [performance](performance.md#throughput) for measurements.
+
+A GGUF file mixes formats. For example, Q4_K_M files have matrices in Q4_K and Q6_K, and also in
+Q5_0 and Q8_0 if the model's rows are not multiples of 256. `tokenmill model inspect` lists the
+formats of a file.
+
+Weights are dequantized on GPUs, on CPUs without native kernels, and with any `--dtype` except
+`auto`.
 """
 
 COSTS = """\
-## What a format costs
+## Quality of each format
 
-Measured with the default model, whose projections `benchmarks/formats.py` rounds to each format
-(`benchmarks/results/formats.json`).
+`benchmarks/formats.py` rounds the projections of the default model to each format and measures the
+effect (`benchmarks/results/formats.json`).
 
-- *Perplexity* is that of {tokens} tokens of a novel, in float32.
-- *Kernels* is the same by the CPU's kernels in bfloat16 ({instruction_set}), which keep the weights
-  packed and round inputs to int8, as they do by default.
-- *Differences* are means of |log-probability - that in float32| per token: with dequantized
-  weights in bfloat16, with packed ones and inputs in bfloat16, and with packed ones and int8.
+- *perplexity*: of {tokens} tokens of a novel, computed in float32. Lower is better.
+- *CPU kernels*: the same, computed in bfloat16 by the native kernels ({instruction_set}) with their
+  default settings: weights stay packed, and inputs are rounded to int8.
+- *differences*: mean absolute difference of the log-probabilities per token from those in float32.
+  The first number is for dequantized weights in bfloat16, the second for packed weights with inputs
+  in bfloat16, the third for packed weights with inputs in int8.
 
-In float32, log-probabilities per token are those of transformers with the same rounded numbers, in
-every format (largest difference: {largest}). The default model is published in Q4_1: it loses
-nothing here, and the others round a second time, so they can lose more than with original weights.
-Rows of blocks of 256 inputs exist in this model only in `down_proj` (1,536 inputs);
-its other matrices have rows of 576, and the format that llama-quantize gives them, which stands
-behind "or". Integers and FP8 are the nearest ones; calibrated checkpoints are better.
+In float32, the log-probabilities in every format equal those of transformers with the same rounded
+numbers (largest difference: {largest}).
+
+Three facts limit the comparison of formats:
+
+- The default model is published in Q4_1. So Q4_1 loses nothing here, and the other formats round a
+  second time. They can lose more than with the original weights.
+- Q2_K to Q6_K and IQ4_XS have blocks of 256 inputs. In this model only `down_proj` has such rows
+  (1,536 inputs). The other matrices have rows of 576 inputs, and get the format after "or", as with
+  llama-quantize.
+- Integers and FP8 are rounded to the nearest number. Calibrated checkpoints are better.
 
 {table}"""
 
@@ -103,29 +148,32 @@ def page() -> str:
 def _architectures() -> str:
     rows = [
         (
-            row.name.removesuffix("ForCausalLM"),
+            EXAMPLES[row.name],
             f"`{row.model_type}`",
-            "" if row.gguf is None else f"`{row.gguf}`",
+            f"`{row.gguf or LLAMA}`",
             _remarks(row),
         )
         for row in TABLE
     ]
-    head = ("architecture", "config.json: `model_type`", "GGUF: `general.architecture`", "")
-    text = _table(head, rows)
-    return f"## Native architectures\n\nOn CPUs and GPUs, from both kinds of files.\n\n{text}"
+    head = ("examples", "`model_type` in config.json", "architecture in GGUF", "remarks")
+    return f"## Native architectures\n\n{NATIVE}\n{_table(head, rows)}"
 
 
 def _remarks(row: Architecture) -> str:
     windows = {
-        Window.ALL: "a sliding window in all layers",
-        Window.SWITCHED: "a sliding window in the last layers",
-        Window.WITHOUT_ROPE: "a sliding window in some layers",
-        Window.PATTERN: f"a sliding window in all but one of {row.window_pattern} layers",
+        Window.ALL: "optional sliding window in all layers",
+        Window.SWITCHED: "optional sliding window in the last layers",
+        Window.WITHOUT_ROPE: "optional sliding window in some layers",
+        Window.PATTERN: f"sliding window, except in every {_nth(row.window_pattern)} layer",
     }
     found = [windows[row.window]] if row.window in windows else []
     if row.experts is not None:
-        found.append("experts")
+        found.insert(0, "mixture of experts")
     return ", ".join(found)
+
+
+def _nth(number: int) -> str:
+    return {2: "second"}.get(number, f"{number}th")
 
 
 def _formats() -> str:
@@ -133,53 +181,47 @@ def _formats() -> str:
     head = ("format", "files", "CPU with AVX2, dotprod (ARM) or better", "GPU")
     small = ", ".join(f"`{name}`" for name in QUANTIZE_ON_LOAD)
     flags = (
-        f"`--quantization` names the expected kind of files ({', '.join(QUANTIZATIONS)}); the "
-        "start fails if the model has another. `--quantize-on-load` makes a model in floating "
-        f"point small on a CPU: {small}.\n"
+        f"`--quantize-on-load` ({small}) quantizes a floating-point model while it is loaded, on\n"
+        f"CPUs. `--quantization` ({', '.join(QUANTIZATIONS)})\n"
+        "only states what you expect: the start fails if the files have another kind of weights.\n"
     )
     return f"{_table(head, rows)}\n{flags}"
 
 
 def _listed() -> Iterable[tuple[str, str, Sequence[WeightFormat]]]:
     """Name, files and in-memory formats of every kind of weights."""
-    kinds = [
-        "Q4_0",
-        "Q4_1",
-        "Q5_0",
-        "Q5_1",
-        "Q8_0",
-        "Q2_K",
-        "Q3_K",
-        "Q4_K",
-        "Q5_K",
-        "Q6_K",
-        "IQ4_NL",
-        "IQ4_XS",
-        "MXFP4",
-    ]
-    for kind in kinds:
-        yield kind, "GGUF", [GGUFBlocks(Kind[kind])]
+    for kept in (True, False):
+        kinds = [GGUFBlocks(Kind[name]) for name in GGUF_TYPES]
+        alike = [kind for kind in kinds if _is_kept(kind) is kept]
+        yield ", ".join(kind.name for kind in alike), "GGUF", alike
     yield "float32, float16, bfloat16", "both", []
     int4 = GroupedInts(bits=4, group_size=128, has_zeros=True)
+    int8 = replace(int4, bits=8)
     yield "AWQ (gemm)", "safetensors", [int4]
-    yield "GPTQ, 4 bits", "safetensors", [int4]
-    yield "GPTQ, 8 bits", "safetensors", [GroupedInts(bits=8, group_size=128, has_zeros=True)]
-    yield "compressed-tensors, int4", "safetensors", [GroupedInts(bits=4, group_size=128)]
-    yield "compressed-tensors, int8", "safetensors", [GroupedInts(bits=8, group_size=None)]
+    yield "GPTQ, 2 to 4 bits", "safetensors", [int4]
+    yield "GPTQ with act-order", "safetensors", [replace(int4, order="any")]
+    yield "GPTQ, 8 bits, symmetric", "safetensors", [replace(int8, has_zeros=False)]
+    yield "GPTQ, 8 bits with zero points", "safetensors", [int8]
+    yield "compressed-tensors, 2 to 4 bits", "safetensors", [int4]
+    yield "compressed-tensors, 8 bits, symmetric", "safetensors", [replace(int8, has_zeros=False)]
+    yield "compressed-tensors, 8 bits with zero points", "safetensors", [int8]
     yield "FP8", "safetensors", [ScaledFP8(group_size=128)]
     if "gpt_oss" in BY_MODEL_TYPE:
-        yield "MXFP4 experts", "safetensors", [GGUFBlocks(Kind.MXFP4)]
+        yield "MXFP4 (gpt-oss)", "safetensors", [GGUFBlocks(Kind.MXFP4)]
 
 
 def _computed(formats: Sequence[WeightFormat]) -> tuple[str, str]:
     if not formats:
-        return "as bfloat16 or float32", "as they are"
-    kept = all(layout_for(relaid_format(one)) is not None for one in formats)
-    return "kept" if kept else "dequantized", "dequantized"
+        return "as bfloat16 or float32", "as bfloat16, float16 or float32"
+    return "packed" if all(map(_is_kept, formats)) else "dequantized", "dequantized"
+
+
+def _is_kept(format: WeightFormat) -> bool:
+    return layout_for(relaid_format(format)) is not None
 
 
 def _costs(results: Mapping[str, Any]) -> str:
-    head = ("format", "bits per weight", "perplexity", "kernels", "differences")
+    head = ("format", "bits per weight", "perplexity", "CPU kernels", "differences")
     found = results["formats"]
     rows = [
         (

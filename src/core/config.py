@@ -30,7 +30,7 @@ class EngineConfig:
     model: str | None = _knob(
         None,
         "Hugging Face directory (safetensors), .gguf file, or a model in the Hugging Face cache: "
-        "ORG/NAME, ORG/NAME:Q4_K_M or ORG/NAME/FILE.gguf, and @REVISION at the end; default: "
+        "ORG/NAME, ORG/NAME:Q4_K_M or ORG/NAME/FILE.gguf, optionally with @REVISION; default: "
         "SmolLM2-135M-Instruct, which `tokenmill model fetch` installs",
     )
     allow_download: bool = _knob(
@@ -54,11 +54,12 @@ class EngineConfig:
     quantization: str | None = _knob(
         None,
         "expected quantization of the model's files: awq, gptq, fp8, compressed-tensors, mxfp4 or "
-        "gguf; the start fails if they have another; default: what the files say",
+        "gguf; the start fails if the files have another one; default: the quantization of the "
+        "files",
     )
     quantize_on_load: str | None = _knob(
         None,
-        "quantize the matrices of a model in floating point while it is loaded, to 8 or 4 bits: "
+        "quantize the matrices of a floating-point model while it is loaded, to 8 or 4 bits: "
         "q8_0, q4_0 or q4_k; on CPUs",
     )
     device: str = _knob("auto", "device to compute on: auto, cpu or cuda")
@@ -149,7 +150,7 @@ class EngineConfig:
 
     model_impl: str | None = _knob(
         None,
-        "code that runs the model: auto, native, transformers (any decoder that transformers "
+        "code that runs the model: auto, native, transformers (most decoders that transformers "
         "knows), or a plugin's name",
     )
 

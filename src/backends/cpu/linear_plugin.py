@@ -23,8 +23,8 @@ class CPULinearOptions:
     activations: str = field(
         default="int8",
         metadata={
-            "help": "inputs of products with packed weights: int8, a scale for each 32 of them, or "
-            "bfloat16, which is exact and slower for more than a few rows"
+            "help": "inputs of products with packed weights: int8 (rounded, with one scale per 32 "
+            "inputs) or bfloat16 (not rounded; slower for more than a few rows)"
         },
     )
 
