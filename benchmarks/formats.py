@@ -1,17 +1,20 @@
-"""Measures what weight formats cost a model: bits per weight, log-probabilities and perplexity.
+"""Measures the effect of weight formats: bits per weight, log-probabilities and perplexity.
 
 python benchmarks/formats.py --help
 
-The projections of all layers are rounded to each format. Compared are, token by token of a text,
+The projections of all layers are rounded to each format. For each token of a text, the benchmark
+compares
 
 - the engine's decoder in float32 with transformers' model, which has the same rounded numbers,
-- the CPU kernels in bfloat16 with the former: with dequantized weights, and with packed ones where
-  they keep the format, whose inputs stay bfloat16 or are rounded to int8 (the default).
+- the CPU kernels in bfloat16 with the engine's decoder in float32. The kernels have dequantized
+  weights and, if they keep the format, packed ones. The inputs of packed weights stay bfloat16, or
+  are rounded to int8 (the default).
 
-AWQ, GPTQ and compressed-tensors differ in how they choose integers and scales; here these are the
-nearest ones, so calibrated checkpoints have lower perplexities. Formats with blocks of 256 need
-rows of a multiple of 256 inputs; other rows get the format that llama-quantize gives them. Formats
-that only ggml's own code can make need `pip install libgguf`, and are left out without it.
+AWQ, GPTQ and compressed-tensors differ in how they choose integers and scales. Here every number is
+rounded to the nearest integer, so calibrated checkpoints have lower perplexities. Formats with
+blocks of 256 need rows of a multiple of 256 inputs; other rows get the format that llama-quantize
+gives them. Formats that only ggml's own code can make need `pip install libgguf`; without it they
+are left out.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ def to_gguf(kind: Kind, weights: torch.Tensor) -> Weights:
 
 
 def quantize_rows(rows: np.ndarray, kind: Kind) -> np.ndarray:
-    """By the gguf package; by ggml's own code for kinds that the package only reads."""
+    """Quantize by the gguf package, or by ggml's own code for kinds that the package only reads."""
     if kind.name not in OF_GGML:
         return gguf.quants.quantize(rows, kind)
     blocks = np.asarray(libgguf.quantize_rows(rows, int(libgguf.GGMLQuantizationType[kind.name])))
@@ -82,7 +85,7 @@ def quantize_rows(rows: np.ndarray, kind: Kind) -> np.ndarray:
 
 
 def to_superblocks(kind: Kind, other: Kind, weights: torch.Tensor) -> Weights:
-    """`other` for rows that blocks of `kind` do not fill."""
+    """Quantize to `kind`, or to `other` if the rows are not whole blocks of `kind`."""
     fits = weights.shape[1] % GGUFBlocks(kind).block_size == 0
     return to_gguf(kind if fits else other, weights)
 
@@ -90,7 +93,7 @@ def to_superblocks(kind: Kind, other: Kind, weights: torch.Tensor) -> Weights:
 def to_integers(
     bits: int, group_size: int | None, has_zeros: bool, weights: torch.Tensor
 ) -> Weights:
-    """The nearest integers; scales in float16."""
+    """Round to the nearest integers, with scales in float16."""
     size, top = group_size or weights.shape[1], 2**bits - 1
     x = weights.reshape(weights.shape[0], -1, size)
     low, high = x.amin(-1).clamp(max=0), x.amax(-1).clamp(min=0)
@@ -110,7 +113,7 @@ def to_integers(
 
 
 def to_fp8(block: tuple[int, int], weights: torch.Tensor) -> Weights:
-    """Each block's largest number becomes 448; 0 stands for the matrix's size."""
+    """Scale each block so that its largest number is 448. A size of 0 is the matrix's size."""
     rows, columns = block[0] or weights.shape[0], block[1] or weights.shape[1]
     padded = F.pad(weights, (0, -weights.shape[1] % columns, 0, -weights.shape[0] % rows))
     blocks = padded.reshape(padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
@@ -128,7 +131,7 @@ SUPERBLOCKS = {
     "Q5_K": "Q5_1",
     "Q6_K": "Q8_0",
 }
-"""Formats with blocks of 256, and what llama-quantize makes of rows that they do not fill."""
+"""Formats with blocks of 256, and the formats that llama-quantize gives to other rows."""
 OF_GGML = {*SUPERBLOCKS, "IQ4_NL"} if libgguf else set()
 
 FORMATS: Mapping[str, Rounding] = {
@@ -204,7 +207,7 @@ def by_decoder(decoder: Decoder, token_ids: torch.Tensor) -> torch.Tensor:
 
 
 def by_transformers(model: Any, checkpoint: Rounded, token_ids: torch.Tensor) -> torch.Tensor:
-    """The same by transformers, with the rounded numbers."""
+    """The same, computed by transformers with the rounded numbers."""
     weights = dict(model.named_parameters())
     with torch.inference_mode():
         for name, matrix in checkpoint.rounded.items():
@@ -224,7 +227,7 @@ def of_next(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
 def measure(
     inner: Checkpoint, model: Any, rounding: Rounding, token_ids: torch.Tensor
 ) -> dict[str, float]:
-    """The figures of one format; those of packed weights only where kernels keep it."""
+    """The figures of one format; those of packed weights only if the kernels keep it."""
     checkpoint = Rounded(inner, rounding)
     load: Any = partial(load_decoder, checkpoint, device=KERNELS.device, progress=no_progress)
     exact = by_decoder(load(dtype=torch.float32), token_ids)

@@ -153,7 +153,7 @@ def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
     plugins = PluginHost.load(config)
     model = _locate_model(config, progress)
     checkpoint, impl = open_model(model, choose_model_impl(plugins, progress), config)
-    _load_tokenizer(config, checkpoint, progress)  # which may be refused
+    _load_tokenizer(config, checkpoint, progress)  # raises ConfigError if it is not supported
     backends = _choose_backends(plugins, progress)
     return inspect_model(checkpoint, config, backends, progress, impl)
 

@@ -2,12 +2,12 @@
 
 python benchmarks/cpu/linears.py --help
 
-The weights are random, the shapes are those of a model. A round multiplies rows with all matrices,
-which is the minimum work of a forward pass with that many tokens. Each product is a call from
-Python, which takes one microsecond more than inside a decoder, on all sides. The sides take turns.
-The minimum time of all rounds counts: it shows what an otherwise idle machine can do. `others` is
-the fraction of the CPUs that other processes used meanwhile: do not trust a row with more than
-about 5 %. TOKENMILL_CPU_ISA chooses the instruction set.
+The weights are random and have a model's shapes. A round multiplies rows with all matrices, which
+is the minimum work of a forward pass with that many tokens. Each product is called from Python,
+which takes one microsecond longer than inside a decoder, for every format and library. These take
+turns. The table shows the minimum time of all rounds, which is the time on an otherwise idle
+machine. `others` is the fraction of the CPUs that other processes used meanwhile: do not trust a
+row with more than about 5 %. TOKENMILL_CPU_ISA chooses the instruction set.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HALVES = {
     **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
     "MXFP4": (),
 }
-"""Offsets of half-precision numbers in a block. Other formats have one, at 0."""
+"""Offsets of the half-precision numbers in a block. Other formats have one, at 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

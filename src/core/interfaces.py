@@ -42,8 +42,8 @@ class ModelInfo:
     num_host_blocks: int = 0
     """KV blocks in host memory, for swapped requests."""
     kv_window: int | None = None
-    """Maximum number of tokens that a query sees in any layer, itself included; a request keeps
-    only their KV. None: a layer sees all earlier tokens."""
+    """Maximum number of tokens that a query sees in any layer, itself included. A request keeps
+    only the KV of these. None: a layer sees all earlier tokens."""
     kv_bytes_per_block: int
     kv_cache_dtype: str | None = None
     """None: the same as `dtype`."""

@@ -15,7 +15,7 @@ def max_blocks_held(
     if window is None:
         return most
     num_seen = window - 1 + step_tokens
-    # At worst the first of them is the last token of its block.
+    # In the worst case, the first token that they see is the last one of its block.
     return min(most, 1 + -(-(num_seen - 1) // block_size))
 
 

@@ -46,8 +46,8 @@ class Grant:
     num_passed_blocks: int = 0
     """Number of blocks at the beginning of the block table that the model's window has passed.
 
-    They are no longer the request's: their content may change, and no token from `start` on sees
-    them. The table of a request that starts begins with as many blocks of which it has none."""
+    The request no longer holds them: their content may change, and no token from `start` on sees
+    them. A starting request gets no blocks for them: `new_block_ids` follow them in its table."""
     samples: bool
     """Whether the logits of the last computed token are sampled. False inside a chunked prompt."""
     num_draft_tokens: int = 0

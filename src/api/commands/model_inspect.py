@@ -77,7 +77,7 @@ def _print_groups(groups: Iterable[Any]) -> None:
 def _print_backend(slot: str, backend: Any) -> None:
     print(f"\n{slot} backend: {backend.name}")
     for name, reasons in backend.others.items():
-        print(f"  {name}: {'; '.join(reasons) or 'could serve, too, but comes later'}")
+        print(f"  {name}: {'; '.join(reasons) or 'could also serve, but has a lower priority'}")
 
 
 def _size(num_bytes: int) -> str:

@@ -23,5 +23,5 @@ def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress)
 
 
 def _reasons_against(backend: Any, spec: Any, progress: Progress) -> list[str]:
-    """As `reasons_against`; `spec` may also be a tuple: the specs of a model's layers."""
+    """Like `reasons_against`; `spec` may also be a tuple: the specs of a model's layers."""
     return reasons_against_layers(backend, spec if isinstance(spec, tuple) else (spec,), progress)

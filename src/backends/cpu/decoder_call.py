@@ -53,8 +53,8 @@ _FEATURES = {
     "sliding_window",
     "tie_word_embeddings",
 }
-"""Features of ModelConfig that the library computes. A decoder with another one runs layer by
-layer, with native products and attention. Of activations, some have native products."""
+"""Features of ModelConfig that the library computes. A decoder with any other feature runs
+layer by layer, with native products and attention. Only some activations have native products."""
 _ROTARY_STEP = 16
 """The library rotates multiples of this number of elements."""
 

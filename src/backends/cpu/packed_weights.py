@@ -84,7 +84,7 @@ class PackedLinear:
     def dequantize(self) -> Tensor:
         """The weights as float32 [rows, in_features], without rounding. Gate's rows come first.
 
-        Of segments only the first.
+        If there are several segments, only the first.
         """
         out = torch.empty(self.struct.n, self.in_features, dtype=torch.float32)
         load_library().unpack(self.struct, out.data_ptr())
@@ -149,7 +149,7 @@ def pack_weights(
 
     If `up` is given, with the same format and shape, `weights` is the gate. Products round inputs
     to int8, with a scale for each 32 inputs of a row, unless `float_inputs`. Raises ConfigError for
-    a format without a layout (see `layout_for`), and for numbers that the layout cannot have.
+    a format without a layout (see `layout_for`), and for numbers that the layout cannot represent.
     """
     layout, format = layout_for(weights.format), weights.format
     if layout is None or not isinstance(format, GGUFBlocks):
@@ -171,13 +171,13 @@ def pack_weights(
     try:
         return _pack(struct, rows, arena)
     except ValueError as error:
-        raise _absurd(format) from error
+        raise _out_of_range(format) from error
 
 
 def dequantize(weights: PackedWeights) -> Tensor:
     """Quantized weights as bfloat16 [out, in], rounded once from float32.
 
-    Raises ConfigError for a format without a layout, and for numbers that the layout cannot have.
+    Raises ConfigError for a format without a layout, and for numbers that the layout cannot represent.
     """
     format, kept = weights.format, weights.planes[0].contiguous()
     if layout_for(format) is None or not isinstance(format, GGUFBlocks):
@@ -186,7 +186,7 @@ def dequantize(weights: PackedWeights) -> Tensor:
     try:
         load_library().dequantize(_rows_of(kept, format), *weights.shape, out.data_ptr())
     except ValueError as error:
-        raise _absurd(format) from error
+        raise _out_of_range(format) from error
     return out
 
 
@@ -196,8 +196,8 @@ def _rows_of(blocks: Tensor, format: GGUFBlocks) -> WeightRowsStruct:
     )
 
 
-def _absurd(format: WeightFormat) -> ConfigError:
-    return ConfigError(f"weights of format {format.name} have absurd scales")
+def _out_of_range(format: WeightFormat) -> ConfigError:
+    return ConfigError(f"weights of format {format.name} have scales out of range")
 
 
 def join(segments: Sequence[PackedLinear]) -> PackedLinear:

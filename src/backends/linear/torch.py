@@ -75,7 +75,7 @@ class TorchLinear:
     name = "torch"
 
     def __init__(self, spec: LinearSpec) -> None:
-        """Every spec will do."""
+        """Return no reasons: it serves every spec."""
 
     @classmethod
     def reasons_against(cls, spec: LinearSpec) -> list[str]:

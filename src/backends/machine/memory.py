@@ -14,7 +14,7 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Files:
-    """The files of one version of cgroups about memory."""
+    """The memory files of one version of cgroups."""
 
     limit: str
     usage: str

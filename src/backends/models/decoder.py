@@ -32,7 +32,7 @@ class RMSNorm:
     """Root-mean-square norm over the last dimension; the weight may have one row per head."""
 
     weight: torch.Tensor
-    """Of the inputs' type, or float32: see `__call__`."""
+    """In the inputs' type or in float32: see `__call__`."""
     eps: float
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -73,12 +73,12 @@ class DecoderLayer:
     """float32: see ModelConfig.attention_sinks."""
     attention_output: Projection
     attention_output_norm: RMSNorm | None = None
-    """Of the output of attention, before it is added to the hidden states."""
+    """Norm of the output of attention, before it is added to the hidden states."""
     post_attention_norm: RMSNorm
-    """Of the hidden states after attention: its result is the input of the feed-forward."""
+    """Norm of the hidden states after attention. Its result is the input of the feed-forward."""
     feed_forward: GatedNetwork | Experts
     feed_forward_output_norm: RMSNorm | None = None
-    """Of the output of the feed-forward, before it is added to the hidden states."""
+    """Norm of the output of the feed-forward, before it is added to the hidden states."""
 
     @property
     def linears(self) -> tuple[Projection, ...]:

@@ -91,7 +91,7 @@ class WeightSource:
         return self._dequantized(matrix)
 
     def take_segments(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> list[Weights]:
-        """Read matrices of one input, in order. Neighbours of one format become one segment."""
+        """Read matrices of one input. Adjacent matrices of one format become one segment."""
         return _merge([self.take_matrix(name, shape) for name, shape in parts])
 
     def take_if_kept(self, name: str) -> PackedWeights | None:
@@ -141,7 +141,7 @@ class WeightSource:
         if isinstance(weights, torch.Tensor) and not _is_float(weights):
             raise ConfigError(
                 f"{name} of {self._checkpoint.path} has type {weights.dtype}, which is not "
-                "supported; supported are float32, bfloat16 and float16"
+                "supported; supported: float32, bfloat16 and float16"
             )
         return weights
 

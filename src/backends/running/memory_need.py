@@ -1,4 +1,4 @@
-"""The memory that a model will need, from the headers of its files; a model that is too large."""
+"""Computes a model's memory from its files' headers, and refuses a model that is too large."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def refuse_too_large(
 def _remedies(
     checkpoint: Checkpoint, config: EngineConfig, keeping: Keeping
 ) -> Iterator[tuple[str, Checkpoint, Keeping]]:
-    """Flags that make the weights smaller, and the model and its form in memory with them."""
+    """Yield flags that make the weights smaller, each with the model and its form in memory."""
     packed = replace(keeping, keeps_packed=True)
     if config.dtype != "auto":
         yield "use --dtype auto", checkpoint, packed

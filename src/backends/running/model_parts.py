@@ -83,7 +83,7 @@ def choose_spec(
 ) -> AttentionSpec:
     """The specification of the attention that the model's first layer needs.
 
-    Other layers may differ in their windows: see `layer_specs`. Errors name the model `called`.
+    Other layers may differ in their windows: see `layer_specs`. `called`: the model in errors.
     Raises ConfigError if the backend cannot serve the model, precision or device.
     """
     model, device = checkpoint.config, choose_device(config.device)

@@ -53,8 +53,8 @@ class RequestState:
 
     @property
     def block_table(self) -> npt.NDArray[np.int32]:
-        """int32 [number of blocks]. Blocks that the window has passed are replaced by the first
-        block that it has not: a kernel that reads and masks them finds no other request's
+        """int32 [number of blocks]. The first block that the window has not passed replaces all
+        earlier ones: a kernel that reads and masks them never reads another request's
         numbers."""
         return self._table[: self._num_blocks]
 
@@ -132,7 +132,7 @@ class RequestState:
                 self.draft_probs_kv = self.draft_probs_kv[:num_tokens]
 
     def _grow(self, block_ids: Sequence[int], num_passed: int) -> None:
-        """Append blocks; at a start behind the blocks that the window has passed."""
+        """Append blocks. In a new table they follow the blocks that the window has passed."""
         start = max(self._num_blocks, num_passed)
         end = start + len(block_ids)
         if end > len(self._table):

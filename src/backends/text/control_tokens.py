@@ -64,7 +64,7 @@ class ControlTokens:
         self._longest = max(map(len, self._tokens), default=0)
         if self._longest > _MAX_CHARS:
             raise ConfigError(
-                f"{source} has a control token of {self._longest} characters, allowed are "
+                f"{source} has a control token of {self._longest} characters, more than "
                 f"{_MAX_CHARS}"
             )
         special = [text for text, (_, token) in self._tokens.items() if token.special]

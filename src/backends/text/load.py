@@ -30,12 +30,12 @@ def load_tokenizer(path: Path) -> HFTokenizer:
     A directory must have a tokenizer.json, a tokenizer.model, or hold a GGUF model and nothing
     else. If they exist, tokenizer_config.json, special_tokens_map.json and chat_template.jinja are
     read, too. The post-processor in tokenizer.json determines the tokens added around a text (BOS,
-    EOS). Of a .gguf file only the header is read. Raises ConfigError if the tokenizer is missing,
+    EOS). Only the header of a .gguf file is read. Raises ConfigError if the tokenizer is missing,
     damaged or not supported.
 
-    tokenizer.json is taken as it is. transformers 5 does so, too, but for the class LlamaTokenizer:
-    it replaces the file's normalizer by a pre-tokenizer, and no longer gives SentencePiece's tokens
-    for text that begins with a space, or that follows a control token.
+    tokenizer.json is used unchanged. transformers 5 does the same, except for LlamaTokenizer: it
+    replaces the file's normalizer by a pre-tokenizer. Then text that begins with a space, or that
+    follows a control token, no longer has SentencePiece's tokens.
     """
     if path.is_dir() and not (path / "tokenizer.json").exists():
         path = gguf_in(path) or path
@@ -69,12 +69,14 @@ def _from_directory(path: Path) -> HFTokenizer:
 
 
 def _from_sentencepiece(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, SpecialTokens]:
-    """Build a tokenizer from tokenizer.model, with what tokenizer_config.json says of it."""
+    """Build a tokenizer from tokenizer.model and the settings in tokenizer_config.json."""
     file = path / "tokenizer.model"
     flags = {f"tokenizer.ggml.{name}": config.get(name) for name in _FLAGS}
     backend, special_tokens = backend_from_gguf(read_sentencepiece_model(file) | flags, str(file))
     for index, token in _listed_tokens(config, path):
-        if backend.token_to_id(token.content) == index:  # a piece that is found whole
+        if (
+            backend.token_to_id(token.content) == index
+        ):  # a piece of the vocabulary that is never split
             backend.add_tokens([token])
     return backend, special_tokens
 

@@ -1,7 +1,7 @@
-"""The architectures that the native decoder computes: a table of how their files are to be read.
+"""The architectures that the native decoder computes: a table of how to read their files.
 
-Fields of config.json that state a size or a switch directly are read by hf_config.py, metadata of
-GGUF files by gguf_config.py. A row has what the files of an architecture do not state.
+huggingface/config.py reads fields of config.json that state a size or a switch directly, and
+gguf/config.py reads the metadata of GGUF files. A row has the facts that these files do not state.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class ExpertsRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """How the files of one architecture are to be read."""
+    """How to read the files of one architecture."""
 
     name: str
     """transformers' class name."""
     model_type: str
     """`model_type` of config.json."""
     gguf: str | None = None
-    """`general.architecture` of GGUF files; None: that of another row, which stands for it."""
+    """`general.architecture` of GGUF files. None: they state that of another row."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of fields that config.json may lack, as in transformers' class."""
     neutral: Mapping[str, Any] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Architecture:
     yarn_truncates: bool = True
     """For GGUF files, which do not state RopeConfig.truncate."""
     gguf_permutes: bool = False
-    """GGUF files have the rows of q and k in another order: see gguf_names.py."""
+    """GGUF files have the rows of q and k in another order: see gguf/names.py."""
 
 
 NUMBERS = {

@@ -17,7 +17,7 @@ def check_quantization(expected: str | None, checkpoint: Checkpoint) -> None:
         return
     if expected not in QUANTIZATIONS:
         raise ConfigError(
-            f"--quantization {expected!r} is unknown; known are {', '.join(QUANTIZATIONS)}"
+            f"--quantization {expected!r} is unknown; known: {', '.join(QUANTIZATIONS)}"
         )
     raise ConfigError(
         f"--quantization says {expected}, but {checkpoint.path} "

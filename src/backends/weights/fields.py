@@ -9,16 +9,16 @@ from typing import Any
 from ...core.errors import ConfigError
 
 _MAX_INTEGER = 2**31 - 1
-"""No size of a model is as large; products of a few such sizes can still be computed."""
+"""No model has a size as large. Products of a few such sizes can still be computed."""
 _MAX_LAYERS = 4096
 _LAYER_COUNTS = {"num_hidden_layers", "max_window_layers", "block_count"}
-"""Fields after which layers are listed one by one, so a hostile number would fill the memory."""
+"""Fields that set the lengths of lists of layers: a hostile number would fill the memory."""
 
 _MAX_MESSAGE = 300
 
 
 def one_line(error: object) -> str:
-    """Return another library's message as a short line: it may quote the file that is damaged."""
+    """Return another library's message as a short line: it may quote a damaged file."""
     text = "".join(char if char.isprintable() else " " for char in str(error)[:_MAX_MESSAGE])
     return " ".join(text.split())
 

@@ -130,7 +130,7 @@ class ModelConfig:
         if self.hidden_act not in ACTIVATIONS:
             raise self._error(
                 f"activation {self.hidden_act!r:.80} is not supported; "
-                f"supported are {', '.join(ACTIVATIONS)}"
+                f"supported: {', '.join(ACTIVATIONS)}"
             )
 
     @property

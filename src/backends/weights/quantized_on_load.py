@@ -17,9 +17,9 @@ from .packed import StoredTensor, WeightFormat, Weights
 
 _HEADS = ("lm_head.weight", "model.embed_tokens.weight")
 _HEAD_KIND = "q8_0"
-"""The matrix of the logits loses more by fewer bits, so published files keep it larger, too."""
+"""The head needs more bits than other matrices; published files also give it more."""
 _MATRIX = re.compile(r".*_proj\.weight|.*\.experts\..*\.weight")
-"""gpt-oss has tensors of all experts, turned around, whose names do not end in "weight"."""
+"""The names of gpt-oss's tensors, which hold all experts transposed, do not end in "weight"."""
 
 
 class QuantizedOnLoad:
@@ -81,7 +81,7 @@ class QuantizedOnLoad:
         return self._inner.tensor(name)
 
     def matrix(self, name: str) -> Weights:
-        """Read a matrix, and quantize it. One that is packed already stays as it is."""
+        """Read a matrix, and quantize it unless it is packed already."""
         matrix, format = self._inner.matrix(name), self._format(name)
         if format is None or not isinstance(matrix, torch.Tensor) or matrix.ndim != 2:
             return matrix

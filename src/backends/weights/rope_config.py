@@ -14,8 +14,8 @@ class RopeScaling(StrEnum):
     NONE = "none"
     LINEAR = "linear"
     DYNAMIC = "dynamic"
-    """Frequencies change only beyond `max_position_embeddings`, and nothing longer is served: there
-    they would depend on the longest sequence of a step."""
+    """Frequencies change only beyond `max_position_embeddings`. Longer sequences are not served:
+    their frequencies would depend on the longest sequence of a step."""
     LLAMA3 = "llama3"
     YARN = "yarn"
     LONGROPE = "longrope"
@@ -25,7 +25,7 @@ class RopeScaling(StrEnum):
 _OF_ORIGINAL_CONTEXT = (RopeScaling.LLAMA3, RopeScaling.YARN, RopeScaling.LONGROPE)
 
 _MAX_FACTOR = 1 << 20
-"""No context is stretched as much, and the length of one that is stretched more has no end."""
+"""Models have far smaller factors. A larger one would give an absurd maximum length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class RopeConfig:
                 )
 
     def _check_yarn(self) -> None:
-        """Its formulas divide by the logarithm of theta, and take that of the two betas."""
+        """YaRN divides by the logarithm of theta, and takes the logarithms of the two betas."""
         if self.theta <= 1:
             raise ConfigError(f"yarn needs a rotary theta above 1, got {self.theta}")
         if not all(
@@ -92,7 +92,7 @@ class RopeConfig:
             )
 
     def check_size(self, num_frequencies: int) -> None:
-        """Raise ConfigError unless there is a divisor for every frequency where there are any."""
+        """Raise ConfigError unless each list of divisors is empty or has one per frequency."""
         lists = {
             "short_factor": self.short_factors,
             "long_factor": self.long_factors,

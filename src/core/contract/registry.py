@@ -245,7 +245,7 @@ class Registry:
         """Offer an implementation of models, chosen by --model-impl.
 
         The factory returns the implementation's class (see ModelImpl in backends/models/base.py),
-        which says by the model's config.json whether it can run the model. It runs in a worker, on
+        which decides from config.json whether it can run a model. It runs in a worker, on
         the device thread.
         """
         self._offer("model_impl", name, factory, options, aliases)

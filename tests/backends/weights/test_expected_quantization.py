@@ -20,7 +20,7 @@ def test_only_the_checkpoint_s_own_method_passes(tmp_path: Path) -> None:
     check_quantization(None, checkpoint)
     with pytest.raises(ConfigError, match=r"says gptq, but .* is quantized with awq"):
         check_quantization("gptq", checkpoint)
-    with pytest.raises(ConfigError, match=r"'int5' is unknown; known are awq, .*gguf"):
+    with pytest.raises(ConfigError, match=r"'int5' is unknown; known: awq, .*gguf"):
         check_quantization("int5", checkpoint)
     plain = write_tensors(tmp_path, {"a": torch.ones(1)}, None)
     with pytest.raises(ConfigError, match=r"says fp8, but .* is not quantized"):

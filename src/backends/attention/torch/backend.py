@@ -293,7 +293,7 @@ class TorchAttention:
         visible: torch.Tensor,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Attend in float32, with what torch's own attention lacks.
+        """Attend in float32, with soft caps and sinks, which torch's own attention lacks.
 
         Scores may be limited to (-cap, cap) by tanh (Gemma 2). Sinks take part in the softmax as a
         last key, without a value (gpt-oss).

@@ -79,14 +79,14 @@ def _attend(
         if isinstance(other, torch.Tensor) and name not in _IGNORED
     ]
     if attention_mask is not None:
-        unknown.append("a mask of its own")
+        unknown.append("its own mask")
     if is_causal is False or getattr(module, "is_causal", True) is False:
         unknown.append("attention to later tokens")
     layer = getattr(module, "layer_idx", None)
     if unknown or not isinstance(layer, int):
         raise ConfigError(
             f"{type(module).__name__} of transformers attends with "
-            f"{', '.join(unknown) or 'no number of its layer'}, which is not supported"
+            f"{', '.join(unknown) or 'no layer index'}, which is not supported"
         )
     out_thd = _answer.get()(
         AttentionCall(

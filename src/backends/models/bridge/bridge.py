@@ -23,13 +23,13 @@ from .model import BridgedModel
 from .probe import probe
 
 _AutoModel: Any = AutoModelForCausalLM
-"""Without types: they are wrong about the methods that are used here."""
+"""Any, because transformers' own types are wrong about the methods that are used here."""
 _VARYING_ROPES = ("dynamic", "longrope")
 """Rotations whose frequencies depend on the longest sequence of a batch."""
 
 
 class TransformersModels:
-    """Any decoder that transformers knows and whose layers use its attention interface.
+    """Decoders that transformers knows and whose layers use its attention interface.
 
     See ModelImpl.
     """

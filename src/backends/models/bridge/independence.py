@@ -18,7 +18,7 @@ _LENGTH = 4
 def check_independence(model: BridgedModel, source: str) -> None:
     """Raise ConfigError if hidden states change with tokens that attention cannot see.
 
-    Attention is switched off, so every token must give the same result beside any others.
+    Attention is switched off, so a token must give the same result with any other tokens.
     """
     device = model.embedding_ve.device
     tokens_t = torch.arange(1, 1 + _LENGTH, device=device) % model.config.vocab_size

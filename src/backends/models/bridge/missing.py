@@ -1,4 +1,4 @@
-"""Stands for the bridge where the package transformers is not installed."""
+"""Takes the place of the bridge if the package transformers is not installed."""
 
 from __future__ import annotations
 

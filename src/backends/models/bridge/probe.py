@@ -1,4 +1,4 @@
-"""Finds out what a transformers model needs of attention, by running it without weights."""
+"""Determines the attention that a transformers model needs, by running it without weights."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def _check_like(first: AttentionCall, call: AttentionCall, source: str) -> None:
     shapes = {(one.q_thd.shape, one.k_tkd.shape, one.scale, one.soft_cap) for one in (first, call)}
     if len(shapes) > 1 or call.v_tkd.shape != call.k_tkd.shape:
         raise ConfigError(
-            f"{source}: keys, values or heads of layer {call.layer} have sizes of their own, which "
-            "is not supported"
+            f"{source}: queries, keys or values of layer {call.layer} differ in size from each "
+            "other or from layer 0, which is not supported"
         )
     if call.q_thd.shape[2] != call.k_tkd.shape[2]:
         raise ConfigError(f"{source}: queries and keys of layer {call.layer} differ in size")

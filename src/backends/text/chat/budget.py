@@ -1,8 +1,8 @@
 """Bounds the time and the memory of one rendering of a chat template.
 
-A template comes with the model, so it may be hostile: loops in loops, a text doubled forty times, a
-list that holds itself twice. All work is paid from a budget, before it is done where it may be much
-larger than its operands.
+A template comes with the model, so it may be hostile: nested loops, a text that is doubled forty
+times, a list of two lists of two lists, and so on. Every operation is charged to a budget. If its
+result may be much larger than its operands, it is charged before it runs.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import jinja2
 from jinja2.utils import Namespace
 
 _MAX_STEPS = 200_000
-"""Loop iterations, calls, filters and operators; some 0.5 s."""
+"""Loop iterations, calls, filters and operators; about 0.5 s."""
 _STEPS_PER_MESSAGE = 2_000
 """The templates of llama.cpp's collection take at most 130."""
 ITEMS_PER_STEP = 16
 """Items of a list that are handled in the time of a step."""
 _MAX_SECONDS = 10.0
-"""Of computing, for steps that take long themselves, such as comparisons of large texts."""
+"""CPU time. It bounds steps that take long themselves, such as comparisons of large texts."""
 _STEPS_PER_LOOK = 64
-"""Looking at the clock takes as long as a step."""
+"""Reading the clock takes as long as a step."""
 _MAX_CHARS = 64 * 1024 * 1024
 _CHARS_PER_INPUT_CHAR = 64
 """A template makes several copies of each message: trimmed, split, joined."""
 _MAX_DEPTH = 64
 """Nesting of lists and objects."""
 _ITEM_CHARS = 8
-"""What an item of a list costs, in memory."""
+"""Memory that an item of a list is charged for."""
 _MAX_INTEGER_BITS = 1 << 16
 
 
@@ -39,18 +39,18 @@ class TooMuchWork(jinja2.TemplateError):
 
 
 class Budget:
-    """What is left for one rendering. `chat` are its messages."""
+    """The remaining budget of one rendering. `chat` holds its messages."""
 
     def __init__(self, chat: list[dict[str, str]]) -> None:
         self._sizes: dict[int, tuple[int, int, object]] = {}
-        """Size and depth of containers by id; they are held so that no id is used again."""
+        """Size and depth of containers by id. The containers are kept, so that no id is reused."""
         self._steps_left = _MAX_STEPS + _STEPS_PER_MESSAGE * len(chat)
         self._next_look = self._steps_left
         self._deadline = time.thread_time() + _MAX_SECONDS
         self._chars_left = _MAX_CHARS + _CHARS_PER_INPUT_CHAR * self.size(chat)
 
     def step(self, count: int = 1) -> None:
-        """Pay for steps."""
+        """Charge for steps."""
         self._steps_left -= count
         if self._steps_left < self._next_look:
             self._next_look = max(self._steps_left - _STEPS_PER_LOOK, 0)
@@ -58,12 +58,12 @@ class Budget:
                 raise TooMuchWork("it takes too many steps")
 
     def require(self, num_chars: int) -> None:
-        """Check that a value of this size may be made, without paying for it."""
+        """Check that a value of this size may be made, without charging for it."""
         if num_chars > self._chars_left:
             raise TooMuchWork("it makes too much text")
 
     def keep(self, value: Any) -> Any:
-        """Pay for a new value, and return it."""
+        """Charge for a new value, and return it."""
         if isinstance(value, str | bytes):
             self._pay(len(value))
         elif isinstance(value, list | tuple | dict | set | frozenset):

@@ -1,8 +1,8 @@
-"""Jinja's immutable sandbox, with all work paid from a budget (see template_budget).
+"""Jinja's immutable sandbox, with all work charged to a budget (see budget.py).
 
 Jinja limits one range() to 100,000 and nothing else. Here, everything a template can do goes
 through the budget: iterations, calls, filters, operators, literals of lists and objects, slices,
-and the joining of text. Some payments are filters that are inserted into the template's tree.
+and the joining of text. Some charges are filters that are inserted into the template's tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .budget import ITEMS_PER_STEP, current_budget
 from .sizes import FILTER_SIZES, METHOD_SIZES, OPERATOR_SIZES, size_of_format
 
 _NOT_FOR_CHATS = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
-"""Filters for web pages; some take a time that grows with the square of the text."""
+"""Filters for web pages. The time of some grows with the square of the text's length."""
 
 
 _OF_JINJA = ("_loop_vars", "_block_vars")
@@ -93,11 +93,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 _JOINED, _KEPT, _COUNTED, _ITERATION = "joined()", "kept()", "counted()", "iteration()"
-"""Filters that only compiled templates use: their names are none that a template can write."""
+"""Filters that only compiled templates use: no template can write these names."""
 
 
 class _Payments(NodeTransformer):
-    """Inserts payments into the tree of a template."""
+    """Inserts charges into the tree of a template."""
 
     def __init__(self, environment: BoundedEnvironment) -> None:
         self._environment = environment
@@ -106,7 +106,7 @@ class _Payments(NodeTransformer):
         self.generic_visit(node)
         if node.test is not None:
             node.test = self._new(nodes.And, node, self._count(node, 1), node.test)
-        # Constant text between the statements of a body costs memory, too.
+        # Constant text between the statements of a body also takes memory.
         outputs = sum(1 for child in node.body for _ in child.find_all(nodes.Output))
         count = self._count(node, 1 + outputs)
         node.body.insert(0, self._new(nodes.ExprStmt, node, count))
@@ -136,7 +136,7 @@ class _Payments(NodeTransformer):
 
     def visit_Test(self, node: nodes.Test) -> nodes.Node:
         self.generic_visit(node)
-        if node.name not in ("defined", "undefined"):  # they look at the expression itself
+        if node.name not in ("defined", "undefined"):  # they test the expression, not its value
             node.node = self._filter(_COUNTED, node.node)
         return node
 
@@ -186,7 +186,7 @@ def _without_generators(value: Any) -> Any:
 
 
 def _output(value: Any) -> Any:
-    """Check a value that is written to the output; the output itself is paid where it is joined."""
+    """Check a value that is written to the output, which `concat` charges for."""
     budget = current_budget.get()
     budget.step()
     budget.require(budget.size(value))

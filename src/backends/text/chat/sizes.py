@@ -1,7 +1,7 @@
-"""How large the results of a template's operators, methods and filters are, before they are made.
+"""Estimates the sizes of the results of operators, methods and filters, before they are made.
 
 Each function takes a budget and the operands, and returns a number of characters. Only operations
-that may make much more than they are given have one.
+whose result may be much larger than their operands have one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Size = Callable[..., int]
 _MAX_PADDING = 100_000
 _MAX_INDENT = 16
 _ITEM_CHARS = 64
-"""What a piece of a split text costs, in memory."""
+"""Memory that a piece of a split text is charged for."""
 _WIDE_PERCENT = re.compile(r"%[^%a-zA-Z]*(\*|\d{5})")
 _WIDE_BRACE = re.compile(r"\{[^{}]*:[^{}]*(\{|\d{5})")
 
@@ -25,7 +25,7 @@ _WIDE_BRACE = re.compile(r"\{[^{}]*:[^{}]*(\{|\d{5})")
 def size_of_format(budget: Budget, text: Any, *args: Any, **kwargs: Any) -> int:
     """str.format and format_map: every field may be the largest argument."""
     if _WIDE_BRACE.search(text):
-        raise TooMuchWork("it formats to a great width")
+        raise TooMuchWork("it formats to too large a width")
     return _filled(budget, text, text.count("{"), (*args, *kwargs.values()))
 
 
@@ -34,7 +34,7 @@ def _percent(budget: Budget, left: Any, *right: Any, **kwargs: Any) -> int:
         return 0
     text = left if isinstance(left, str) else left.decode("latin-1")
     if _WIDE_PERCENT.search(text):
-        raise TooMuchWork("it formats to a great width")
+        raise TooMuchWork("it formats to too large a width")
     return _filled(budget, text, text.count("%"), (*right, *kwargs.values()))
 
 
@@ -119,7 +119,7 @@ def _as_json(
 
 
 def _limited(width: Any, limit: int) -> int:
-    """Return the width that a number of spaces or a text stands for."""
+    """Return a width that is given as a number of spaces or as a text."""
     number = len(width) if isinstance(width, str) else width if isinstance(width, int) else 0
     if number > limit:
         raise TooMuchWork(f"it pads to a width of more than {limit}")
@@ -128,7 +128,7 @@ def _limited(width: Any, limit: int) -> int:
 
 def _number_only(budget: Budget, values: Any, attribute: Any = None, start: Any = 0) -> int:
     if not isinstance(start, int | float):
-        raise TooMuchWork("it sums lists")  # which takes the square of their length
+        raise TooMuchWork("it sums lists")  # the time grows with the square of their length
     return 0
 
 

@@ -26,7 +26,7 @@ MAX_RENDERED_CHARS = 8 * 1024 * 1024
 _MAX_SOURCE_CHARS = 128 * 1024
 """Known templates have at most 20,000 characters."""
 _WIDE_DATE = re.compile(r"%[^a-zA-Z%]*\d|.{200}", re.DOTALL)
-"""A layout of a date whose result may be much longer than known templates write."""
+"""A date format whose result may be much longer than those of known templates."""
 
 
 class _Refusal(jinja2.TemplateError):
@@ -43,7 +43,7 @@ class ChatTemplate:
     def __init__(self, source: str, variables: Mapping[str, str], name: str) -> None:
         if len(source) > _MAX_SOURCE_CHARS:
             raise ConfigError(
-                f"the chat template of {name} has {len(source)} characters, allowed are "
+                f"the chat template of {name} has {len(source)} characters, more than "
                 f"{_MAX_SOURCE_CHARS}"
             )
         environment = _environment()
@@ -109,7 +109,7 @@ def _invalid_templates_named(name: str) -> Iterator[None]:
     except jinja2.TemplateSyntaxError as error:
         problem = f"line {error.lineno}: {error}"
         raise ConfigError(f"the chat template of {name} is not valid, {problem}") from error
-    except Exception as error:  # Python's own limits on nesting, mostly
+    except Exception as error:  # usually Python's own limits on nesting
         raise ConfigError(
             f"the chat template of {name} cannot be compiled ({type(error).__name__})"
         ) from error
@@ -183,5 +183,5 @@ def _raise_exception(message: str) -> None:
 
 def _strftime_now(layout: str) -> str:
     if _WIDE_DATE.search(layout):
-        raise TooMuchWork("it writes a date of great width")
+        raise TooMuchWork("it writes too long a date")
     return datetime.now().strftime(layout)

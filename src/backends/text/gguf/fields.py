@@ -15,7 +15,7 @@ _KEY = "tokenizer.ggml."
 _NO_TOKEN = (-1, 2**32 - 1)
 """Ids that some converters write for a token that the model lacks."""
 _MAX_TOKEN_CHARS = 4096
-"""Bounds the time per token; the longest of known vocabularies has some 500 characters."""
+"""Bounds the time per token; the longest token of known vocabularies has about 500 characters."""
 
 
 class TokenType(IntEnum):
@@ -89,7 +89,7 @@ class TokenizerFields:
         longest = max(map(len, tokens))
         if longest > _MAX_TOKEN_CHARS:
             raise self.error(
-                f"{_KEY}tokens has a token of {longest} characters, allowed are {_MAX_TOKEN_CHARS}"
+                f"{_KEY}tokens has a token of {longest} characters, more than {_MAX_TOKEN_CHARS}"
             )
         return tokens
 
@@ -100,7 +100,7 @@ class TokenizerFields:
         known = {float(kind): kind for kind in TokenType}
         wrong = next((number for number in numbers if number not in known), None)
         if wrong is not None:
-            raise self.error(f"{_KEY}token_type has {wrong:g}, known are 0 to {max(TokenType)}")
+            raise self.error(f"{_KEY}token_type has {wrong:g}, which is not 0 to {max(TokenType)}")
         return [known[number] for number in numbers]
 
     def _strings(self, name: str) -> list[str]:

@@ -199,7 +199,7 @@ def find_pre_tokenization(name: str, source: str) -> PreTokenization:
     if name not in PRE_TOKENIZATIONS:
         known = ", ".join(PRE_TOKENIZATIONS)
         raise ConfigError(
-            f"{source}: tokenizer.ggml.pre is {name!r}, supported are {known} (or set --tokenizer "
+            f"{source}: tokenizer.ggml.pre is {name!r}, supported: {known} (or set --tokenizer "
             "to a directory with a tokenizer.json)"
             f"{did_you_mean(name, PRE_TOKENIZATIONS)}"
         )

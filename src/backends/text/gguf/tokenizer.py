@@ -67,7 +67,7 @@ def _find_algorithm(metadata: Mapping[str, Any], source: str) -> _Algorithm:
     found = "no tokenizer.ggml.model" if model is None else f"tokenizer.ggml.model {model!r:.80}"
     known = ", ".join(f"{name} ({one.description})" for name, one in _ALGORITHMS.items())
     raise ConfigError(
-        f"{source} has {found}, supported are {known}: set --tokenizer to a directory with a "
+        f"{source} has {found}, supported: {known}. Set --tokenizer to a directory with a "
         "tokenizer.json"
     )
 

@@ -20,7 +20,7 @@ def unpack_words(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     can begin in one word and end in the next.
     """
     rows = as_bytes(words)
-    # Eight integers fill as many bytes as one has bits.
+    # Eight integers of n bits fill n bytes.
     octets = F.pad(rows, (0, -rows.shape[1] % bits)).view(len(rows), -1, bits)
     integers = torch.empty(*octets.shape[:2], 8, dtype=torch.uint8)
     for place in range(8):

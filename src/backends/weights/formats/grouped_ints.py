@@ -121,7 +121,7 @@ class GroupedInts:
 
     def _check_order(self, group_of: torch.Tensor, groups: int) -> None:
         if group_of.numel() and not 0 <= int(group_of.min()) <= int(group_of.max()) < groups:
-            raise ConfigError(f"a matrix of {self.name} names a group outside of its {groups}")
+            raise ConfigError(f"a matrix of {self.name} names a group that is not below {groups}")
         if digest(group_of, groups) != self.order:
             raise ConfigError(f"a matrix of {self.name} has another order than its format")
 
@@ -138,7 +138,7 @@ def grouped_ints(
 ) -> PackedWeights:
     """Make a matrix in the simplest format that holds it; the planes are those of GroupedInts.
 
-    Zero points and orders that say nothing new are dropped: kernels are faster without them.
+    Zero points and orders that equal the defaults are dropped: kernels are faster without them.
     `group_size` None is one group per row. Raises ConfigError if the planes do not fit.
     """
     if zeros is not None and zeros.shape == scales.shape and _are_symmetric(zeros, bits):

@@ -19,8 +19,8 @@ _TOP_SCALE = 63
 _NUM_SUB = 8
 _SUB_SIZE = 32
 _STEPS = tuple(0.2 * step - 1 for step in range(11))
-"""What the search adds to the 15 steps that the range of a sub-block is divided into. ggml tries 21
-values, which takes twice as long for errors that are 0.2 % smaller."""
+"""Offsets that the search adds to 15, the number of steps in the range of a sub-block. ggml tries
+21 offsets, which takes twice as long for errors that are 0.2 % smaller."""
 
 
 def quantize_q4_k(x: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ def _fit(x_ks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class _Sums:
-    """Weighted sums over the numbers x of sub-blocks and integers q, which x is compared with."""
+    """Weighted sums over the numbers x of sub-blocks and the integers q that approximate them."""
 
     def __init__(self, weight_ks: torch.Tensor, weighted_ks: torch.Tensor) -> None:
         """`weighted_ks` are the numbers times their weights."""

@@ -23,7 +23,7 @@ from .parts import part_stem, read_gguf_model
 from .stop_tokens import stop_token_ids
 
 _MAX_FREQUENCIES = 4096
-"""No model has heads of twice that size."""
+"""The number for heads of 8192 elements, which is larger than any model has."""
 _QUANTIZATION_SUFFIX = re.compile(r"[.-](i?q\d\w*|tq\d\w*|b?f16|f32|mxfp4|nvfp4)$", re.IGNORECASE)
 _SAMPLING_KEYS = {
     "temp": "temperature",

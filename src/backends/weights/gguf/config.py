@@ -132,7 +132,7 @@ def find_row(metadata: Mapping[str, Any], source: str) -> tuple[Architecture, st
     if name not in BY_GGUF_NAME:
         raise ConfigError(
             f"{source} holds a model of architecture {name!r}, which is not supported; "
-            f"supported are {', '.join(BY_GGUF_NAME)}"
+            f"supported: {', '.join(BY_GGUF_NAME)}"
         )
     if name == "llama" and metadata.get("llama.expert_count"):
         return BY_NAME["MixtralForCausalLM"], name
@@ -199,7 +199,7 @@ def _rope(
     if kind not in _ROPE_SCALINGS:
         raise ConfigError(
             f"rope.scaling.type {kind!r} in {fields.source} is not supported; "
-            f"supported are {', '.join(_ROPE_SCALINGS)}"
+            f"supported: {', '.join(_ROPE_SCALINGS)}"
         )
     scaling = _ROPE_SCALINGS[kind]
     if LONG_FREQUENCIES in divisors:

@@ -126,7 +126,7 @@ class _Cursor:
         """Read the metadata and the table of tensors."""
         metadata, num_tensors = self.read_metadata()
         if self._order == ">":
-            raise ValueError("it is big-endian; supported are little-endian files")
+            raise ValueError("it is big-endian; only little-endian files are supported")
         if num_tensors > _MAX_TENSORS:
             raise ValueError(f"its header states {num_tensors} tensors, more than {_MAX_TENSORS}")
         infos = [self._tensor_info() for _ in range(num_tensors)]
@@ -144,7 +144,7 @@ class _Cursor:
         if version & 0xFFFF == 0:  # read in the wrong byte order
             self._order, version = ">", version >> 24
         if version not in _VERSIONS:
-            raise ValueError(f"it has GGUF version {version}; supported are versions 2 and 3")
+            raise ValueError(f"it has GGUF version {version}; only versions 2 and 3 are supported")
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:

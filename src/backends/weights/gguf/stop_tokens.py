@@ -2,8 +2,8 @@
 
 Files state the token at the end of a text, and often leave out the one at the end of a chat
 message: then it is found by its text, as in llama.cpp (src/llama-vocab.cpp). llama.cpp also stops
-at "<|endoftext|>" and similar tokens of documents; transformers does so only if a model states
-them, and it is followed here.
+at "<|endoftext|>" and similar tokens of documents. tokenmill stops there only if a model states
+them, as transformers does.
 """
 
 from __future__ import annotations

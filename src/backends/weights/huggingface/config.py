@@ -81,7 +81,7 @@ def _architecture(fields: Fields) -> Architecture:
         shown = fields.get("architectures") or f"model_type {model_type!r}"
         raise ConfigError(
             f"{fields.source} describes {one_line(shown):.80}, which is not supported; "
-            f"supported are {', '.join(BY_NAME)}"
+            f"supported: {', '.join(BY_NAME)}"
         )
     return BY_NAME[named[0]]
 

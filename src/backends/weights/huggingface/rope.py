@@ -111,7 +111,7 @@ def _scaling(rope: Fields) -> RopeScaling:
     if kind not in tuple(_SCALINGS):
         raise ConfigError(
             f"{rope.source} has rope_type {kind!r:.80}, which is not supported; "
-            f"supported are {', '.join(_SCALINGS)}"
+            f"supported: {', '.join(_SCALINGS)}"
         )
     return _SCALINGS[kind]
 
@@ -121,7 +121,7 @@ def _refuse_unknown(part: Fields, known: set[str]) -> None:
     if unknown:
         raise ConfigError(
             f"{', '.join(unknown)} in {part.source} is not supported; "
-            f"supported are {', '.join(sorted(known))}"
+            f"supported: {', '.join(sorted(known))}"
         )
 
 

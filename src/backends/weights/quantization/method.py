@@ -26,7 +26,7 @@ class Parts:
     tensors: Mapping[str, torch.Tensor]
 
     def need(self, ending: str, *dtypes: torch.dtype, dims: int = 2) -> torch.Tensor:
-        """Return a tensor. Raises ConfigError if it is missing or as `checked` does."""
+        """Return a tensor. Raises ConfigError if it is missing, and like `checked`."""
         tensor = self.tensors.get(ending)
         if tensor is None:
             raise ConfigError(f"its part {ending} is missing")
@@ -65,9 +65,9 @@ class Method:
     restore: Callable[[Parts, PackedWeights], torch.Tensor] = lambda _, weights: (
         weights.dequantize()
     )
-    """Makes transformers' tensor, in float32."""
+    """Makes the tensor that transformers has, in float32."""
     matrix_ending: str = ".weight"
-    """What takes the place of a marker to make transformers' name of the matrix."""
+    """The ending that replaces a marker in transformers' name of the matrix."""
 
 
 def require(fields: Fields, name: str, supported: tuple[object, ...], default: object) -> None:

@@ -94,7 +94,7 @@ class QuantizedTensors:
 
 
 def _quantized(stored: Set[str], method: Method) -> Iterator[tuple[str, str]]:
-    """Yield each quantized matrix's name, and what the names of its tensors begin with."""
+    """Yield each quantized matrix's name, and the prefix of its tensors' names."""
     for name in sorted(stored):
         marker = next((marker for marker in method.markers if name.endswith(marker)), None)
         if marker is not None:

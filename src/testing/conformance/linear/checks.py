@@ -47,12 +47,12 @@ def kept_formats(backend: BackendClass, spec: LinearSpec) -> list[str]:
 
 
 def check_reasons(backend: BackendClass, device: torch.device) -> None:
-    """Any spec gets a list of texts, and any format a yes or no."""
+    """`reasons_against` returns a list of strings for any spec, `keeps` a bool for any format."""
     for dtype in DTYPES:
         spec = LinearSpec(dtype=dtype, device=device)
         reasons = backend.reasons_against(spec)
         assert isinstance(reasons, list), f"reasons_against returned {reasons!r}, not a list"
-        assert all(isinstance(one, str) and one for one in reasons), f"no texts: {reasons!r}"
+        assert all(isinstance(one, str) and one for one in reasons), f"not strings: {reasons!r}"
         if reasons:
             continue
         for name in FORMATS:
@@ -61,7 +61,7 @@ def check_reasons(backend: BackendClass, device: torch.device) -> None:
 
 
 def check_products(backend: BackendClass, spec: LinearSpec, *, has_bias: bool) -> None:
-    """x W^T + b, for weights in floating point and numbers of outputs that are not round."""
+    """x W^T + b, for weights in floating point and several numbers of outputs."""
     for num_outputs in (1, 17, 96):
         weights = dense_matrix(num_outputs, NUM_INPUTS, spec.dtype, 1).to(spec.device)
         check_linear(backend, spec, [weights], has_bias=has_bias)

@@ -219,10 +219,10 @@ def test_sentencepiece_space_prefix_can_be_switched_off(sentencepiece: Metadata)
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"tokenizer.ggml.model": "t5"}, "'t5', supported are gpt2"),
+        ({"tokenizer.ggml.model": "t5"}, "'t5', supported: gpt2"),
         ({"tokenizer.ggml.model": None}, "no tokenizer.ggml.model, supported"),
         ({"tokenizer.ggml.model": 3}, "tokenizer.ggml.model 3, supported"),
-        ({"tokenizer.ggml.pre": "qwen22"}, "supported are default, .*Did you mean 'qwen2'"),
+        ({"tokenizer.ggml.pre": "qwen22"}, "supported: default, .*Did you mean 'qwen2'"),
         ({"tokenizer.ggml.tokens": None}, "no tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.tokens": "abc"}, "no tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.merges": None}, "no tokenizer.ggml.merges"),
@@ -250,7 +250,7 @@ def test_what_cannot_be_used_is_named(byte_level: Metadata, change: Metadata, wh
 @pytest.mark.parametrize("wrong", [7, -1, 2.5, math.nan])
 def test_a_token_of_unknown_type_is_refused(byte_level: Metadata, wrong: float) -> None:
     types = [wrong, *byte_level["tokenizer.ggml.token_type"][1:]]
-    with pytest.raises(ConfigError, match=r"token_type has .*, known are 0 to 6"):
+    with pytest.raises(ConfigError, match=r"token_type has .*, which is not 0 to 6"):
         tokenizer_from_gguf(byte_level | {"tokenizer.ggml.token_type": types}, "x.gguf")
 
 

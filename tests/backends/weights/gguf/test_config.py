@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "partial rotary": ({"rope.dimension_count": 8}, "must be the head size 16, got 8"),
     "value length": ({"attention.value_length": 8}, "must be the head size 16, got 8"),
     "heads per layer": ({"attention.head_count": [4, 4]}, "must be an integer"),
-    "rope scaling": ({"rope.scaling.type": "axial"}, "axial.*supported are none"),
+    "rope scaling": ({"rope.scaling.type": "axial"}, "axial.*supported: none"),
     "longrope without factors": ({"rope.scaling.type": "longrope"}, "need 8 numbers in short_fact"),
     "missing": ({"block_count": None}, "lacks block_count"),
 }
@@ -246,7 +246,7 @@ def test_an_absurd_value_of_any_key_is_refused_in_one_line_or_harmless(architect
 
 def test_names_an_architecture_that_is_not_supported() -> None:
     metadata = LLAMA | {"general.architecture": "mamba"}
-    with pytest.raises(ConfigError, match=r"'mamba'.*supported are llama, qwen2, qwen3"):
+    with pytest.raises(ConfigError, match=r"'mamba'.*supported: llama, qwen2, qwen3"):
         from_gguf_metadata(metadata, tensor_shapes=SHAPES)
 
 

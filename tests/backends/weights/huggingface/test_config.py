@@ -70,7 +70,7 @@ def test_an_old_llama_without_kv_heads_has_one_per_query_head() -> None:
 def test_the_model_type_stands_in_for_missing_architectures() -> None:
     config = {k: v for k, v in LLAMA.items() if k != "architectures"}
     assert from_hf_config(config | {"model_type": "qwen3"}).architecture == "Qwen3ForCausalLM"
-    with pytest.raises(ConfigError, match=r"model_type 'gpt2'.*supported are LlamaForCausalLM"):
+    with pytest.raises(ConfigError, match=r"model_type 'gpt2'.*supported: LlamaForCausalLM"):
         from_hf_config(config | {"model_type": "gpt2"})
     with pytest.raises(ConfigError, match=r"model_type in config.json must be a string"):
         from_hf_config(config | {"model_type": ["llama"]})
@@ -136,7 +136,7 @@ def test_qwen_s_window_counts_only_when_it_is_switched_on_for_every_layer() -> N
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown architecture": (
         {"architectures": ["FalconForCausalLM"]},
-        r"FalconForCausalLM.*supported are LlamaForCausalLM, MistralForCausalLM",
+        r"FalconForCausalLM.*supported: LlamaForCausalLM, MistralForCausalLM",
     ),
     "architectures of the wrong kind": ({"architectures": 5}, "describes 5"),
     "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),

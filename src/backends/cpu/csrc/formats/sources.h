@@ -52,8 +52,8 @@ struct StepRow {
   int8_t minima[8];     // by block
 };
 
-// Reads a row of a step of a quantized source. Throws std::range_error if the layout cannot have its
-// numbers, which are then absurd.
+// Reads a row of a step of a quantized source. Throws std::range_error if the layout cannot represent
+// its numbers; only damaged files have such numbers.
 void read_step(Source source, const uint8_t* from, StepRow* to);
 
 }  // namespace tokenmill
