@@ -61,7 +61,7 @@ def bytes_per_token(args: argparse.Namespace) -> int:
     """Bytes of weights and KV cache that a decode reads."""
     settings = EngineConfig(model=args.model, dtype=args.dtype, device="cpu")
     found = inspect_model(settings, no_progress)
-    # A token reads one row of the table of embeddings. A tied head is a packed copy of its own.
+    # A token reads one row of the table of embeddings. A tied head has its own packed copy.
     config = open_checkpoint(Path(found.path)).config
     table = config.vocab_size * config.hidden_size * 2
     num_tokens = _PROMPT_LEN + args.output_len // 2

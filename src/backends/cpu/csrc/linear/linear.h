@@ -84,7 +84,7 @@ struct LinearCall {
   int32_t add_to_out;  // adds the product to out (the residual), rounded once
 };
 
-// What a layout is made of. A step consists of a header and blocks of 32 inputs.
+// The parts of a layout. A step consists of a header and blocks of 32 inputs.
 struct Sizes {
   int64_t step_inputs;
   int64_t header_bytes;
