@@ -177,7 +177,7 @@ def pack_weights(
 def dequantize(weights: PackedWeights) -> Tensor:
     """Quantized weights as bfloat16 [out, in], rounded once from float32.
 
-    Raises ConfigError for a format without a layout, and for numbers that the layout cannot represent.
+    Raises ConfigError for a format without a layout, and for numbers that no layout can represent.
     """
     format, kept = weights.format, weights.planes[0].contiguous()
     if layout_for(format) is None or not isinstance(format, GGUFBlocks):
