@@ -41,9 +41,13 @@ void write_step(const StepRow& step, Layout layout, uint16_t* out) {
   const float factor = factor_of(layout, step.factors[0]);
   const float of_minima = has_minimum(layout) ? float_from_fp16(step.factors[1]) : 0;
   for (int at = 0; at < sizes.step_inputs; at += group) {
-    const float scale = is_super ? factor * step.scales[at / group] : factor;
-    const float minimum =
-        is_super && has_minimum(layout) ? of_minima * step.minima[at / kBlock] : of_minima;
+    float scale = factor, minimum = of_minima;
+    if (is_super) {
+      const int own = step.scales[at / group];
+      const bool has_both = has_nibble_scales(layout);
+      scale *= has_both ? own & 15 : own;
+      minimum *= has_both ? own >> 4 & 15 : step.minima[at / kBlock];
+    }
     const auto write = [&](auto&& number) {
       write_group(step.numbers + at, group, scale, minimum, out + at, number);
     };
