@@ -50,7 +50,7 @@ def library(built: Built, instruction_set: str) -> Path:
 @pytest.mark.parametrize(
     ("cpu", "sets"),
     [
-        (NEWEST_ARM, "dotprod,portable"),
+        (NEWEST_ARM, "i8mm,dotprod,portable"),
         (ARM_WITH_DOTPROD, "dotprod,portable"),
         (OLDEST_ARM, "portable"),
     ],
@@ -61,7 +61,8 @@ def test_a_cpu_says_which_sets_it_runs(built: Built, cpu: str, sets: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("cpu", "instruction_set"), [(ARM_WITH_DOTPROD, "dotprod"), (OLDEST_ARM, "portable")]
+    ("cpu", "instruction_set"),
+    [(NEWEST_ARM, "i8mm"), (ARM_WITH_DOTPROD, "dotprod"), (OLDEST_ARM, "portable")],
 )
 def test_a_library_passes_its_self_test_on_the_oldest_cpu_that_has_its_set(
     built: Built, cpu: str, instruction_set: str
@@ -71,7 +72,9 @@ def test_a_library_passes_its_self_test_on_the_oldest_cpu_that_has_its_set(
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-@pytest.mark.parametrize(("cpu", "instruction_set"), [(OLDEST_ARM, "dotprod")])
+@pytest.mark.parametrize(
+    ("cpu", "instruction_set"), [(ARM_WITH_DOTPROD, "i8mm"), (OLDEST_ARM, "dotprod")]
+)
 def test_a_library_for_a_newer_cpu_is_refused_before_its_code_runs(
     built: Built, cpu: str, instruction_set: str
 ) -> None:
@@ -82,7 +85,8 @@ def test_a_library_for_a_newer_cpu_is_refused_before_its_code_runs(
 
 
 @pytest.mark.parametrize(
-    ("instruction_set", "found"), [("dotprod", {"sdot"}), ("portable", set[str]())]
+    ("instruction_set", "found"),
+    [("i8mm", {"sdot", "smmla"}), ("dotprod", {"sdot"}), ("portable", set[str]())],
 )
 def test_products_of_bytes_are_only_where_they_belong(
     built: Built, instruction_set: str, found: set[str]

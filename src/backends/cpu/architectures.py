@@ -58,6 +58,10 @@ _ARM = Architecture(
     # bfloat16 then has 1201 instructions instead of 764.
     flags=("-march=armv8-a", "-fno-schedule-insns"),
     sets={
+        # Every CPU with i8mm has dot products: ARMv8.6, Neoverse V1 and N2, Apple M2.
+        "i8mm": InstructionSet(
+            flags=("-march=armv8.2-a+dotprod+i8mm",), compilers="g++ 10 or clang++ 11"
+        ),
         # Cortex-A76, Neoverse N1, Apple M1 and their successors.
         "dotprod": InstructionSet(flags=("-march=armv8.2-a+dotprod",)),
         PORTABLE: InstructionSet(),

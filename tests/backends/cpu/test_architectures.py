@@ -12,8 +12,8 @@ from tokenmill.backends.cpu.build import products
     ("machine", "best"),
     [
         ("x86_64", "avx512bf16"),
-        ("aarch64", "dotprod"),
-        ("arm64", "dotprod"),
+        ("aarch64", "i8mm"),
+        ("arm64", "i8mm"),
         ("riscv64", "portable"),
     ],
 )

@@ -146,6 +146,7 @@ def test_a_prebuilt_library_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ("machine", "instruction_set", "option", "needed"),
     [
         ("x86_64", "avxvnni", "-mavxvnni", "g++ 11 or clang++ 12"),
+        ("aarch64", "i8mm", "-march=armv8.2-a+dotprod+i8mm", "g++ 10 or clang++ 11"),
         ("aarch64", "dotprod", "-march=armv8.2-a+dotprod", "g++ 10 or clang++ 9"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_library_that_fails_its_test_gives_way_to_the_next_lower_set(
     assert warning["found"] == "the self-test died of SIGILL"
 
 
-@pytest.mark.parametrize("sets", [("avx2", "portable"), ("avxvnni", "avx2", "portable")])
+@pytest.mark.parametrize("sets", [("avx2", "portable"), ("i8mm", "dotprod", "portable")])
 def test_a_compiler_that_is_too_old_for_the_best_sets_builds_the_next_lower_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sets: tuple[str, ...]
 ) -> None:

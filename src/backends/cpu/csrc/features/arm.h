@@ -20,7 +20,12 @@ namespace {
 class Features {
  public:
   // Names of instruction sets, best first, each followed by a comma.
-  std::string sets() const { return dotprod() ? "dotprod," : ""; }
+  std::string sets() const {
+    std::string names;
+    if (i8mm()) names += "i8mm,";
+    if (dotprod()) names += "dotprod,";
+    return names;
+  }
 
 #if defined(__linux__)
 
@@ -42,6 +47,7 @@ class Features {
   // Bits are numbered as in Linux' arch/arm64/include/uapi/asm/hwcap.h.
   bool atomics() const { return bit(first_, 8); }
   bool dotprod() const { return atomics() && bit(first_, 20); }
+  bool i8mm() const { return dotprod() && bit(second_, 13); }
 
   unsigned long first_ = getauxval(AT_HWCAP), second_ = getauxval(AT_HWCAP2);
 
@@ -62,6 +68,7 @@ class Features {
   }
   bool atomics() const { return has("hw.optional.arm.FEAT_LSE"); }
   bool dotprod() const { return atomics() && has("hw.optional.arm.FEAT_DotProd"); }
+  bool i8mm() const { return dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
 
 #else
 
@@ -69,6 +76,7 @@ class Features {
 
  private:
   bool dotprod() const { return false; }
+  bool i8mm() const { return false; }
 
 #endif
 };

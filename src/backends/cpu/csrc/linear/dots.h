@@ -226,6 +226,60 @@ class Dot {
 
 #endif
 
+// The sums of the rows of inputs that are multiplied together.
+template <int kBits, int kRows>
+class RowDots;
+
+template <int kBits>
+class RowDots<kBits, 1> {
+ public:
+  static TM_INLINE EightInputs inputs(const int8_t* row, const int8_t*) {
+    return eight_inputs(row);
+  }
+  TM_INLINE void start(int32_t offset, int32_t) { dot_.start(offset); }
+  TM_INLINE void add(Words w0, Words w1, const EightInputs& x) { dot_.add(w0, w1, x); }
+  TM_INLINE Ints total(int) const { return dot_.total(); }
+
+ private:
+  Dot<kBits> dot_;
+};
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+
+template <int kTileRows>
+constexpr int kRowsTogether = kTileRows == 1 ? 1 : 2;
+
+// smmla multiplies two rows of eight weights by two rows of eight inputs.
+template <int kBits>
+class RowDots<kBits, 2> {
+ public:
+  static TM_INLINE int8x16_t inputs(const int8_t* first, const int8_t* second) {
+    return vcombine_s8(vld1_s8(first), vld1_s8(second));
+  }
+  TM_INLINE void start(int32_t first, int32_t second) {
+    const int32x2_t both = vset_lane_s32(second, vdup_n_s32(first), 1);
+    low_ = high_ = vcombine_s32(both, both);
+  }
+  TM_INLINE void add(Words w0, Words w1, int8x16_t x) {
+    const int32x4_t a = (int32x4_t)w0, b = (int32x4_t)w1;
+    low_ = vmmlaq_s32(low_, (int8x16_t)vzip1q_s32(a, b), x);
+    high_ = vmmlaq_s32(high_, (int8x16_t)vzip2q_s32(a, b), x);
+  }
+  TM_INLINE Ints total(int row) const {
+    return (Ints)(row == 0 ? vuzp1q_s32(low_, high_) : vuzp2q_s32(low_, high_));
+  }
+
+ private:
+  int32x4_t low_, high_;  // of weights' rows 0 and 1, and 2 and 3: two inputs' rows each
+};
+
+#else
+
+template <int kTileRows>
+constexpr int kRowsTogether = 1;
+
+#endif
+
 // What is added to the numbers of a layout to make them unsigned bytes, or was added before.
 template <Layout kLayout>
 constexpr int kZeroOf = is_signed(kLayout) ? kZeroOfBytes : zero_of(kLayout);

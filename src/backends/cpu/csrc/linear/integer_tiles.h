@@ -5,6 +5,8 @@
 // operations are the same in tiles of all sizes, so a row's result does not depend on other rows.
 #pragma once
 
+#include <algorithm>
+
 #include "linear/dots.h"
 #include "linear/numbers.h"
 #include "linear/tiles.h"
@@ -17,7 +19,7 @@ namespace {
 struct TileShape {
   int max_rows, parts, groups;
 };
-template <Layout kLayout>
+template <Layout kLayout, int kRows>
 constexpr TileShape shape_of() {
 #if defined(__AVX512F__)
   return group_of(kLayout) < kBlock ? TileShape{12, 1, 2} : TileShape{12, 2, 1};
@@ -27,6 +29,8 @@ constexpr TileShape shape_of() {
   return group_of(kLayout) < kBlock         ? TileShape{6, 1, 2}
          : sizes_of(kLayout).bits == 5      ? TileShape{4, 2, 1}
                                             : TileShape{5, 2, 1};
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+  return {8, kRows <= 4 ? 4 : 2, 1};
 #elif defined(__aarch64__)
   return {4, 4, 1};
 #else
@@ -50,13 +54,26 @@ TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
                             const Scales<kLayout>& scales, const uint8_t* block, int part,
                             int group) {
   using N = Numbers<kLayout>;
-  constexpr TileShape kShape = shape_of<kLayout>();
+  constexpr TileShape kShape = shape_of<kLayout, kRows>();
   constexpr int kParts = kShape.parts, kGroups = kShape.groups;
-  Dot<N::kSizes.number_bits> dots[kGroups][kRows][kParts];
+  constexpr int kTogether = kRowsTogether<kRows>, kDots = (kRows + kTogether - 1) / kTogether;
+  using Dots = RowDots<N::kSizes.number_bits, kTogether>;
+  Dots dots[kGroups][kDots][kParts];
+  // The rows of a Dots. An uneven last row is multiplied twice.
+  const auto first_of = [&](int d) __attribute__((always_inline)) -> const InputBlock& {
+    return input_block(x.at(d * kTogether, 0));
+  };
+  const auto last_of = [&](int d) __attribute__((always_inline)) -> const InputBlock& {
+    return input_block(x.at(std::min((d + 1) * kTogether, kRows) - 1, 0));
+  };
   TM_UNROLL for (int g = 0; g < kGroups; g++) {
-    TM_UNROLL for (int r = 0; r < kRows; r++) {
-      const int32_t offset = kHasOffsets<kLayout> ? input_block(x.at(r, 0)).offsets[group + g] : 0;
-      TM_UNROLL for (int p = 0; p < kParts; p++) dots[g][r][p].start(offset);
+    TM_UNROLL for (int d = 0; d < kDots; d++) {
+      int32_t first = 0, last = 0;
+      if (kHasOffsets<kLayout>) {
+        first = first_of(d).offsets[group + g];
+        last = last_of(d).offsets[group + g];
+      }
+      TM_UNROLL for (int p = 0; p < kParts; p++) dots[g][d][p].start(first, last);
     }
     TM_UNROLL for (int i = 0; i < N::kGroupLines; i += 2) {
       const int line = (group + g) * N::kGroupLines + i;
@@ -65,9 +82,10 @@ TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
         w0[p] = N::line(block, part + p, line);
         w1[p] = N::line(block, part + p, line + 1);
       }
-      TM_UNROLL for (int r = 0; r < kRows; r++) {
-        const EightInputs inputs = eight_inputs(input_block(x.at(r, 0)).values + line * 4);
-        TM_UNROLL for (int p = 0; p < kParts; p++) dots[g][r][p].add(w0[p], w1[p], inputs);
+      TM_UNROLL for (int d = 0; d < kDots; d++) {
+        const auto inputs =
+            Dots::inputs(first_of(d).values + line * 4, last_of(d).values + line * 4);
+        TM_UNROLL for (int p = 0; p < kParts; p++) dots[g][d][p].add(w0[p], w1[p], inputs);
       }
     }
   }
@@ -80,9 +98,12 @@ TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
     TM_UNROLL for (int r = 0; r < kRows; r++) {
       const InputBlock& inputs = input_block(x.at(r, 0));
       float* at = call.sums + r * kPanelRows + (part + p) * TM_WIDTH;
-      Floats sum = __builtin_convertvector(dots[0][r][p].total(), Floats) * scale[0];
-      TM_UNROLL for (int g = 1; g < kGroups; g++)
-        sum += __builtin_convertvector(dots[g][r][p].total(), Floats) * scale[g];
+      const auto sum_of = [&](int g) __attribute__((always_inline)) {
+        const Ints total = dots[g][r / kTogether][p].total(r % kTogether);
+        return __builtin_convertvector(total, Floats) * scale[g];
+      };
+      Floats sum = sum_of(0);
+      TM_UNROLL for (int g = 1; g < kGroups; g++) sum += sum_of(g);
       if constexpr (kHasMinimumOfHalves<kLayout>) {
         TM_UNROLL for (int g = 0; g < kGroups; g++)
           sum += minimum[g] * static_cast<float>(inputs.offsets[group + g]);
@@ -97,7 +118,7 @@ TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
 
 template <Layout kLayout, int kRows>
 void integer_tile(const TileCall& call) {
-  constexpr TileShape kShape = shape_of<kLayout>();
+  constexpr TileShape kShape = shape_of<kLayout, kRows>();
   InputBlocks<kRows> x(call);
   for_blocks<kLayout>(call, x, sizeof(InputBlock),
                       [&](auto header, auto block, int64_t) __attribute__((always_inline)) {
@@ -120,7 +141,7 @@ template <Layout kLayout>
 TileSet integer_tiles() {
   TileSet set = {};
   set.input = Input::kBlocks;
-  constexpr int kRows = shape_of<kLayout>().max_rows;
+  constexpr int kRows = shape_of<kLayout, 1>().max_rows;
   set.max_rows = kRows;
   // Minima are multiplied by sums of inputs: with -1, those are the offsets.
   set.zero = kHasMinimumOfHalves<kLayout> ? -1 : kZeroOf<kLayout>;
