@@ -82,7 +82,7 @@ def _merges_by_score(
     SentencePiece merges the pair whose result has the best score. In this order BPE, which merges
     by rank, does the same. Pairs of equal score are in the order of Hugging Face's own conversion.
     """
-    found = []
+    found: list[tuple[tuple[float, int, int], tuple[str, str]]] = []
     known = {piece: piece for piece in pieces}  # so that all merges share the texts of the pieces
     for piece, score in pieces.items():
         cuts = range(1, len(piece))
