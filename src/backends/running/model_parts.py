@@ -150,6 +150,17 @@ def _refuse(backend: str, called: str, reasons: Sequence[str]) -> None:
         raise ConfigError(f"{backend} cannot serve {called}: {'; '.join(reasons)}")
 
 
+def _sinks_of(model: Model, implementation: str) -> Sequence[torch.Tensor]:
+    """Return the sinks of each layer. Raises ConfigError if the model does not have them."""
+    sinks: Sequence[torch.Tensor] = getattr(model, "sinks", ())
+    if len(sinks) != model.config.num_layers:
+        raise ConfigError(
+            f"model implementation {implementation!r} says that heads have sinks, but its model "
+            f"has {len(sinks)} `sinks` for {model.config.num_layers} layers"
+        )
+    return sinks
+
+
 def load_parts(
     checkpoint: Checkpoint,
     config: EngineConfig,
@@ -179,6 +190,5 @@ def load_parts(
         log.info("context_of_longrope", served=served, possible=possible, option="--max-model-len")
     attention = make_attention(backends.attention, layer_specs(spec, decoder.config))
     if spec.has_sinks:
-        assert isinstance(decoder, Decoder), "only native models have sinks"
-        attention.use_sinks(decoder.sinks)
+        attention.use_sinks(_sinks_of(decoder, impl.name))
     return ModelParts(spec=spec, decoder=decoder, attention=attention, linear=linear)

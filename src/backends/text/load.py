@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from ...core.errors import ConfigError
 from ...core.log import get_logger
+from ..weights.bounded import read_bounded
 from ..weights.fields import one_line
 from ..weights.gguf.file import read_gguf_metadata
 from ..weights.gguf.parts import first_part
@@ -103,8 +104,8 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _read_text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_bounded(file).decode("utf-8")
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
 
 
@@ -141,12 +142,19 @@ def _listed_tokens(config: Mapping[str, Any], path: Path) -> list[tuple[int, Add
     try:
         for index, fields in (config.get("added_tokens_decoder") or {}).items():
             given = {name: fields[name] for name in known if name in fields}
-            tokens.append((int(index), AddedToken(**given)))
+            tokens.append((_token_id(index), AddedToken(**given)))
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{path}/tokenizer_config.json: added_tokens_decoder is malformed: {one_line(error)}"
         ) from error
     return sorted(tokens, key=lambda item: item[0])
+
+
+def _token_id(text: str) -> int:
+    index = int(text)
+    if not 0 <= index < 2**31:
+        raise ValueError(f"{text!r:.80} is not the id of a token")
+    return index
 
 
 def _chat_template(path: Path, config: Mapping[str, Any]) -> str | None:
@@ -160,15 +168,13 @@ def _chat_template(path: Path, config: Mapping[str, Any]) -> str | None:
     template = config.get("chat_template")
     if isinstance(template, list):
         named = {
-            entry.get("name"): entry.get("template")
+            str(entry.get("name")): entry.get("template")
             for entry in template
             if isinstance(entry, Mapping)
         }
         template = named.get("default")
         if template is None:
-            _logger.warning(
-                "no_default_chat_template", path=str(path), found=sorted(map(str, named))
-            )
+            _logger.warning("no_default_chat_template", path=str(path), found=sorted(named))
     if template is not None and not isinstance(template, str):
         raise ConfigError(
             f"{path}/tokenizer_config.json: chat_template must be a string or a list of templates"

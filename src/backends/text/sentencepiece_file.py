@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ConfigError
+from ..weights.bounded import read_bounded
 from .gguf.fields import TokenType
 
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
@@ -28,7 +29,7 @@ Value = int | bytes
 def read_sentencepiece_model(path: Path) -> dict[str, Any]:
     """Read the file. Raises ConfigError if it is damaged, or not a BPE model."""
     try:
-        fields = list(_fields(path.read_bytes()))
+        fields = list(_fields(read_bounded(path)))
         return _metadata(fields)
     except (OSError, ValueError, IndexError, TypeError, struct.error) as error:
         raise ConfigError(f"{path} cannot be read as a SentencePiece model: {error}") from error

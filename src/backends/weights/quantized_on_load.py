@@ -18,8 +18,9 @@ from .packed import StoredTensor, WeightFormat, Weights
 _HEADS = ("lm_head.weight", "model.embed_tokens.weight")
 _HEAD_KIND = "q8_0"
 """The head needs more bits than other matrices; published files also give it more."""
-_MATRIX = re.compile(r".*_proj\.weight|.*\.experts\..*\.weight")
-"""The names of gpt-oss's tensors, which hold all experts transposed, do not end in "weight"."""
+_MATRIX = re.compile(r".*_proj\.weight|.*\.experts\.\d+\..*\.weight")
+_ALL_EXPERTS = re.compile(r".*\.experts\.(gate_up|down)_proj")
+"""transformers' tensors of all experts of a layer, which are transposed: [x, in, out]."""
 
 
 class QuantizedOnLoad:
@@ -74,8 +75,11 @@ class QuantizedOnLoad:
         inner, format = self._inner.stored(name), self._format(name)
         if format is None:
             return inner
-        num_rows = inner.num_elements // inner.shape[-1]
-        return StoredTensor(inner.shape, format, num_rows * format.row_bytes(inner.shape[-1]))
+        shape, num_inputs = inner.shape, _num_inputs(name, inner)
+        num_rows = inner.num_elements // num_inputs
+        if _ALL_EXPERTS.fullmatch(name):
+            shape = num_rows, num_inputs  # as `matrix` returns it
+        return StoredTensor(shape, format, num_rows * format.row_bytes(num_inputs))
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._inner.tensor(name)
@@ -83,8 +87,10 @@ class QuantizedOnLoad:
     def matrix(self, name: str) -> Weights:
         """Read a matrix, and quantize it unless it is packed already."""
         matrix, format = self._inner.matrix(name), self._format(name)
-        if format is None or not isinstance(matrix, torch.Tensor) or matrix.ndim != 2:
+        if format is None or not isinstance(matrix, torch.Tensor):
             return matrix
+        if _ALL_EXPERTS.fullmatch(name):
+            matrix = matrix.transpose(1, 2).flatten(0, 1)
         try:
             return quantize(matrix, format.kind)
         except ConfigError as error:
@@ -99,11 +105,19 @@ class QuantizedOnLoad:
 
     def _format(self, name: str) -> GGUFBlocks | None:
         """The format of a matrix that is quantized; None for other tensors."""
-        is_head = name in _HEADS
-        stored = self._inner.stored(name) if is_head or _MATRIX.fullmatch(name) else None
-        if stored is None or len(stored.shape) < 2 or not isinstance(stored.format, torch.dtype):
+        is_head, is_all = name in _HEADS, _ALL_EXPERTS.fullmatch(name) is not None
+        if not (is_head or is_all or _MATRIX.fullmatch(name)):
+            return None
+        stored = self._inner.stored(name)
+        num_dims = (3,) if is_all else (2, 3)
+        if len(stored.shape) not in num_dims or not isinstance(stored.format, torch.dtype):
             return None
         if stored.num_elements == 0:  # the loader refuses its shape
             return None
-        kind = kind_on_load(_HEAD_KIND if is_head else self._name, stored.shape[-1])
+        num_inputs = _num_inputs(name, stored)
+        kind = kind_on_load(_HEAD_KIND if is_head else self._name, num_inputs)
         return None if kind is None else GGUFBlocks(kind)
+
+
+def _num_inputs(name: str, stored: StoredTensor) -> int:
+    return stored.shape[1 if _ALL_EXPERTS.fullmatch(name) else -1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,14 +65,16 @@ class RopeConfig:
                 raise ConfigError(
                     f"{self.scaling} needs original_max_position_embeddings of at least 2"
                 )
-            if self.high_freq_factor <= self.low_freq_factor:
-                raise ConfigError("llama3 needs high_freq_factor above low_freq_factor")
+            if not 0 < self.low_freq_factor < self.high_freq_factor:
+                raise ConfigError(
+                    "llama3 needs a positive low_freq_factor, and high_freq_factor above it"
+                )
         if self.scaling is RopeScaling.YARN:
             self._check_yarn()
         for divisors in (self.short_factors, self.long_factors, self.frequency_divisors or ()):
-            if any(divisor <= 0 for divisor in divisors):
+            if not all(0 < divisor < math.inf for divisor in divisors):  # nor NaN
                 raise ConfigError(
-                    f"divisors of rotary frequencies must be positive: {divisors!s:.80}"
+                    f"divisors of rotary frequencies must be positive and finite: {divisors!s:.80}"
                 )
 
     def _check_yarn(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ...core.errors import ConfigError
+from .bounded import read_bounded
 from .fields import one_line
 from .packed import StoredTensor
 
@@ -99,7 +100,7 @@ def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:
     Raises ConfigError if that fails; if the file does not exist, `missing` is the message.
     """
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(read_bounded(path).decode("utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(missing or f"{path} is missing") from error
     except (OSError, ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tokenmill.backends.models.rope import (
     rotate,
 )
 from tokenmill.backends.weights.rope_config import RopeConfig, RopeScaling
+from tokenmill.core.errors import ConfigError
 
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"factor": 4.0},
@@ -71,6 +73,12 @@ def test_gguf_s_divisors_give_llama3_s_frequencies() -> None:
     torch.testing.assert_close(
         inverse_frequencies(with_divisors, 64, 64), inverse_frequencies(scaled, 64, 64)
     )
+
+
+@pytest.mark.parametrize("divisor", [0.0, -1.0, math.nan, math.inf])
+def test_divisors_that_are_no_positive_numbers_are_refused(divisor: float) -> None:
+    with pytest.raises(ConfigError, match="must be positive and finite"):
+        RopeConfig(frequency_divisors=(1.0, divisor))
 
 
 def test_a_rotation_keeps_lengths_and_depends_on_the_distance_only() -> None:

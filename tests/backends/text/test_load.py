@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.text.tokenizer import HFTokenizer
+from tokenmill.backends.weights.bounded import MAX_BYTES
 from tokenmill.core.errors import ConfigError
 
 CHAT = [{"role": "user", "content": "hi <|im_end|>"}]
@@ -140,8 +141,23 @@ def test_truncation_and_padding_of_the_file_are_ignored(
         ),
         (
             "tokenizer_config.json",
+            '{"added_tokens_decoder": {"-1": {"content": "a"}}}',
+            "added_tokens_decoder is malformed: '-1' is not the id of a token",
+        ),
+        (
+            "tokenizer_config.json",
+            '{"chat_template": [{"name": [1]}, {"name": "default", "template": 1}]}',
+            "chat_template must be a string or a list",
+        ),
+        (
+            "tokenizer_config.json",
             '{"added_tokens_decoder": [1]}',
             "added_tokens_decoder is malformed",
+        ),
+        (
+            "tokenizer_config.json",
+            "{}" + " " * MAX_BYTES,
+            "tokenizer_config.json cannot be read as JSON: it is larger than 32 MiB",
         ),
         ("special_tokens_map.json", "nonsense", "special_tokens_map.json cannot be read as JSON"),
         ("chat_template.jinja", "{% endif %}", "chat template of .* is not valid"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 
 from tests.backends.chosen import backends_with
@@ -15,7 +16,6 @@ from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG as TINY
 from tests.backends.tiny import CPU
 from tests.backends.weights.gguf_writing import write_gguf
-from tests.oracle.architectures import write
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.distill.saving import to_hf_config
 from tokenmill.backends.execution.in_process import ModelExecutor
@@ -79,14 +79,41 @@ def test_rows_that_hold_no_whole_blocks_stay_as_they_are() -> None:
     assert isinstance(QuantizedOnLoad(narrow, "q8_0").matrix(DOWN), torch.Tensor)
 
 
-def test_experts_of_gpt_oss_in_floating_point_stay_as_they_are(tmp_path: Path) -> None:
-    """transformers has their inputs before their outputs, so that blocks would be of outputs."""
-    checkpoint = QuantizedOnLoad(open_checkpoint(write("gpt-oss", tmp_path)[1][0]), "q8_0")
-    load_decoder(checkpoint, dtype=torch.float32, device=CPU, progress=no_progress)
-    for name in ("gate_up_proj", "gate_up_proj_bias", "down_proj"):
-        name = f"model.layers.0.mlp.experts.{name}"
-        assert isinstance(checkpoint.stored(name).format, torch.dtype)
-    assert isinstance(checkpoint.matrix("model.layers.0.self_attn.o_proj.weight"), PackedWeights)
+@pytest.fixture
+def gpt_oss(tmp_path: Path) -> Path:
+    """A checkpoint in which one tensor has all experts of a layer, [experts, in, out]."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 32}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.GptOssConfig(
+        **sizes, **heads, num_local_experts=3, num_experts_per_tok=2, vocab_size=50
+    )
+    transformers.GptOssForCausalLM(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_all_experts_in_one_tensor_are_quantized_and_their_biases_are_not(gpt_oss: Path) -> None:
+    inner = open_checkpoint(gpt_oss)
+    checkpoint = QuantizedOnLoad(inner, "q8_0")
+    for name, shape in (("gate_up", (3 * 192, 64)), ("down", (3 * 64, 96))):
+        name = f"model.layers.0.mlp.experts.{name}_proj"
+        matrix, described = checkpoint.matrix(name), checkpoint.stored(name)
+        assert isinstance(matrix, PackedWeights)
+        assert (matrix.shape, matrix.format.name) == (shape, "Q8_0")
+        assert (described.shape, described.format) == (matrix.shape, matrix.format)
+        assert described.num_bytes == matrix.num_bytes
+        original = inner.tensor(name).float().transpose(1, 2).reshape(shape)
+        assert (matrix.dequantize() - original).norm() < 0.01 * original.norm()
+        assert checkpoint.stored(f"{name}_bias") == inner.stored(f"{name}_bias")
+
+
+def test_a_model_with_all_experts_in_one_tensor_can_be_loaded(gpt_oss: Path) -> None:
+    decoder = load_decoder(
+        QuantizedOnLoad(open_checkpoint(gpt_oss), "q8_0"),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        progress=no_progress,
+    )
+    assert decoder.config.experts is not None
 
 
 @pytest.mark.parametrize(

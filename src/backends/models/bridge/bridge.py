@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -26,6 +27,9 @@ _AutoModel: Any = AutoModelForCausalLM
 """Any, because transformers' own types are wrong about the methods that are used here."""
 _VARYING_ROPES = ("dynamic", "longrope")
 """Rotations whose frequencies depend on the longest sequence of a batch."""
+_MAX_MODULES = 4096
+_COUNTS = re.compile(r".*(layers?|experts?|n_layer|num_blocks)")
+"""Fields that count modules. transformers builds as many, however many a hostile file states."""
 
 
 class TransformersModels:
@@ -47,6 +51,11 @@ class TransformersModels:
         for name in ("auto_map", "quantization_config"):
             if spec.fields.get(name):
                 return [f"{spec.path / 'config.json'} has {name}, which is not supported"]
+        absurd = _absurd_count(spec.fields)
+        if absurd is not None:
+            return [
+                f"{spec.path / 'config.json'} has {absurd}; at most {_MAX_MODULES} can be built"
+            ]
         try:
             cls(spec).read_config()
         except ConfigError as error:
@@ -77,20 +86,27 @@ class TransformersModels:
 
     def load(self, checkpoint: Checkpoint, options: LoadOptions) -> BridgedModel:
         """See ModelImpl."""
+        if not isinstance(checkpoint.dtype, torch.dtype):
+            raise ConfigError(
+                "transformers' modules compute with weights in floating point: remove "
+                "--quantize-on-load, or use --model-impl native"
+            )
         attention.register()
         options.progress(STAGE, 0.0)
         try:
             with _quiet():
-                model = _AutoModel.from_pretrained(
+                model, found = _AutoModel.from_pretrained(
                     checkpoint.path,
                     dtype=options.products.dtype,
                     attn_implementation=attention.IMPLEMENTATION,
                     local_files_only=True,
                     trust_remote_code=False,
                     use_safetensors=True,
+                    output_loading_info=True,
                 )
         except Exception as error:  # any class of transformers
             raise ConfigError(f"{checkpoint.path} cannot be loaded: {one_line(error)}") from error
+        _refuse_missing(found["missing_keys"], checkpoint)
         bridged = BridgedModel(model.to(options.products.device).eval(), checkpoint.config)
         check_independence(bridged, self._source)
         options.progress(STAGE, 1.0)
@@ -102,6 +118,26 @@ def _read(spec: ModelSpec) -> Any:
         return AutoConfig.from_pretrained(spec.path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises many kinds
         raise ConfigError(f"{spec.path / 'config.json'}: {one_line(error)}") from error
+
+
+def _absurd_count(fields: Mapping[str, Any]) -> str | None:
+    """Return the first field, here or in a part such as `text_config`, that counts too many."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            found = _absurd_count(value)
+            if found is not None:
+                return found
+        elif isinstance(value, int) and value > _MAX_MODULES and _COUNTS.fullmatch(name):
+            return f"{name} {value!r:.80}"
+    return None
+
+
+def _refuse_missing(names: Collection[str], checkpoint: Checkpoint) -> None:
+    """Raise ConfigError for weights that the files lack: transformers makes them up at random."""
+    if names:
+        raise ConfigError(
+            f"{checkpoint.path} lacks {len(names)} tensors: {', '.join(sorted(names)[:5])}"
+        )
 
 
 def _refuse_varying_ropes(config: Any, source: str) -> None:

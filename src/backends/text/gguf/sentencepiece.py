@@ -14,6 +14,9 @@ from .fields import TokenizerFields, TokenType
 
 _PREFIX = normalizers.Prepend("▁")
 _SPACES = normalizers.Replace(" ", "▁")
+_MAX_MERGES = 1 << 21
+"""Known vocabularies of 256,000 tokens have 580,000 merges. One of 4,000 runs of a letter would
+have 8 million."""
 _EXTRA_SPACES = (
     normalizers.Replace(Regex(r"\A +| +\z"), ""),
     normalizers.Replace(Regex(" {2,}"), " "),
@@ -37,7 +40,10 @@ def sentencepiece_bpe(fields: TokenizerFields) -> Tokenizer:
         if kind in usable
     }
     vocab = {token: index for index, token in enumerate(fields.tokens)}
-    backend = _bpe(fields, vocab, _merges_by_score(pieces, vocab), fields.special("unknown", 0))
+    merges = _merges_by_score(pieces, vocab)
+    if merges is None:
+        raise fields.error(f"its tokens can be built from each other in over {_MAX_MERGES} ways")
+    backend = _bpe(fields, vocab, merges, fields.special("unknown", 0))
     _set_spaces(backend, fields)
     return backend
 
@@ -70,16 +76,20 @@ def _bpe(
 
 def _merges_by_score(
     pieces: Mapping[str, float], vocab: Mapping[str, int]
-) -> list[tuple[str, str]]:
-    """Return every way to build a piece from two others, best score first.
+) -> list[tuple[str, str]] | None:
+    """Return every way to build a piece from two others, best score first; None if too many.
 
     SentencePiece merges the pair whose result has the best score. In this order BPE, which merges
     by rank, does the same. Pairs of equal score are in the order of Hugging Face's own conversion.
     """
-    found = []
+    found: list[tuple[tuple[float, int, int], tuple[str, str]]] = []
+    known = {piece: piece for piece in pieces}  # so that all merges share the texts of the pieces
     for piece, score in pieces.items():
-        halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
-        halves = [(left, right) for left, right in halves if left in pieces and right in pieces]
+        cuts = range(1, len(piece))
+        pairs = ((known.get(piece[:cut]), known.get(piece[cut:])) for cut in cuts)
+        halves = [(left, right) for left, right in pairs if left and right]
+        if len(found) + len(halves) > _MAX_MERGES:
+            return None
         halves.sort(key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
         found += [((score, len(left), len(right)), (left, right)) for left, right in halves]
     found.sort(key=lambda item: item[0], reverse=True)

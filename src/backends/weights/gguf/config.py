@@ -236,6 +236,7 @@ def _layers(fields: Fields, row: Architecture, name: str, rope: RopeConfig) -> d
     num_layers = fields.integer("block_count")
     is_nope = every_nth(row.rope_interval or 0, num_layers)
     window = fields.integer("attention.sliding_window", _DEFAULT_WINDOWS.get(name, 0))
+    context = stretched_context(rope, fields.integer("context_length"))
     local_rope = rope
     if row.local_theta is not None:
         local_rope = RopeConfig(theta=fields.number("rope.freq_base_swa", row.local_theta))
@@ -243,7 +244,7 @@ def _layers(fields: Fields, row: Architecture, name: str, rope: RopeConfig) -> d
     return make_layers(
         is_local,
         [not skips for skips in is_nope],
-        None if window >= fields.integer("context_length") else window or None,
+        None if window >= context else window or None,
         rope,
         local_rope,
     )

@@ -12,17 +12,22 @@ from ....core.errors import ConfigError
 from ....core.interfaces import Progress
 from ..fields import one_line
 from ..gguf.parts import first_part_name
+from ..quantization.methods import MODELOPT_CONFIG, QUANTIZE_CONFIG
 from ..safetensors_files import INDEX, SINGLE, shards_in
 from .name import HubName, cache_folder
 
 STAGE = "downloading the model"
+_SENTENCEPIECE, _TOKENIZER = "tokenizer.model", "tokenizer.json"
+"""The first is read only where the second is missing."""
 _SMALL_FILES = (
     "config.json",
     "generation_config.json",
-    "tokenizer.json",
+    _TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    QUANTIZE_CONFIG,
+    MODELOPT_CONFIG,
 )
 """Files that a Hugging Face directory needs or may have besides its weights."""
 
@@ -69,7 +74,8 @@ def _choose_files(name: HubName, files: Mapping[str, int]) -> list[str]:
 
 
 def _small(files: Mapping[str, int]) -> list[str]:
-    return [file for file in _SMALL_FILES if file in files]
+    tokenizer = () if _TOKENIZER in files else (_SENTENCEPIECE,)
+    return [file for file in (*_SMALL_FILES, *tokenizer) if file in files]
 
 
 def _fetch(name: HubName, file: str, bar: Any = None) -> str:

@@ -9,7 +9,7 @@ from ....core.errors import ConfigError
 from ..architectures import Architecture, Window
 from ..fields import Fields
 from ..layer_kinds import every_nth, make_layers
-from ..rope_config import RopeConfig
+from ..rope_config import RopeConfig, stretched_context
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -25,7 +25,8 @@ def read_layers(
     is_rotated = _rotated(fields, row, num_layers)
     is_local = _local(fields, row, is_rotated)
     window = None if row.window is Window.NONE else fields.optional_integer("sliding_window")
-    if window is not None and window >= fields.integer("max_position_embeddings"):
+    context = stretched_context(rope, fields.integer("max_position_embeddings"))
+    if window is not None and window >= context:
         window = None
     return make_layers(is_local, is_rotated, window, rope, local_rope)
 

@@ -25,11 +25,12 @@ METHODS: Mapping[str, Callable[[Fields], Method]] = {
 }
 """By transformers' `quant_method`. Each raises ConfigError for settings that are not supported."""
 
-_GPTQ_FILE = "quantize_config.json"
+QUANTIZE_CONFIG = "quantize_config.json"
 """AutoGPTQ's own file, from before transformers had `quantization_config`."""
-_MODELOPT_FILE = "hf_quant_config.json"
+MODELOPT_CONFIG = "hf_quant_config.json"
+"""The file of NVIDIA's ModelOpt."""
 _MODELOPT_METHODS = {"FP8": "fp8"}
-"""Methods by the `quant_algo` of NVIDIA's ModelOpt."""
+"""Methods by ModelOpt's `quant_algo`."""
 
 
 def read_method(path: Path, config: Mapping[str, Any]) -> Method | None:
@@ -40,11 +41,11 @@ def read_method(path: Path, config: Mapping[str, Any]) -> Method | None:
     fields = Fields(config, str(path / "config.json")).part("quantization_config")
     if fields is not None:
         return _make(fields, fields.text("quant_method", ""))
-    if (path / _GPTQ_FILE).exists():
-        fields = Fields(read_json(path / _GPTQ_FILE), str(path / _GPTQ_FILE))
+    if (path / QUANTIZE_CONFIG).exists():
+        fields = Fields(read_json(path / QUANTIZE_CONFIG), str(path / QUANTIZE_CONFIG))
         return _make(fields, fields.text("quant_method", "gptq"))
-    if (path / _MODELOPT_FILE).exists():
-        fields = Fields(read_json(path / _MODELOPT_FILE), str(path / _MODELOPT_FILE))
+    if (path / MODELOPT_CONFIG).exists():
+        fields = Fields(read_json(path / MODELOPT_CONFIG), str(path / MODELOPT_CONFIG))
         return _make_modelopt(fields.part("quantization") or fields)
     return None
 

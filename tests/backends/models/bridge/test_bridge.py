@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG as TINY
 from tests.backends.weights.gguf_writing import write_gguf
 from tests.oracle.architectures import SIZES
-from tokenmill.backends.models.base import ModelImpl
+from tokenmill.backends.linear.base import LinearSpec
+from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.models.base import LoadOptions, Model, ModelImpl
 from tokenmill.backends.models.bridge import plugin
 from tokenmill.backends.models.bridge.bridge import TransformersModels
 from tokenmill.backends.models.bridge.independence import check_independence
@@ -22,6 +25,7 @@ from tokenmill.backends.models.opening import choose_model_impl, describe, open_
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.interfaces import no_progress
 
 
 def write_config(folder: Path, family: str, **changes: Any) -> Path:
@@ -34,6 +38,27 @@ def write_config(folder: Path, family: str, **changes: Any) -> Path:
 def open_with(path: Path, **options: Any) -> ModelImpl:
     config = EngineConfig(**options)
     return open_model(path, choose_model_impl(PluginHost.load(config)), config)[1]
+
+
+def load(path: Path, **options: Any) -> Model:
+    """Load a checkpoint through the bridge, with torch's products."""
+    config = EngineConfig(model_impl="transformers", **options)
+    checkpoint, impl = open_model(path, choose_model_impl(PluginHost.load(config)), config)
+    products = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
+    loading = LoadOptions(
+        products=products,
+        linear=TorchLinear(products),
+        keeps_packed=True,
+        max_model_len=None,
+        progress=no_progress,
+    )
+    return impl.load(checkpoint, loading)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(tmp_path)
+    return tmp_path
 
 
 def reasons_against(path: Path) -> list[str]:
@@ -68,6 +93,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "Granite",
         {"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}},
         "has auto_map, which is not supported",
+    ),
+    "more layers than fit into memory": (
+        "Granite",
+        {"num_hidden_layers": 10**9},
+        "has num_hidden_layers 1000000000; at most 4096 can be built",
     ),
     "frequencies of the longest sequence": (
         "Granite",
@@ -116,6 +146,25 @@ def test_without_transformers_the_reason_says_how_to_install_it(
     monkeypatch.setattr(plugin, "find_spec", lambda name: None)
     reasons = plugin._transformers().reasons_against(describe(tmp_path))
     assert reasons == ["it needs the package transformers: pip install 'transformers>=5'"]
+
+
+def test_a_whole_checkpoint_is_loaded(llama: Path) -> None:
+    stored = load_file(llama / "model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(load(llama).embedding_ve, stored)
+
+
+def test_a_checkpoint_without_one_of_its_tensors_is_refused(llama: Path) -> None:
+    """transformers itself draws the missing numbers at random, and only warns."""
+    tensors = load_file(llama / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, llama / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lacks 1 tensors: model\.layers\.1\.mlp\.up_proj"):
+        load(llama)
+
+
+def test_quantizing_on_load_is_refused(llama: Path) -> None:
+    with pytest.raises(ConfigError, match="remove --quantize-on-load"):
+        load(llama, quantize_on_load="q8_0")
 
 
 class Mixing:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import GemmaTokenizer
 
+from tokenmill.backends.text.gguf import sentencepiece as gguf_sentencepiece
 from tokenmill.backends.text.gguf.pre_tokenizers import PRE_TOKENIZATIONS
 from tokenmill.backends.text.gguf.tokenizer import tokenizer_from_gguf
 from tokenmill.backends.text.tokenizer import SpecialTokens
@@ -278,6 +279,21 @@ def test_a_sentencepiece_that_cannot_be_exact_is_refused(
     changed = {key: value for key, value in (sentencepiece | change).items() if value is not None}
     with pytest.raises(ConfigError, match=what):
         tokenizer_from_gguf(changed, "x.gguf")
+
+
+def test_a_vocabulary_with_too_many_merges_is_refused(
+    sentencepiece: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run of a letter can be built from two shorter runs in many ways."""
+    monkeypatch.setattr(gguf_sentencepiece, "_MAX_MERGES", 1000)
+    tokens = [*sentencepiece["tokenizer.ggml.tokens"][:259], *("a" * n for n in range(1, 60))]
+    hostile = sentencepiece | {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * len(tokens),
+        "tokenizer.ggml.token_type": sentencepiece["tokenizer.ggml.token_type"][:259] + [1] * 59,
+    }
+    with pytest.raises(ConfigError, match="can be built from each other in over 1000 ways"):
+        tokenizer_from_gguf(hostile, "x.gguf")
 
 
 def test_scores_must_be_finite(sentencepiece: Metadata) -> None:

@@ -95,6 +95,12 @@ def test_a_llama_s_window_is_for_all_layers() -> None:
     assert read(**{"attention.sliding_window": 4096}).sliding_window is None
 
 
+def test_a_window_counts_in_the_context_that_yarn_stretches() -> None:
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    stretched = read(**yarn, **{"attention.sliding_window": 2048})
+    assert (stretched.max_position_embeddings, stretched.sliding_window) == (8192, 2048)
+
+
 def test_keys_that_switch_nothing_on_are_fine() -> None:
     assert read(expert_count=0, expert_used_count=0, **{"attention.causal": True}) == read()
 

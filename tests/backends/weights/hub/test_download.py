@@ -94,6 +94,28 @@ def test_only_files_that_are_opened_are_downloaded_and_only_once(
         assert hub.asked == []
 
 
+@pytest.mark.parametrize("name", ["quantize_config.json", "hf_quant_config.json"])
+def test_the_file_that_says_how_weights_are_quantized_is_downloaded(
+    name: str, directory: Mapping[str, bytes]
+) -> None:
+    with fake_hub("org/name", {**directory, name: b"{}"}) as hub:
+        Located(hub, "org/name")
+        assert name in hub.fetched
+
+
+def test_tokenizer_model_is_downloaded_where_tokenizer_json_is_missing(
+    directory: Mapping[str, bytes],
+) -> None:
+    files = {**directory, "tokenizer.model": b"pieces"}
+    with fake_hub("org/name", files) as hub:
+        Located(hub, "org/name")
+        assert "tokenizer.model" not in hub.fetched
+    del files["tokenizer.json"]
+    with fake_hub("org/other", files) as hub:
+        Located(hub, "org/other")
+        assert "tokenizer.model" in hub.fetched
+
+
 def test_the_environment_of_a_new_process_is_respected(
     directory: Mapping[str, bytes], online: Path
 ) -> None:

@@ -50,6 +50,8 @@ GEMMA2 = LLAMA | {"architectures": ["Gemma2ForCausalLM"]}
 GEMMA3 = LLAMA | {"architectures": ["Gemma3ForCausalLM"]}
 PHI3 = LLAMA | {"architectures": ["Phi3ForCausalLM"]}
 SMOLLM3 = LLAMA | {"architectures": ["SmolLM3ForCausalLM"]}
+QWEN3 = LLAMA | {"architectures": ["Qwen3ForCausalLM"]}
+ON = {"use_sliding_window": True, "max_window_layers": 0}
 MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"]}
 
 
@@ -125,6 +127,17 @@ def test_a_window_as_long_as_the_context_is_none() -> None:
     assert from_hf_config(MISTRAL | {"sliding_window": None}).sliding_window is None
 
 
+@pytest.mark.parametrize("config", [MISTRAL, QWEN2 | ON, QWEN3 | ON])
+def test_a_window_that_is_not_stated_is_that_of_transformers_class(config: Any) -> None:
+    assert from_hf_config(config | {"max_position_embeddings": 8192}).sliding_window == 4096
+
+
+def test_a_window_counts_in_the_context_that_yarn_stretches() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+    config = from_hf_config(MISTRAL | {"sliding_window": 2048, "rope_scaling": yarn})
+    assert (config.max_position_embeddings, config.sliding_window) == (8192, 2048)
+
+
 def test_qwen_s_window_counts_only_when_it_is_switched_on_for_every_layer() -> None:
     window = {"sliding_window": 8, "max_window_layers": 0}
     assert from_hf_config(QWEN2 | window).sliding_window is None
@@ -184,6 +197,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "llama3 rope without numbers": (
         {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
         "lacks low_freq_factor",
+    ),
+    "llama3 rope that divides by 0": (
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 0.0,
+                "high_freq_factor": 4.0,
+            }
+        },
+        "needs a positive low_freq_factor",
     ),
     "activation": ({"hidden_act": "relu"}, "activation 'relu' is not supported.*silu"),
     "missing size": ({"hidden_size": None}, "config.json lacks hidden_size"),
