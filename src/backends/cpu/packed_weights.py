@@ -148,8 +148,9 @@ def pack_weights(
     """Pack quantized weights without loss.
 
     If `up` is given, with the same format and shape, `weights` is the gate. Products round inputs
-    to int8, with a scale for each 32 inputs of a row, unless `float_inputs`. Raises ConfigError for
-    a format without a layout (see `layout_for`), and for numbers that the layout cannot represent.
+    to int8, with a scale for each 32 inputs of a row, unless `float_inputs`. A block of 32 with an
+    outlier is rounded in two parts. Raises ConfigError for a format without a layout (see
+    `layout_for`), and for numbers that the layout cannot represent.
     """
     layout, format = layout_for(weights.format), weights.format
     if layout is None or not isinstance(format, GGUFBlocks):

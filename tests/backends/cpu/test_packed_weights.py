@@ -39,8 +39,11 @@ pytestmark = pytest.mark.usefixtures("library")
 
 
 def _make_inputs(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Every third row has a number that is much larger than others."""
     generator = torch.Generator().manual_seed(rows)
-    return torch.randn(rows, columns, generator=generator).to(dtype)
+    x = torch.randn(rows, columns, generator=generator)
+    x[1::3, columns // 2] = 100
+    return x.to(dtype)
 
 
 def _inputs_of(format: str, inputs: int) -> int:
@@ -207,6 +210,18 @@ def test_a_row_is_the_same_to_the_last_bit_alone_and_among_others(
     together = linear(x, weights.packed)
     for row in range(50):
         assert torch.equal(linear(x[row : row + 1], weights.packed)[0], together[row])
+
+
+@pytest.mark.parametrize("format", ["Q4_1", "Q8_0"])
+def test_an_outlier_costs_the_inputs_beside_it_no_precision(format: str) -> None:
+    weights = make_weights(format, 64, 576)
+    x = _make_inputs(1, 576, torch.bfloat16)
+    x[0, 300] = 100
+    exact = x.double() @ weights.exact.T
+    error = linear(x, weights.packed, out=torch.empty(1, 64)) - exact
+    # As if every block had its own step of at most 4 / 127; the outlier's would be 100 / 127.
+    allowed = 2 * 4 / 127 * 12**-0.5 * weights.exact.norm(dim=1).max()
+    assert error.pow(2).mean().sqrt() < allowed
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -35,6 +35,7 @@ ONE_OF_EACH_LAYOUT = (
     *("Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
 )
 BLOCK = 32
+OUTLIER = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +67,24 @@ class Weights:
 
 
 def round_to_int8(x: Tensor) -> Tensor:
-    """Inputs rounded to int8, with a scale for each 32 of a row, in float64."""
+    """Inputs rounded to int8, with a scale for each 32 of a row, in float64.
+
+    Where the largest input of a block is more than four times the average of the row's blocks, what
+    rounding took off is rounded, too.
+    """
     blocks = x.float().view(len(x), -1, BLOCK)
+    largest = blocks.abs().amax(dim=2, keepdim=True).double()
+    rounded = _round_blocks(blocks)
+    rests = _round_blocks(blocks - rounded.float())
+    has_rest = largest * blocks.shape[1] > OUTLIER * largest.sum(dim=1, keepdim=True)
+    return (rounded + torch.where(has_rest, rests, 0.0)).view(x.shape)
+
+
+def _round_blocks(blocks: Tensor) -> Tensor:
     largest = blocks.abs().amax(dim=2, keepdim=True)
     # torch would compute 127 / largest as 127 * (1 / largest), with another rounding.
     inverse = torch.where(largest < 1e-30, 0.0, torch.tensor(127.0).div(largest))
-    return ((blocks * inverse).round().double() * (largest / 127).double()).view(x.shape)
+    return (blocks * inverse).round().double() * (largest / 127).double()
 
 
 def random_blocks(kind: Kind, out: int, inputs: int) -> PackedWeights:

@@ -12,6 +12,7 @@ struct PreparedInputs {
   int64_t step_bytes;  // of a row, for one step of the weights
   const float* group_sums;
   int64_t group_sums_stride;
+  int64_t rests_at;
 };
 
 // Prepares rows [first_row, first_row + rows) in this thread's scratch memory, which the next call

@@ -116,6 +116,13 @@ TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
   }
 }
 
+template <int kRows>
+TM_INLINE bool has_rest(const InputBlocks<kRows>& x) {
+  int32_t any = 0;
+  TM_UNROLL for (int r = 0; r < kRows; r++) any |= input_block(x.at(r, 0)).has_rest;
+  return any != 0;
+}
+
 template <Layout kLayout, int kRows>
 void integer_tile(const TileCall& call) {
   constexpr TileShape kShape = shape_of<kLayout, kRows>();
@@ -123,11 +130,18 @@ void integer_tile(const TileCall& call) {
   for_blocks<kLayout>(call, x, sizeof(InputBlock),
                       [&](auto header, auto block, int64_t) __attribute__((always_inline)) {
     const Scales<kLayout> scales(header, block);
-    TM_UNROLL for (int group = 0; group < Numbers<kLayout>::kGroups; group += kShape.groups)
-      // Hardly unrolled: the code is long enough.
+    // Once, or twice if a row has a rest: rests of other rows are zeros, which change nothing.
+    const int64_t rests_at = has_rest<kRows>(x) ? call.rests_at : 0;
+    for (int64_t at = 0;; at = rests_at) {
+      x.advance(at);
+      TM_UNROLL for (int group = 0; group < Numbers<kLayout>::kGroups; group += kShape.groups)
+        // Hardly unrolled: the code is long enough.
 #pragma GCC unroll 2
-      for (int part = 0; part < kPanelParts; part += kShape.parts)
-        integer_part<kLayout, kRows>(call, x, scales, block, part, group);
+        for (int part = 0; part < kPanelParts; part += kShape.parts)
+          integer_part<kLayout, kRows>(call, x, scales, block, part, group);
+      if (at == rests_at) break;
+    }
+    x.advance(-rests_at);
   });
 }
 

@@ -7,11 +7,16 @@
 namespace tokenmill {
 
 // 32 inputs of a row, rounded to int8.
+//
+// One input that is much larger than others leaves few steps for the others of its block. Such a
+// block therefore has a rest: what rounding took off, rounded to int8 in its turn. A row has all its
+// blocks, then all their rests; a rest that is not used is zeros.
 struct InputBlock {
   int8_t values[kBlock];
   float scale;         // an input is about scale * value
   float sum;           // scale * the sum of the values
   int32_t offsets[2];  // start values of the sums of 16 inputs each (of one for all 32: the first)
+  int32_t has_rest;
 };
 
 // A tile: some rows of inputs times one panel, over `steps` steps along k.
@@ -21,6 +26,7 @@ struct TileCall {
   int64_t x_stride;        // from row to row, in floats, bfloat16 numbers, or bytes (kBlocks)
   const float* group_sums;  // [rows, groups]: sums of inputs that share a minimum; null without minima
   int64_t group_sums_stride;
+  int64_t rests_at;  // bytes from a block to its rest (kBlocks)
   int64_t steps;
   float* sums;       // [rows, 32]
   bool add_to_sums;  // false: overwrite the sums

@@ -93,6 +93,7 @@ void multiply_panel(const LinearCall& call, const TileSet& packed_tiles,
     tile.steps = along.end - along.begin;
     tile.x_stride = inputs.stride;
     tile.group_sums_stride = inputs.group_sums_stride;
+    tile.rests_at = inputs.rests_at;
     tile.add_to_sums = piece > 0;
     int prefetch_tiles = static_cast<int>(std::min<int64_t>(num_tiles, kPrefetchTiles));
     const int64_t piece_bytes = tile.steps * step;

@@ -66,7 +66,7 @@ struct PackedLinear {
   int32_t gate_up;
   Activation activation;  // with gate_up
   // Of a quantized layout: whether products use the inputs as they are. Otherwise inputs are rounded
-  // to int8, with a scale for each 32 of a row.
+  // to int8, with a scale for each 32 of a row (see InputBlock).
   int32_t float_inputs;
   const PackedLinear* next;  // the next segment, with the same k, or null
 };

@@ -94,18 +94,42 @@ struct Matrix {
   }
 };
 
-// Inputs as a product uses them: rounded to int8, block by block, unless it uses floats.
-std::vector<double> used_inputs(const Numbers& x, int64_t count, bool in_floats) {
-  std::vector<double> used(count);
-  for (int64_t i = 0; i < count; i++) used[i] = x.get(i);
-  for (int64_t first = 0; first < count && !in_floats; first += kBlock) {
-    float largest = 0;
-    for (int i = 0; i < kBlock; i++) largest = std::fmax(largest, std::fabs(x.get(first + i)));
-    for (int i = 0; i < kBlock; i++) {
-      const float quotient = x.get(first + i) * (127.0f / largest);
-      used[first + i] = double{largest / 127.0f} * std::nearbyint(quotient);
-    }
+// 32 inputs, rounded to int8.
+void round_block(const float* x, double* rounded) {
+  float largest = 0;
+  for (int i = 0; i < kBlock; i++) largest = std::fmax(largest, std::fabs(x[i]));
+  for (int i = 0; i < kBlock; i++) {
+    const float quotient = largest == 0 ? 0 : x[i] * (127.0f / largest);
+    rounded[i] = double{largest / 127.0f} * std::nearbyint(quotient);
   }
+}
+
+// A row of inputs as a product uses them: rounded to int8, block by block, with the rests of blocks
+// that are much larger than others.
+void round_row(const float* x, int64_t k, double* used) {
+  const int64_t blocks = k / kBlock;
+  std::vector<float> largest(blocks);
+  double total = 0;
+  for (int64_t i = 0; i < k; i++)
+    largest[i / kBlock] = std::fmax(largest[i / kBlock], std::fabs(x[i]));
+  for (const float one : largest) total += one;
+  for (int64_t b = 0; b < blocks; b++, x += kBlock, used += kBlock) {
+    round_block(x, used);
+    if (double{largest[b]} * static_cast<double>(blocks) <= 4 * total) continue;
+    float rest[kBlock];
+    double rounded[kBlock];
+    for (int i = 0; i < kBlock; i++) rest[i] = x[i] - static_cast<float>(used[i]);
+    round_block(rest, rounded);
+    for (int i = 0; i < kBlock; i++) used[i] += rounded[i];
+  }
+}
+
+std::vector<double> used_inputs(const Numbers& x, int64_t rows, int64_t k, bool in_floats) {
+  std::vector<double> used(rows * k);
+  std::vector<float> floats(rows * k);
+  for (int64_t i = 0; i < rows * k; i++) used[i] = floats[i] = x.get(i);
+  for (int64_t row = 0; row < rows && !in_floats; row++)
+    round_row(&floats[row * k], k, &used[row * k]);
   return used;
 }
 
@@ -181,8 +205,10 @@ void check_product(const Library& library, Report& report, const Setting& settin
   Numbers x(matrix.layout == Layout::kF32 ? Element::kF32 : Element::kBF16,
             setting.rows * setting.k);
   x.fill(random);
+  // Every third row has a number that is much larger than others, so that its block has a rest.
+  for (int64_t row = 1; row < setting.rows; row += 3) x.set(row * setting.k + 40, 60.0f);
   const std::vector<double> used =
-      used_inputs(x, setting.rows * setting.k, setting.in_floats || !is_quantized(matrix.layout));
+      used_inputs(x, setting.rows, setting.k, setting.in_floats || !is_quantized(matrix.layout));
   std::vector<float> bias(setting.n);
   for (float& one : bias) one = setting.has_bias ? random.number() : 0.0f;
   const int64_t columns = setting.gate_up ? half : setting.n;
@@ -224,7 +250,7 @@ void check_linear(const Library& library, Report& report) {
   for (int i = 0; i < kNumSources; i++) {
     const auto source = static_cast<Source>(i);
     const Layout layout = sizes_of(source).layout;
-    const int64_t k = sizes_of(layout).step_inputs == kSuperBlock ? 512 : 96;
+    const int64_t k = sizes_of(layout).step_inputs == kSuperBlock ? 512 : 192;
     for (const bool in_floats : {false, true}) {
       if (in_floats && !is_quantized(layout)) continue;
       const std::string what = std::string(" in ") + kNames[i] + (in_floats ? " and floats" : "");
