@@ -37,11 +37,11 @@ GGUF_TYPES = (
 """Block formats that the gguf package can dequantize."""
 EXAMPLES = {
     "LlamaForCausalLM": "Llama 2, 3, 3.1 and 3.2 (text), SmolLM2, TinyLlama",
-    "MistralForCausalLM": "Mistral 7B, Mistral Nemo",
+    "MistralForCausalLM": "Mistral 7B, Mistral Nemo, Mistral Small 3 and 3.1",
     "Qwen2ForCausalLM": "Qwen2, Qwen2.5, QwQ",
     "Qwen3ForCausalLM": "Qwen3 0.6B to 32B",
     "Gemma2ForCausalLM": "Gemma 2",
-    "Gemma3ForCausalLM": "Gemma 3 (text): 270M and 1B; GGUF files of all sizes",
+    "Gemma3ForCausalLM": "Gemma 3: all sizes, from 270M to 27B",
     "Phi3ForCausalLM": "Phi-3-mini, Phi-3.5-mini, Phi-4, Phi-4-mini",
     "SmolLM3ForCausalLM": "SmolLM3",
     "MixtralForCausalLM": "Mixtral 8x7B, 8x22B",
@@ -90,7 +90,8 @@ LLAMA = "llama"
 NATIVE = """\
 These models, and others with the same `model_type`, run on CPUs and GPUs. They are read from
 Hugging Face directories with safetensors and from GGUF files, which may be split. tokenmill reads
-text only. In a directory with GGUF files it ignores the image encoder (`mmproj*.gguf`).
+text only. Of a multimodal model it uses the text model and ignores the image encoder: in
+directories of the classes under "remarks", and in directories with GGUF files (`mmproj*.gguf`).
 """
 
 FORMATS = """\
@@ -169,6 +170,7 @@ def _remarks(row: Architecture) -> str:
     found = [windows[row.window]] if row.window in windows else []
     if row.experts is not None:
         found.insert(0, "mixture of experts")
+    found += [f"text model of `{name}`" for name in row.multimodal]
     return ", ".join(found)
 
 

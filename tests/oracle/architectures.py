@@ -34,6 +34,14 @@ _GEMMA = {
     "query_pre_attn_scalar": 32,
     "tie_word_embeddings": True,
 }
+_VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 128,
+    "patch_size": 8,
+}
 _EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
 _LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}
 _PHI4_ROPE = {
@@ -54,6 +62,8 @@ class Model:
     changes: Mapping[str, Any]
     has_gguf: bool = True
     """GGUF files can express it."""
+    within: str | None = None
+    """The family of the multimodal model that contains it."""
 
     @property
     def is_gemma(self) -> bool:
@@ -61,14 +71,27 @@ class Model:
 
     def make(self) -> Any:
         """Make transformers' model: norms near 1, hidden states near 1, and distant logits."""
-        config = getattr(transformers, f"{self.family}Config")(**{**SIZES, **self.changes})
-        name = f"{self.family.removesuffix('Text')}ForCausalLM"
-        model = getattr(transformers, name)(config).eval()
+        model = self._make_class()
         generator = torch.Generator().manual_seed(11)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 mean, std = self._distribution(name, parameter)
                 parameter.normal_(mean, std, generator=generator)
+        return model
+
+    def _make_class(self) -> Any:
+        config = getattr(transformers, f"{self.family}Config")(**{**SIZES, **self.changes})
+        name = f"{self.family.removesuffix('Text')}ForCausalLM"
+        if self.within is not None:
+            whole = {
+                "text_config": config.to_dict(),
+                "vision_config": _VISION,
+                "tie_word_embeddings": config.tie_word_embeddings,
+            }
+            config = getattr(transformers, f"{self.within}Config")(**whole)
+            name = f"{self.within}ForConditionalGeneration"
+        model = getattr(transformers, name)(config).eval()
+        model.generation_config.eos_token_id = None  # each continuation gets its full length
         return model
 
     def _distribution(self, name: str, parameter: torch.Tensor) -> tuple[float, float]:
@@ -115,6 +138,10 @@ MODELS: Mapping[str, Model] = {
             },
         },
     ),
+    "gemma3, multimodal": Model(
+        family="Gemma3Text", within="Gemma3", changes=_GEMMA | {"num_hidden_layers": 7}
+    ),
+    "mistral, multimodal": Model(family="Mistral", within="Mistral3", changes=_OWN_HEADS),
     "phi3": Model(family="Phi3", changes={"sliding_window": WINDOW}),
     "phi4-mini": Model(
         family="Phi3",
@@ -176,10 +203,13 @@ MODELS: Mapping[str, Model] = {
 
 def write(name: str, folder: Path) -> tuple[Any, list[Path]]:
     """Write a model as a directory, and as a GGUF file if it can be; return transformers' model
-    and the paths."""
+    and the paths. A multimodal model is written as two directories, with old and new names."""
     model = MODELS[name].make()
     model.save_pretrained(folder / "model")
     paths = [folder / "model"]
-    if MODELS[name].has_gguf:
+    if MODELS[name].within is not None:
+        model.save_pretrained(folder / "new names", save_original_format=False)
+        paths.append(folder / "new names")
+    elif MODELS[name].has_gguf:
         paths.append(convert_to_gguf(folder / "model", folder / "model.gguf"))
     return model, paths

@@ -59,6 +59,8 @@ class Architecture:
     """`model_type` of config.json."""
     gguf: str | None = None
     """`general.architecture` of GGUF files. None: they state that of another row."""
+    multimodal: tuple[str, ...] = ()
+    """transformers' class names of models that have this one as `text_config`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of fields that config.json may lack, as in transformers' class."""
     neutral: Mapping[str, Any] = field(default_factory=dict)
@@ -129,6 +131,7 @@ TABLE = (
     Architecture(
         name="MistralForCausalLM",
         model_type="mistral",
+        multimodal=("Mistral3ForConditionalGeneration",),
         defaults={"sliding_window": 4096},
         window=Window.ALL,
     ),
@@ -169,7 +172,15 @@ TABLE = (
         name="Gemma3ForCausalLM",
         model_type="gemma3_text",
         gguf="gemma3",
-        defaults=_GEMMA | {"rope_theta": 1e6},
+        multimodal=("Gemma3ForConditionalGeneration",),
+        defaults=_GEMMA
+        | {
+            "rope_theta": 1e6,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "vocab_size": 262208,
+            "max_position_embeddings": 131072,
+        },
         neutral={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
         numbers=("query_pre_attn_scalar", "final_logit_softcapping"),
         biases=Biases.STATED,
@@ -258,6 +269,7 @@ TABLE = (
 
 BY_NAME = {row.name: row for row in TABLE}
 BY_MODEL_TYPE = {row.model_type: row for row in TABLE}
+BY_MULTIMODAL = {name: row for row in TABLE for name in row.multimodal}
 BY_GGUF_NAME = {row.gguf: row for row in TABLE if row.gguf is not None}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +41,38 @@ _MAX_NAME = 256
 class SafetensorsFiles:
     """The tensors in a directory's safetensors files, read on demand."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the files of a directory. Raises ConfigError if one is missing or damaged."""
+    def __init__(self, path: Path, rename: Callable[[str], str | None] = str) -> None:
+        """Open the files of a directory. `rename` changes the names of tensors; None hides one.
+
+        Raises ConfigError if a file is missing or damaged, or if two tensors get the same name.
+        """
         self.path = path
         self._files = {file: _open(path / file) for file in _weight_files(path)}
-        self._file_of = {
+        file_of = {
             name: file for file, opened in self._files.items() for name in list(opened.keys())
         }
-        for name, file in self._file_of.items():
+        self._places: dict[str, tuple[str, str]] = {}
+        for name, file in file_of.items():
             if not name.isprintable() or not 0 < len(name) <= _MAX_NAME:
                 raise ConfigError(f"{path / file} has a tensor with the name {name!r:.80}")
+            self._add(rename(name), file, name)
+        self.num_hidden = len(file_of) - len(self._places)
+
+    def _add(self, name: str | None, file: str, stored_name: str) -> None:
+        if name in self._places:
+            raise ConfigError(
+                f"{self.path} has {name} twice: as {self._places[name][1]} and {stored_name}"
+            )
+        if name is not None:
+            self._places[name] = (file, stored_name)
 
     def tensor_names(self) -> Sequence[str]:
-        return tuple(self._file_of)
+        return tuple(self._places)
 
     def stored(self, name: str) -> StoredTensor:
         """Describe a tensor by its file's header. Raises ConfigError if it is missing."""
-        file = self._find(name)
-        tensor = self._files[file].get_slice(name)
+        file, stored_name = self._find(name)
+        tensor = self._files[file].get_slice(stored_name)
         kind, shape = tensor.get_dtype(), tuple(tensor.get_shape())
         if kind not in _DTYPES:
             raise ConfigError(f"{name} in {self.path / file} has type {kind}, which is not known")
@@ -67,9 +81,9 @@ class SafetensorsFiles:
 
     def tensor(self, name: str) -> torch.Tensor:
         """Read a tensor in its stored type. Raises ConfigError if it is missing or damaged."""
-        file = self._find(name)
+        file, stored_name = self._find(name)
         try:
-            tensor: torch.Tensor = self._files[file].get_tensor(name)
+            tensor: torch.Tensor = self._files[file].get_tensor(stored_name)
         except SafetensorError as error:
             raise ConfigError(
                 f"{name} in {self.path / file} cannot be read: {one_line(error)}"
@@ -87,11 +101,11 @@ class SafetensorsFiles:
         """Read a matrix, which is stored as one tensor."""
         return self.tensor(name)
 
-    def _find(self, name: str) -> str:
-        """Return the file that has a tensor. Raises ConfigError."""
-        if name not in self._file_of:
+    def _find(self, name: str) -> tuple[str, str]:
+        """Return the file that has a tensor, and its name there. Raises ConfigError."""
+        if name not in self._places:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
-        return self._file_of[name]
+        return self._places[name]
 
 
 def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.model_parts import Backends, choose_spec, load_parts
 from tokenmill.backends.text.load import load_tokenizer
-from tokenmill.backends.weights.architectures import BY_NAME
+from tokenmill.backends.weights.architectures import BY_MULTIMODAL, BY_NAME
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.gguf.file import read_gguf_file
 from tokenmill.core.config import EngineConfig
@@ -98,6 +98,9 @@ def strategy(kind: str, folder: Path) -> tuple[st.SearchStrategy[bytes], Path, P
         config = directory / "config.json"
         valid = json.loads(config.read_text())
         bases = [valid, *({**valid, **EXTRA_FIELDS, "architectures": [name]} for name in BY_NAME)]
+        for name, row in BY_MULTIMODAL.items():
+            text = {**valid, "model_type": row.model_type}
+            bases.append({"architectures": [name], "text_config": text})
         contents = st.one_of([configs(base, EXTRA_FIELDS) for base in bases])
         return contents, config, directory
     weights = directory / "model.safetensors"

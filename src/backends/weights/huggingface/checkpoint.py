@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ....core.log import get_logger
 from ..model_config import ModelConfig
 from ..model_path import gguf_models_in
 from ..packed import StoredTensor, WeightFormat, Weights
@@ -16,6 +17,9 @@ from ..quantization.tensors import QuantizedTensors
 from ..safetensors_files import SafetensorsFiles, read_json
 from ..sampling_defaults import check_sampling_defaults
 from .config import from_hf_config
+from .multimodal import is_multimodal, text_fields, text_tensor
+
+log = get_logger("model")
 
 _SAMPLING_KEYS = {
     "temperature": "temperature",
@@ -37,19 +41,20 @@ class SafetensorsCheckpoint:
         Raises ConfigError if a file is missing or damaged, or not supported.
         """
         self.path = path
-        self._config = read_json(path / "config.json", _missing_config(path))
+        whole = read_json(path / "config.json", _missing_config(path))
         self._generation: dict[str, Any] = {}
         if (path / "generation_config.json").exists():
             self._generation = read_json(path / "generation_config.json")
         source = str(path / "config.json")
-        self.config = config or from_hf_config(self._config, source=source)
+        self.config = config or from_hf_config(whole, source=source)
+        self._config, _ = text_fields(whole, source)
         self.sampling_defaults = check_sampling_defaults(
             {name: self._generation.get(key) for key, name in _SAMPLING_KEYS.items()},
             source=str(path / "generation_config.json"),
         )
         method = read_method(path, self._config)
         self.quantization = None if method is None else method.name
-        self._files = SafetensorsFiles(path)
+        self._files = _open_files(path, whole)
         self._tensors = self._files if method is None else QuantizedTensors(self._files, method)
 
     @property
@@ -101,6 +106,14 @@ class SafetensorsCheckpoint:
     def release(self) -> None:
         """See Checkpoint."""
         self._files.release()
+
+
+def _open_files(path: Path, config: Mapping[str, Any]) -> SafetensorsFiles:
+    if not is_multimodal(config):
+        return SafetensorsFiles(path)
+    files = SafetensorsFiles(path, text_tensor)
+    log.info("only_text_model_used", path=str(path), ignored_tensors=files.num_hidden)
+    return files
 
 
 def _missing_config(path: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from ....core.errors import ConfigError
 from ..architectures import (
     BY_MODEL_TYPE,
+    BY_MULTIMODAL,
     BY_NAME,
     NUMBERS,
     Architecture,
@@ -23,14 +24,17 @@ from ..fields import Fields, one_line
 from ..model_config import DRAFT_HEAD, ExpertsConfig, ModelConfig
 from ..rope_config import stretched_context
 from .layers import read_layers
+from .multimodal import text_fields
 from .rope import read_ropes, read_rotary_size
 
 
 def from_hf_config(config: Mapping[str, Any], *, source: str = "config.json") -> ModelConfig:
     """Turn a config.json of transformers 4 or 5 into a ModelConfig.
 
-    Raises ConfigError if a field is missing or not supported.
+    A multimodal model is read as its text model. Raises ConfigError if a field is missing or not
+    supported.
     """
+    config, source = text_fields(config, source)
     stated = Fields(config, source)
     row = _architecture(stated)
     fields = Fields({**row.defaults, **config}, source)
@@ -81,7 +85,7 @@ def _architecture(fields: Fields) -> Architecture:
         shown = fields.get("architectures") or f"model_type {model_type!r}"
         raise ConfigError(
             f"{fields.source} describes {one_line(shown):.80}, which is not supported; "
-            f"supported: {', '.join(BY_NAME)}"
+            f"supported: {', '.join((*BY_NAME, *BY_MULTIMODAL))}"
         )
     return BY_NAME[named[0]]
 

@@ -11,7 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.core.errors import ConfigError
+
+from ..quantization.writers import CASES
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -24,6 +27,10 @@ CONFIG: dict[str, Any] = {
     "vocab_size": 16,
     "eos_token_id": 2,
     "torch_dtype": "bfloat16",
+}
+
+TEXT_CONFIG = {name: value for name, value in CONFIG.items() if name != "architectures"} | {
+    "num_key_value_heads": 2
 }
 
 
@@ -127,6 +134,81 @@ def test_sampling_defaults_out_of_range_are_refused(directory: Path) -> None:
 def test_a_missing_tensor_is_named(directory: Path) -> None:
     with pytest.raises(ConfigError, match="lacks the tensor c"):
         open_checkpoint(directory).tensor("c")
+
+
+def make_multimodal(directory: Path, *names: str, **changes: Any) -> None:
+    """Put the model into a multimodal one, with tensors of these names."""
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": TEXT_CONFIG}
+    write(directory / "config.json", whole | changes)
+    save_file(
+        {name: torch.full((2,), float(i)) for i, name in enumerate(names)},
+        directory / "model.safetensors",
+    )
+
+
+OLD_NAMES = (
+    "language_model.model.norm.weight",
+    "language_model.lm_head.weight",
+    "vision_tower.norm.weight",
+    "multi_modal_projector.norm.weight",
+)
+NEW_NAMES = (
+    "model.language_model.norm.weight",
+    "lm_head.weight",
+    "model.vision_tower.norm.weight",
+    "model.multi_modal_projector.norm.weight",
+)
+
+
+@pytest.mark.parametrize("names", [OLD_NAMES, NEW_NAMES])
+def test_of_a_multimodal_model_only_the_text_model_s_tensors_are_there(
+    directory: Path, names: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    make_multimodal(directory, *names)
+    with caplog.at_level("INFO", logger="tokenmill.model"):
+        checkpoint = open_checkpoint(directory)
+    assert [(r.msg, vars(r)["ignored_tensors"]) for r in caplog.records] == [
+        ("only_text_model_used", 2)
+    ]
+    assert sorted(checkpoint.tensor_names()) == ["lm_head.weight", "model.norm.weight"]
+    for _ in range(2):
+        assert torch.equal(checkpoint.tensor("model.norm.weight"), torch.zeros(2))
+        assert torch.equal(checkpoint.tensor("lm_head.weight"), torch.ones(2))
+        checkpoint.release()
+    assert checkpoint.stored("lm_head.weight").shape == (2,)
+
+
+def test_a_tensor_under_both_names_of_multimodal_models_is_refused(directory: Path) -> None:
+    make_multimodal(directory, *OLD_NAMES, *NEW_NAMES)
+    with pytest.raises(ConfigError, match=r"twice: as .*language_model"):
+        open_checkpoint(directory)
+
+
+def test_what_is_said_about_the_whole_multimodal_model_counts_before_its_text_config(
+    directory: Path,
+) -> None:
+    make_multimodal(directory, *OLD_NAMES)
+    checkpoint = open_checkpoint(directory)
+    assert (checkpoint.dtype, checkpoint.eos_token_ids) == (torch.bfloat16, (2,))
+    make_multimodal(directory, *OLD_NAMES, dtype="float16", eos_token_id=[3, 4])
+    checkpoint = open_checkpoint(directory)
+    assert (checkpoint.dtype, checkpoint.eos_token_ids) == (torch.float16, (3, 4))
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model", "model.language_model"])
+def test_packed_matrices_of_a_multimodal_model_stay_packed(directory: Path, prefix: str) -> None:
+    case = CASES["compressed-tensors, int4"]
+    parts, values = case.write(torch.randn(64, 96))
+    make_multimodal(directory, quantization_config=case.config)
+    stored = {f"{prefix}.up_proj{ending}": part for ending, part in parts.items()}
+    stored |= {f"vision_tower.up_proj{ending}": part.clone() for ending, part in parts.items()}
+    save_file(stored, directory / "model.safetensors")
+    checkpoint = open_checkpoint(directory)
+    assert checkpoint.tensor_names() == ("model.up_proj.weight",)
+    matrix = checkpoint.matrix("model.up_proj.weight")
+    assert isinstance(matrix, PackedWeights)
+    assert torch.equal(matrix.dequantize(), values)
+    assert checkpoint.quantization == "compressed-tensors"
 
 
 def damage(directory: Path, kind: str) -> None:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from transformers import Gemma3Config
 
 from tokenmill.backends.weights.architectures import BY_NAME
 from tokenmill.backends.weights.huggingface.config import from_hf_config
@@ -144,6 +145,97 @@ def test_qwen_s_window_counts_only_when_it_is_switched_on_for_every_layer() -> N
     assert from_hf_config(QWEN2 | window | {"use_sliding_window": True}).sliding_window == 8
     off = window | {"use_sliding_window": True, "max_window_layers": 2}
     assert from_hf_config(QWEN2 | off).sliding_window is None
+
+
+GEMMA3_4B: dict[str, Any] = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "boi_token_index": 255999,
+    "eoi_token_index": 256000,
+    "eos_token_id": [1, 106],
+    "image_token_index": 262144,
+    "initializer_range": 0.02,
+    "mm_tokens_per_image": 256,
+    "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.50.0.dev0",
+    "vision_config": {
+        "hidden_size": 1152,
+        "image_size": 896,
+        "intermediate_size": 4304,
+        "model_type": "siglip_vision_model",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 27,
+        "patch_size": 14,
+        "vision_use_head": False,
+    },
+}
+"""config.json of google/gemma-3-4b-it."""
+MISTRAL3: dict[str, Any] = {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "model_type": "mistral3",
+    "text_config": LLAMA | {"architectures": None, "model_type": "mistral"},
+    "vision_config": {"model_type": "pixtral"},
+}
+
+
+def test_gemma_3_4b_leaves_most_of_its_sizes_to_transformers() -> None:
+    config = from_hf_config(GEMMA3_4B)
+    reference = Gemma3Config(**GEMMA3_4B).text_config
+    assert config.architecture == "Gemma3ForCausalLM"
+    assert (config.num_layers, config.hidden_size, config.intermediate_size) == (34, 2560, 10240)
+    assert config.num_heads == reference.num_attention_heads == 8
+    assert config.num_kv_heads == reference.num_key_value_heads == 4
+    assert config.head_size == reference.head_dim == 256
+    assert config.vocab_size == reference.vocab_size == 262208
+    assert config.max_position_embeddings == reference.max_position_embeddings == 131072
+    assert config.query_pre_attn_scalar == reference.query_pre_attn_scalar
+    assert config.rms_norm_eps == reference.rms_norm_eps
+    assert config.hidden_act == reference.hidden_activation
+    assert config.tie_word_embeddings
+    assert windows(GEMMA3_4B) == [
+        1024 if kind == "sliding_attention" else None for kind in reference.layer_types
+    ]
+    ropes = [kind.rope for kind in config.layers if kind.rope is not None]
+    assert {(rope.theta, rope.factor) for rope in ropes} == {(1e4, 1.0), (1e6, 8.0)}
+    assert ropes[5].factor == 8.0
+
+
+def test_the_text_model_of_a_multimodal_one_is_read_as_if_it_stood_alone() -> None:
+    alone = from_hf_config(MISTRAL)
+    assert from_hf_config(MISTRAL3) == alone
+    unnamed = {
+        name: value for name, value in MISTRAL3["text_config"].items() if "_type" not in name
+    }
+    assert from_hf_config(MISTRAL3 | {"text_config": unnamed}) == alone
+    tied = from_hf_config(MISTRAL | {"tie_word_embeddings": True})
+    assert from_hf_config(MISTRAL3 | {"tie_word_embeddings": True}) == tied
+    inner = MISTRAL3["text_config"] | {"tie_word_embeddings": True}
+    assert from_hf_config(MISTRAL3 | {"text_config": inner}) == tied
+
+
+@pytest.mark.parametrize(
+    ("text_config", "message"),
+    [
+        (None, r"^config.json lacks text_config, the sizes of the text model"),
+        (["hidden_size"], r"text_config in config.json must be an object, got \['hidden"),
+        ({}, r"text_config in config.json lacks"),
+        ({"model_type": "ministral3"}, r"text_config in .* model_type 'ministral3'.*Gemma3ForC"),
+        ({"model_type": ["mistral"]}, r"model_type in text_config in .* must be a string"),
+    ],
+)
+def test_a_multimodal_model_whose_text_model_is_not_described_is_refused(
+    text_config: object, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_hf_config(MISTRAL3 | {"text_config": text_config})
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -1,0 +1,57 @@
+"""Finds the text model in a multimodal one: its fields of config.json, and its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ....core.errors import ConfigError
+from ..architectures import BY_MULTIMODAL, Architecture
+from ..fields import Fields
+
+_SHARED = ("dtype", "torch_dtype", "eos_token_id", "quantization_config", "tie_word_embeddings")
+"""Fields about the text model that may stand beside `text_config`, where they win, or in it."""
+_PREFIXES = {"language_model.": "", "model.language_model.": "model."}
+"""How names of the text model's tensors begin, and what replaces that. transformers writes the
+first; it and other programs have also written the second."""
+_OTHERS = ("vision_tower.", "multi_modal_projector.")
+"""How names of other tensors begin, in some files after `model.`."""
+
+
+def is_multimodal(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json describes a multimodal model whose text model can be used alone."""
+    return _text_row(config) is not None
+
+
+def text_fields(config: Mapping[str, Any], source: str) -> tuple[Mapping[str, Any], str]:
+    """Return the fields of a multimodal model's text model, and where they stand.
+
+    Other models have nothing else: all fields are returned. Raises ConfigError if `text_config` is
+    missing or no object.
+    """
+    row = _text_row(config)
+    if row is None:
+        return config, source
+    part = Fields(config, source).part("text_config")
+    if part is None:
+        raise ConfigError(f"{source} lacks text_config, the sizes of the text model")
+    fields = {**config["text_config"], "architectures": None}
+    fields["model_type"] = part.get("model_type") or row.model_type
+    shared = {name: config[name] for name in _SHARED if config.get(name) is not None}
+    return fields | shared, part.source
+
+
+def text_tensor(name: str) -> str | None:
+    """Return the text model's name of a multimodal model's tensor; None: it is not part of it."""
+    if name.removeprefix("model.").startswith(_OTHERS):
+        return None
+    for prefix, replacement in _PREFIXES.items():
+        if name.startswith(prefix):
+            return replacement + name.removeprefix(prefix)
+    return name
+
+
+def _text_row(config: Mapping[str, Any]) -> Architecture | None:
+    named = config.get("architectures")
+    name = named[0] if isinstance(named, list) and named else None
+    return BY_MULTIMODAL.get(name) if isinstance(name, str) else None
