@@ -10,7 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from .. import __version__
 from ..core.shell.admission import check_prompt_text
-from .http.errors import APIError
+from ..core.shell.engine_shell import DRAINING
+from .http.errors import APIError, shutting_down
 from .openai.bodies import DetokenizeBody, TokenizeBody
 from .openai.chat import check_length, message_fields
 from .openai.context import AppContext, context_of
@@ -48,8 +49,10 @@ async def health(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """200 while the server accepts new requests; 503 while it drains or the engine is dead."""
     load = context_of(request).engine.load()
-    if load.is_draining or not load.is_alive:
-        raise APIError(503, "this server accepts no new requests", code="draining", retry_after=5.0)
+    if not load.is_alive:
+        raise shutting_down("the engine stopped")
+    if load.is_draining:
+        raise shutting_down(DRAINING)
     return Response()
 
 
