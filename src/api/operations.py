@@ -93,7 +93,7 @@ async def plugins(request: Request) -> Response:
 async def tokenize(request: Request) -> Response:
     """The token ids of a text or a conversation."""
     context = context_of(request)
-    body = await read_body(request, TokenizeBody, context.settings.max_body_bytes)
+    body = await read_body(request, TokenizeBody)
     context.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise APIError(400, "give either prompt or messages", param="prompt")
@@ -126,7 +126,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     context = context_of(request)
-    body = await read_body(request, DetokenizeBody, context.settings.max_body_bytes)
+    body = await read_body(request, DetokenizeBody)
     context.check_model(body.model)
     vocab_size = context.engine.info.vocab_size
     if body.tokens and not (min(body.tokens) >= 0 and max(body.tokens) < vocab_size):
@@ -144,7 +144,8 @@ async def detokenize(request: Request) -> Response:
 
 async def openapi(request: Request) -> Response:
     """The OpenAPI document, generated from the types of bodies and answers."""
-    return _json(openapi_document(request.app.routes))
+    settings = context_of(request).settings
+    return _json(openapi_document(request.app.routes, settings))
 
 
 def _card(context: AppContext) -> ModelCard:

@@ -19,7 +19,7 @@ from .chunks import end_reason
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .logprobs import chat_logprobs
 from .request_options import request_options
-from .request_reading import read_body, refuse_unsupported
+from .request_reading import check_combinations, read_body
 from .responses import (
     ChatChoice,
     ChatChunk,
@@ -40,8 +40,8 @@ ROLE = "assistant"
 async def create_chat_completion(request: Request) -> Response:
     """The answer to a conversation, as one document or as server-sent events."""
     context = context_of(request)
-    body = await read_body(request, ChatBody, context.settings.max_body_bytes)
-    refuse_unsupported(body)
+    body = await read_body(request, ChatBody)
+    check_combinations(body)
     context.check_model(body.model)
     check_fan_out(1, body.n or 1)
     engine = context.engine

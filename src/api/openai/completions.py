@@ -18,7 +18,7 @@ from .chunks import end_reason
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .logprobs import completion_logprobs
 from .request_options import request_options
-from .request_reading import read_body, refuse_unsupported
+from .request_reading import check_combinations, read_body
 from .responses import CompletionChoice, CompletionResponse, Usage
 from .sampling import completion_params
 from .sse import respond
@@ -30,8 +30,8 @@ Prompt = str | list[int]
 async def create_completion(request: Request) -> Response:
     """The completions of one or several prompts, as one document or as server-sent events."""
     context = context_of(request)
-    body = await read_body(request, CompletionBody, context.settings.max_body_bytes)
-    refuse_unsupported(body)
+    body = await read_body(request, CompletionBody)
+    check_combinations(body)
     context.check_model(body.model)
     prompts = _prompts(body)
     check_fan_out(len(prompts), body.n or 1)
