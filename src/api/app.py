@@ -13,6 +13,7 @@ from ..core.errors import TokenmillError
 from . import operations
 from .http.auth import RequireKey
 from .http.errors import APIError, handle_error
+from .http.ignored_fields import NameIgnoredFields
 from .http.request_id import EchoRequestId
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
@@ -40,7 +41,7 @@ ROUTES = (
 def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> Starlette:
     """An ASGI app that serves a started engine; the caller starts and closes the engine."""
     settings = settings or ServerSettings()
-    middleware = [Middleware(EchoRequestId)]
+    middleware = [Middleware(EchoRequestId), Middleware(NameIgnoredFields)]
     if settings.allowed_origins:
         middleware.append(
             Middleware(

@@ -9,8 +9,17 @@ import msgspec
 from starlette.routing import BaseRoute, Route
 
 from .. import __version__
+from .http.auth import PUBLIC_PATHS
 from .http.errors import ErrorBody
-from .openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from .openai.bodies import (
+    ChatBody,
+    ChatMessageBody,
+    CompletionBody,
+    DetokenizeBody,
+    StreamOptions,
+    TokenizeBody,
+)
+from .openai.context import ServerSettings
 from .openai.responses import (
     ChatResponse,
     CompletionResponse,
@@ -19,6 +28,7 @@ from .openai.responses import (
     ModelList,
     TokenizeResponse,
 )
+from .openai.unsupported import UNSUPPORTED, Unsupported
 
 _BODIES: dict[str, type] = {
     "/v1/completions": CompletionBody,
@@ -34,24 +44,64 @@ _ANSWERS: dict[str, type] = {
     "/v1/models": ModelList,
     "/v1/models/{name}": ModelCard,
 }
+_STRICT = (*_BODIES.values(), ChatMessageBody, StreamOptions)
+"""Types whose unknown fields --strict-fields refuses."""
+_NEED_MODEL = (CompletionBody, ChatBody)
+"""Bodies that must name a model under --strict-fields."""
 _REFERENCES = "#/components/schemas/{name}"
 
 
-def openapi_document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+def openapi_document(routes: Iterable[BaseRoute], settings: ServerSettings) -> dict[str, Any]:
     """The OpenAPI document: every path with its request body, its answer and its error."""
     kinds = [*_BODIES.values(), *_ANSWERS.values(), ErrorBody]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
     schema_of = dict(zip(kinds, schemas, strict=True))
-    return {
+    _add_unsupported(components)
+    if settings.strict_fields:
+        _make_strict(components)
+    paths = dict(_path(route, schema_of) for route in routes if isinstance(route, Route))
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "tokenmill", "version": __version__},
-        "paths": dict(_path(route, schema_of) for route in routes if isinstance(route, Route)),
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+    return _with_keys(document) if settings.api_keys else document
+
+
+def _with_keys(document: dict[str, Any]) -> dict[str, Any]:
+    """The document of a server with API keys."""
+    schemes = {"key": {"type": "http", "scheme": "bearer"}}
+    for path in PUBLIC_PATHS & document["paths"].keys():
+        for operation in document["paths"][path].values():
+            operation["security"] = []
+    return document | {
+        "components": document["components"] | {"securitySchemes": schemes},
         "security": [{"key": []}],
     }
+
+
+def _add_unsupported(components: dict[str, Any]) -> None:
+    """Add the fields that only neutral values may have, with these values."""
+    for kind, fields in UNSUPPORTED.items():
+        schemas = {name: _neutral_schema(field) for name, field in fields.items()}
+        components[kind.__name__]["properties"] |= schemas
+
+
+def _neutral_schema(field: Unsupported) -> dict[str, Any]:
+    return {"enum": [None, *field.neutral], "description": f"Not supported: {field.reason}."}
+
+
+def _make_strict(components: dict[str, Any]) -> None:
+    for kind in _STRICT:
+        components[kind.__name__]["additionalProperties"] = False
+    for kind in _NEED_MODEL:
+        schema = components[kind.__name__]
+        schema["required"] = ["model", *schema["required"]]
+        properties = schema["properties"]
+        properties["model"] = next(
+            found for found in properties["model"]["anyOf"] if found["type"] != "null"
+        )
 
 
 def _path(route: Route, schema_of: dict[type, Any]) -> tuple[str, dict[str, Any]]:

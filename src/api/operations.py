@@ -10,7 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from .. import __version__
 from ..core.shell.admission import check_prompt_text
-from .http.errors import APIError
+from ..core.shell.engine_shell import DRAINING
+from .http.errors import APIError, shutting_down
 from .openai.bodies import DetokenizeBody, TokenizeBody
 from .openai.chat import check_length, message_fields
 from .openai.context import AppContext, context_of
@@ -48,8 +49,10 @@ async def health(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """200 while the server accepts new requests; 503 while it drains or the engine is dead."""
     load = context_of(request).engine.load()
-    if load.is_draining or not load.is_alive:
-        raise APIError(503, "this server accepts no new requests", code="draining", retry_after=5.0)
+    if not load.is_alive:
+        raise shutting_down("the engine stopped")
+    if load.is_draining:
+        raise shutting_down(DRAINING)
     return Response()
 
 
@@ -90,7 +93,7 @@ async def plugins(request: Request) -> Response:
 async def tokenize(request: Request) -> Response:
     """The token ids of a text or a conversation."""
     context = context_of(request)
-    body = await read_body(request, TokenizeBody, context.settings.max_body_bytes)
+    body = await read_body(request, TokenizeBody)
     context.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise APIError(400, "give either prompt or messages", param="prompt")
@@ -123,7 +126,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     context = context_of(request)
-    body = await read_body(request, DetokenizeBody, context.settings.max_body_bytes)
+    body = await read_body(request, DetokenizeBody)
     context.check_model(body.model)
     vocab_size = context.engine.info.vocab_size
     if body.tokens and not (min(body.tokens) >= 0 and max(body.tokens) < vocab_size):
@@ -141,7 +144,8 @@ async def detokenize(request: Request) -> Response:
 
 async def openapi(request: Request) -> Response:
     """The OpenAPI document, generated from the types of bodies and answers."""
-    return _json(openapi_document(request.app.routes))
+    settings = context_of(request).settings
+    return _json(openapi_document(request.app.routes, settings))
 
 
 def _card(context: AppContext) -> ModelCard:

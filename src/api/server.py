@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Iterator
@@ -115,8 +116,18 @@ async def _announce(
 ) -> None:
     while not server.started:  # noqa: ASYNC110 (uvicorn has no event for it)
         await asyncio.sleep(0.01)
-    host, port = sock.getsockname()[:2]
-    on_ready(engine, f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    on_ready(engine, local_url(*sock.getsockname()[:2]))
+
+
+def local_url(host: str, port: int) -> str:
+    """The URL for a client on this machine.
+
+    0.0.0.0 and :: mean all addresses to a server and none to a client, so loopback replaces them.
+    """
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.is_unspecified:
+        host = "::1" if address.version == 6 else "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def configure_logging(level: str) -> None:

@@ -72,6 +72,19 @@ def test_a_wrong_key_or_scheme_is_401(guarded: Served, value: str) -> None:
         assert http.get("/v1/models", headers={"Authorization": value}).status_code == 401
 
 
+def test_a_wrong_key_gets_another_text_than_a_missing_one(guarded: Served) -> None:
+    def message(**headers: str) -> str:
+        with guarded.client() as http:
+            text: str = http.get("/v1/models", headers=headers).json()["error"]["message"]
+        return text
+
+    missing = message()
+    assert "needs an API key" in missing
+    assert message(Authorization="Basic first-key") == missing
+    assert "does not know" in message(Authorization="Bearer wrong-key")
+    assert "wrong-key" not in message(Authorization="Bearer wrong-key")
+
+
 @pytest.mark.parametrize(
     "host", ["x/health?", "x/health#", "/health", "a@b/health", "x?/health", "[::1]/health", ""]
 )

@@ -70,12 +70,6 @@ def test_a_body_that_is_not_valid_is_400(http: httpx.Client, raw: bytes) -> None
     check_error(http.post(COMPLETIONS, content=raw), 400)
 
 
-def test_an_unknown_field_is_refused_by_its_name(http: httpx.Client) -> None:
-    assert "temprature" in check_error(complete(http, temprature=1), 400, "temprature")["message"]
-    check_error(chat(http, guided_json={}), 400, "guided_json")
-    check_error(chat(http, messages=[{"role": "user", "contnt": "a"}]), 400)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tokenmill import __version__
 from tokenmill.api.app import ROUTES
 from tokenmill.api.openai.bodies import ChatBody, CompletionBody
+from tokenmill.api.openai.unsupported import UNSUPPORTED
 from tokenmill.core.errors import DeviceError
 
 from .serving import Served, SteeredExecutor, serve_engine, toy_engine
@@ -155,10 +156,30 @@ def test_the_openapi_document_has_every_field_and_every_reference_resolves(
     document = http.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
     for kind in (CompletionBody, ChatBody):
-        assert set(schemas[kind.__name__]["properties"]) == set(kind.__struct_fields__)
+        known = {*kind.__struct_fields__, *UNSUPPORTED[kind]}
+        assert set(schemas[kind.__name__]["properties"]) == known
     assert {route.path.replace("{name:path}", "{name}") for route in ROUTES} == set(
         document["paths"]
     )
+    check_references(document, document)
+    assert "security" not in document and "securitySchemes" not in document["components"]
+
+
+def test_the_openapi_document_of_a_strict_server_with_keys_says_so() -> None:
+    with (
+        serve_engine(toy_engine(), api_keys=("k",), strict_fields=True) as served,
+        served.client(headers={"Authorization": "Bearer k"}) as http,
+    ):
+        document = http.get("/openapi.json").json()
+    assert document["security"] == [{"key": []}]
+    assert document["paths"]["/health"]["get"]["security"] == []
+    assert "security" not in document["paths"]["/v1/models"]["get"]
+    schemas = document["components"]["schemas"]
+    for name in ("CompletionBody", "ChatBody"):
+        assert "model" in schemas[name]["required"]
+        assert schemas[name]["properties"]["model"] == {"type": "string", "maxLength": 256}
+    for name in ("CompletionBody", "ChatBody", "ChatMessageBody", "StreamOptions", "TokenizeBody"):
+        assert schemas[name]["additionalProperties"] is False
     check_references(document, document)
 
 

@@ -32,10 +32,9 @@ def test_a_missing_field_is_named(http: httpx.Client, path: str, field: str) -> 
 
 
 def test_an_error_repeats_little_of_what_was_sent(http: httpx.Client) -> None:
-    for fields in ({"x" * 1_000_000: 1}, {"model": "x" * 1_000_000}):
-        response = complete(http, **fields)
-        check_error(response, 400)
-        assert len(response.content) < 1000
+    response = complete(http, model="x" * 1_000_000)
+    check_error(response, 400)
+    assert len(response.content) < 1000
 
 
 @pytest.mark.parametrize(

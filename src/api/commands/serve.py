@@ -71,6 +71,12 @@ def add_parser(subparsers: Any) -> None:
         help="maximum size of a request body (default: 4M)",
     )
     group.add_argument(
+        "--strict-fields",
+        action="store_true",
+        help="refuse requests with unknown fields or without a model (default: unknown fields are "
+        "ignored, and a header of the answer names them)",
+    )
+    group.add_argument(
         "--shutdown-timeout",
         type=_seconds,
         default=30.0,
@@ -115,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
             max_body_bytes=args.max_body_bytes,
             allowed_origins=tuple(args.allowed_origins or ()),
             sse_keep_alive_interval=args.sse_keep_alive_interval,
+            strict_fields=args.strict_fields,
         ),
     )
     with ProgressDisplay() as progress:

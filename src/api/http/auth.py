@@ -39,16 +39,11 @@ class RequireKey:
         if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS or key_id is not None:
             await self._app(scope, receive, send)
             return
-        error = APIError(
-            401,
-            "this server needs an API key: send `Authorization: Bearer KEY`",
-            code="invalid_api_key",
-        )
+        error = APIError(401, _refusal(scope), code="invalid_api_key")
         await error_response(error)(scope, receive, send)
 
     def _find(self, scope: Scope) -> str | None:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, key = given.partition(b" ")
+        scheme, _, key = _authorization(scope).partition(b" ")
         digest = _digest(key.strip())
         found = [
             key_id for known, key_id in self._ids.items() if hmac.compare_digest(digest, known)
@@ -59,6 +54,18 @@ class RequireKey:
 def api_key_id(scope: Scope) -> str | None:
     """The id of the API key that a request was sent with; None if the server needs no key."""
     found: str | None = scope.get("state", {}).get("api_key_id")
+    return found
+
+
+def _refusal(scope: Scope) -> str:
+    scheme, _, key = _authorization(scope).partition(b" ")
+    if scheme.lower() == b"bearer" and key.strip():
+        return "this server does not know the API key that was sent"
+    return "this server needs an API key: send `Authorization: Bearer KEY`"
+
+
+def _authorization(scope: Scope) -> bytes:
+    found: bytes = next((v for name, v in scope["headers"] if name == b"authorization"), b"")
     return found
 
 

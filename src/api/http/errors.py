@@ -75,7 +75,7 @@ def as_api_error(error: Exception) -> APIError:
         case OverloadedError():
             return APIError(503, str(error), code="overloaded", retry_after=error.retry_after)
         case EngineStoppedError():
-            return APIError(503, str(error), code="stopped", retry_after=5.0)
+            return shutting_down(str(error))
         case RequestFailedError():
             return APIError(500, str(error), code="request_failed")
         case HTTPException():
@@ -83,6 +83,11 @@ def as_api_error(error: Exception) -> APIError:
         case _:
             log.error("request_crashed", exc_info=error)
             return APIError(500, SERVER_ERROR)
+
+
+def shutting_down(message: str) -> APIError:
+    """The error of every route while the server shuts down, or after its engine has stopped."""
+    return APIError(503, message, code="stopped", retry_after=5.0)
 
 
 def error_body(error: APIError) -> bytes:

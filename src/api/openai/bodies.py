@@ -1,7 +1,7 @@
 """Request bodies of the HTTP API: every field with its type and range.
 
-The OpenAPI document is generated from these structs. `null` means "not given" in every field. An
-unknown field is refused by its name.
+The OpenAPI document is generated from these structs. `null` means "not given" in every field.
+`unsupported` lists the fields that clients know and that are missing here.
 """
 
 from __future__ import annotations
@@ -39,18 +39,14 @@ Metadata = Annotated[
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
     """OpenAI's padding against traffic analysis. Not supported: only false is accepted."""
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
-    type: str
-
-
-class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SamplingFields(msgspec.Struct, kw_only=True):
     """The fields that completions and chat completions share."""
 
     model: ModelName | None = None
@@ -80,19 +76,17 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     metadata: Metadata | None = None
     return_token_ids: bool | None = None
-    # Some clients always send these. Only values that change nothing are accepted.
     best_of: int | None = None
-    response_format: ResponseFormat | None = None
-    service_tier: str | None = None
-    store: bool | None = None
+    """Only 1 and the value of `n` are accepted."""
+    # A hint that is ignored, because it never changes an answer.
+    session_id: str | None = None
 
 
-class CompletionBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
+class CompletionBody(SamplingFields, kw_only=True):
     """The body of POST /v1/completions."""
 
     prompt: str | list[PromptItem]
     echo: bool | None = None
-    suffix: str | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
     add_special_tokens: bool | None = None
 
@@ -102,7 +96,7 @@ class TextPart(msgspec.Struct, kw_only=True):
     text: str | None = None
 
 
-class ChatMessageBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ChatMessageBody(msgspec.Struct, kw_only=True):
     """One chat message. The tokenizer checks its fields, because it knows the chat template.
 
     The last fields are accepted because clients send answers back as they got them, nulls included.
@@ -112,6 +106,8 @@ class ChatMessageBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     content: str | list[TextPart] | None = None
     name: str | None = None
     refusal: str | None = None
+    reasoning: str | None = None
+    """vLLM's newer name of reasoning_content."""
     reasoning_content: str | None = None
     tool_calls: list[Any] | None = None
     tool_call_id: str | None = None
@@ -120,7 +116,7 @@ class ChatMessageBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     function_call: dict[str, Any] | None = None
 
 
-class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
+class ChatBody(SamplingFields, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessageBody], Meta(min_length=1)]
@@ -130,18 +126,7 @@ class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    functions: list[Any] | None = None
-    modalities: list[str] | None = None
     reasoning_effort: ReasoningEffort | None = None
-    verbosity: str | None = None
-    function_call: str | dict[str, Any] | None = None
-    audio: dict[str, Any] | None = None
-    moderation: Any = None
-    prediction: dict[str, Any] | None = None
-    web_search_options: dict[str, Any] | None = None
     # Hints that are ignored, because they never change an answer.
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
@@ -149,7 +134,7 @@ class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     safety_identifier: str | None = None
 
 
-class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class TokenizeBody(msgspec.Struct, kw_only=True):
     """The body of POST /tokenize: a prompt or messages."""
 
     model: ModelName | None = None
@@ -160,7 +145,7 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     return_token_strs: bool | None = None
 
 
-class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class DetokenizeBody(msgspec.Struct, kw_only=True):
     """The body of POST /detokenize."""
 
     tokens: list[int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -15,10 +15,11 @@ from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..http.errors import APIError
 from .bodies import ChatBody, ChatMessageBody
-from .context import AnswerHead, check_fan_out, context_of, make_head, make_usage
+from .chunks import end_reason
+from .context import AnswerHead, check_fan_out, context_of, make_head
 from .logprobs import chat_logprobs
 from .request_options import request_options
-from .request_reading import read_body, refuse_unsupported
+from .request_reading import check_combinations, read_body
 from .responses import (
     ChatChoice,
     ChatChunk,
@@ -39,8 +40,8 @@ ROLE = "assistant"
 async def create_chat_completion(request: Request) -> Response:
     """The answer to a conversation, as one document or as server-sent events."""
     context = context_of(request)
-    body = await read_body(request, ChatBody, context.settings.max_body_bytes)
-    refuse_unsupported(body)
+    body = await read_body(request, ChatBody)
+    check_combinations(body)
     context.check_model(body.model)
     check_fan_out(1, body.n or 1)
     engine = context.engine
@@ -55,11 +56,11 @@ async def create_chat_completion(request: Request) -> Response:
     )
     head = make_head(requests.request_id, engine.model_name)
     answer = _Answer(body, head, engine, requests)
-    return await respond(request, requests, answer, is_streamed=bool(body.stream))
+    return await respond(request, requests, answer, body)
 
 
 class _Answer:
-    """Builds the answer from the engine's outputs, and counts its tokens."""
+    """Builds choices and chunks from the engine's outputs; see chunks.Answer."""
 
     def __init__(
         self, body: ChatBody, head: AnswerHead, engine: EngineClient, requests: RequestSet
@@ -67,75 +68,55 @@ class _Answer:
         self._body = body
         self._head = head
         self._tokenizer = engine.tokenizer
-        self._requests = requests
-        self._num_tokens = 0
-        self._latest: list[RequestOutput] = []
+        self._prompt_token_ids = (
+            list(requests.streams[0].prompt_token_ids) if body.return_token_ids else UNSET
+        )
 
-    def whole(self, outputs: Sequence[RequestOutput]) -> ChatResponse:
-        """See sse.Answer. A chat has one prompt."""
-        (output,) = outputs
-        self._take(output)
+    def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> ChatResponse:
+        (output,) = outputs  # a chat has one prompt
         head = self._head
         return ChatResponse(
             id=head.id,
             created=head.created,
             model=head.model,
             choices=[self._choice(found) for found in output.outputs],
-            usage=self._usage(),
+            usage=usage,
+            prompt_token_ids=self._prompt_token_ids,
         )
 
-    async def chunks(self) -> AsyncIterator[ChatChunk]:
-        """See sse.Answer. The first chunks have the role of each choice."""
-        options = self._body.stream_options
-        for index in range(self._body.n or 1):
-            yield self._chunk([_first_choice(index)])
-        async for _, output in self._requests.merged():
-            self._take(output)
-            choices = [self._chunk_choice(found) for found in output.outputs]
-            chunk = self._chunk(
-                [
-                    c
-                    for c in choices
-                    if c.delta.content or c.finish_reason or c.logprobs or c.token_ids
-                ]
-            )
-            if not chunk.choices:
-                continue
-            if options is not None and options.continuous_usage_stats:
-                chunk.usage = self._usage()
-            yield chunk
-        if options is not None and options.include_usage:
-            last = self._chunk([])
-            last.usage = self._usage()
-            yield last
+    def opening(self) -> list[ChatChunk]:
+        """The role of each choice; the first chunk has the prompt's token ids, if asked for."""
+        chunks = [self._chunk([_first_choice(index)]) for index in range(self._body.n or 1)]
+        chunks[0].prompt_token_ids = self._prompt_token_ids
+        return chunks
 
-    def _take(self, output: RequestOutput) -> None:
-        self._latest = [output]
-        self._num_tokens += sum(len(found.token_ids) for found in output.outputs)
+    def chunk(
+        self, prompt: int, output: RequestOutput, found: CompletionOutput
+    ) -> ChatChunk | None:
+        choice = ChatChunkChoice(
+            index=found.index,
+            delta=ChatDelta(content=found.text),
+            logprobs=self._logprobs(found),
+            finish_reason=end_reason(found),
+            stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
+            token_ids=list(found.token_ids) if self._body.return_token_ids else UNSET,
+        )
+        has_news = found.text or choice.finish_reason or choice.logprobs or choice.token_ids
+        return self._chunk([choice]) if has_news else None
 
-    def _usage(self) -> Usage:
-        return make_usage(self._requests.num_prompt_tokens, self._num_tokens, self._latest)
+    def closing(self) -> ChatChunk:
+        return self._chunk([])
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
         head = self._head
         return ChatChunk(id=head.id, created=head.created, model=head.model, choices=choices)
-
-    def _chunk_choice(self, found: CompletionOutput) -> ChatChunkChoice:
-        return ChatChunkChoice(
-            index=found.index,
-            delta=ChatDelta(content=found.text),
-            logprobs=self._logprobs(found),
-            finish_reason=found.finish_reason,
-            stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
-            token_ids=list(found.token_ids) if self._body.return_token_ids else UNSET,
-        )
 
     def _choice(self, found: CompletionOutput) -> ChatChoice:
         return ChatChoice(
             index=found.index,
             message=ChatMessage(role=ROLE, content=found.text),
             logprobs=self._logprobs(found),
-            finish_reason=found.finish_reason,
+            finish_reason=end_reason(found),
             stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
             token_ids=list(found.token_ids) if self._body.return_token_ids else UNSET,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import anyio.to_thread
 from msgspec import UNSET
@@ -14,14 +14,15 @@ from ...core.outputs import CompletionOutput, RequestOutput
 from ...core.shell.admission import check_prompt_text
 from ..http.errors import APIError
 from .bodies import CompletionBody
-from .context import AnswerHead, check_fan_out, context_of, make_head, make_usage
+from .chunks import end_reason
+from .context import AnswerHead, check_fan_out, context_of, make_head
 from .logprobs import completion_logprobs
 from .request_options import request_options
-from .request_reading import read_body, refuse_unsupported
+from .request_reading import check_combinations, read_body
 from .responses import CompletionChoice, CompletionResponse, Usage
 from .sampling import completion_params
 from .sse import respond
-from .streams import RequestSet, submit_all
+from .streams import submit_all
 
 Prompt = str | list[int]
 
@@ -29,8 +30,8 @@ Prompt = str | list[int]
 async def create_completion(request: Request) -> Response:
     """The completions of one or several prompts, as one document or as server-sent events."""
     context = context_of(request)
-    body = await read_body(request, CompletionBody, context.settings.max_body_bytes)
-    refuse_unsupported(body)
+    body = await read_body(request, CompletionBody)
+    check_combinations(body)
     context.check_model(body.model)
     prompts = _prompts(body)
     check_fan_out(len(prompts), body.n or 1)
@@ -46,12 +47,13 @@ async def create_completion(request: Request) -> Response:
         is_streamed=bool(body.stream),
     )
     head = make_head(requests.request_id, engine.model_name)
-    answer = _Answer(body, head, engine, prompts, requests)
-    return await respond(request, requests, answer, is_streamed=bool(body.stream))
+    answer = _Answer(body, head, engine, prompts)
+    return await respond(request, requests, answer, body)
 
 
 class _Answer:
-    """Builds the answer from the engine's outputs, and counts tokens and text offsets."""
+    """Builds choices and chunks from the engine's outputs, and counts text offsets; see
+    chunks.Answer."""
 
     def __init__(
         self,
@@ -59,48 +61,36 @@ class _Answer:
         head: AnswerHead,
         engine: EngineClient,
         prompts: Sequence[Prompt],
-        requests: RequestSet,
     ) -> None:
         self._body = body
         self._head = head
         self._tokenizer = engine.tokenizer
         self._prompts = prompts
-        self._requests = requests
         self._n = body.n or 1
-        self._num_tokens = 0
         self._offsets: dict[int, int] = {}
-        self._latest: dict[int, RequestOutput] = {}
 
-    def whole(self, outputs: Sequence[RequestOutput]) -> CompletionResponse:
-        """See sse.Answer."""
-        self._latest = dict(enumerate(outputs))
+    def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> CompletionResponse:
         choices = [
-            self._choice(index, output, completion)
-            for index, output in enumerate(outputs)
-            for completion in output.outputs
+            self._choice(prompt, output, found)
+            for prompt, output in enumerate(outputs)
+            for found in output.outputs
         ]
         answer = self._chunk(choices)
-        answer.usage = self._usage()
+        answer.usage = usage
         return answer
 
-    async def chunks(self) -> AsyncIterator[CompletionResponse]:
-        """See sse.Answer."""
-        options = self._body.stream_options
-        async for index, output in self._requests.merged():
-            self._latest[index] = output
-            choices = [self._choice(index, output, found) for found in output.outputs]
-            chunk = self._chunk(
-                [c for c in choices if c.text or c.finish_reason or c.logprobs or c.token_ids]
-            )
-            if not chunk.choices:
-                continue
-            if options is not None and options.continuous_usage_stats:
-                chunk.usage = self._usage()
-            yield chunk
-        if options is not None and options.include_usage:
-            last = self._chunk([])
-            last.usage = self._usage()
-            yield last
+    def opening(self) -> tuple[CompletionResponse, ...]:
+        return ()
+
+    def chunk(
+        self, prompt: int, output: RequestOutput, found: CompletionOutput
+    ) -> CompletionResponse | None:
+        choice = self._choice(prompt, output, found)
+        has_news = choice.text or choice.finish_reason or choice.logprobs or choice.token_ids
+        return self._chunk([choice]) if has_news else None
+
+    def closing(self) -> CompletionResponse:
+        return self._chunk([])
 
     def _chunk(self, choices: list[CompletionChoice]) -> CompletionResponse:
         head = self._head
@@ -108,33 +98,26 @@ class _Answer:
             id=head.id, created=head.created, model=head.model, choices=choices
         )
 
-    def _usage(self) -> Usage:
-        return make_usage(
-            self._requests.num_prompt_tokens, self._num_tokens, list(self._latest.values())
-        )
-
     def _choice(
-        self, prompt: int, output: RequestOutput, completion: CompletionOutput
+        self, prompt: int, output: RequestOutput, found: CompletionOutput
     ) -> CompletionChoice:
-        index = prompt * self._n + completion.index
+        index = prompt * self._n + found.index
         is_first = index not in self._offsets
-        text = self._echo(prompt) + completion.text if is_first else completion.text
         # The offset is counted by tokens, not by sent text: the text of some tokens is held back,
         # because it may be part of a stop string or end within a character.
         offset = self._offsets.get(index, 0)
-        self._num_tokens += len(completion.token_ids)
         logprobs = None
-        if completion.logprobs:
-            logprobs, offset = completion_logprobs(completion.logprobs, self._tokenizer, offset)
+        if found.logprobs:
+            logprobs, offset = completion_logprobs(found.logprobs, self._tokenizer, offset)
         self._offsets[index] = offset
         with_ids = bool(self._body.return_token_ids)
         return CompletionChoice(
             index=index,
-            text=text,
+            text=self._echo(prompt) + found.text if is_first else found.text,
             logprobs=logprobs,
-            finish_reason=completion.finish_reason,
-            stop_reason=UNSET if completion.stop_reason is None else completion.stop_reason,
-            token_ids=list(completion.token_ids) if with_ids else UNSET,
+            finish_reason=end_reason(found),
+            stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
+            token_ids=list(found.token_ids) if with_ids else UNSET,
             prompt_token_ids=list(output.prompt_token_ids) if with_ids and is_first else UNSET,
         )
 

@@ -29,6 +29,8 @@ class ServerSettings:
     allowed_origins: Sequence[str] = ()
     sse_keep_alive_interval: float = 0.0
     """Seconds without a chunk before a comment is sent; 0: never."""
+    strict_fields: bool = False
+    """Refuse unknown fields, and bodies without `model`. False: a header names ignored fields."""
     stalled_after: float = 60.0
     """Seconds with work but without a completed step before /health answers 503."""
 

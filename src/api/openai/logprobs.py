@@ -27,13 +27,18 @@ def completion_logprobs(
     answer = CompletionLogprobs(
         tokens=[_name(raw) for raw in raws],
         token_logprobs=[max(found.logprob, LEAST) for found in logprobs],
-        top_logprobs=[
-            {_name(tokenizer.token_bytes(i)): max(value, LEAST) for i, value in found.top}
-            for found in logprobs
-        ],
+        top_logprobs=[_top_by_name(found, tokenizer) for found in logprobs],
         text_offset=offsets,
     )
     return answer, offset
+
+
+def _top_by_name(found: TokenLogprobs, tokenizer: Tokenizer) -> dict[str, float]:
+    """The most likely tokens and, as in OpenAI's API, always the sampled one."""
+    return {
+        _name(tokenizer.token_bytes(token_id)): max(value, LEAST)
+        for token_id, value in (*found.top, (found.token_id, found.logprob))
+    }
 
 
 def chat_logprobs(logprobs: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> ChatLogprobs:

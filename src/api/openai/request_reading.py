@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ..http.errors import APIError
+from ..http.ignored_fields import name_ignored
 from .bodies import ChatBody, CompletionBody, SamplingFields
+from .body_errors import explain_syntax, explain_value
+from .context import context_of
+from .unknown_fields import refuse_unknown, unknown_fields
+from .unsupported import unsupported
 
 BODY_SECONDS = 10.0
 """Maximum time for a client to send its body."""
-NO_TOOLS = "this server does not support tool calls yet"
 Body = TypeVar("Body")
 
-_FIELD = re.compile(r"`\$\.?(\w+)")
-_UNKNOWN = re.compile(r"unknown field `(.+?)`", re.DOTALL)
-_MISSING = re.compile(r"missing required field `(.+?)`")
-_LONGEST_NAME = 64
-"""Maximum number of characters of an unknown field's name that an error repeats."""
 
-
-async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
-    """The decoded body.
+async def read_body(request: Request, kind: type[Body]) -> Body:
+    """The decoded body. The names of ignored fields go into the answer's header.
 
     Raises APIError: 400 if it is not valid, 408 if it is too slow, 413 if it is too large.
     """
-    raw = await _read_bytes(request, max_bytes)
+    settings = context_of(request).settings
+    raw = await _read_bytes(request, settings.max_body_bytes)
     try:
-        return msgspec.json.decode(raw, type=kind)
+        body = msgspec.json.decode(raw, type=kind)
+        unknown = unknown_fields(raw, kind)
     except msgspec.ValidationError as error:
-        raise _explain(str(error)) from error
+        raise explain_value(error, kind) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise APIError(400, f"the body is not valid JSON: {error}") from error
+        raise explain_syntax(error) from error
     except RecursionError as error:
         raise APIError(400, "the body is nested too deeply") from error
+    if settings.strict_fields:
+        refuse_unknown(unknown)
+        if isinstance(body, SamplingFields) and body.model is None:
+            raise APIError(400, "model is missing (--strict-fields)", param="model")
+    name_ignored(request.scope, [field.path for field in unknown])
+    return body
 
 
 async def _read_bytes(request: Request, max_bytes: int) -> bytes:
@@ -59,61 +64,22 @@ async def _read_bytes(request: Request, max_bytes: int) -> bytes:
     return bytes(received)
 
 
-def _explain(message: str) -> APIError:
-    unknown = _UNKNOWN.search(message)
-    if unknown:
-        name = unknown.group(1)[:_LONGEST_NAME]
-        return APIError(400, f"unknown field {name!r}", param=name)
-    found = _FIELD.search(message) or _MISSING.search(message)
-    return APIError(400, message.replace("`", "'"), param=found.group(1) if found else None)
-
-
-def refuse_unsupported(body: SamplingFields) -> None:
-    """Raise APIError (400) for a field that asks for an unsupported feature.
-
-    Values that change nothing pass.
-    """
+def check_combinations(body: SamplingFields) -> None:
+    """Raise APIError (400) for fields that contradict each other, or that cannot be combined."""
     if body.best_of not in (None, 1) and body.best_of != body.n:
-        raise _unsupported("best_of", "use n")
-    if body.response_format is not None and body.response_format.type != "text":
-        raise _unsupported("response_format", "use {'type': 'text'}")
-    if body.service_tier not in (None, "auto", "default"):
-        raise _unsupported("service_tier", "use 'auto' or 'default'")
-    if body.store:
-        raise _unsupported("store", "this server stores no answers")
+        raise unsupported("best_of", "use n")
     options = body.stream_options
     if options is not None and not body.stream:
         raise APIError(400, "stream_options needs stream: true", param="stream_options")
     if options is not None and options.include_obfuscation:
-        raise _unsupported("stream_options.include_obfuscation", "leave it out")
-    if isinstance(body, CompletionBody):
-        _refuse_in_completions(body)
-    elif isinstance(body, ChatBody):
-        _refuse_in_chat(body)
+        raise unsupported("stream_options.include_obfuscation", "leave it out")
+    if isinstance(body, CompletionBody) and body.echo and body.logprobs is not None:
+        raise unsupported("echo", "log-probabilities of the prompt are not computed")
+    if isinstance(body, ChatBody):
+        _check_chat(body)
 
 
-def _refuse_in_completions(body: CompletionBody) -> None:
-    if body.suffix:
-        raise _unsupported("suffix", "this model does not fill in the middle")
-    if body.echo and body.logprobs is not None:
-        raise _unsupported("echo", "log-probabilities of the prompt are not computed")
-
-
-def _refuse_in_chat(body: ChatBody) -> None:
-    for name in ("tools", "functions"):
-        if getattr(body, name):
-            raise _unsupported(name, NO_TOOLS)
-    if body.tool_choice not in (None, "none", "auto"):
-        raise _unsupported("tool_choice", NO_TOOLS)
-    for name in ("audio", "moderation", "prediction", "web_search_options"):
-        if getattr(body, name) is not None:
-            raise _unsupported(name, "leave it out")
-    if body.function_call not in (None, "none", "auto"):
-        raise _unsupported("function_call", NO_TOOLS)
-    if body.verbosity not in (None, "medium"):
-        raise _unsupported("verbosity", "ask for it in the messages")
-    if body.modalities not in (None, ["text"]):
-        raise _unsupported("modalities", "use ['text']")
+def _check_chat(body: ChatBody) -> None:
     if body.top_logprobs and not body.logprobs:
         raise APIError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     limits = {body.max_tokens, body.max_completion_tokens} - {None}
@@ -123,7 +89,3 @@ def _refuse_in_chat(body: ChatBody) -> None:
             "max_tokens and max_completion_tokens mean the same and differ; give one of them",
             param="max_completion_tokens",
         )
-
-
-def _unsupported(param: str, advice: str) -> APIError:
-    return APIError(400, f"{param} is not supported: {advice}", param=param, code="unsupported")

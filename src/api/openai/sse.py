@@ -1,18 +1,18 @@
-"""Answers as one document, or as server-sent events: one chunk per step, and always an end."""
+"""Answers as one document, or as server-sent events that always have an end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ...core.outputs import RequestOutput
 from ..http.errors import as_api_error, error_body
+from .bodies import SamplingFields
+from .chunks import Answer, check_ends, stream_chunks, total_usage
 from .context import context_of
 from .streams import RequestSet, final_unless_disconnected, wait_for_disconnect
 
@@ -21,27 +21,22 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy m
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-class Answer(Protocol):
-    """Builds the answer of a call from the engine's outputs."""
-
-    def whole(self, outputs: Sequence[RequestOutput]) -> msgspec.Struct:
-        """The complete answer, for a request without streaming; `outputs`: one per prompt."""
-        ...
-
-    def chunks(self) -> AsyncIterator[msgspec.Struct]:
-        """The chunks of a stream, and the usage at the end if requested."""
-        ...
-
-
 async def respond(
-    request: Request, requests: RequestSet, answer: Answer, *, is_streamed: bool
+    request: Request, requests: RequestSet, answer: Answer, body: SamplingFields
 ) -> Response:
-    """Send an answer. The requests are closed at its end, or when the client leaves."""
-    if is_streamed:
-        interval = context_of(request).settings.sse_keep_alive_interval
-        return EventStream(request, answer.chunks(), requests.aclose, keep_alive_interval=interval)
+    """Send an answer. The requests are closed at its end, or when the client leaves.
+
+    Raises APIError if a request of a whole answer was ended early.
+    """
+    context = context_of(request)
+    if body.stream:
+        interval = context.settings.sse_keep_alive_interval
+        chunks = stream_chunks(answer, requests, body.stream_options, context.engine)
+        return EventStream(request, chunks, requests.aclose, keep_alive_interval=interval)
     outputs = await final_unless_disconnected(request, requests)
-    return Response(msgspec.json.encode(answer.whole(outputs)), media_type="application/json")
+    check_ends(outputs, context.engine)
+    whole = answer.whole(outputs, total_usage(requests, outputs))
+    return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
 class EventStream(Response):

@@ -40,6 +40,8 @@ LONG_TEXT = 4096
 """Characters. Prompts of this length or more are tokenized on another thread, because that takes a
 millisecond or more."""
 
+DRAINING = "the engine is shutting down and accepts no new requests"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
@@ -254,7 +256,7 @@ class EngineShell(EngineClient):
         if loop.death is not None:
             raise EngineStoppedError(f"the engine stopped: {loop.death}")
         if self._is_draining or self._is_closed:
-            raise EngineStoppedError("the engine is shutting down and accepts no new requests")
+            raise EngineStoppedError(DRAINING)
         return loop
 
     async def _tokenize(self, prompt: str | Sequence[int]) -> tuple[int, ...]:

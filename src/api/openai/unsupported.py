@@ -1,0 +1,114 @@
+"""Fields of OpenAI's and vLLM's APIs that this server knows but does not have.
+
+Many clients always send them. A value that changes nothing passes; every other value is refused
+with the reason. The OpenAPI document lists them with the values that pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..http.errors import APIError
+from .bodies import ChatBody, CompletionBody
+
+_LONGEST_NEUTRAL = 64
+"""Bytes of JSON. A longer value is not decoded, because no neutral value is so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A field that only null and the `neutral` values may have."""
+
+    reason: str
+    neutral: tuple[Any, ...] = ()
+
+
+_NO_TOOLS = "this server does not support tool calls yet"
+_NO_GRAMMAR = "answers cannot be constrained to a grammar yet"
+_NO_TRANSFER = "KV blocks are not transferred between servers"
+_NO_MEDIA = "this server reads and writes text only"
+
+_BOTH = {
+    "allowed_token_ids": Unsupported("use logit_bias"),
+    "bad_words": Unsupported("use logit_bias", ([],)),
+    "early_stopping": Unsupported("there is no beam search", (False,)),
+    "ec_transfer_params": Unsupported(_NO_TRANSFER),
+    "guided_choice": Unsupported(_NO_GRAMMAR),
+    "guided_decoding_backend": Unsupported(_NO_GRAMMAR),
+    "guided_grammar": Unsupported(_NO_GRAMMAR),
+    "guided_json": Unsupported(_NO_GRAMMAR),
+    "guided_regex": Unsupported(_NO_GRAMMAR),
+    "guided_whitespace_pattern": Unsupported(_NO_GRAMMAR),
+    "kv_transfer_params": Unsupported(_NO_TRANSFER),
+    "length_penalty": Unsupported("there is no beam search", (1.0,)),
+    "logprob_token_ids": Unsupported("use logprobs"),
+    "logits_processors": Unsupported("use logit_bias", ([],)),
+    "prompt_logprobs": Unsupported("log-probabilities of the prompt are not computed"),
+    "repetition_detection": Unsupported("use repetition_penalty"),
+    "response_format": Unsupported(_NO_GRAMMAR, ({"type": "text"},)),
+    "return_mm_kwargs": Unsupported(_NO_MEDIA, (False,)),
+    "return_token_offsets": Unsupported("use return_token_ids", (False,)),
+    "return_tokens_as_token_ids": Unsupported("use return_token_ids", (False,)),
+    "routed_experts_prompt_start": Unsupported("routing of experts is not returned"),
+    "service_tier": Unsupported("use 'auto' or 'default'", ("auto", "default")),
+    "spaces_between_special_tokens": Unsupported("they are always kept", (True,)),
+    "store": Unsupported("this server stores no answers", (False,)),
+    "stream_interval": Unsupported("every step is sent", (1,)),
+    "structured_outputs": Unsupported(_NO_GRAMMAR),
+    "thinking_token_budget": Unsupported("use max_tokens"),
+    "truncate_prompt_tokens": Unsupported("shorten the prompt"),
+    "truncation_side": Unsupported("prompts are not truncated"),
+    "use_beam_search": Unsupported("there is no beam search", (False,)),
+    "vllm_xargs": Unsupported("there are no custom logits processors", ({},)),
+    "watermarking": Unsupported("answers have no watermark", (False,)),
+}
+_IN_COMPLETIONS = {
+    "prompt_embeds": Unsupported("send text or token ids"),
+    "suffix": Unsupported("this model does not fill in the middle", ("",)),
+}
+_IN_CHAT = {
+    "add_special_tokens": Unsupported("the chat template writes the special tokens", (False,)),
+    "audio": Unsupported(_NO_MEDIA),
+    "chat_template": Unsupported("the model's own template is used"),
+    "documents": Unsupported("put them into the messages", ([],)),
+    "echo": Unsupported("the client has the messages", (False,)),
+    "function_call": Unsupported(_NO_TOOLS, ("none", "auto")),
+    "functions": Unsupported(_NO_TOOLS, ([],)),
+    "include_reasoning": Unsupported("reasoning is part of the content", (True,)),
+    "media_io_kwargs": Unsupported(_NO_MEDIA, ({},)),
+    "mm_processor_kwargs": Unsupported(_NO_MEDIA, ({},)),
+    "modalities": Unsupported(_NO_MEDIA, (["text"],)),
+    "moderation": Unsupported("this server does not moderate"),
+    "parallel_tool_calls": Unsupported(_NO_TOOLS, (True, False)),
+    "prediction": Unsupported("use --speculative-method ngram"),
+    "return_prompt_text": Unsupported("use return_token_ids", (False,)),
+    "tool_choice": Unsupported(_NO_TOOLS, ("none", "auto")),
+    "tools": Unsupported(_NO_TOOLS, ([],)),
+    "verbosity": Unsupported("ask for it in the messages", ("medium",)),
+    "web_search_options": Unsupported("this server does not search"),
+}
+UNSUPPORTED: Mapping[type, Mapping[str, Unsupported]] = {
+    CompletionBody: _BOTH | _IN_COMPLETIONS,
+    ChatBody: _BOTH | _IN_CHAT,
+}
+
+
+def check_neutral(name: str, value: msgspec.Raw, field: Unsupported) -> None:
+    """Raise APIError (400) for a value that asks for something that this server does not have."""
+    if not is_neutral(value, field):
+        raise unsupported(name, field.reason)
+
+
+def is_neutral(value: msgspec.Raw, field: Unsupported) -> bool:
+    """Whether a JSON value changes nothing."""
+    raw = bytes(value)
+    return len(raw) <= _LONGEST_NEUTRAL and msgspec.json.decode(raw) in (None, *field.neutral)
+
+
+def unsupported(param: str, reason: str) -> APIError:
+    """The error for a field that asks for something that this server does not have."""
+    return APIError(400, f"{param} is not supported: {reason}", param=param, code="unsupported")
