@@ -7,11 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tokenmill.backends.machine import torch_threads
 from tokenmill.backends.machine.torch_threads import SingleTorchThread
 
 
 @pytest.fixture(autouse=True)
-def three_threads() -> Iterator[None]:
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch has three threads, and engines that other tests keep open do not count."""
+    monkeypatch.setattr(torch_threads, "_holders", 0)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield

@@ -39,6 +39,7 @@ def any_file_is_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
 def args(tmp_path: Path) -> Namespace:
     return Namespace(
         peers=tmp_path / "peers",
+        models=None,
         engines=list(NAMES),
         precisions=list(PRECISIONS),
         workloads=["single", "mixed", "prefill-512"],
@@ -138,6 +139,17 @@ def test_engines_and_precisions_can_be_chosen(args: Namespace) -> None:
     args.engines, args.precisions = ["tokenmill"], ["4-bit"]
 
     assert [engine.label for engine in choose(args)] == ["tokenmill 4-bit"]
+
+
+def test_other_gguf_files_are_compared_by_their_names(args: Namespace) -> None:
+    args.peers.mkdir()
+    (args.peers / "0.6B-Q8_0.gguf").touch()
+    args.models = ["0.6B-Q8_0", "0.6B-Q6_K"]
+
+    chosen = list(choose(args))
+
+    assert [engine.label for engine in chosen] == ["tokenmill 0.6B-Q8_0"]
+    assert str(args.peers / "0.6B-Q8_0.gguf") in chosen[0].command(2, ["single"], 4)
 
 
 def test_every_engine_has_a_program_and_a_name_that_can_be_chosen(tmp_path: Path) -> None:
