@@ -40,7 +40,7 @@ class ToyTokenizer:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+        text = "".join(f"{m['role']}: {m.get('content') or ''}\n" for m in messages)
         return self.encode(text + ("assistant: " if add_generation_prompt else ""))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

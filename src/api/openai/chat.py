@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -177,7 +177,7 @@ def check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> No
             param="messages",
             code="context_length_exceeded",
         )
-    num_chars = sum(_num_chars(message.get("content")) for message in messages)
+    num_chars = sum(map(_num_chars, messages))
     most = engine.max_model_len * engine.tokenizer.max_chars_per_token
     if num_chars > most:
         raise APIError(
@@ -189,7 +189,10 @@ def check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> No
         )
 
 
-def _num_chars(content: Any) -> int:
+def _num_chars(message: Mapping[str, Any]) -> int:
+    calls = message.get("tool_calls")
+    num_chars = len(msgspec.json.encode(calls)) if calls else 0
+    content = message.get("content") or ""
     if isinstance(content, list):
-        return sum(len(part.get("text") or "") for part in content)
-    return len(content or "")
+        return num_chars + sum(len(part.get("text") or "") for part in content)
+    return num_chars + len(content)

@@ -22,6 +22,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -34,6 +35,9 @@ _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 _OTHER_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 _WHITESPACE = "\t\n\v\f\r " + _OTHER_SPACES + "".join(map(chr, range(0x2000, 0x200B)))
 """Unicode White_Space, which tokens with lstrip or rstrip remove; str.strip() removes more."""
+
+_SHAPE = ("role", "tool_calls")
+"""Fields of a message that have words of the API, which templates look up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,22 +85,40 @@ class ControlTokens:
         self._plain = plain_text_tokenizer(backend, self._tokens)
         self._mid_text = mid_text_tokenizer(self._plain, self._tokens)
 
-    def marks_for(self, messages: Sequence[Mapping[str, str]]) -> Marks:
-        """Choose mark characters for a chat. Raises InvalidRequestError if none are left."""
-        used = self._own_chars.union(*(text for message in messages for text in message.values()))
+    def marks_for(self, texts: Iterable[str]) -> Marks:
+        """Choose mark characters for a chat with these texts.
+
+        Raises InvalidRequestError if none are left.
+        """
+        used = self._own_chars.union(*texts)
         unused = (char for char in map(chr, _PRIVATE_USE) if char not in used)
         marks = list(itertools.islice(unused, 3))
         if len(marks) < 3:
             raise InvalidRequestError("messages use every private-use character", param="messages")
         return Marks(open=marks[0], close=marks[1], end_of_message=marks[2])
 
-    def mark(self, message: Mapping[str, str], marks: Marks) -> dict[str, str]:
+    def mark(self, message: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
         """Return the message with marks around control tokens; most messages have none."""
         find = self._find_special if message["role"] == "assistant" else self._find_any
-        return {
-            name: text if name == "role" else self._mark_text(text, find, marks)
-            for name, text in message.items()
-        }
+
+        def marked(value: Any) -> Any:
+            if isinstance(value, str):
+                return self._mark_text(value, find, marks)
+            if isinstance(value, list):
+                return [marked(item) for item in value]
+            if isinstance(value, dict):
+                return {marked(name): marked(inner) for name, inner in value.items()}
+            return value
+
+        def marked_call(call: Mapping[str, Any]) -> dict[str, Any]:
+            function = {name: marked(value) for name, value in call["function"].items()}
+            given = {"id": marked(call["id"])} if "id" in call else {}
+            return {**given, "type": call["type"], "function": function}
+
+        checked = {name: marked(value) for name, value in message.items() if name not in _SHAPE}
+        if "tool_calls" in message:
+            checked["tool_calls"] = [marked_call(call) for call in message["tool_calls"]]
+        return {"role": message["role"], **checked}
 
     def encode_marked(self, rendered: str, marks: Marks) -> list[int]:
         """Encode a rendering; only the template's own control tokens become control tokens."""

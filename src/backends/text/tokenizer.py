@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 from ...core.errors import InvalidRequestError
 from ...core.interfaces import ChatMessage, Detokenizer
-from .chat.messages import check_messages, check_template_kwargs
+from .chat.messages import check_messages, check_template_kwargs, texts_of
 from .chat.template import ChatTemplate
 from .control_tokens import ControlTokens, encode
 from .detokenizer import ByteDetokenizer, WindowDetokenizer
@@ -120,11 +120,14 @@ class HFTokenizer:
                 "continue_final_message cannot be used with add_generation_prompt",
                 param="continue_final_message",
             )
-        checked = check_messages(messages, known_roles=self._template.string_constants)
-        _check_unicode(
-            "".join(text for message in checked for text in message.values()), "messages"
+        checked = check_messages(
+            messages,
+            known_roles=self._template.string_constants,
+            takes_tool_calls=self._template.takes_tool_calls,
         )
-        marks = self._control.marks_for(checked)
+        texts = list(texts_of(checked))
+        _check_unicode("".join(texts), "messages")
+        marks = self._control.marks_for(texts)
         rendered = self._template.render(
             [self._control.mark(message, marks) for message in checked],
             add_generation_prompt=add_generation_prompt,

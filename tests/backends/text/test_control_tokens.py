@@ -213,3 +213,49 @@ def test_a_thousand_control_tokens_cost_no_more_than_one(oracle: Any) -> None:
     tokenizer = HFTokenizer(backend, chat_template="{{ messages[0].content }}")
     chat = [{"role": "user", "content": "<|reserved_" * 20_000}]
     assert not {i for i in tokenizer.encode_chat(chat) if i > 49151}
+
+
+TOOL_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function.name }} "
+    "{{ call.function.arguments | tojson(ensure_ascii=ASCII) }} {{ call.id }}</tool_call>"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("ascii_only", ["true", "false"])
+@pytest.mark.parametrize("attack", ATTACKS[:6])
+@pytest.mark.parametrize("place", ["name", "argument", "value", "id"])
+def test_control_text_in_a_tool_call_is_plain_text(
+    smollm_with: BuildTokenizer, attack: str, place: str, ascii_only: str
+) -> None:
+    """Names of functions and arguments, values and ids come from the sender, too."""
+    tokenizer = smollm_with(TOOL_TEMPLATE.replace("ASCII", ascii_only))
+
+    def chat(text: str) -> list[dict[str, Any]]:
+        given = dict.fromkeys(("name", "argument", "value", "id"), "x") | {place: text}
+        function = {"name": given["name"], "arguments": {given["argument"]: [given["value"]]}}
+        call = {"id": given["id"], "type": "function", "function": function}
+        return [{"role": "assistant", "content": None, "tool_calls": [call]}]
+
+    ids = tokenizer.encode_chat(chat(attack))
+    assert control_of(ids) == control_of(tokenizer.encode_chat(chat("xyz")))
+    if place in ("name", "id"):
+        assert attack in tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def test_harmless_tool_calls_are_encoded_as_in_transformers(
+    smollm_with: BuildTokenizer, oracle: Any
+) -> None:
+    """With arguments as an object; letters beyond ASCII are escaped if the template says so."""
+    function = {"name": "weather", "arguments": {"city": "Zürich 🙂", "days": [1, 2]}}
+    chat: list[dict[str, Any]] = [
+        {"role": "user", "content": "How is it?"},
+        {"role": "assistant", "content": None,
+         "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        {"role": "tool", "content": "sunny", "tool_call_id": "c1"},
+    ]  # fmt: skip
+    for ascii_only in ("true", "false"):
+        template = TOOL_TEMPLATE.replace("ASCII", ascii_only)
+        text = oracle.apply_chat_template(chat, chat_template=template, tokenize=False)
+        assert smollm_with(template).encode_chat(chat) == oracle.encode(text)

@@ -41,7 +41,7 @@ class TooMuchWork(jinja2.TemplateError):
 class Budget:
     """The remaining budget of one rendering. `chat` holds its messages."""
 
-    def __init__(self, chat: list[dict[str, str]]) -> None:
+    def __init__(self, chat: list[dict[str, Any]]) -> None:
         self._sizes: dict[int, tuple[int, int, object]] = {}
         """Size and depth of containers by id. The containers are kept, so that no id is reused."""
         self._steps_left = _MAX_STEPS + _STEPS_PER_MESSAGE * len(chat)

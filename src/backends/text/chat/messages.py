@@ -3,45 +3,88 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ....core.errors import InvalidRequestError
 from ....core.interfaces import ChatMessage
 from ....core.suggest import did_you_mean
+from .tool_calls import check_tool_calls
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of the OpenAI API, which every model accepts; a template may know more."""
 
-_TEXT_FIELDS = ("content", "name", "reasoning_content")
+_REASONING = ("reasoning", "reasoning_content")
+"""Two names for the same; templates know one of them."""
+_TEXT_FIELDS = ("content", "name", "tool_call_id", *_REASONING)
 
 
 def check_messages(
-    messages: Sequence[ChatMessage], *, known_roles: Collection[str]
-) -> list[dict[str, str]]:
-    """Return the messages for the template: role, content and, if given, name and reasoning.
+    messages: Sequence[ChatMessage], *, known_roles: Collection[str], takes_tool_calls: bool
+) -> list[dict[str, Any]]:
+    """Return the messages for the template: role, content and, if given, name, reasoning and tools.
 
     Text parts of a content are joined with newlines, as in vLLM. Fields that are null or an empty
-    list count as absent. Raises InvalidRequestError with param "messages".
+    list count as absent. A message with tool calls needs no content: then it is None.
+    `takes_tool_calls` says whether the template shows them. Raises InvalidRequestError with param
+    "messages".
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise _invalid("messages must be a list of at least one message")
     return [
-        _check_message(message, f"messages[{index}]", known_roles)
+        _check_message(message, f"messages[{index}]", known_roles, takes_tool_calls)
         for index, message in enumerate(messages)
     ]
 
 
+def texts_of(value: Any) -> Iterator[str]:
+    """Every text in messages that were checked, the names of arguments included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from texts_of(name)
+            yield from texts_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts_of(inner)
+
+
 def _check_message(
-    message: ChatMessage, where: str, known_roles: Collection[str]
-) -> dict[str, str]:
+    message: ChatMessage, where: str, known_roles: Collection[str], takes_tool_calls: bool
+) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise _invalid(f"{where} must be an object with role and content")
     given = {name: value for name, value in message.items() if value is not None and value != []}
-    checked = {"role": _check_role(given.pop("role", None), where, known_roles)}
-    if "content" not in given and message.get("content") is None:
+    checked: dict[str, Any] = {"role": _check_role(given.pop("role", None), where, known_roles)}
+    calls = given.pop("tool_calls", None) if checked["role"] == "assistant" else None
+    if calls is not None:
+        if not takes_tool_calls:
+            raise _invalid(
+                f"{where}.tool_calls cannot be shown to this model, because its chat template has "
+                "no tool calls"
+            )
+        checked["tool_calls"] = check_tool_calls(calls, f"{where}.tool_calls")
+    checked["content"] = _check_content(message, where, is_needed=calls is None)
+    given.pop("content", None)
+    checked |= _check_texts(given, where)
+    for name, other in zip(_REASONING, reversed(_REASONING), strict=True):
+        if name in checked:
+            checked.setdefault(other, checked[name])
+    return checked
+
+
+def _check_content(message: ChatMessage, where: str, *, is_needed: bool) -> str | None:
+    content = message.get("content")
+    if content is not None:
+        return _join_parts(content, f"{where}.content")
+    if is_needed:
         raise _invalid(f"{where}.content is missing")
-    checked["content"] = _join_parts(given.pop("content", ""), f"{where}.content")
+    return None
+
+
+def _check_texts(given: Mapping[str, Any], where: str) -> dict[str, str]:
+    checked = {}
     for name, value in given.items():
         if name not in _TEXT_FIELDS:
             raise _invalid(

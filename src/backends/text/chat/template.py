@@ -28,6 +28,9 @@ _MAX_SOURCE_CHARS = 128 * 1024
 _WIDE_DATE = re.compile(r"%[^a-zA-Z%]*\d|.{200}", re.DOTALL)
 """A date format whose result may be much longer than those of known templates."""
 
+_TO_ESCAPE = re.compile("[^\0-\x7f\U000f0000-\U000ffffd]")
+"""Characters that JSON in ASCII escapes, without the marks around control tokens."""
+
 
 class _Refusal(jinja2.TemplateError):
     """The template called raise_exception; the message is meant for the sender of the request."""
@@ -52,6 +55,9 @@ class ChatTemplate:
             constants = [node.value for node in tree.find_all(nodes.Const)]
             texts = [node.data for node in tree.find_all(nodes.TemplateData)]
             self._template = environment.from_string(tree)
+        attributes = {node.attr for node in tree.find_all(nodes.Getattr)}
+        self.takes_tool_calls = "tool_calls" in attributes.union(constants)
+        """Whether the template shows the tool calls of an assistant's message."""
         self._variables = dict(variables)
         self.string_constants = frozenset(text for text in constants if isinstance(text, str))
         """Every string in the template's code, such as the roles that it knows."""
@@ -60,7 +66,7 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool,
         continuation_mark: str | None,
@@ -75,12 +81,17 @@ class ChatTemplate:
         if continuation_mark is None:
             return self._render(chat, add_generation_prompt, template_kwargs)
         content = chat[-1]["content"]
+        if content is None:
+            raise InvalidRequestError(
+                "the last message has no content, so it cannot be continued",
+                param="continue_final_message",
+            )
         chat[-1]["content"] = f"{content}{continuation_mark} "
         rendered = self._render(chat, False, template_kwargs)
         return _cut(rendered, content, continuation_mark)
 
     def _render(
-        self, chat: list[dict[str, str]], add_generation_prompt: bool, kwargs: Mapping[str, Any]
+        self, chat: list[dict[str, Any]], add_generation_prompt: bool, kwargs: Mapping[str, Any]
     ) -> str:
         variables = {"tools": None, "documents": None, **self._variables, **kwargs}
         variables |= {"messages": chat, "add_generation_prompt": add_generation_prompt}
@@ -172,9 +183,10 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Write JSON without escaping HTML characters, which Jinja's own filter does."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    text = json.dumps(
+        value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    return _TO_ESCAPE.sub(lambda match: json.dumps(match[0])[1:-1], text) if ensure_ascii else text
 
 
 def _raise_exception(message: str) -> None:

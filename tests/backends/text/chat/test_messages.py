@@ -10,8 +10,8 @@ from tokenmill.backends.text.chat.messages import check_messages, check_template
 from tokenmill.core.errors import InvalidRequestError
 
 
-def check(*messages: Any) -> list[dict[str, str]]:
-    return check_messages(messages, known_roles={"ipython"})
+def check(*messages: Any, takes_tool_calls: bool = False) -> list[dict[str, Any]]:
+    return check_messages(messages, known_roles={"ipython"}, takes_tool_calls=takes_tool_calls)
 
 
 def test_text_parts_are_joined_with_newlines() -> None:
@@ -33,10 +33,66 @@ def test_nulls_and_empty_lists_count_as_not_given() -> None:
     assert check(echoed) == [{"role": "assistant", "content": "yes"}]
 
 
-def test_name_and_reasoning_are_passed_on() -> None:
-    """Templates may use them."""
-    message = {"role": "assistant", "content": "4", "name": "bob", "reasoning_content": "2+2"}
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_name_and_reasoning_are_passed_on(field: str) -> None:
+    """Templates may use them. Some call the reasoning `reasoning`, others `reasoning_content`."""
+    message = {"role": "assistant", "content": "4", "name": "bob"}
+    both = {"reasoning": "2+2", "reasoning_content": "2+2"}
+    assert check(message | {field: "2+2"}) == [message | both]
+
+
+def call(**fields: Any) -> dict[str, Any]:
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    return {"id": "c1", "type": "function", "function": function} | fields
+
+
+def test_tool_calls_need_no_content_and_their_arguments_become_an_object() -> None:
+    """As vLLM and transformers give them to templates."""
+    message = {"role": "assistant", "content": None, "tool_calls": [call()]}
+    [checked] = check(message, takes_tool_calls=True)
+    assert checked["content"] is None
+    assert checked["tool_calls"] == [call(function={"name": "add", "arguments": {"a": 1}})]
+    with_object = message | {"tool_calls": checked["tool_calls"]}
+    assert check(with_object, takes_tool_calls=True) == [checked]
+    empty = message | {"tool_calls": [call(function={"name": "f", "arguments": ""})]}
+    [checked] = check(empty, takes_tool_calls=True)
+    assert checked["tool_calls"][0]["function"]["arguments"] == {}
+
+
+def test_an_answer_of_a_tool_keeps_the_id_of_its_call() -> None:
+    """Some templates show it."""
+    message = {"role": "tool", "content": "3", "tool_call_id": "c1"}
     assert check(message) == [message]
+
+
+def test_tool_calls_are_refused_where_the_template_would_drop_them() -> None:
+    """The error names the reason, not the missing content."""
+    with pytest.raises(InvalidRequestError, match=r"tool_calls cannot .* no tool calls"):
+        check({"role": "assistant", "content": None, "tool_calls": [call()]})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        (5, r"tool_calls\[0\] must be an object with a function"),
+        ({}, r"tool_calls\[0\] must be an object with a function"),
+        (call(type="custom"), r"tool_calls\[0\].type must be"),
+        (call(id=5), r"tool_calls\[0\].id must be a string"),
+        (call(function={"arguments": "{}"}), r"tool_calls\[0\].function.name"),
+        (call(function={"name": "f"}), "function.arguments must be a JSON object"),
+        (call(function={"name": "f", "arguments": "{"}), "got text that is not JSON"),
+        (call(function={"name": "f", "arguments": "[1]"}), "must be a JSON object"),
+        (call(function={"name": "f", "arguments": '{"a": NaN}'}), "not JSON"),
+        (call(function={"name": "f", "arguments": "[" * 100_000}), "not JSON"),
+        (call(function={"name": "f", "arguments": '{"a":' * 40 + "1" + "}" * 40}), "too deeply"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_malformed_tool_call_is_refused_with_its_place(wrong: Any, where: str) -> None:
+    """The error names the call and the field."""
+    with pytest.raises(InvalidRequestError, match=where) as caught:
+        check({"role": "assistant", "tool_calls": [wrong]}, takes_tool_calls=True)
+    assert caught.value.param == "messages"
 
 
 def test_a_role_of_the_models_own_template_is_known() -> None:
@@ -69,7 +125,7 @@ def test_a_role_of_the_models_own_template_is_known() -> None:
         ({"role": "user", "content": "hi", "name": 7}, r"messages\[0\].name must be a string"),
         (
             {"role": "assistant", "content": "", "tool_calls": [{}]},
-            r"messages\[0\].tool_calls is not supported",
+            r"messages\[0\].tool_calls cannot be shown",
         ),
         ({"role": "user", "content": "hi", "nam": "x"}, "Did you mean 'name'"),
     ],
@@ -85,7 +141,7 @@ def test_a_malformed_message_is_refused_with_its_place(message: Any, where: str)
 def test_messages_must_be_a_list_with_something_in_it(messages: Any) -> None:
     """An empty chat is no chat."""
     with pytest.raises(InvalidRequestError, match="at least one message"):
-        check_messages(messages, known_roles=())
+        check_messages(messages, known_roles=(), takes_tool_calls=False)
 
 
 def test_known_template_variables_are_passed_and_null_ones_left_out() -> None:
