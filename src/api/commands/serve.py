@@ -107,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     from ..openai.context import ServerSettings
     from ..server import ServeOptions, configure_logging, serve
+    from ..stopping import leave_if_hung
 
     configure_logging(args.log_level)
     options = ServeOptions(
@@ -137,6 +138,7 @@ def run(args: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
         asyncio.run(serve(config, options, progress, on_ready))
+    leave_if_hung()
     return 0
 
 
