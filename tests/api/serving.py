@@ -43,7 +43,10 @@ class SteeredExecutor(SimulatedExecutor):
 
 
 def toy_engine(
-    executor: SimulatedExecutor | None = None, extra: Iterable[object] = (), **options: Any
+    executor: SimulatedExecutor | None = None,
+    extra: Iterable[object] = (),
+    tokenizer: ToyTokenizer | None = None,
+    **options: Any,
 ) -> EngineShell:
     """An engine without a model: a character is a token, and 256 blocks of 4 tokens. `extra` are
     plugins."""
@@ -51,7 +54,7 @@ def toy_engine(
     def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineParts:
         return EngineParts(
             executor=executor or SteeredExecutor(),
-            tokenizer=ToyTokenizer(),
+            tokenizer=tokenizer or ToyTokenizer(),
             plugins=PluginHost.load(config, extra=extra),
         )
 

@@ -29,19 +29,17 @@ from ..outputs import RequestOutput
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from .admission import (
+    LONG_TEXT,
     check_prompt_ids,
     check_prompt_text,
     check_sampling_params,
     make_requests,
+    room_for_output,
 )
 from .output_stream import Completion, OutputStream
 from .step_loop import StepLoop
 
 log = get_logger("engine")
-
-LONG_TEXT = 4096
-"""Characters. Prompts of this length or more are tokenized on another thread, because that takes a
-millisecond or more."""
 
 DRAINING = "the engine is shutting down and accepts no new requests"
 DEVICE_THREAD = "tokenmill-device"
@@ -198,6 +196,8 @@ class EngineShell(EngineClient):
         options = (options or RequestOptions()).with_changes(**fields)
         params = sampling_params or self.default_sampling_params()
         check_sampling_params(params, self.info, self._config.max_logprobs)
+        if not isinstance(prompt, str):  # before each id of a long list is checked
+            room_for_output(len(prompt), params, self._max_model_len)
         arrival_time = time.monotonic()
         prompt_token_ids = await self._tokenize(prompt)
         loop = self._check_accepting()  # the engine may have been closed during tokenization

@@ -19,7 +19,7 @@ from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell import engine_shell
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
-from .test_engine_shell import PROMPT, collect, in_event_loop, make_engine
+from .test_engine_shell import PROMPT, in_event_loop, make_engine
 
 LONG = SamplingParams(max_tokens=200)
 
@@ -93,7 +93,9 @@ async def test_a_dying_engine_ends_every_stream_even_if_none_can_be_aborted(
 @in_event_loop
 async def test_a_finished_request_is_not_kept_until_its_deadline() -> None:
     async with make_engine(request_timeout=3600) as engine:
-        await collect(engine, max_tokens=2)
+        async for _ in await engine.submit(PROMPT, SamplingParams(max_tokens=2), request_id="kept"):
+            pass
         await engine.drain()
         gc.collect()
-        assert not [found for found in gc.get_objects() if isinstance(found, Request)]
+        requests = [found for found in gc.get_objects() if type(found) is Request]
+        assert "kept" not in {request.request_id for request in requests}
