@@ -70,6 +70,7 @@ class Served:
         self._loop = loop
 
     def client(self, **options: Any) -> httpx.Client:
+        options.setdefault("headers", {}).setdefault("Content-Type", "application/json")
         return httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False, **options)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -94,8 +95,9 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve_engine(engine: EngineShell, **settings: Any) -> Iterator[Served]:
+def serve_engine(engine: EngineShell, **changes: Any) -> Iterator[Served]:
     """Start the engine and serve it; both end with the block."""
+    settings = ServerSettings(is_local=True, **changes)
     started: list[Served] = []
     errors: list[BaseException] = []
     is_up, end = threading.Event(), threading.Event()
@@ -103,7 +105,7 @@ def serve_engine(engine: EngineShell, **settings: Any) -> Iterator[Served]:
     async def main() -> None:
         sock = bind("127.0.0.1", 0)
         async with engine:
-            server = make_server(engine, ServeOptions(settings=ServerSettings(**settings)))
+            server = make_server(engine, ServeOptions(settings=settings))
             serving = asyncio.create_task(server.serve(sockets=[sock]))
             url = f"http://127.0.0.1:{sock.getsockname()[1]}"
             started.append(Served(engine, url, asyncio.get_running_loop()))

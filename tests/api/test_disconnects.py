@@ -14,6 +14,11 @@ import pytest
 
 from .serving import PATIENCE, Served, SteeredExecutor, serve_engine, toy_engine
 
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[Served]:
@@ -28,8 +33,7 @@ def send(served: Served, **fields: object) -> socket.socket:
     target = urlsplit(served.url)
     body = json.dumps({"prompt": "abc", "max_tokens": 3000, **fields}).encode()
     sock = socket.create_connection((target.hostname or "", target.port or 0), timeout=PATIENCE)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    sock.sendall(head.encode() + body)
+    sock.sendall(HEAD % len(body) + body)
     return sock
 
 
@@ -109,7 +113,7 @@ def test_a_client_that_leaves_before_its_body_is_complete_disturbs_nobody(slow: 
     target = urlsplit(slow.url)
     for _ in range(5):
         with socket.create_connection((target.hostname or "", target.port or 0)) as sock:
-            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+            sock.sendall(HEAD % 99 + b"{")
     with slow.client() as http:
         assert http.get("/health").status_code == 200
     slow.wait_idle()

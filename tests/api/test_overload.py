@@ -145,6 +145,7 @@ def test_a_client_that_never_ends_its_headers_or_body_is_hung_up_on(
     assert talk(toy, b"") == b""
     assert talk(toy, b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ") == b""
     head = (
-        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Connection: close\r\nContent-Length: 100\r\n\r\n{"
     )
     assert b" 408 " in talk(toy, head)

@@ -28,6 +28,10 @@ class ServerSettings:
     """Headers whose values are copied into a request's metadata."""
     max_body_bytes: int = 4 << 20
     allowed_origins: Sequence[str] = ()
+    is_local: bool = False
+    """Listens on a loopback address. Without API keys, the Host header must then name this machine
+    or one of `allowed_hosts`."""
+    allowed_hosts: Sequence[str] = ()
     sse_keep_alive_interval: float = 0.0
     """Seconds without a chunk before a comment is sent; 0: never."""
     strict_fields: bool = False

@@ -22,15 +22,17 @@ from .unsupported import unsupported
 
 BODY_SECONDS = 10.0
 """Maximum time for a client to send its body."""
+JSON = "application/json"
 Body = TypeVar("Body")
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
     """The decoded body. The names of ignored fields go into the answer's header.
 
-    Raises APIError: 400 if it is not valid, 408 if it is too slow, 413 if it is too large, and
-    503 if the bodies of all clients together are.
+    Raises APIError: 415 if it is not sent as JSON, 400 if it is not valid, 408 if it is too slow,
+    413 if it is too large, and 503 if the bodies of all clients together are.
     """
+    _check_media_type(request)
     context = context_of(request)
     with context.bodies.account() as account:
         raw = await _read_bytes(request, context.settings.max_body_bytes, account)
@@ -41,6 +43,13 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
             raise APIError(400, "model is missing (--strict-fields)", param="model")
     name_ignored(request.scope, [field.path for field in unknown])
     return body
+
+
+def _check_media_type(request: Request) -> None:
+    """A web page may send other types to a server of another origin without being allowed to."""
+    given = request.headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() != JSON:
+        raise APIError(415, f"send the body with the header Content-Type: {JSON}")
 
 
 def _decode(raw: bytearray, kind: type[Body]) -> tuple[Body, list[UnknownField]]:
