@@ -14,7 +14,7 @@ from .unsupported import UNSUPPORTED, check_neutral
 
 Fields = dict[str, msgspec.Raw]
 
-MAX_UNKNOWN = 64
+MAX_UNKNOWN = 1024
 """Unknown fields that a body, or its messages together, may have."""
 _LONGEST_NAME = 64
 """Characters of an unknown field's name that an error repeats."""
