@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+import tokenmill
+
 from .core.plugin_packages import Packages
 from .server_process import RunningServer, running_server
 
@@ -120,6 +122,40 @@ def test_a_second_sigterm_ends_a_server_in_which_a_plugin_hangs(
         [line] = [line for line in server.log.read_text().splitlines() if "hook_hangs" in line][:1]
     assert f"hook='{hook}'" in line and "plugin='hanging'" in line
     assert "hanging.py" in line and " hang" in line
+
+
+HUNG_DEVICE = """
+import threading
+from tokenmill.backends.execution import in_process
+
+def hang(self, plan):
+    threading.Event().wait()
+
+in_process.ModelExecutor.run = hang
+
+@hookimpl
+def register(registry):
+    pass
+"""
+
+
+def test_a_sigterm_ends_a_server_whose_device_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    packages = Packages(folder, monkeypatch)
+    packages.install("hung_device", HUNG_DEVICE)
+    defaults = (Path(tokenmill.__file__).parent / "plugins.toml").read_text()
+    packages.write_settings(defaults.replace("enable = [", "enable = ['hung_device',", 1))
+    flags = ("--num-gpu-blocks-override", "300", "--shutdown-timeout", "0.5")
+    with running_server(tmp_path, *flags, packages=folder) as server:
+        body = {"prompt": "one two", "max_tokens": 20}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/v1/completions", json=body, timeout=1)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 128 + signal.SIGTERM
+    assert "killed" in server.log.read_text()
 
 
 def _wait_for(server: RunningServer, event: str) -> None:

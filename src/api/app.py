@@ -13,6 +13,7 @@ from ..core.errors import TokenmillError
 from . import operations
 from .http.auth import RequireKey
 from .http.errors import APIError, handle_error
+from .http.host_check import CheckHost
 from .http.ignored_fields import NameIgnoredFields
 from .http.request_id import EchoRequestId
 from .openai.chat import create_chat_completion
@@ -42,6 +43,8 @@ def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> 
     """An ASGI app that serves a started engine; the caller starts and closes the engine."""
     settings = settings or ServerSettings()
     middleware = [Middleware(EchoRequestId), Middleware(NameIgnoredFields)]
+    if settings.is_local and not settings.api_keys:
+        middleware.append(Middleware(CheckHost, allowed=settings.allowed_hosts))
     if settings.allowed_origins:
         middleware.append(
             Middleware(

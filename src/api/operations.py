@@ -98,29 +98,30 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise APIError(400, "give either prompt or messages", param="prompt")
     engine = context.engine
-    messages = message_fields(body.messages or [])
-    check_length(messages, engine)
     check_prompt_text(body.prompt or "", engine.tokenizer, engine.max_model_len)
 
-    def encode() -> list[int]:
+    def encode_prompt() -> list[int]:
         if body.prompt is not None:
             special = body.add_special_tokens is not False
             return engine.tokenizer.encode(body.prompt, add_special_tokens=special)
+        messages = message_fields(body.messages or [])
+        check_length(messages, engine)
         generates = body.add_generation_prompt is not False
         return engine.tokenizer.encode_chat(messages, add_generation_prompt=generates)
 
-    tokens = await anyio.to_thread.run_sync(encode)
-    strings = None
-    if body.return_token_strs:
-        strings = [engine.tokenizer.token_bytes(t).decode("utf-8", "replace") for t in tokens]
-    return _json(
-        TokenizeResponse(
+    def encode() -> TokenizeResponse:
+        tokens = encode_prompt()
+        strings = None
+        if body.return_token_strs:
+            strings = [engine.tokenizer.token_bytes(t).decode("utf-8", "replace") for t in tokens]
+        return TokenizeResponse(
             count=len(tokens),
             max_model_len=engine.max_model_len,
             tokens=tokens,
             token_strs=strings,
         )
-    )
+
+    return _json(await anyio.to_thread.run_sync(encode))
 
 
 async def detokenize(request: Request) -> Response:

@@ -19,11 +19,14 @@ from ..core.errors import ConfigError
 from ..core.interfaces import Progress
 from .app import create_app
 from .http.connections import Connection
+from .http.log_throttle import Throttle
 from .openai.context import ServerSettings
 from .stopping import Stopper
 
-MAX_HEADER_BYTES = 16 << 10
 BACKLOG = 1024
+SEND_BUFFER_BYTES = 256 << 10
+"""Limit of unsent data in the kernel per connection; the kernel takes twice as much memory for it.
+Without a limit it holds several MB for a client that does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,7 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
         sock.bind((host, port))
         sock.listen(BACKLOG)
@@ -81,7 +85,6 @@ def make_server(engine: EngineClient, options: ServeOptions) -> uvicorn.Server:
             lifespan="off",
             log_config=None,
             access_log=options.access_log,
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_graceful_shutdown=None,
             server_header=False,
         )
@@ -142,6 +145,7 @@ def configure_logging(level: str) -> None:
         ("uvicorn.access", level),
     ):
         logger = logging.getLogger(name)
+        logger.filters = [Throttle()] if name == "uvicorn.error" else []
         logger.handlers = [handler]  # replaces the handler of `cli`, which shows warnings only
         logger.setLevel(at_least.upper())
         logger.propagate = False

@@ -7,19 +7,21 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Self
+from typing import NoReturn, Self
 
 import uvicorn
 
 from ..core.contract.client import EngineClient
 from ..core.log import get_logger
+from ..core.shell.engine_shell import DEVICE_THREAD
 
 LAST_WORDS = 1.0
 """Seconds to send the last chunks after the engine has aborted all requests."""
-CLOSING_SECONDS = 5.0
-"""Seconds that the engine gets to close after the second signal. A step takes less than one."""
+CLOSING_SECONDS = 7.0
+"""Seconds until the process ends after the second signal. The engine's own limit is shorter."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 log = get_logger("api")
 
@@ -66,8 +68,12 @@ class Stopper:
 
     async def _drain(self, engine: EngineClient, server: uvicorn.Server) -> None:
         log.info("draining", timeout=self._timeout)
-        await engine.drain(self._timeout)
-        server.should_exit = True
+        try:
+            await engine.drain(self._timeout)
+        except Exception:
+            log.exception("drain_failed")
+        finally:
+            server.should_exit = True
         await asyncio.sleep(LAST_WORDS)  # streams send their last chunk and [DONE]
         server.force_exit = True
 
@@ -85,10 +91,23 @@ def _listen(
             loop.call_soon_threadsafe(react)
         reader.settimeout(CLOSING_SECONDS)
         with suppress(TimeoutError):
-            if not _next_signal(reader):
-                return
-        log.error("killed", reason="the engine did not close after the second signal")
-        os._exit(128 + signal.SIGTERM)
+            if not _next_signal(reader):  # a thread that hangs would still keep the process alive
+                time.sleep(CLOSING_SECONDS)
+        _kill("the engine did not close after the second signal")
+
+
+def leave_if_hung() -> None:
+    """End the process if a device thread still runs: a normal exit would wait for it forever."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(DEVICE_THREAD):
+            thread.join(LAST_WORDS)
+            if thread.is_alive():
+                _kill("the device did not end its last step")
+
+
+def _kill(reason: str) -> NoReturn:
+    log.error("killed", reason=reason)
+    os._exit(128 + signal.SIGTERM)
 
 
 def _next_signal(reader: socket.socket) -> bool:

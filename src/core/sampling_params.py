@@ -14,6 +14,7 @@ from .read_only_collections import ReadOnlyDict
 MAX_N = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
+MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
 GREEDY_BELOW = 1e-5
 
@@ -125,6 +126,11 @@ def _check_stops(params: SamplingParams) -> None:
     for text in params.stop:
         if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_LENGTH:
             raise _invalid("stop", f"takes strings of 1 to {MAX_STOP_LENGTH} characters")
+    if len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise _invalid(
+            "stop_token_ids",
+            f"takes at most {MAX_STOP_TOKEN_IDS} ids, got {len(params.stop_token_ids)}",
+        )
     for token_id in params.stop_token_ids:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
             raise _invalid("stop_token_ids", f"takes token ids, got {token_id!r}")

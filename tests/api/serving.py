@@ -43,7 +43,10 @@ class SteeredExecutor(SimulatedExecutor):
 
 
 def toy_engine(
-    executor: SimulatedExecutor | None = None, extra: Iterable[object] = (), **options: Any
+    executor: SimulatedExecutor | None = None,
+    extra: Iterable[object] = (),
+    tokenizer: ToyTokenizer | None = None,
+    **options: Any,
 ) -> EngineShell:
     """An engine without a model: a character is a token, and 256 blocks of 4 tokens. `extra` are
     plugins."""
@@ -51,7 +54,7 @@ def toy_engine(
     def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineParts:
         return EngineParts(
             executor=executor or SteeredExecutor(),
-            tokenizer=ToyTokenizer(),
+            tokenizer=tokenizer or ToyTokenizer(),
             plugins=PluginHost.load(config, extra=extra),
         )
 
@@ -67,6 +70,7 @@ class Served:
         self._loop = loop
 
     def client(self, **options: Any) -> httpx.Client:
+        options.setdefault("headers", {}).setdefault("Content-Type", "application/json")
         return httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False, **options)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -91,8 +95,9 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve_engine(engine: EngineShell, **settings: Any) -> Iterator[Served]:
+def serve_engine(engine: EngineShell, **changes: Any) -> Iterator[Served]:
     """Start the engine and serve it; both end with the block."""
+    settings = ServerSettings(is_local=True, **changes)
     started: list[Served] = []
     errors: list[BaseException] = []
     is_up, end = threading.Event(), threading.Event()
@@ -100,7 +105,7 @@ def serve_engine(engine: EngineShell, **settings: Any) -> Iterator[Served]:
     async def main() -> None:
         sock = bind("127.0.0.1", 0)
         async with engine:
-            server = make_server(engine, ServeOptions(settings=ServerSettings(**settings)))
+            server = make_server(engine, ServeOptions(settings=settings))
             serving = asyncio.create_task(server.serve(sockets=[sock]))
             url = f"http://127.0.0.1:{sock.getsockname()[1]}"
             started.append(Served(engine, url, asyncio.get_running_loop()))

@@ -74,7 +74,9 @@ def check_curl_line(line: str, url: str) -> None:
     words = shlex.split(line)
     assert words[1] == f"{url}/v1/chat/completions"
     body = words[words.index("-d") + 1]
-    answer = httpx.post(words[1], content=body, timeout=PATIENCE, trust_env=False)
+    name, _, value = words[words.index("-H") + 1].partition(": ")
+    headers = {name: value}
+    answer = httpx.post(words[1], content=body, headers=headers, timeout=PATIENCE, trust_env=False)
     assert "Tokyo" in answer.json()["choices"][0]["message"]["content"]
 
 

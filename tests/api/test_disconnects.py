@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import socket
@@ -12,7 +13,14 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tokenmill.api.http import connections
+
 from .serving import PATIENCE, Served, SteeredExecutor, serve_engine, toy_engine
+
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +36,7 @@ def send(served: Served, **fields: object) -> socket.socket:
     target = urlsplit(served.url)
     body = json.dumps({"prompt": "abc", "max_tokens": 3000, **fields}).encode()
     sock = socket.create_connection((target.hostname or "", target.port or 0), timeout=PATIENCE)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    sock.sendall(head.encode() + body)
+    sock.sendall(HEAD % len(body) + body)
     return sock
 
 
@@ -109,7 +116,30 @@ def test_a_client_that_leaves_before_its_body_is_complete_disturbs_nobody(slow: 
     target = urlsplit(slow.url)
     for _ in range(5):
         with socket.create_connection((target.hostname or "", target.port or 0)) as sock:
-            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+            sock.sendall(HEAD % 99 + b"{")
     with slow.client() as http:
         assert http.get("/health").status_code == 200
+    slow.wait_idle()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_ends_only_its_own_side_gets_its_answer(slow: Served, stream: bool) -> None:
+    with send(slow, stream=stream, max_tokens=60) as sock:
+        slow.wait_until(lambda load: load["num_running"] == 1)
+        sock.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert b'"finish_reason":"length"' in answer
+    slow.wait_idle()
+
+
+def test_a_stalled_reader_is_hung_up_on(slow: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STALL_SECONDS", 0.2)
+    with send(slow, stream=True, n=32, max_tokens=3000, logprobs=20) as sock:
+        slow.wait_until(lambda load: load["num_running"] == 32)
+        slow.wait_until(lambda load: load["num_running"] == 0)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert b"[DONE]" not in answer
     slow.wait_idle()

@@ -133,7 +133,7 @@ def test_a_message_s_reasoning_is_accepted(strict: httpx.Client) -> None:
         ({"stream": "yes"}, "stream", ("true or false", "got a string")),
         ({"logit_bias": {"5": 101}}, "logit_bias", ("number from -100 to 100",)),
         ({"metadata": {"": "a"}}, "metadata", ("a key of metadata", "1 to 64 characters")),
-        ({"messages": []}, "messages", ("a list of at least 1 items",)),
+        ({"messages": []}, "messages", ("a list of 1 to 16384 items",)),
         ({"messages": [{}]}, "messages", ("messages[0].role is missing",)),
         ({"messages": [{"role": "user", "content": 5}]}, "messages", ("messages[0].content",)),
         ({"reasoning_effort": "huge"}, "reasoning_effort", ("one of", "'high'")),

@@ -126,14 +126,29 @@ def talk(served: Served, raw: bytes) -> bytes:
     return answer
 
 
+START = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+TWO_LENGTHS = b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n"
+
+
 @pytest.mark.parametrize(
-    "raw",
-    [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 40_000, b"\x16\x03\x01\x00"],
-    ids=["not HTTP", "a head of 40 kB", "TLS"],
+    ("raw", "status"),
+    [
+        (b"hello\r\n\r\n", b"400"),
+        (b"\x16\x03\x01\x00", b"400"),
+        (START + b"X: " + b"a" * 40_000, b"431"),
+        (START + b"X: " + b"a" * 20_000 + b"\r\n\r\n", b"431"),
+        (START + b"X: y\r\n" * 3000 + b"\r\n", b"431"),
+        (START.replace(b"/health", b"/" + b"a" * 20_000) + b"\r\n", b"431"),
+        (START + TWO_LENGTHS, b"400"),
+    ],
+    ids=["not HTTP", "TLS", "no end", "one header", "many headers", "a path", "two lengths"],
 )
-def test_what_is_not_http_is_400_in_the_usual_shape(toy: Served, raw: bytes) -> None:
+def test_what_is_not_good_http_is_refused_in_the_usual_shape(
+    toy: Served, raw: bytes, status: bytes
+) -> None:
     head, _, body = talk(toy, raw).partition(b"\r\n\r\n")
-    assert b" 400 " in head
+    assert head.split(b" ")[1] == status
+    assert b"connection: close" in head.lower()
     assert body.startswith(b'{"error":{"message":')
 
 
@@ -145,6 +160,7 @@ def test_a_client_that_never_ends_its_headers_or_body_is_hung_up_on(
     assert talk(toy, b"") == b""
     assert talk(toy, b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ") == b""
     head = (
-        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Connection: close\r\nContent-Length: 100\r\n\r\n{"
     )
     assert b" 408 " in talk(toy, head)

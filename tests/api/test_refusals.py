@@ -14,7 +14,7 @@ from .test_errors import MESSAGES, chat, check_error, complete
 
 
 def test_a_slash_too_many_is_404_and_not_a_redirect_to_the_host_header(http: httpx.Client) -> None:
-    headers = {"Host": "evil.test"}
+    headers = {"Host": "evil.localhost"}
     check_error(http.get("/health/", headers=headers), 404)
     check_error(http.post("/v1/completions/", headers=headers, json={"prompt": "a"}), 404)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import json
 import math
 import os
@@ -64,6 +63,13 @@ def add_parser(subparsers: Any) -> None:
         help="origin (CORS) from which browsers may call; may be repeated",
     )
     group.add_argument(
+        "--allowed-host",
+        action="append",
+        metavar="NAME",
+        help="name that the Host header may have, besides those of this machine; may be repeated. "
+        "Checked only on a loopback address without --api-key, against DNS rebinding",
+    )
+    group.add_argument(
         "--max-body-bytes",
         type=parse_size,
         default=4 << 20,
@@ -105,10 +111,13 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises ConfigError."""
     merge_model_argument(args)
     config = engine_config(args)
+    from ..http.host_check import host_name, is_loopback
     from ..openai.context import ServerSettings
     from ..server import ServeOptions, configure_logging, serve
+    from ..stopping import leave_if_hung
 
     configure_logging(args.log_level)
+    is_local = is_loopback(host_name(args.host))
     options = ServeOptions(
         host=args.host,
         port=args.port,
@@ -120,6 +129,8 @@ def run(args: argparse.Namespace) -> int:
             metadata_headers=tuple(args.metadata_header or ()),
             max_body_bytes=args.max_body_bytes,
             allowed_origins=tuple(args.allowed_origins or ()),
+            is_local=is_local,
+            allowed_hosts=tuple(args.allowed_host or ()),
             sse_keep_alive_interval=args.sse_keep_alive_interval,
             strict_fields=args.strict_fields,
         ),
@@ -130,13 +141,14 @@ def run(args: argparse.Namespace) -> int:
             progress.stop()
             _announce(engine.model_name, url, has_key=bool(options.settings.api_keys))
 
-        if not options.settings.api_keys and not _is_loopback(args.host):
+        if not options.settings.api_keys and not is_local:
             print(
                 f"warning: without --api-key, everyone who can reach {args.host} can use this "
                 "server",
                 file=sys.stderr,
             )
         asyncio.run(serve(config, options, progress, on_ready))
+    leave_if_hung()
     return 0
 
 
@@ -165,13 +177,6 @@ def _header_name(text: str) -> str:
     if text.lower() in _SECRET_HEADERS:
         raise argparse.ArgumentTypeError(f"{text} is a secret, which plugins must not see")
     return text
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in ("localhost", "")  # `bind` refuses an empty host
 
 
 def _seconds(text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -11,9 +12,15 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .errors import APIError, error_body, error_response
+from .heads import StrictConnection
 
 HEAD_SECONDS = 10.0
 """Maximum time from the first byte of a request to the end of its headers."""
+STALL_SECONDS = 30.0
+"""Maximum time in which a client takes nothing of the data that waits for it."""
+FIRST_PROBE_SECONDS = 0.05
+"""Time after which a second write finds the reset that answered the first one."""
+PROBE_SECONDS = 5.0
 MOST_CONNECTIONS = 4096
 OTHER_FILES = 64
 """File descriptors reserved for everything that is not a connection."""
@@ -24,36 +31,94 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.conn: StrictConnection = StrictConnection()
         self._head_deadline: asyncio.TimerHandle | None = None
+        self._next_probe: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # Any unsent byte stops the stream and starts the deadline of a stalled reader.
+        transport.set_write_buffer_limits(high=0)
         if len(self.connections) > max_connections():
             self.app = _refuse
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
+        self._cancel_stall()
+        if self._next_probe is not None:
+            self._next_probe.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch_head()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether to keep the connection, because the client has ended only its own side.
+
+        A client that leaves looks the same. A write shows the difference: it is answered with a
+        reset. HTTP/1.0 has no message that may be written at any time.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            return False
+        if self.scheme == "https" or cycle.scope["http_version"] == "1.0":
+            return False
+        cycle.keep_alive = False
+        self._probe(FIRST_PROBE_SECONDS)
+        return True
+
+    def _probe(self, seconds: float) -> None:
+        """Write what every client ignores, and again later: "100 Continue", or an SSE comment."""
+        cycle = self.cycle
+        if self.transport.is_closing() or cycle.response_complete:
+            return
+        if not cycle.response_started:
+            event: h11.Event = h11.InformationalResponse(status_code=100, headers=[])
+            self.transport.write(self.conn.send(event) or b"")
+        elif not self.flow.write_paused:  # only streams last longer than a moment
+            self.transport.write(self.conn.send(h11.Data(data=b":\n\n")) or b"")
+        self._next_probe = self.loop.call_later(seconds, self._probe, PROBE_SECONDS)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_stall()
+
+    def _watch_reader(self) -> None:
+        """Hang up, unless some of the unsent data is taken by the client in time."""
+        unsent = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(STALL_SECONDS, self._abort_unless_less_than, unsent)
+
+    def _abort_unless_less_than(self, unsent: int) -> None:
+        if self.transport.get_write_buffer_size() >= unsent:
+            self.transport.abort()
+        else:
+            self._watch_reader()
+
+    def _cancel_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
     def send_400_response(self, msg: str) -> None:
-        """Answer 400 to data that is not HTTP or has too large headers, and close."""
+        """Answer what is not a valid request with the reason, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = error_body(
-                APIError(400, "this is not a valid HTTP request, or its head is too large")
-            )
+            refusal = self.conn.refusal
+            body = error_body(refusal)
             head = h11.Response(
-                status_code=400,
+                status_code=refusal.status,
                 headers=[
                     ("content-type", "application/json"),
                     ("content-length", str(len(body))),
                     ("connection", "close"),
                 ],
-                reason=b"Bad Request",
+                reason=HTTPStatus(refusal.status).phrase.encode(),
             )
             for event in (head, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")

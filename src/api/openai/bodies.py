@@ -19,7 +19,17 @@ from ...core.request_options import (
     MAX_METADATA_VALUE,
     MAX_USER,
 )
-from ...core.sampling_params import MAX_N, MAX_STOP_STRINGS
+from ...core.sampling_params import (
+    MAX_LOGIT_BIAS,
+    MAX_N,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
+
+MAX_IDS = 1 << 20
+"""Token ids in one list: no model has a longer context."""
+MAX_MESSAGES = 1 << 14
+MAX_PARTS = 1 << 10
 
 Text = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_CLIENT_ID)]
@@ -28,6 +38,9 @@ Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=1, le=2**31)]
 StopStrings = str | Annotated[list[str], Meta(max_length=MAX_STOP_STRINGS)]
+LogitBias = Annotated[
+    dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_LOGIT_BIAS)
+]
 PromptItem = str | int | list[int]
 Metadata = Annotated[
     dict[
@@ -46,6 +59,10 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     """OpenAI's padding against traffic analysis. Not supported: only false is accepted."""
 
 
+class Ignored(msgspec.Struct):
+    """An object whose fields are skipped and not built."""
+
+
 class SamplingFields(msgspec.Struct, kw_only=True):
     """The fields that completions and chat completions share."""
 
@@ -59,7 +76,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: LogitBias | None = None
     max_tokens: Count | None = None
     user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
     # vLLM's additions
@@ -67,7 +84,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     min_p: Probability | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Annotated[list[int], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
@@ -85,7 +102,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 class CompletionBody(SamplingFields, kw_only=True):
     """The body of POST /v1/completions."""
 
-    prompt: str | list[PromptItem]
+    prompt: str | Annotated[list[PromptItem], Meta(max_length=MAX_IDS)]
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
     add_special_tokens: bool | None = None
@@ -103,7 +120,7 @@ class ChatMessageBody(msgspec.Struct, kw_only=True):
     """
 
     role: str
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
     name: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
@@ -116,10 +133,13 @@ class ChatMessageBody(msgspec.Struct, kw_only=True):
     function_call: dict[str, Any] | None = None
 
 
+Messages = Annotated[list[ChatMessageBody], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
 class ChatBody(SamplingFields, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessageBody], Meta(min_length=1)]
+    messages: Messages
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
@@ -129,7 +149,7 @@ class ChatBody(SamplingFields, kw_only=True):
     reasoning_effort: ReasoningEffort | None = None
     # Hints that are ignored, because they never change an answer.
     prompt_cache_key: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_options: Ignored | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
 
@@ -139,7 +159,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 
     model: ModelName | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessageBody], Meta(min_length=1)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
@@ -148,5 +168,5 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 class DetokenizeBody(msgspec.Struct, kw_only=True):
     """The body of POST /detokenize."""
 
-    tokens: list[int]
+    tokens: Annotated[list[int], Meta(max_length=MAX_IDS)]
     model: ModelName | None = None

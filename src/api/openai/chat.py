@@ -135,8 +135,6 @@ def _first_choice(index: int) -> ChatChunkChoice:
 
 async def _encode(body: ChatBody, engine: EngineClient) -> list[int]:
     """The conversation's token ids. A thread renders and tokenizes, not the event loop."""
-    messages = message_fields(body.messages)
-    check_length(messages, engine)
     continues = bool(body.continue_final_message)
     if continues and body.add_generation_prompt:
         raise APIError(
@@ -150,6 +148,8 @@ async def _encode(body: ChatBody, engine: EngineClient) -> list[int]:
     generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
 
     def encode() -> list[int]:
+        messages = message_fields(body.messages)
+        check_length(messages, engine)
         return engine.tokenizer.encode_chat(
             messages,
             add_generation_prompt=generates,

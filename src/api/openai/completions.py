@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import anyio.to_thread
 from msgspec import UNSET
@@ -11,7 +12,7 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
-from ...core.shell.admission import check_prompt_text
+from ...core.shell.admission import LONG_TEXT, check_prompt_text
 from ..http.errors import APIError
 from .bodies import CompletionBody
 from .chunks import end_reason
@@ -39,9 +40,7 @@ async def create_completion(request: Request) -> Response:
     options = request_options(request, body, "cmpl", context.settings.metadata_headers)
     requests = await submit_all(
         engine,
-        await _without_special_tokens(prompts, engine)
-        if body.add_special_tokens is False
-        else prompts,
+        await _tokenized(prompts, engine, add_special_tokens=body.add_special_tokens is not False),
         completion_params(body, engine),
         options,
         is_streamed=bool(body.stream),
@@ -143,22 +142,25 @@ def _prompts(body: CompletionBody) -> list[Prompt]:
     return list(prompt)  # type: ignore[arg-type]
 
 
-async def _without_special_tokens(
-    prompts: Sequence[Prompt], engine: EngineClient
-) -> list[list[int]]:
-    """The prompts as token ids without special tokens, which the engine's tokenizing would add.
+async def _tokenized(
+    prompts: Sequence[Prompt], engine: EngineClient, *, add_special_tokens: bool
+) -> Sequence[Prompt]:
+    """The prompts as token ids, unless the engine can tokenize them as well.
 
-    A thread tokenizes, not the event loop. Raises InvalidRequestError for a text that is too long,
-    before it is tokenized.
+    The engine adds special tokens, and tokenizes short texts on the event loop, where many of them
+    would hold up everybody. Here a thread does it. Raises InvalidRequestError for a text that is
+    too long, before it is tokenized.
     """
+    num_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+    if add_special_tokens and (len(prompts) == 1 or num_chars < LONG_TEXT):
+        return prompts
     for prompt in prompts:
         if isinstance(prompt, str):
             check_prompt_text(prompt, engine.tokenizer, engine.max_model_len)
 
-    def encode() -> list[list[int]]:
-        return [
-            engine.tokenizer.encode(p, add_special_tokens=False) if isinstance(p, str) else p
-            for p in prompts
-        ]
+    encode_one = partial(engine.tokenizer.encode, add_special_tokens=add_special_tokens)
+
+    def encode() -> list[Prompt]:
+        return [encode_one(p) if isinstance(p, str) else p for p in prompts]
 
     return await anyio.to_thread.run_sync(encode)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from ...core.contract.client import EngineClient
 from ...core.outputs import RequestOutput
 from ...core.sampling_params import MAX_N
+from ..http.body_budget import BodyBudget
 from ..http.errors import APIError
 from .responses import CompletionTokensDetails, PromptTokensDetails, Usage
 
@@ -27,6 +28,10 @@ class ServerSettings:
     """Headers whose values are copied into a request's metadata."""
     max_body_bytes: int = 4 << 20
     allowed_origins: Sequence[str] = ()
+    is_local: bool = False
+    """Listens on a loopback address. Without API keys, the Host header must then name this machine
+    or one of `allowed_hosts`."""
+    allowed_hosts: Sequence[str] = ()
     sse_keep_alive_interval: float = 0.0
     """Seconds without a chunk before a comment is sent; 0: never."""
     strict_fields: bool = False
@@ -41,7 +46,11 @@ class AppContext:
 
     engine: EngineClient
     settings: ServerSettings
+    bodies: BodyBudget = field(init=False)
     started_at: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bodies", BodyBudget(self.settings.max_body_bytes))
 
     def check_model(self, name: str | None) -> None:
         """Raise APIError (404) for a model that this server does not have; None passes."""

@@ -14,6 +14,8 @@ from .unsupported import UNSUPPORTED, check_neutral
 
 Fields = dict[str, msgspec.Raw]
 
+MAX_UNKNOWN = 1024
+"""Unknown fields that a body, or its messages together, may have."""
 _LONGEST_NAME = 64
 """Characters of an unknown field's name that an error repeats."""
 
@@ -31,7 +33,7 @@ class UnknownField:
         return f"{self.parent}.{self.name}" if self.parent else self.name
 
 
-def unknown_fields(raw: bytes, kind: type) -> list[UnknownField]:
+def unknown_fields(raw: bytes | bytearray, kind: type) -> list[UnknownField]:
     """The unknown fields of a valid body of this kind, each name once.
 
     Raises APIError (400) for a known field that is not supported, unless its value is neutral.
@@ -62,6 +64,8 @@ def refuse_unknown(fields: Sequence[UnknownField]) -> None:
 
 def _others(given: Iterable[str], parent: str, known: Sequence[str]) -> list[UnknownField]:
     names = dict.fromkeys(given).keys() - set(known)
+    if len(names) > MAX_UNKNOWN:
+        raise APIError(400, f"the body has more than {MAX_UNKNOWN} unknown fields")
     return [UnknownField(name, parent, known) for name in sorted(names)]
 
 

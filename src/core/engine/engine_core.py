@@ -240,7 +240,7 @@ class EngineCore:
         return opened.plan
 
     def _expire(self, now: float) -> None:
-        for request in self._queues.take_expired(now):
+        for request in self._queues.expired(now):
             self.finish(request.engine_id, FinishReason.ABORT, now, stop_reason="request_timeout")
 
     # Committing

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from math import inf
 
 from .request import Request, RequestStatus
 
@@ -23,6 +23,7 @@ class RequestQueues:
         of its preemption."""
         self._requests: dict[str, Request] = {}
         self._deadlines: list[tuple[float, int, Request]] = []
+        """Sorted, of live requests only: a heap would keep an ended request until its deadline."""
         self._last_sequence = 0
 
     def __contains__(self, engine_id: str) -> bool:
@@ -45,7 +46,7 @@ class RequestQueues:
         if request.group is not None:
             request.group.members.append(request)
         if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, request.sequence, request))
+            insort(self._deadlines, (request.deadline, request.sequence, request))
 
     def start(self, request: Request) -> None:
         """Move a waiting request to the running ones."""
@@ -66,6 +67,8 @@ class RequestQueues:
         else:
             del self.waiting[request.engine_id]
         request.status = RequestStatus.FINISHED
+        if request.deadline is not None:
+            del self._deadlines[bisect_left(self._deadlines, (request.deadline, request.sequence))]
 
     def forget(self, request: Request) -> None:
         """Remove a finished request completely. Its id may be used again."""
@@ -74,12 +77,9 @@ class RequestQueues:
         # Request and view refer to each other. Without this, only the garbage collector frees them.
         del request.view
 
-    def take_expired(self, now: float) -> list[Request]:
-        """The live requests whose deadline has passed. Each one is returned once."""
-        expired = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            expired.append(heapq.heappop(self._deadlines)[2])
-        return [r for r in expired if r.status is not RequestStatus.FINISHED]
+    def expired(self, now: float) -> list[Request]:
+        """The live requests whose deadline has passed."""
+        return [r for _, _, r in self._deadlines[: bisect_right(self._deadlines, (now, inf))]]
 
     def ready(self) -> list[Request]:
         """Waiting requests that could start. Siblings wait until their prompt is computed."""

@@ -14,6 +14,10 @@ from ..interfaces import ModelInfo, Tokenizer
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 
+LONG_TEXT = 4096
+"""Characters. Texts of this length or more are tokenized on another thread, because that takes a
+millisecond or more."""
+
 
 def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> None:
     """Refuse a text whose number of characters alone is too large, before it is tokenized.

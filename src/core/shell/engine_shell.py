@@ -24,23 +24,29 @@ from ..host.plugin_host import PluginHost
 from ..host.watchdog import Watchdog
 from ..interfaces import Executor, ModelInfo, Progress, Tokenizer
 from ..kv_memory import longest_sequence
+from ..log import get_logger
 from ..outputs import RequestOutput
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from .admission import (
+    LONG_TEXT,
     check_prompt_ids,
     check_prompt_text,
     check_sampling_params,
     make_requests,
+    room_for_output,
 )
 from .output_stream import Completion, OutputStream
 from .step_loop import StepLoop
 
-LONG_TEXT = 4096
-"""Characters. Prompts of this length or more are tokenized on another thread, because that takes a
-millisecond or more."""
+log = get_logger("engine")
 
 DRAINING = "the engine is shutting down and accepts no new requests"
+DEVICE_THREAD = "tokenmill-device"
+"""Beginning of the name of each engine's device thread."""
+CLOSING_SECONDS = 5.0
+"""Time that the open steps get to end when the engine drains or closes. A step takes less than a
+second on most machines; a device that hangs must not keep the program from ending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +77,7 @@ class EngineShell(EngineClient):
         self._build = build
         self._progress: Progress = progress or (lambda stage, part: None)
         self._random = random.Random(config.seed)
-        self._device = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-device")
+        self._device = ThreadPoolExecutor(1, thread_name_prefix=DEVICE_THREAD)
         self._lifespans = AsyncExitStack()
         self._watchdog: Watchdog | None = None
         self._parts: EngineParts | None = None
@@ -121,24 +127,35 @@ class EngineShell(EngineClient):
             await asyncio.wait_for(loop.wait_idle(), timeout)
         except TimeoutError:
             loop.abort_all()
-            await loop.wait_idle()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(loop.wait_idle(), CLOSING_SECONDS)
 
     async def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._loop is not None and self._task is not None:
-            self._loop.abort_all()
-            self._loop.stop()
-            await asyncio.wait([self._task])
+        hangs = not await self._stop_loop()
         await self._lifespans.aclose()
         if self._parts is not None:
             self._parts.plugins.emit(Stopping())
             with suppress(RuntimeError):  # at the end of a program its worker threads have ended
-                await self._on_device(self._parts.executor.close)
+                closing = self._on_device(self._parts.executor.close)
+                await (asyncio.wait([closing], timeout=0) if hangs else closing)
         self._device.shutdown(wait=False)
         if self._watchdog is not None:
             self._watchdog.stop()
+
+    async def _stop_loop(self) -> bool:
+        """End all requests and the loop; False if its step does not end in time."""
+        if self._loop is None or self._task is None:
+            return True
+        self._loop.abort_all()
+        self._loop.stop()
+        _, running = await asyncio.wait([self._task], timeout=CLOSING_SECONDS)
+        if running:
+            log.error("step_hangs", seconds=CLOSING_SECONDS, reason="closing without its end")
+            self._task.cancel()
+        return not running
 
     # What callers see
 
@@ -179,6 +196,8 @@ class EngineShell(EngineClient):
         options = (options or RequestOptions()).with_changes(**fields)
         params = sampling_params or self.default_sampling_params()
         check_sampling_params(params, self.info, self._config.max_logprobs)
+        if not isinstance(prompt, str):  # before each id of a long list is checked
+            room_for_output(len(prompt), params, self._max_model_len)
         arrival_time = time.monotonic()
         prompt_token_ids = await self._tokenize(prompt)
         loop = self._check_accepting()  # the engine may have been closed during tokenization
@@ -236,8 +255,8 @@ class EngineShell(EngineClient):
 
     # Inside
 
-    async def _on_device(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._device, function, *args)
+    def _on_device(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._device, function, *args)
 
     def _started(self) -> EngineParts:
         if self._parts is None:

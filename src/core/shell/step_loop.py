@@ -88,9 +88,13 @@ class StepLoop:
         self._deliver(self.core.take_updates())
 
     def abort_all(self) -> None:
-        """End every request."""
+        """End every request. One that cannot be aborted ends with an error."""
         for stream in self._live_streams():
-            self.abort_stream(stream)
+            try:
+                self.abort_stream(stream)
+            except Exception:
+                log.exception("abort_failed", request_id=stream.request_id)
+                stream.fail("the engine could not end this request")
 
     def _live_streams(self) -> list[OutputStream]:
         return [stream for streams in self._streams.values() for stream in streams.values()]
@@ -198,7 +202,7 @@ class StepLoop:
         self.death = reason
         for stream in self._live_streams():
             stream.fail("the engine stopped")
-            self.abort_stream(stream)
+        self.abort_all()
         self._streams.clear()
         self._members.clear()
         self._idle.set()

@@ -1,0 +1,101 @@
+"""An engine whose parts fail or hang still answers every request, and always closes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tokenmill.core.engine.engine_core import EngineCore
+from tokenmill.core.engine.request import Request
+from tokenmill.core.errors import DeviceError, RequestFailedError
+from tokenmill.core.outputs import FinishReason
+from tokenmill.core.plan import StepPlan, StepResult
+from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.shell import engine_shell
+from tokenmill.testing.simulated.executor import SimulatedExecutor
+
+from .test_engine_shell import PROMPT, in_event_loop, make_engine
+
+LONG = SamplingParams(max_tokens=200)
+
+
+class Hanging(SimulatedExecutor):
+    """A step ends, or raises `failure`, when `gate` is set."""
+
+    def __init__(self, gate: threading.Event, failure: Exception | None = None) -> None:
+        super().__init__(num_blocks=64, block_size=4)
+        self.gate = gate
+        self.failure = failure
+        self.is_closed = threading.Event()
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return super().run(plan)
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Opens at the end, because a program waits for its threads."""
+    found = threading.Event()
+    yield found
+    found.set()
+
+
+@pytest.fixture
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_shell, "CLOSING_SECONDS", 0.1, raising=False)
+
+
+@pytest.mark.usefixtures("little_patience")
+@in_event_loop
+async def test_drain_and_close_return_while_a_step_hangs(gate: threading.Event) -> None:
+    hanging = Hanging(gate)
+    engine = make_engine(hanging)
+    await engine.start()
+    stream = await engine.submit(PROMPT, LONG)
+    await engine.drain(0.05)
+    outputs = [o async for o in stream]
+    assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
+    await engine.close()
+    assert not hanging.is_closed.is_set()
+    gate.set()
+    assert await asyncio.to_thread(hanging.is_closed.wait, 30), "the executor is closed later"
+
+
+@in_event_loop
+async def test_a_dying_engine_ends_every_stream_even_if_none_can_be_aborted(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any, **options: Any) -> None:
+        raise KeyError("planted")
+
+    async with make_engine(Hanging(gate, DeviceError("lost"))) as engine:
+        streams = [await engine.submit(PROMPT, LONG) for _ in range(3)]
+        monkeypatch.setattr(EngineCore, "abort", broken)
+        gate.set()
+        for stream in streams:
+            with pytest.raises(RequestFailedError):
+                async for _ in stream:
+                    pass
+        assert not engine.load().is_alive
+
+
+@in_event_loop
+async def test_a_finished_request_is_not_kept_until_its_deadline() -> None:
+    async with make_engine(request_timeout=3600) as engine:
+        async for _ in await engine.submit(PROMPT, SamplingParams(max_tokens=2), request_id="kept"):
+            pass
+        await engine.drain()
+        gc.collect()
+        requests = [found for found in gc.get_objects() if type(found) is Request]
+        assert "kept" not in {request.request_id for request in requests}
