@@ -73,15 +73,17 @@ async def metrics(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """The one model that is served."""
-    return _json(ModelList(data=[_card(context_of(request))]))
+    """The model that is served, once under each of its names."""
+    context = context_of(request)
+    return _json(ModelList(data=[_card(context, name) for name in context.model_names]))
 
 
 async def model(request: Request) -> Response:
     """One model by its name; 404 for any other."""
     context = context_of(request)
-    context.check_model(request.path_params["name"])
-    return _json(_card(context))
+    name = request.path_params["name"]
+    context.check_model(name)
+    return _json(_card(context, name))
 
 
 async def plugins(request: Request) -> Response:
@@ -149,10 +151,10 @@ async def openapi(request: Request) -> Response:
     return _json(openapi_document(request.app.routes, settings))
 
 
-def _card(context: AppContext) -> ModelCard:
+def _card(context: AppContext, name: str) -> ModelCard:
     engine = context.engine
     return ModelCard(
-        id=engine.model_name,
+        id=name,
         created=context.started_at,
         root=engine.info.name,
         max_model_len=engine.max_model_len,

@@ -99,6 +99,8 @@ def test_a_wrong_flag_is_one_line_and_status_2(arguments: list[str], words: list
         (["chat", "-q", "hi", "--url", "ftp:x"], ["ftp:x"]),
         (["chat", "-q", "hi", "--url", "localhost:x/v1"], ["localhost:x"]),
         (["serve", "--host", ""], ["--host"]),
+        (["serve", "--served-model-name", "a", "/no/such/model"], ["--served-model-name", "MODEL"]),
+        (["serve", "/no/such/model", "--served-model-name", "a", "b"], ["/no/such/model"]),
         (["plugins", "show", "chunkd"], ["chunkd", "chunked"]),
     ],
     ids=" ".join,

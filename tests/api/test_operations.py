@@ -206,6 +206,21 @@ def test_version_index_and_the_model_s_card(http: httpx.Client) -> None:
     assert http.head("/v1/models").status_code == 200
 
 
+def test_a_model_with_several_names_answers_to_each_and_signs_with_the_first() -> None:
+    engine = toy_engine(served_model_name="first")
+    settings = {"model_aliases": ("second", "a/third")}
+    with serve_engine(engine, **settings) as served, served.client() as http:
+        names = [card["id"] for card in http.get("/v1/models").json()["data"]]
+        assert names == ["first", "second", "a/third"]
+        for name in names:
+            assert http.get(f"/v1/models/{name}").json()["id"] == name
+            answer = http.post("/v1/completions", json=ASK | {"model": name})
+            assert answer.json()["model"] == "first"
+        unknown = http.post("/v1/completions", json=ASK | {"model": "simulated"})
+        assert "'second'" in check_error(unknown, 404, "model")["message"]
+        assert 'model_name="first"' in http.get("/metrics").text
+
+
 @pytest.mark.parametrize("given", ["abc-1", "ü/日" * 3, "x" * 1000, "a b;c", "a/0"])
 def test_the_answer_s_id_has_the_request_s(http: httpx.Client, given: str) -> None:
     headers = {"X-Request-Id": given.encode()}

@@ -41,6 +41,14 @@ def add_parser(subparsers: Any) -> None:
         "--port", type=_port, default=8000, help="port; 0: any free port (default: %(default)s)"
     )
     group.add_argument(
+        "--served-model-name",
+        action="extend",
+        nargs="+",
+        metavar="NAME",
+        help="names of the model in the API: answers and metrics have the first, requests may have "
+        "any (default: the model's own name)",
+    )
+    group.add_argument(
         "--api-key",
         action="append",
         metavar="KEY",
@@ -103,13 +111,14 @@ def add_parser(subparsers: Any) -> None:
         choices=["debug", "info", "warning", "error"],
         help="lowest level of log lines that are shown (default: %(default)s)",
     )
-    add_engine_flags(parser)
+    add_engine_flags(parser, leave_out=("served_model_name",))
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises ConfigError."""
     merge_model_argument(args)
+    names = _take_model_names(args)
     config = engine_config(args)
     from ..http.host_check import host_name, is_loopback
     from ..openai.context import ServerSettings
@@ -133,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
             allowed_hosts=tuple(args.allowed_host or ()),
             sse_keep_alive_interval=args.sse_keep_alive_interval,
             strict_fields=args.strict_fields,
+            model_aliases=names[1:],
         ),
     )
     with ProgressDisplay() as progress:
@@ -150,6 +160,24 @@ def run(args: argparse.Namespace) -> int:
         asyncio.run(serve(config, options, progress, on_ready))
     leave_if_hung()
     return 0
+
+
+def _take_model_names(args: argparse.Namespace) -> tuple[str, ...]:
+    """The names of --served-model-name; the first one becomes the engine's.
+
+    Raises ConfigError for an empty name, and for several names without a model: the last one is
+    probably the argument MODEL.
+    """
+    names = tuple(args.served_model_name or ())
+    if not all(names):
+        raise ConfigError("a name of --served-model-name is empty")
+    if len(names) > 1 and args.model is None:
+        raise ConfigError(
+            "--served-model-name takes all names after it, and no model is given; "
+            "put MODEL before it, or give --model"
+        )
+    args.served_model_name = names[0] if names else None
+    return names
 
 
 def _keys(args: argparse.Namespace) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ class ServerSettings:
     allowed_hosts: Sequence[str] = ()
     sse_keep_alive_interval: float = 0.0
     """Seconds without a chunk before a comment is sent; 0: never."""
+    model_aliases: Sequence[str] = ()
+    """Further names of the model that requests may have."""
     strict_fields: bool = False
     """Refuse unknown fields, and bodies without `model`. False: a header names ignored fields."""
     stalled_after: float = 60.0
@@ -52,13 +54,18 @@ class AppContext:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bodies", BodyBudget(self.settings.max_body_bytes))
 
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """All names of the model. Answers and metrics have the first one."""
+        return tuple(dict.fromkeys((self.engine.model_name, *self.settings.model_aliases)))
+
     def check_model(self, name: str | None) -> None:
         """Raise APIError (404) for a model that this server does not have; None passes."""
-        served = self.engine.model_name
-        if name is not None and name != served:
+        if name is not None and name not in self.model_names:
+            served = ", ".join(map(repr, self.model_names))
             raise APIError(
                 404,
-                f"the model {name!r} does not exist here; this server serves {served!r}",
+                f"the model {name!r} does not exist here; this server serves {served}",
                 param="model",
                 code="model_not_found",
             )
