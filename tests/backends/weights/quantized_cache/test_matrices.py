@@ -218,14 +218,6 @@ def test_a_model_that_differs_in_any_way_is_quantized_again(
     assert len(list_models()) == 2
 
 
-def test_a_link_to_a_model_is_the_same_model(model: Path, quantizer: Quantizer) -> None:
-    made = load(model)
-    (model.parent / "link.gguf").symlink_to(model)
-    checkpoint = QuantizedOnLoad(open_checkpoint(model.parent / "link.gguf"), "q8_0", None)
-    assert isinstance(checkpoint.matrix(UP), PackedWeights)
-    assert quantizer.num_calls in (len(made), len(made) + 1)  # its name is in the file's name
-
-
 @pytest.mark.parametrize("damage", ["cut short", "too long", "header", "empty", "of another model"])
 def test_a_damaged_file_is_removed_and_made_again(
     damage: str, model: Path, quantizer: Quantizer, cache: Path, caplog: pytest.LogCaptureFixture
