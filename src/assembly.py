@@ -5,7 +5,7 @@ This module may import every package of the engine. It only connects them and ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .backends.running.model_parts import Backends
     from .backends.text.tokenizer import HFTokenizer
     from .backends.weights.checkpoint import Checkpoint
+    from .backends.weights.quantized_cache.folder import CachedModel
 
 
 def build_parts(
@@ -168,6 +169,20 @@ def verify_default_model(progress: Progress) -> Path:
     path = default_model.find_default_model()
     default_model.verify_default_model(path, progress)
     return path
+
+
+def list_cached_models() -> list[CachedModel]:
+    """Describe the models that --quantize-on-load has kept. The last one was used last."""
+    from .backends.weights.quantized_cache.folder import list_models
+
+    return list_models()
+
+
+def remove_cached_models(names: Sequence[str] | None) -> None:
+    """Remove models from the cache; None: all. Raises ConfigError for an unknown name."""
+    from .backends.weights.quantized_cache.folder import remove_models
+
+    remove_models(names)
 
 
 def num_compute_threads() -> int:

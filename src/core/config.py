@@ -62,6 +62,12 @@ class EngineConfig:
         "quantize the matrices of a floating-point model while it is loaded, to 8 or 4 bits: "
         "q8_0, q4_0 or q4_k; on CPUs",
     )
+    model_cache_size: int | None = _knob(
+        None,
+        "maximum size in bytes of all models that --quantize-on-load keeps in the cache folder, "
+        "so that the next start need not quantize; suffixes K, M and G are allowed; 0: keep none; "
+        "default: 20 GiB, or a quarter of the free disk if that is less",
+    )
     device: str = _knob("auto", "device to compute on: auto, cpu or cuda")
     seed: int = _knob(0, "sampling seed for requests that have none")
     max_model_len: int | None = _knob(
@@ -202,6 +208,7 @@ class EngineConfig:
             ("max_num_batched_tokens", 1, 2**31),
             ("num_gpu_blocks_override", 1, 2**31),
             ("kv_cache_memory", 1, 2**63),
+            ("model_cache_size", 0, 2**63),
             ("long_prefill_token_threshold", 0, 2**31),
             ("max_num_queued_reqs", 1, 2**31),
             ("max_logprobs", 0, 1000),

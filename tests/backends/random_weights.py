@@ -51,6 +51,10 @@ class _RandomCheckpoint:
         return f"random-{self.config.architecture}"
 
     @property
+    def files(self) -> Mapping[Path, int]:
+        return {}
+
+    @property
     def dtype(self) -> torch.dtype:
         return torch.float32
 

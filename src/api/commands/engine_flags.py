@@ -68,6 +68,13 @@ def parse_size(text: str) -> int:
     return size
 
 
+def _parse_size_or_zero(text: str) -> int:
+    return 0 if text == "0" else parse_size(text)
+
+
+_PARSERS = {"kv_cache_memory": parse_size, "model_cache_size": _parse_size_or_zero}
+
+
 def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     kind = _plain_type(hint)
     names = (flag(field.name), *_ALIASES.get(field.name, ()))
@@ -87,7 +94,7 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     group.add_argument(
         *names,
         dest=field.name,
-        type=parse_size if field.name == "kv_cache_memory" else kind,
+        type=_PARSERS.get(field.name, kind),
         default=None,
         metavar=field.name.split("_")[-1].upper(),
         help=text,

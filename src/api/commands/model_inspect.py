@@ -12,6 +12,7 @@ import msgspec
 from ...core.errors import ConfigError
 from .engine_flags import engine_config, merge_model_argument
 from .progress import ProgressDisplay
+from .sizes import size_text
 
 UNLIMITED = 10_000
 """Columns of a table that is not shown on a terminal."""
@@ -43,10 +44,14 @@ def _print(report: Any) -> None:
             ("computed in", f"{report.dtype} on {report.device}"),
             (
                 "weights",
-                f"{_size(report.weight_bytes)} of memory, {_size(report.file_bytes)} of file",
+                f"{size_text(report.weight_bytes)} of memory, "
+                f"{size_text(report.file_bytes)} of file",
             ),
-            ("KV cache", f"{_size(report.kv_bytes_per_token)} per token, {report.kv_cache_dtype}"),
-            ("available", _size(report.available_bytes)),
+            (
+                "KV cache",
+                f"{size_text(report.kv_bytes_per_token)} per token, {report.kv_cache_dtype}",
+            ),
+            ("available", size_text(report.available_bytes)),
             ("context", f"{report.context_that_fits:,} tokens fit, of {report.max_model_len:,}"),
         ]
     )
@@ -69,7 +74,7 @@ def _print_groups(groups: Iterable[Any]) -> None:
     for column in ("TENSORS", "COUNT", "FORMAT", "KEPT AS", "IN THE FILE"):
         table.add_column(column, justify="right" if column in ("COUNT", "IN THE FILE") else "left")
     for one in groups:
-        size = _size(one.num_bytes)
+        size = size_text(one.num_bytes)
         table.add_row(one.group, str(one.num_tensors), one.format, one.kept_as, size)
     Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
 
@@ -78,10 +83,3 @@ def _print_backend(slot: str, backend: Any) -> None:
     print(f"\n{slot} backend: {backend.name}")
     for name, reasons in backend.others.items():
         print(f"  {name}: {'; '.join(reasons) or 'could also serve, but has a lower priority'}")
-
-
-def _size(num_bytes: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if num_bytes >= factor:
-            return f"{num_bytes / factor:.1f} {unit}"
-    return f"{num_bytes} bytes"

@@ -73,6 +73,11 @@ class PrunedCheckpoint:
     def sampling_defaults(self) -> Mapping[str, float | int]:
         return {}
 
+    @property
+    def files(self) -> Mapping[Path, int]:
+        """Empty: the vocabulary and the layers differ from the target's files."""
+        return {}
+
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._sources)
 

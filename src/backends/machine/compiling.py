@@ -20,7 +20,7 @@ class BuildError(TokenmillError):
 
 
 def cache_folder() -> Path:
-    """Return the folder of this user's compiled kernels, which may not exist yet.
+    """Return the folder of what tokenmill makes once for this user, which may not exist yet.
 
     Raises BuildError if the user has no home directory.
     """
@@ -28,7 +28,7 @@ def cache_folder() -> Path:
     try:
         return (Path(cache) if cache else Path.home() / ".cache") / "tokenmill"
     except RuntimeError as error:
-        raise BuildError(f"compiled kernels have no place: {error} Set XDG_CACHE_HOME") from error
+        raise BuildError(f"there is no place for a cache: {error} Set XDG_CACHE_HOME") from error
 
 
 def build_once(name: str, make: Callable[[Path], Path]) -> Path:

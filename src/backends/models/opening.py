@@ -42,7 +42,10 @@ def open_model(path: Path, model_impl: Any, config: EngineConfig) -> tuple[Check
             f"--quantize-on-load must be one of {', '.join(QUANTIZE_ON_LOAD)}, "
             f"got {config.quantize_on_load!r}"
         )
-    return QuantizedOnLoad(checkpoint, config.quantize_on_load), impl
+    quantized = QuantizedOnLoad(
+        checkpoint, config.quantize_on_load, cache_limit=config.model_cache_size
+    )
+    return quantized, impl
 
 
 def _open(path: Path, model_impl: Any) -> tuple[Checkpoint, ModelImpl]:

@@ -31,6 +31,14 @@ class Checkpoint(Protocol):
         ...
 
     @property
+    def files(self) -> Mapping[Path, int]:
+        """The files of the weights, and the size in bytes of each one's header.
+
+        Empty: the weights are not in files.
+        """
+        ...
+
+    @property
     def config(self) -> ModelConfig: ...
     @property
     def dtype(self) -> torch.dtype | WeightFormat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -14,8 +15,11 @@ from .formats.gguf_blocks import GGUFBlocks
 from .formats.quantizing import kind_on_load, quantize
 from .model_config import ModelConfig
 from .packed import StoredTensor, WeightFormat, Weights
+from .quantized_cache.file import Matrices
+from .quantized_cache.matrices import CachedMatrices
 
-_HEADS = ("lm_head.weight", "model.embed_tokens.weight")
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+_HEADS = (_HEAD, _EMBEDDING)
 _HEAD_KIND = "q8_0"
 """The head needs more bits than other matrices; published files also give it more."""
 _MATRIX = re.compile(r".*_proj\.weight|.*\.experts\.\d+\..*\.weight")
@@ -29,10 +33,15 @@ class QuantizedOnLoad:
     Embeddings, norms, biases and routers of experts stay as they are.
     """
 
-    def __init__(self, inner: Checkpoint, name: str) -> None:
-        """`name`: a key of QUANTIZE_ON_LOAD."""
+    def __init__(self, inner: Checkpoint, name: str, cache_limit: int | None = 0) -> None:
+        """`name`: a key of QUANTIZE_ON_LOAD.
+
+        `cache_limit`: bytes of the cache of quantized models; 0: no cache; None: chosen by the
+        free disk.
+        """
         self._inner = inner
         self._name = name
+        self._cache_limit = cache_limit
 
     @property
     def path(self) -> Path:
@@ -45,6 +54,10 @@ class QuantizedOnLoad:
     @property
     def config(self) -> ModelConfig:
         return self._inner.config
+
+    @property
+    def files(self) -> Mapping[Path, int]:
+        return self._inner.files
 
     @property
     def quantization(self) -> str | None:
@@ -86,15 +99,12 @@ class QuantizedOnLoad:
 
     def matrix(self, name: str) -> Weights:
         """Read a matrix, and quantize it unless it is packed already."""
-        matrix, format = self._inner.matrix(name), self._format(name)
-        if format is None or not isinstance(matrix, torch.Tensor):
-            return matrix
-        if _ALL_EXPERTS.fullmatch(name):
-            matrix = matrix.transpose(1, 2).flatten(0, 1)
-        try:
-            return quantize(matrix, format.kind)
-        except ConfigError as error:
-            raise ConfigError(f"{name} of {self.path}: {error}") from error
+        format = self._format(name)
+        if format is None:
+            return self._inner.matrix(name)
+        if self._cached is None:
+            return self._quantize(name, format)
+        return self._cached.matrix(name, lambda: self._quantize(name, format))
 
     def looked_up(self, name: str) -> Weights:
         """Read a matrix without quantizing it: only products gain by that."""
@@ -102,6 +112,40 @@ class QuantizedOnLoad:
 
     def release(self) -> None:
         self._inner.release()
+        if self._cached is not None:
+            self._cached.release()
+
+    @cached_property
+    def _cached(self) -> CachedMatrices | None:
+        """The cache, which is opened when the first matrix is read. None: it is not used."""
+        if self._cache_limit == 0:
+            return None
+        return CachedMatrices(self._inner, self._name, self._matrices(), self._cache_limit)
+
+    def _matrices(self) -> Matrices:
+        """Format and shape of every matrix that a loader reads, and that is quantized."""
+        found = {}
+        names = self.tensor_names()
+        for name in names:
+            format = self._format(name)
+            is_unused = name == _EMBEDDING and _HEAD in names  # only its rows are looked up
+            if format is None or is_unused:
+                continue
+            stored = self._inner.stored(name)
+            num_inputs = _num_inputs(name, stored)
+            found[name] = format, (stored.num_elements // num_inputs, num_inputs)
+        return found
+
+    def _quantize(self, name: str, format: GGUFBlocks) -> Weights:
+        matrix = self._inner.matrix(name)
+        if not isinstance(matrix, torch.Tensor):
+            return matrix
+        if _ALL_EXPERTS.fullmatch(name):
+            matrix = matrix.transpose(1, 2).flatten(0, 1)
+        try:
+            return quantize(matrix, format.kind)
+        except ConfigError as error:
+            raise ConfigError(f"{name} of {self.path}: {error}") from error
 
     def _format(self, name: str) -> GGUFBlocks | None:
         """The format of a matrix that is quantized; None for other tensors."""

@@ -66,6 +66,10 @@ class SafetensorsFiles:
         if name is not None:
             self._places[name] = (file, stored_name)
 
+    def header_bytes(self) -> dict[Path, int]:
+        """Return the size of each file's header. Raises OSError."""
+        return {self.path / file: _header_bytes(self.path / file) for file in self._files}
+
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._places)
 
@@ -151,6 +155,12 @@ def _plain_name(index: Path, file: Any) -> str:
     if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
         raise ConfigError(f"{index} names {file!r:.80}, not a safetensors file in its directory")
     return file
+
+
+def _header_bytes(path: Path) -> int:
+    """Return the size of a header: a number of 8 bytes, and as many bytes of JSON as it says."""
+    with path.open("rb") as file:
+        return 8 + int.from_bytes(file.read(8), "little")
 
 
 def _open(path: Path) -> Any:

@@ -22,6 +22,10 @@ QUANTIZE_ON_LOAD: Mapping[str, tuple[Kind, ...]] = {
 }
 """The kinds for each value of --quantize-on-load: the first whose blocks fill the rows."""
 
+QUANTIZER_VERSION = 1
+"""Files of quantized matrices with another version are not used. Raise it with every change of the
+numbers that `quantize` returns, or that checkpoints give to it."""
+
 _CHUNK = 1 << 17
 """Numbers that are quantized at a time: 512 KB in float32, so that they stay in a core's cache."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,14 @@ class GGUFCheckpoint:
     def name(self) -> str:
         """The file's name without the quantization, such as "SmolLM2-135M-Instruct"."""
         return _QUANTIZATION_SUFFIX.sub("", part_stem(self.path))
+
+    @property
+    def files(self) -> Mapping[Path, int]:
+        """See Checkpoint. A header ends where the first tensor of its file begins."""
+        found = {self.path: self.path.stat().st_size}
+        for tensor in self._file.tensors.values():
+            found[tensor.path] = min(tensor.offset, found.get(tensor.path, tensor.offset))
+        return found
 
     @property
     def dtype(self) -> torch.dtype | WeightFormat:

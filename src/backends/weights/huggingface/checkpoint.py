@@ -66,6 +66,11 @@ class SafetensorsCheckpoint:
         return path.name
 
     @property
+    def files(self) -> Mapping[Path, int]:
+        """See Checkpoint."""
+        return self._files.header_bytes()
+
+    @property
     def dtype(self) -> torch.dtype | WeightFormat:
         """The format of the first packed matrix; without one, the type that config.json states."""
         if isinstance(self._tensors, QuantizedTensors):
