@@ -9,12 +9,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from .. import __version__
+from ..core.contract.client import EngineClient
 from ..core.shell.admission import check_prompt_text
 from ..core.shell.engine_shell import DRAINING
 from .http.errors import APIError, shutting_down
 from .openai.bodies import DetokenizeBody, TokenizeBody
-from .openai.chat import check_length, message_fields
 from .openai.context import AppContext, context_of
+from .openai.conversation import encode_conversation
 from .openai.request_reading import read_body
 from .openai.responses import DetokenizeResponse, ModelCard, ModelList, TokenizeResponse
 from .openapi import openapi_document
@@ -100,19 +101,12 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise APIError(400, "give either prompt or messages", param="prompt")
     engine = context.engine
-    check_prompt_text(body.prompt or "", engine.tokenizer, engine.max_model_len)
+    if body.messages is not None:
+        tokens = await encode_conversation(body, body.messages, engine)
+    else:
+        tokens = await _encode(body.prompt or "", body.add_special_tokens is not False, engine)
 
-    def encode_prompt() -> list[int]:
-        if body.prompt is not None:
-            special = body.add_special_tokens is not False
-            return engine.tokenizer.encode(body.prompt, add_special_tokens=special)
-        messages = message_fields(body.messages or [])
-        check_length(messages, engine)
-        generates = body.add_generation_prompt is not False
-        return engine.tokenizer.encode_chat(messages, add_generation_prompt=generates)
-
-    def encode() -> TokenizeResponse:
-        tokens = encode_prompt()
+    def describe() -> TokenizeResponse:
         strings = None
         if body.return_token_strs:
             strings = [engine.tokenizer.token_bytes(t).decode("utf-8", "replace") for t in tokens]
@@ -123,7 +117,15 @@ async def tokenize(request: Request) -> Response:
             token_strs=strings,
         )
 
-    return _json(await anyio.to_thread.run_sync(encode))
+    return _json(await anyio.to_thread.run_sync(describe))
+
+
+async def _encode(text: str, with_special: bool, engine: EngineClient) -> list[int]:
+    """The token ids of a text. A thread tokenizes, not the event loop."""
+    check_prompt_text(text, engine.tokenizer, engine.max_model_len)
+    return await anyio.to_thread.run_sync(
+        lambda: engine.tokenizer.encode(text, add_special_tokens=with_special)
+    )
 
 
 async def detokenize(request: Request) -> Response:

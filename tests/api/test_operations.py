@@ -128,6 +128,25 @@ def test_tokenize_and_detokenize_are_inverse(real: Served) -> None:
         assert tokens[: shorter["count"]] == shorter["tokens"] != tokens
 
 
+def test_tokenize_gives_the_prompt_of_a_chat_with_the_same_fields(real: Served) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well"}]
+    with real.client() as http:
+        for fields in (
+            {},
+            {"add_generation_prompt": False},
+            {"continue_final_message": True},
+            {"continue_final_message": True, "chat_template_kwargs": {"thinking": True}},
+        ):
+            body = {"messages": messages, **fields}
+            tokens = http.post("/tokenize", json=body).json()["tokens"]
+            options = {"max_tokens": 1, "return_token_ids": True}
+            answer = http.post("/v1/chat/completions", json=body | options).json()
+            assert answer["prompt_token_ids"] == tokens
+        both = {"continue_final_message": True, "add_generation_prompt": True}
+        refused = http.post("/tokenize", json={"messages": messages} | both)
+        check_error(refused, 400, "continue_final_message")
+
+
 def test_tokenize_and_detokenize_refuse_what_is_wrong(http: httpx.Client) -> None:
     check_error(http.post("/tokenize", json={}), 400, "prompt")
     both = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}

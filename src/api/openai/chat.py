@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import anyio.to_thread
-import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
-from ..http.errors import APIError
-from .bodies import ChatBody, ChatMessageBody
+from .bodies import ChatBody
 from .chunks import end_reason
 from .context import AnswerHead, check_fan_out, context_of, make_head
+from .conversation import encode_conversation
 from .logprobs import chat_logprobs
 from .request_options import request_options
 from .request_reading import check_combinations, read_body
@@ -49,7 +46,7 @@ async def create_chat_completion(request: Request) -> Response:
     params = chat_params(body, engine)
     requests = await submit_all(
         engine,
-        [await _encode(body, engine)],
+        [await encode_conversation(body, body.messages, engine)],
         params,
         options,
         is_streamed=bool(body.stream),
@@ -131,68 +128,3 @@ def _first_choice(index: int) -> ChatChunkChoice:
     return ChatChunkChoice(
         index=index, delta=ChatDelta(role=ROLE, content=""), logprobs=None, finish_reason=None
     )
-
-
-async def _encode(body: ChatBody, engine: EngineClient) -> list[int]:
-    """The conversation's token ids. A thread renders and tokenizes, not the event loop."""
-    continues = bool(body.continue_final_message)
-    if continues and body.add_generation_prompt:
-        raise APIError(
-            400,
-            "continue_final_message cannot be used with add_generation_prompt",
-            param="continue_final_message",
-        )
-    kwargs = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        kwargs["reasoning_effort"] = body.reasoning_effort
-    generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
-
-    def encode() -> list[int]:
-        messages = message_fields(body.messages)
-        check_length(messages, engine)
-        return engine.tokenizer.encode_chat(
-            messages,
-            add_generation_prompt=generates,
-            continue_final_message=continues,
-            template_kwargs=kwargs,
-        )
-
-    return await anyio.to_thread.run_sync(encode)
-
-
-def message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]:
-    """Messages as dicts for the chat template, without the fields that were not given."""
-    return [
-        {name: value for name, value in msgspec.to_builtins(m).items() if value is not None}
-        for m in messages
-    ]
-
-
-def check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> None:
-    """Raise APIError (400) for a conversation that is too long, before it costs time to render."""
-    if len(messages) > engine.max_model_len:
-        raise APIError(
-            400,
-            f"there are {len(messages)} messages; the context holds {engine.max_model_len} tokens",
-            param="messages",
-            code="context_length_exceeded",
-        )
-    num_chars = sum(map(_num_chars, messages))
-    most = engine.max_model_len * engine.tokenizer.max_chars_per_token
-    if num_chars > most:
-        raise APIError(
-            400,
-            f"the messages have {num_chars} characters; the context of {engine.max_model_len} "
-            f"tokens cannot hold more than {most}",
-            param="messages",
-            code="context_length_exceeded",
-        )
-
-
-def _num_chars(message: Mapping[str, Any]) -> int:
-    calls = message.get("tool_calls")
-    num_chars = len(msgspec.json.encode(calls)) if calls else 0
-    content = message.get("content") or ""
-    if isinstance(content, list):
-        return num_chars + sum(len(part.get("text") or "") for part in content)
-    return num_chars + len(content)

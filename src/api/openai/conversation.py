@@ -1,0 +1,83 @@
+"""Renders and tokenizes a conversation, for chat completions and /tokenize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+
+from ...core.contract.client import EngineClient
+from ..http.errors import APIError
+from .bodies import ChatBody, ChatMessageBody, TokenizeBody
+
+
+async def encode_conversation(
+    body: ChatBody | TokenizeBody, given: Sequence[ChatMessageBody], engine: EngineClient
+) -> list[int]:
+    """The token ids of the messages. A thread renders and tokenizes, not the event loop.
+
+    Raises APIError or InvalidRequestError with the field's name.
+    """
+    continues = bool(body.continue_final_message)
+    if continues and body.add_generation_prompt:
+        raise APIError(
+            400,
+            "continue_final_message cannot be used with add_generation_prompt",
+            param="continue_final_message",
+        )
+    kwargs = dict(body.chat_template_kwargs or {})
+    if isinstance(body, ChatBody) and body.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = body.reasoning_effort
+    generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
+
+    def encode() -> list[int]:
+        messages = _message_fields(given)
+        _check_length(messages, engine)
+        return engine.tokenizer.encode_chat(
+            messages,
+            add_generation_prompt=generates,
+            continue_final_message=continues,
+            template_kwargs=kwargs,
+        )
+
+    return await anyio.to_thread.run_sync(encode)
+
+
+def _message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]:
+    """Messages as dicts for the chat template, without the fields that were not given."""
+    return [
+        {name: value for name, value in msgspec.to_builtins(m).items() if value is not None}
+        for m in messages
+    ]
+
+
+def _check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> None:
+    """Raise APIError (400) for a conversation that is too long, before it costs time to render."""
+    if len(messages) > engine.max_model_len:
+        raise APIError(
+            400,
+            f"there are {len(messages)} messages; the context holds {engine.max_model_len} tokens",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    num_chars = sum(map(_num_chars, messages))
+    most = engine.max_model_len * engine.tokenizer.max_chars_per_token
+    if num_chars > most:
+        raise APIError(
+            400,
+            f"the messages have {num_chars} characters; the context of {engine.max_model_len} "
+            f"tokens cannot hold more than {most}",
+            param="messages",
+            code="context_length_exceeded",
+        )
+
+
+def _num_chars(message: Mapping[str, Any]) -> int:
+    calls = message.get("tool_calls")
+    num_chars = len(msgspec.json.encode(calls)) if calls else 0
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        return num_chars + sum(len(part.get("text") or "") for part in content)
+    return num_chars + len(content)
