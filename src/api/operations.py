@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from .. import __version__
-from ..core.contract.client import EngineClient
+from ..core.contract.client import EngineClient, Load
 from ..core.shell.admission import check_prompt_text
 from ..core.shell.engine_shell import DRAINING
 from .http.errors import APIError, shutting_down
@@ -20,6 +20,11 @@ from .openai.request_reading import read_body
 from .openai.responses import DetokenizeResponse, ModelCard, ModelList, TokenizeResponse
 from .openapi import openapi_document
 
+STALL_FACTOR = 10
+"""A step that takes this many times as long as expected does not end, or not in useful time."""
+UNHEALTHY_SECONDS = 60.0
+"""Shortest stall that /health reports. Its caller may restart the server, and a first step with a
+long prompt on a slow machine may take longer than --stall-timeout."""
 INDEX = """tokenmill {version} serves {model}
 
 POST /v1/chat/completions   POST /v1/completions   GET /v1/models
@@ -40,21 +45,32 @@ async def health(request: Request) -> Response:
     load = context.engine.load()
     if not load.is_alive:
         raise APIError(503, "the engine stopped", code="dead")
-    if load.stalled_for > context.settings.stalled_after:
-        raise APIError(
-            503, f"no step was completed for {load.stalled_for:.0f} seconds", code="stalled"
-        )
+    _check_progress(load, max(UNHEALTHY_SECONDS, context.settings.stall_timeout))
     return Response()
 
 
 async def ready(request: Request) -> Response:
-    """200 while the server accepts new requests; 503 while it drains or the engine is dead."""
-    load = context_of(request).engine.load()
+    """200 while the server accepts new requests; 503 while it drains, or if the engine is dead or
+    stalled."""
+    context = context_of(request)
+    load = context.engine.load()
     if not load.is_alive:
         raise shutting_down("the engine stopped")
     if load.is_draining:
         raise shutting_down(DRAINING)
+    _check_progress(load, context.settings.stall_timeout)
     return Response()
+
+
+def _check_progress(load: Load, stall_timeout: float) -> None:
+    """Raise APIError (503) if the engine has work and makes no step for too long."""
+    if load.stalled_for > max(stall_timeout, STALL_FACTOR * load.expected_step_seconds):
+        raise APIError(
+            503,
+            f"no step was completed for {load.stalled_for:.0f} seconds",
+            code="stalled",
+            retry_after=5.0,
+        )
 
 
 async def load(request: Request) -> Response:

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tokenmill import __version__
+from tokenmill.api import operations
 from tokenmill.api.app import ROUTES
 from tokenmill.api.openai.bodies import ChatBody, CompletionBody
 from tokenmill.api.openai.unsupported import UNSUPPORTED
@@ -38,10 +39,12 @@ def test_an_idle_server_is_healthy_and_ready(http: httpx.Client) -> None:
     assert http.post("/ping").status_code == 200
 
 
-def test_work_without_a_step_for_long_is_unhealthy_until_one_completes() -> None:
+def test_work_without_a_step_for_long_is_unhealthy_until_one_completes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     executor = SteeredExecutor()
     with (
-        serve_engine(toy_engine(executor), stalled_after=0.05) as served,
+        serve_engine(toy_engine(executor), stall_timeout=0.05) as served,
         served.client() as http,
     ):
         time.sleep(0.2)
@@ -49,12 +52,32 @@ def test_work_without_a_step_for_long_is_unhealthy_until_one_completes() -> None
         executor.gate.clear()
         asking = ask_in_thread(served, [])
         served.wait_until(lambda load: load["stalled_for"] > 0.1)
+        assert http.get("/health").status_code == 200, "no reason yet to restart the server"
+        monkeypatch.setattr(operations, "UNHEALTHY_SECONDS", 0.05)
         assert check_error(http.get("/health"), 503)["code"] == "stalled"
-        assert http.get("/ready").status_code == 200
+        assert check_error(http.get("/ready"), 503)["code"] == "stalled"
         executor.gate.set()
         asking.join()
         served.wait_idle()
         assert http.get("/health").status_code == 200
+        assert http.get("/ready").status_code == 200
+
+
+def test_a_server_of_slow_steps_is_given_ten_of_them() -> None:
+    executor = SteeredExecutor(step_seconds=0.5)
+    with (
+        serve_engine(toy_engine(executor), stall_timeout=0.05) as served,
+        served.client() as http,
+    ):
+        http.post("/v1/completions", json={"prompt": "abc", "max_tokens": 1})
+        assert http.get("/load").json()["expected_step_seconds"] >= 0.5
+        executor.gate.clear()
+        asking = ask_in_thread(served, [])
+        served.wait_until(lambda load: load["stalled_for"] > 0.6)
+        assert http.get("/ready").status_code == 200
+        executor.gate.set()
+        asking.join()
+        served.wait_idle()
 
 
 def test_after_a_device_error_everything_says_503() -> None:

@@ -98,6 +98,14 @@ def add_parser(subparsers: Any) -> None:
         help="seconds that accepted requests have to finish after a signal (default: %(default)s)",
     )
     group.add_argument(
+        "--stall-timeout",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="seconds with work but without a finished step after which /ready answers 503; at "
+        "least 10 times the longest recent step (default: %(default)s)",
+    )
+    group.add_argument(
         "--sse-keep-alive-interval",
         type=_seconds,
         default=0.0,
@@ -140,6 +148,7 @@ def run(args: argparse.Namespace) -> int:
             allowed_origins=tuple(args.allowed_origins or ()),
             is_local=is_local,
             allowed_hosts=tuple(args.allowed_host or ()),
+            stall_timeout=args.stall_timeout,
             sse_keep_alive_interval=args.sse_keep_alive_interval,
             strict_fields=args.strict_fields,
             model_aliases=names[1:],

@@ -38,8 +38,9 @@ class ServerSettings:
     """Further names of the model that requests may have."""
     strict_fields: bool = False
     """Refuse unknown fields, and bodies without `model`. False: a header names ignored fields."""
-    stalled_after: float = 60.0
-    """Seconds with work but without a completed step before /health answers 503."""
+    stall_timeout: float = 10.0
+    """Seconds with work but without a completed step after which the engine counts as stalled, if
+    they are also STALL_FACTOR times the expected duration of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ class Load:
     """Fraction of the KV blocks that live requests hold, 0 to 1."""
     stalled_for: float
     """Seconds since the last completed step while there was work; 0 when idle."""
+    expected_step_seconds: float = 0.0
+    """Duration of the longest recent step; 0 before the first one."""
     is_alive: bool
     """False once the engine can no longer compute."""
     is_draining: bool

@@ -240,6 +240,7 @@ class EngineShell(EngineClient):
             num_waiting=loop.core.num_waiting,
             kv_cache_usage=loop.core.kv_cache_usage,
             stalled_for=loop.stalled_for,
+            expected_step_seconds=loop.expected_step_seconds,
             is_alive=loop.death is None and not self._is_closed,
             is_draining=self._is_draining,
         )

@@ -27,6 +27,9 @@ log = get_logger("engine")
 
 RETRY_SECONDS = 0.05
 """Time after which the loop calls `plan` again if there is work that could not be planned."""
+STEP_MEMORY = 0.01
+"""Fraction by which the expected duration of a step shrinks with each shorter step. A long prompt
+costs a hundred times as much as a decode step, and may come again after many of them."""
 
 
 class StepLoop:
@@ -47,6 +50,8 @@ class StepLoop:
         self._idle.set()
         self._is_stopping = False
         self._last_progress = time.monotonic()
+        self.expected_step_seconds = 0.0
+        """The longest recent step: each later one takes STEP_MEMORY of it away."""
 
     # For the shell
 
@@ -113,6 +118,12 @@ class StepLoop:
         """Seconds since the last completed step while there was work; 0 when idle."""
         return time.monotonic() - self._last_progress if self.core.has_work else 0.0
 
+    def _note_progress(self) -> None:
+        now = time.monotonic()
+        lasting = (1 - STEP_MEMORY) * self.expected_step_seconds
+        self.expected_step_seconds = max(now - self._last_progress, lasting)
+        self._last_progress = now
+
     # The loop
 
     async def run(self) -> None:
@@ -168,7 +179,7 @@ class StepLoop:
             )
         else:
             updates = self.core.commit(plan, result, time.monotonic())
-        self._last_progress = time.monotonic()
+        self._note_progress()
         self._launch()
         self._deliver(updates)
 
