@@ -55,8 +55,9 @@ _X86 = Architecture(
 )
 _ARM = Architecture(
     # By default g++ moves loads upwards on ARM, until tiles have more values than registers: one of
-    # bfloat16 then has 1201 instructions instead of 764.
-    flags=("-march=armv8-a", "-fno-schedule-insns"),
+    # bfloat16 then has 1201 instructions instead of 764. g++ 12 crashes when it vectorizes sums of
+    # the inputs; the kernels state their vectors themselves.
+    flags=("-march=armv8-a", "-fno-schedule-insns", "-fno-tree-vectorize"),
     sets={
         # Every CPU with i8mm has dot products: ARMv8.6, Neoverse V1 and N2, Apple M2.
         "i8mm": InstructionSet(
