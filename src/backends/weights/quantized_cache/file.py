@@ -104,7 +104,7 @@ def open_file(path: Path, layout: Layout) -> Reader | None:
 
 
 class Writer:
-    """Writes a file beside its final place, one matrix at a time in any order."""
+    """Writes a temporary file next to the final one. Matrices may come in any order."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         """Raises OSError."""
