@@ -11,7 +11,8 @@ from starlette.routing import BaseRoute, Route
 from .. import __version__
 from .http.auth import PUBLIC_PATHS
 from .http.errors import ErrorBody
-from .openai.bodies import (
+from .openai.context import ServerSettings
+from .openai.reading.bodies import (
     ChatBody,
     ChatMessageBody,
     CompletionBody,
@@ -19,7 +20,7 @@ from .openai.bodies import (
     StreamOptions,
     TokenizeBody,
 )
-from .openai.context import ServerSettings
+from .openai.reading.unsupported import UNSUPPORTED, Unsupported
 from .openai.responses import (
     ChatResponse,
     CompletionResponse,
@@ -28,7 +29,6 @@ from .openai.responses import (
     ModelList,
     TokenizeResponse,
 )
-from .openai.unsupported import UNSUPPORTED, Unsupported
 
 _BODIES: dict[str, type] = {
     "/v1/completions": CompletionBody,

@@ -13,10 +13,10 @@ from ..core.contract.client import EngineClient, Load
 from ..core.shell.admission import check_prompt_text
 from ..core.shell.engine_shell import DRAINING
 from .http.errors import APIError, shutting_down
-from .openai.bodies import DetokenizeBody, TokenizeBody
 from .openai.context import AppContext, context_of
 from .openai.conversation import encode_conversation
-from .openai.request_reading import read_body
+from .openai.reading.bodies import DetokenizeBody, TokenizeBody
+from .openai.reading.request_reading import read_body
 from .openai.responses import DetokenizeResponse, ModelCard, ModelList, TokenizeResponse
 from .openapi import openapi_document
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tokenmill.api.openai.bodies import ChatBody
-from tokenmill.api.openai.unsupported import UNSUPPORTED
+from tokenmill.api.openai.reading.bodies import ChatBody
+from tokenmill.api.openai.reading.unsupported import UNSUPPORTED
 
 from .serving import serve_engine, toy_engine
 from .test_errors import CHAT, COMPLETIONS, MESSAGES, chat, check_error, complete

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokenmill.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from tokenmill.api.openai.reading.bodies import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    TokenizeBody,
+)
 
 from .serving import Served
 from .test_errors import check_error

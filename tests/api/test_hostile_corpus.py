@@ -12,7 +12,12 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tokenmill.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from tokenmill.api.openai.reading.bodies import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    TokenizeBody,
+)
 
 from .serving import PATIENCE, Served, serve_engine, toy_engine
 

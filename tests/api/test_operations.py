@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tokenmill import __version__
 from tokenmill.api import operations
 from tokenmill.api.app import ROUTES
-from tokenmill.api.openai.bodies import ChatBody, CompletionBody
-from tokenmill.api.openai.unsupported import UNSUPPORTED
+from tokenmill.api.openai.reading.bodies import ChatBody, CompletionBody
+from tokenmill.api.openai.reading.unsupported import UNSUPPORTED
 from tokenmill.core.errors import DeviceError
 
 from .serving import Served, SteeredExecutor, serve_engine, toy_engine

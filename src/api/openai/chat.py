@@ -10,13 +10,13 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
-from .bodies import ChatBody
 from .chunks import end_reason
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .conversation import encode_conversation
 from .logprobs import chat_logprobs
+from .reading.bodies import ChatBody
+from .reading.request_reading import check_combinations, read_body
 from .request_options import request_options
-from .request_reading import check_combinations, read_body
 from .responses import (
     ChatChoice,
     ChatChunk,

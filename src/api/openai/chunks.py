@@ -10,8 +10,8 @@ import msgspec
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, FinishReason, RequestOutput
 from ..http.errors import APIError, shutting_down
-from .bodies import StreamOptions
 from .context import make_usage
+from .reading.bodies import StreamOptions
 from .responses import ChatChunk, CompletionResponse, EndReason, Usage
 from .streams import RequestSet
 

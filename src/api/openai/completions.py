@@ -14,12 +14,12 @@ from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
 from ...core.shell.admission import LONG_TEXT, check_prompt_text
 from ..http.errors import APIError
-from .bodies import CompletionBody
 from .chunks import end_reason
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .logprobs import completion_logprobs
+from .reading.bodies import CompletionBody
+from .reading.request_reading import check_combinations, read_body
 from .request_options import request_options
-from .request_reading import check_combinations, read_body
 from .responses import CompletionChoice, CompletionResponse, Usage
 from .sampling import completion_params
 from .sse import respond

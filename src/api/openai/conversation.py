@@ -10,7 +10,7 @@ import msgspec
 
 from ...core.contract.client import EngineClient
 from ..http.errors import APIError
-from .bodies import ChatBody, ChatMessageBody, TokenizeBody
+from .reading.bodies import ChatBody, ChatMessageBody, TokenizeBody
 
 
 async def encode_conversation(

@@ -11,7 +11,7 @@ from ...core.request_options import MAX_CLIENT_ID, RequestOptions
 from ..http.auth import api_key_id
 from ..http.errors import APIError
 from ..http.request_id import HEADER
-from .bodies import SamplingFields
+from .reading.bodies import SamplingFields
 
 
 def request_options(

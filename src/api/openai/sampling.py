@@ -8,7 +8,7 @@ from typing import Any
 from ...core.contract.client import EngineClient
 from ...core.sampling_params import OutputKind, SamplingParams
 from ..http.errors import APIError
-from .bodies import ChatBody, CompletionBody, SamplingFields
+from .reading.bodies import ChatBody, CompletionBody, SamplingFields
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions. The default for chat is all the room in the context."""

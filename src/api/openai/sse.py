@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..http.errors import as_api_error, error_body
-from .bodies import SamplingFields
 from .chunks import Answer, check_ends, stream_chunks, total_usage
 from .context import context_of
+from .reading.bodies import SamplingFields
 from .streams import RequestSet, final_unless_disconnected, wait_for_disconnect
 
 DONE = b"data: [DONE]\n\n"

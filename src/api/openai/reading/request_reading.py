@@ -11,12 +11,12 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from ..http.body_budget import Account
-from ..http.errors import APIError
-from ..http.ignored_fields import name_ignored
+from ...http.body_budget import Account
+from ...http.errors import APIError
+from ...http.ignored_fields import name_ignored
+from ..context import context_of
 from .bodies import ChatBody, CompletionBody, SamplingFields
 from .body_errors import explain_syntax, explain_value
-from .context import context_of
 from .unknown_fields import UnknownField, refuse_unknown, unknown_fields
 from .unsupported import unsupported
 

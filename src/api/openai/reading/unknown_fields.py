@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ...core.suggest import did_you_mean
-from ..http.errors import APIError
+from ....core.suggest import did_you_mean
+from ...http.errors import APIError
 from .bodies import ChatMessageBody, StreamOptions
 from .unsupported import UNSUPPORTED, check_neutral
 

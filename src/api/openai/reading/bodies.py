@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ...core.request_options import (
+from ....core.request_options import (
     MAX_CACHE_SALT,
     MAX_CLIENT_ID,
     MAX_METADATA_KEY,
@@ -19,7 +19,7 @@ from ...core.request_options import (
     MAX_METADATA_VALUE,
     MAX_USER,
 )
-from ...core.sampling_params import (
+from ....core.sampling_params import (
     MAX_LOGIT_BIAS,
     MAX_N,
     MAX_STOP_STRINGS,

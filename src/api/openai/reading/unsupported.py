@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..http.errors import APIError
+from ...http.errors import APIError
 from .bodies import ChatBody, CompletionBody
 
 _LONGEST_NEUTRAL = 64

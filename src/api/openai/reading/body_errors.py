@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import inspect
 
-from ..http.errors import APIError
+from ...http.errors import APIError
 
 _PLACE = re.compile(r" - at (`key` in )?`\$(.*)`$")
 _STEP = re.compile(r"\.(\w+)|\[")
