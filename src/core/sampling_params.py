@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from .errors import InvalidRequestError
+from .grammar import Grammar
 from .read_only_collections import ReadOnlyDict
 
 MAX_N = 128
@@ -57,6 +58,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     logprobs: int | None = None
     skip_special_tokens: bool = True
+    grammar: Grammar | None = None
+    """The answer follows this grammar and ends with it, also before `min_tokens`."""
     output_kind: OutputKind = OutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
@@ -67,6 +70,8 @@ class SamplingParams:
         _check_ranges(self)
         _check_stops(self)
         _check_logit_bias(self)
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise _invalid("grammar", f"must be a Grammar, got {type(self.grammar).__name__}")
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", ReadOnlyDict(self.logit_bias))
 
