@@ -18,8 +18,10 @@ BAD_IMPORTS = {
     ("core/engine/request.py", "import torch"): "core decides",
     ("core/engine/request.py", "from ..shell import step_loop"): "core's layers",
     ("core/contract/policy.py", "from ..host import choice"): "core's layers",
-    ("backends/weights/fields.py", "from ..running import runner"): "backends' layers",
+    ("backends/weights/packed.py", "from ..running import runner"): "backends' layers",
     ("backends/text/plain_text.py", "from .tokenizer import HFTokenizer"): "no import cycles",
+    ("backends/text/plain_text.py", "from ..weights import packed"): "text needs no tensors",
+    ("core/processes/child.py", "from ..host import choice"): "core's layers",
     ("plugins/orders/fcfs.py", "from ...core.errors import ConfigError"): "plugins are policies",
     ("core/engine/request.py", "from ...backends import machine"): "core decides",
     ("plugins/orders/fcfs.py", "from ...backends import machine"): "plugins are policies",
@@ -111,6 +113,7 @@ def test_all_of_core_is_imported_without_torch_or_http() -> None:
         "import tokenmill.plugins.schedulers.chunked",
         "import tokenmill.plugin",
         "import tokenmill.testing.conformance",
+        "import tokenmill.backends.text.load",
     ],
 )
 def test_what_plugins_and_help_need_loads_no_torch(statement: str) -> None:

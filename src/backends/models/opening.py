@@ -13,9 +13,9 @@ from ..weights.checkpoint import Checkpoint, open_checkpoint
 from ..weights.expected_quantization import check_quantization
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
 from ..weights.huggingface.checkpoint import SafetensorsCheckpoint
+from ..weights.json_file import read_json
 from ..weights.model_path import gguf_in
 from ..weights.quantized_on_load import QuantizedOnLoad
-from ..weights.safetensors_files import read_json
 from .base import ModelImpl, ModelSpec
 
 

@@ -14,8 +14,8 @@ from ..weights.bounded import read_bounded
 from ..weights.fields import one_line
 from ..weights.gguf.file import read_gguf_metadata
 from ..weights.gguf.parts import first_part
+from ..weights.json_file import read_json
 from ..weights.model_path import gguf_in
-from ..weights.safetensors_files import read_json
 from .gguf.tokenizer import backend_from_gguf, tokenizer_from_gguf
 from .sentencepiece_file import read_sentencepiece_model
 from .tokenizer import HFTokenizer, SpecialTokens

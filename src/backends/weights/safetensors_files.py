@@ -1,8 +1,7 @@
-"""Reads the files of a Hugging Face directory: JSON, and weights in one or more safetensors."""
+"""Reads the weights of a Hugging Face directory, in one or more safetensors files."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,8 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ...core.errors import ConfigError
-from .bounded import read_bounded
 from .fields import one_line
+from .json_file import read_json
 from .packed import StoredTensor
 
 SINGLE = "model.safetensors"
@@ -110,22 +109,6 @@ class SafetensorsFiles:
         if name not in self._places:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
         return self._places[name]
-
-
-def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:
-    """Read the object in a JSON file.
-
-    Raises ConfigError if that fails; if the file does not exist, `missing` is the message.
-    """
-    try:
-        content = json.loads(read_bounded(path).decode("utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(missing or f"{path} is missing") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {one_line(error)}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold a JSON object")
-    return content
 
 
 def shards_in(index: Path) -> list[str]:

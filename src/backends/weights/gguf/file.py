@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType
 
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
@@ -226,7 +227,7 @@ class _TensorInfo(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        block_size, block_bytes = GGML_QUANT_SIZES[self.kind]
+        block_size, block_bytes = _block_sizes()[self.kind]
         return math.prod(self.shape) // block_size * block_bytes
 
     def placed(self, path: Path, start: int) -> GGUFTensor:
@@ -256,9 +257,9 @@ def _check_offsets(infos: Sequence[_TensorInfo], alignment: int, room: int) -> N
 
     `room`: bytes from the start of the data to the end of the file.
     """
-    end, before = 0, ""
+    end, before, sizes = 0, "", _block_sizes()
     for info in sorted(infos, key=lambda info: info.offset):
-        if not info.shape or not all(info.shape) or info.shape[-1] % GGML_QUANT_SIZES[info.kind][0]:
+        if not info.shape or not all(info.shape) or info.shape[-1] % sizes[info.kind][0]:
             raise ValueError(
                 f"tensor {info.name} of type {info.kind.name} has the shape {list(info.shape)}"
             )
@@ -277,9 +278,19 @@ def _check_offsets(infos: Sequence[_TensorInfo], alignment: int, room: int) -> N
 
 
 def _tensor_kind(name: str, number: int) -> GGMLQuantizationType:
-    if number not in GGML_QUANT_SIZES:
+    from gguf import GGMLQuantizationType
+
+    if number not in _block_sizes():
         raise ValueError(f"tensor {name} has the unknown type {number}")
     return GGMLQuantizationType(number)
+
+
+def _block_sizes() -> Mapping[GGMLQuantizationType, tuple[int, int]]:
+    """Elements and bytes of a block, by type. Imported late: a tokenizer needs no numpy."""
+    from gguf import GGML_QUANT_SIZES
+
+    sizes: Mapping[GGMLQuantizationType, tuple[int, int]] = GGML_QUANT_SIZES
+    return sizes
 
 
 def _scalar(kind: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.errors import ConfigError
 from ..fields import Fields
-from ..safetensors_files import read_json
+from ..json_file import read_json
 from .awq import awq
 from .compressed_tensors import compressed_tensors
 from .fp8 import fp8

@@ -1,0 +1,22 @@
+"""Back-off, and when a parent gives up."""
+
+from __future__ import annotations
+
+from tokenmill.core.processes.restarts import LONGEST_DELAY, PERIOD, Restarts
+
+
+def test_the_first_restart_comes_at_once_and_the_next_ones_wait_longer() -> None:
+    restarts = Restarts(8)
+    delays = [restarts.next_delay(float(second)) for second in range(8)]
+    assert delays[0] == 0
+    assert delays[1:] == sorted(d for d in delays[1:] if d is not None)
+    assert delays[-1] == LONGEST_DELAY
+
+
+def test_it_gives_up_after_the_allowed_number_and_forgets_old_restarts() -> None:
+    restarts = Restarts(5)
+    assert None not in [restarts.next_delay(float(second)) for second in range(5)]
+    assert restarts.next_delay(6.0) is None
+    assert restarts.next_delay(PERIOD + 0.5) is not None, "the first is older than the period"
+    assert restarts.next_delay(PERIOD + 0.6) is None
+    assert restarts.next_delay(3 * PERIOD) == 0, "all are forgotten"
