@@ -70,11 +70,18 @@ def tool_use(
 
 def check_can_find_calls(use: ToolUse, parsers: AnswerParsers) -> None:
     """Raise APIError (400) if calls in an answer of this model could not be told from content."""
+    if use.mode == "required":
+        raise APIError(
+            400,
+            "calls cannot be enforced yet; use tool_choice 'auto'",
+            param="tool_choice",
+            code="unsupported",
+        )
     if use.mode == "auto" and not getattr(parsers.tools, "finds_calls", parsers.tools is not None):
         raise APIError(
             400,
             "no tool call parser fits this model's chat template, so tool_choice 'auto' is not "
-            "possible; start the server with --tool-call-parser NAME, or use 'required'",
+            "possible; start the server with --tool-call-parser NAME",
             param="tool_choice",
             code="unsupported",
         )

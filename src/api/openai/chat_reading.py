@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from ...core.contract.answers import Delta, ToolCallDelta
+from ...core.host.answer_reader import AnswerReader, ParsedAnswer, collect
 from ...core.outputs import CompletionOutput
 from ...core.sampling_params import SamplingParams
-from ..answers.reader import AnswerReader, ParsedAnswer, collect
 from ..answers.tools import ToolUse, check_can_find_calls, new_call_id
 from .chunks import end_reason
 from .context import AppContext

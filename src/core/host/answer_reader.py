@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...core.contract.answer_parsers import Parsing, ReasoningParser, ToolCallParser
-from ...core.contract.answer_text import AnswerText, rest_as_content
-from ...core.contract.answers import (
+from ..contract.answer_parsers import Parsing, ReasoningParser, ToolCallParser
+from ..contract.answer_text import AnswerText, rest_as_content
+from ..contract.answers import (
     ContentDelta,
     Delta,
     ReasoningDelta,
     ToolCallDelta,
     ToolDefinition,
 )
-from ...core.log import get_logger
+from ..log import get_logger
 
-_log = get_logger("api")
+_log = get_logger("plugins")
 
 
 @dataclass(slots=True, kw_only=True)
