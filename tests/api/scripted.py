@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -48,6 +49,7 @@ class ScriptedExecutor(SimulatedExecutor):
     def __init__(self, tokenizer: HFTokenizer) -> None:
         super().__init__(num_blocks=1024, block_size=16, vocab_size=tokenizer.vocab_size)
         self.says = ""
+        self.info = replace(self.info, eos_token_ids=tuple(tokenizer.encode(END)))
         self._tokenizer = tokenizer
         self._assistant, self._end = (
             tokenizer.encode(text, add_special_tokens=False)[0] for text in (ASSISTANT, END)

@@ -39,20 +39,21 @@ class AnswerText:
 def content_before(
     answer: AnswerText, markers: Sequence[str]
 ) -> Generator[ContentDelta | None, None, str]:
-    """Yield the content before the first of these markers; return the marker, which is not taken.
+    """Yield the content before the first of these markers, then take the marker.
 
-    Returns "" at the end of the answer. Whitespace before a marker is removed. Text that may still
-    become a marker is not yielded. No marker may be the beginning of another.
+    Returns the marker with the whitespace before it, which is content only if the marker turns out
+    to be none; "" at the end of the answer. Text that may still become a marker is not yielded. No
+    marker may be the beginning of another.
     """
     marker = re.compile("|".join(map(re.escape, markers)))
     while True:
         text = answer.unread
         found = marker.search(text)
         if found:
-            before = answer.take(found.start()).rstrip()
+            before = answer.take(len(text[: found.start()].rstrip()))
             if before:
                 yield ContentDelta(before)
-            return found[0]
+            return answer.take(found.end() - len(before))
         if answer.is_complete:
             yield from rest_as_content(answer)
             return ""

@@ -41,7 +41,6 @@ class MarkedReasoning:
             yield from skip_space(answer)
             for delta in content_before(answer, (self.end,)):
                 yield delta and ReasoningDelta(delta.text)
-            answer.take(len(self.end))
             yield from skip_space(answer)
         yield from rest_as_content(answer)
 

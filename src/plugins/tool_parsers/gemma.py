@@ -47,14 +47,15 @@ class GemmaToolParser:
 
     def parse(self, answer: AnswerText, tools: Sequence[ToolDefinition]) -> Parsing:
         names, index = {tool.name for tool in tools}, 0
-        while start := (yield from content_before(answer, tuple(ENDS))):
-            end = yield from find(answer, ENDS[start])
+        while opened := (yield from content_before(answer, tuple(ENDS))):
+            closing = ENDS[opened.lstrip()]
+            end = yield from find(answer, closing)
             length = len(answer.unread) if end < 0 else end
-            call = _read_call(answer.unread[len(start) : length])
+            call = _read_call(answer.unread[:length])
             if call is None or call[0] not in names:
-                yield ContentDelta(answer.take(len(start)))
+                yield ContentDelta(opened)
                 continue
-            answer.take(length + len(ENDS[start]))
+            answer.take(length + len(closing))
             yield from whole_call(index, *call)
             index += 1
             yield from skip_space(answer)

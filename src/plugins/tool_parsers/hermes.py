@@ -41,14 +41,13 @@ class HermesToolParser:
 
     def parse(self, answer: AnswerText, tools: Sequence[ToolDefinition]) -> Parsing:
         names, index = {tool.name for tool in tools}, 0
-        while (yield from content_before(answer, (OPEN,))):
-            answer.take(len(OPEN))
+        while opened := (yield from content_before(answer, (OPEN,))):
             if (yield from json_call(answer, index, names)):
                 index += 1
                 if (yield from take_next(answer, CLOSE)):
                     yield from skip_space(answer)
             else:
-                yield ContentDelta(OPEN)
+                yield ContentDelta(opened)
 
 
 @hookimpl

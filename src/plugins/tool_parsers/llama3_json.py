@@ -42,7 +42,7 @@ class Llama3ToolParser:
             index, skipped = index + 1, ""
             if (yield from take_next(answer, SEPARATOR)):
                 skipped = SEPARATOR
-        if skipped and answer.unread:
+        if skipped == TAG or (skipped and answer.unread):
             yield ContentDelta(skipped)
         yield from rest_as_content(answer)
 

@@ -44,12 +44,11 @@ class MistralToolParser:
 
     def parse(self, answer: AnswerText, tools: Sequence[ToolDefinition]) -> Parsing:
         names, index = {tool.name for tool in tools}, 0
-        while (yield from content_before(answer, (OPEN,))):
-            answer.take(len(OPEN))
+        while opened := (yield from content_before(answer, (OPEN,))):
             is_list = yield from take_next(answer, "[")
             found = yield from (_list if is_list else _named)(answer, index, names)
             if found == index:
-                yield ContentDelta(f"{OPEN}[" if is_list else OPEN)
+                yield ContentDelta(f"{opened}[" if is_list else opened)
             else:
                 yield from skip_space(answer)
             index = found

@@ -55,15 +55,14 @@ class PythonicToolParser:
             for name, arguments in calls:
                 yield from whole_call(index, name, arguments)
                 index += 1
-            start = yield from content_before(answer, tuple(ENDS))
-            if not start:
+            opened = yield from content_before(answer, tuple(ENDS))
+            if not opened:
                 return
-            answer.take(len(start))
             calls = yield from _list_of_calls(answer, names)
             if not calls:
-                yield ContentDelta(start)
+                yield ContentDelta(opened)
                 continue
-            yield from take_next(answer, ENDS[start])
+            yield from take_next(answer, ENDS[opened.lstrip()])
             yield from skip_space(answer)
 
 

@@ -81,7 +81,7 @@ class ChatTemplate:
         last message's content ends. Raises InvalidRequestError.
         """
         chat = [dict(message) for message in messages]
-        given = {**template_kwargs, "tools": list(tools) or None}
+        given = {"tools": list(tools) or None, **template_kwargs}
         if continuation_mark is None:
             return self._render(chat, add_generation_prompt, given)
         content = chat[-1]["content"]
