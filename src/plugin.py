@@ -5,6 +5,23 @@ Plugins that compute with tensors also use `tokenmill.compute`.
 
 from __future__ import annotations
 
+from .core.contract.answer_parsers import Parsing, ReasoningParser, ToolCallParser
+from .core.contract.answer_text import (
+    AnswerText,
+    BracketScanner,
+    content_before,
+    find,
+    rest_as_content,
+    skip_space,
+    take_next,
+)
+from .core.contract.answers import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallDelta,
+    ToolDefinition,
+)
 from .core.contract.client import EngineClient, Load
 from .core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
 from .core.contract.events import (
@@ -20,6 +37,7 @@ from .core.contract.events import (
 )
 from .core.contract.fallback import decode_first, last_come
 from .core.contract.hookspecs import HOOK_API, hookimpl
+from .core.contract.json_calls import json_arguments, json_call, whole_call
 from .core.contract.policy import (
     PreemptionCandidate,
     Refusal,
@@ -39,14 +57,19 @@ from .core.contract.speculation import (
     Speculator,
 )
 from .core.errors import ConfigError, PluginError
-from .core.interfaces import Tokenizer
+from .core.interfaces import ChatFormat, Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
 
 __all__ = [
     "HOOK_API",
     "Admitted",
+    "AnswerText",
+    "BracketScanner",
+    "ChatFormat",
     "ConfigError",
+    "ContentDelta",
+    "Delta",
     "Draft",
     "DraftLengthPolicy",
     "DraftModel",
@@ -57,6 +80,7 @@ __all__ = [
     "Finished",
     "FinishedRequest",
     "Load",
+    "Parsing",
     "Planned",
     "PluginContext",
     "PluginError",
@@ -65,6 +89,8 @@ __all__ = [
     "PreemptionCandidate",
     "ProposalBatch",
     "ProposalRequest",
+    "ReasoningDelta",
+    "ReasoningParser",
     "Refusal",
     "Registry",
     "RequestView",
@@ -77,9 +103,20 @@ __all__ = [
     "StepView",
     "Stopping",
     "Tokenizer",
+    "ToolCallDelta",
+    "ToolCallParser",
+    "ToolDefinition",
     "Victim",
+    "content_before",
     "decode_first",
+    "find",
     "get_logger",
     "hookimpl",
+    "json_arguments",
+    "json_call",
     "last_come",
+    "rest_as_content",
+    "skip_space",
+    "take_next",
+    "whole_call",
 ]

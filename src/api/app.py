@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from ..core.contract.client import EngineClient
 from ..core.errors import TokenmillError
+from ..core.host.answer_parsers import build_answer_parsers
 from . import operations
 from .http.auth import RequireKey
 from .http.errors import APIError, handle_error
@@ -40,7 +41,10 @@ ROUTES = (
 
 
 def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> Starlette:
-    """An ASGI app that serves a started engine; the caller starts and closes the engine."""
+    """An ASGI app that serves a started engine; the caller starts and closes the engine.
+
+    Raises PluginError if the chosen parsers of answers cannot be built.
+    """
     settings = settings or ServerSettings()
     middleware = [Middleware(EchoRequestId), Middleware(NameIgnoredFields)]
     if settings.is_local and not settings.api_keys:
@@ -69,5 +73,6 @@ def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> 
         },
     )
     app.router.redirect_slashes = False  # a redirect's address would come from the Host header
-    app.state.context = AppContext(engine=engine, settings=settings)
+    parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format)
+    app.state.context = AppContext(engine=engine, settings=settings, parsers=parsers)
     return app

@@ -17,6 +17,7 @@ from .openai.context import AppContext, context_of
 from .openai.conversation import encode_conversation
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
 from .openai.reading.request_reading import read_body
+from .openai.reading.tools import read_tool_use
 from .openai.responses import DetokenizeResponse, ModelCard, ModelList, TokenizeResponse
 from .openapi import openapi_document
 
@@ -118,7 +119,8 @@ async def tokenize(request: Request) -> Response:
         raise APIError(400, "give either prompt or messages", param="prompt")
     engine = context.engine
     if body.messages is not None:
-        tokens = await encode_conversation(body, body.messages, engine)
+        tools = read_tool_use(body).shown
+        tokens = await encode_conversation(body, body.messages, engine, tools)
     else:
         tokens = await _encode(body.prompt or "", body.add_special_tokens is not False, engine)
 

@@ -187,6 +187,17 @@ class EngineConfig:
         """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'""",
     )
 
+    tool_call_parser: str | None = _knob(
+        None,
+        "parser that finds tool calls in the answers of chats: auto (by the chat template), "
+        "hermes, llama3-json, mistral, gemma, pythonic, none, or a plugin's name",
+    )
+    reasoning_parser: str | None = _knob(
+        None,
+        "parser that separates reasoning from content in the answers of chats: auto (by the chat "
+        "template), think, mistral-think, none, or a plugin's name",
+    )
+
     hook_watchdog_seconds: float = _knob(
         5.0,
         "seconds after which a plugin's hook that still runs is logged, with its stack; 0: never",

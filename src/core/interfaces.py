@@ -22,6 +22,21 @@ ChatMessage = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChatFormat:
+    """Facts about a model's chat template."""
+
+    source: str
+    """The template itself, in Jinja."""
+    variables: frozenset[str] = frozenset()
+    """Names of the variables that it reads."""
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether it describes the functions that the model may call."""
+        return "tools" in self.variables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """Facts about the loaded model and its KV cache that core and API need."""
 
@@ -102,6 +117,11 @@ class Tokenizer(Protocol):
     @property
     def has_chat_template(self) -> bool: ...
 
+    @property
+    def chat_format(self) -> ChatFormat | None:
+        """The chat template; None if the model has none."""
+        ...
+
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
@@ -115,10 +135,12 @@ class Tokenizer(Protocol):
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Token ids of a chat, formatted by the model's template.
 
-        Text in a message's content never becomes a special token. Raises InvalidRequestError when
+        `tools` are functions in the shape of OpenAI's API, which the template shows if it can. Text
+        in messages and tools never becomes a special token. Raises InvalidRequestError when
         there is no template, or the template refuses the messages.
         """
         ...

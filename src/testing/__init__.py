@@ -18,9 +18,11 @@ if TYPE_CHECKING:
         ObserverConformance,
         PackageConformance,
         PreemptionConformance,
+        ReasoningParserConformance,
         SchedulerConformance,
         SchedulingPolicyConformance,
         SpeculatorConformance,
+        ToolCallParserConformance,
     )
     from .conformance.engine.bench import EngineBench
     from .conformance.engine.workload import EngineShape, Job
@@ -39,10 +41,12 @@ __all__ = [
     "ObserverConformance",
     "PackageConformance",
     "PreemptionConformance",
+    "ReasoningParserConformance",
     "SchedulerConformance",
     "SchedulingPolicyConformance",
     "SimulatedExecutor",
     "SpeculatorConformance",
+    "ToolCallParserConformance",
     "ToyTokenizer",
     "expected_tokens",
 ]

@@ -18,9 +18,11 @@ from .conformance import (
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
+    ReasoningParserConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
     SpeculatorConformance,
+    ToolCallParserConformance,
 )
 from .conformance.installed import Subject
 
@@ -121,6 +123,26 @@ class TestModelImpl(ModelImplConformance):
 
     @pytest.fixture
     def model_impl(self, subject: Subject) -> Any:
+        return subject.make()
+
+
+class TestToolCallParser(ToolCallParserConformance):
+    """Tests every parser of tool calls."""
+
+    kind = "tool_call_parser"
+
+    @pytest.fixture
+    def tool_call_parser(self, subject: Subject) -> object:
+        return subject.make()
+
+
+class TestReasoningParser(ReasoningParserConformance):
+    """Tests every parser of reasoning."""
+
+    kind = "reasoning_parser"
+
+    @pytest.fixture
+    def reasoning_parser(self, subject: Subject) -> object:
         return subject.make()
 
 

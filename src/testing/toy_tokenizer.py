@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.interfaces import ChatMessage
+from ..core.interfaces import ChatFormat, ChatMessage
 
 
 class ToyDetokenizer:
@@ -23,6 +23,7 @@ class ToyTokenizer:
 
     max_chars_per_token = 1
     has_chat_template = True
+    chat_format = ChatFormat(source="", variables=frozenset({"messages"}))
 
     def __init__(self, vocab_size: int = 1000) -> None:
         self.vocab_size = vocab_size
@@ -39,6 +40,7 @@ class ToyTokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         text = "".join(f"{m['role']}: {m.get('content') or ''}\n" for m in messages)
         return self.encode(text + ("assistant: " if add_generation_prompt else ""))

@@ -178,7 +178,7 @@ def test_an_unknown_model_is_404(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tools", [{"type": "function", "function": {"name": "two words"}}]),
         ("functions", [{"name": "f"}]),
         ("tool_choice", "required"),
         ("modalities", ["audio"]),

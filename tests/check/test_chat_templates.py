@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,31 @@ NEED_TOOLS = {
 TOOLS: dict[str, Any] = {"tools": [], "functions": "[]", "datetime": "today"}
 
 
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "find_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "Its name."}},
+            "required": ["city"],
+        },
+    },
+}
+CALL = {
+    "id": "a1b2c3d4e",
+    "type": "function",
+    "function": {"name": "find_weather", "arguments": {"city": "Oslo"}},
+}
+WITH_TOOLS: list[dict[str, Any]] = [
+    SYSTEM,
+    {"role": "user", "content": "How warm is it in Oslo?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "12 degrees", "tool_call_id": "a1b2c3d4e"},
+]
+
+
 @functools.cache
 def templates() -> dict[str, str]:
     folder: Path = llama_cpp_source() / "models" / "templates"
@@ -57,16 +83,44 @@ def test_templates_render_as_in_transformers(chat: list[dict[str, str]], prompt:
     assert refused == ({"google-gemma-2-2b-it"} if SYSTEM in chat else set())
 
 
+def test_templates_that_mention_tools_render_a_conversation_with_tools() -> None:
+    """As transformers does; every template that reads `tools` shows the function's name."""
+    shown, refused = set(), set()
+    for name, source in templates().items():
+        template = ChatTemplate(source, TOKENS, name)
+        if not template.format.shows_tools:
+            continue
+        kwargs = {"functions": "[]", "datetime": "today"} if name in NEED_TOOLS else {}
+        expected = expected_rendering(source, WITH_TOOLS, True, kwargs | {"tools": [TOOL]})
+        if expected is None:
+            refused.add(name)
+            continue
+        found = rendered(template, WITH_TOOLS, True, kwargs, tools=[TOOL])
+        assert found == expected, name
+        assert "find_weather" in found and "12 degrees" in found, name
+        shown.add(name)
+    assert not refused
+    assert len(shown) > 50
+
+
 def rendered(
-    template: ChatTemplate, chat: list[dict[str, str]], prompt: bool, kwargs: dict[str, Any]
+    template: ChatTemplate,
+    chat: list[dict[str, Any]],
+    prompt: bool,
+    kwargs: dict[str, Any],
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     return template.render(
-        chat, add_generation_prompt=prompt, continuation_mark=None, template_kwargs=kwargs
+        chat,
+        add_generation_prompt=prompt,
+        continuation_mark=None,
+        template_kwargs=kwargs,
+        tools=tools,
     )
 
 
 def expected_rendering(
-    source: str, chat: list[dict[str, str]], prompt: bool, kwargs: dict[str, Any]
+    source: str, chat: list[dict[str, Any]], prompt: bool, kwargs: dict[str, Any]
 ) -> str | None:
     """Return transformers' rendering, or None if the template raises an error."""
     given = {"tools": None, "documents": None, **TOKENS, **kwargs}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.oracle.architectures import write
+from tests.plugins.tool_parsers.corpus import CORPUS
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
@@ -22,14 +23,23 @@ from tokenmill.testing import (
     ObserverConformance,
     PackageConformance,
     PreemptionConformance,
+    ReasoningParserConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
     SpeculatorConformance,
+    ToolCallParserConformance,
 )
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
 
 OWN = [n for n, p in find_installed().items() if p.source.distribution == OWN_DISTRIBUTION]
 SUBJECTS = [subject for name in OWN for subject in LoadedPlugin(name).subjects()]
+
+
+REASONED = {
+    "think": [("<think>\nso\n</think>\n\nOslo", "so", "Oslo")],
+    "mistral-think": [("[THINK]so[/THINK]Oslo", "so", "Oslo")],
+}
+"""Answers of reasoning models: text, reasoning, content."""
 
 
 def of_kind(kind: str) -> list[Subject]:
@@ -110,6 +120,41 @@ class TestOwnDraftLengths(DraftLengthConformance):
         return request.param.make
 
 
+class TestOwnToolCallParsers(ToolCallParserConformance):
+    @pytest.fixture(params=of_kind("tool_call_parser"), ids=lambda subject: subject.name)
+    def own(self, request: pytest.FixtureRequest) -> Subject:
+        subject: Subject = request.param
+        return subject
+
+    @pytest.fixture
+    def tool_call_parser(self, own: Subject) -> object:
+        return own.make()
+
+    @pytest.fixture
+    def answers(self, own: Subject) -> Any:
+        """The answers of the corpus that call only functions of the suite."""
+        return [
+            (text, calls)
+            for text, _, calls in CORPUS.get(own.name, ())
+            if all(name == "weather" for name, _ in calls)
+        ]
+
+
+class TestOwnReasoningParsers(ReasoningParserConformance):
+    @pytest.fixture(params=of_kind("reasoning_parser"), ids=lambda subject: subject.name)
+    def own(self, request: pytest.FixtureRequest) -> Subject:
+        subject: Subject = request.param
+        return subject
+
+    @pytest.fixture
+    def reasoning_parser(self, own: Subject) -> object:
+        return own.make()
+
+    @pytest.fixture
+    def answers(self, own: Subject) -> Any:
+        return REASONED.get(own.name, ())
+
+
 class TestOwnObservers(ObserverConformance):
     @pytest.fixture(params=of_kind("observer"), ids=lambda subject: subject.name)
     def observer(self, request: pytest.FixtureRequest) -> object:
@@ -140,4 +185,5 @@ def test_each_of_them_is_put_to_a_suite() -> None:
     assert {"chunked", "prefill-first", "fcfs", "priority", "recompute", "swap"} <= names
     assert {"cpu", "torch", "triton", "cuda-paged", "flash-attn", "xformers"} <= names
     assert {"none", "ngram", "draft-model", "adaptive", "fixed"} <= names
+    assert {"hermes", "llama3-json", "mistral", "gemma", "pythonic", "think"} <= names
     assert {"prometheus", "stats-log", "preemption-log", "token-bucket"} <= names

@@ -27,6 +27,7 @@ from .wrong import (
     observers,
     orders,
     packages,
+    parsers,
     preemptions,
     schedulers,
     speculators,
@@ -35,7 +36,7 @@ from .wrong import (
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
     (schedulers,),
-    (preemptions,),
+    (preemptions, parsers),
     (attentions, linears, models),
     (orders, packages, observers, admissions, draft_lengths),
     (speculators,),

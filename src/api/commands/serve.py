@@ -112,6 +112,11 @@ def add_parser(subparsers: Any) -> None:
         metavar="SECONDS",
         help="send a comment in a stream after this many seconds without data; 0: never (default)",
     )
+    group.add_argument(
+        "--enable-auto-tool-choice",
+        action="store_true",
+        help="accepted because vLLM needs it; here tool_choice 'auto' is always enabled",
+    )
     group.add_argument("--access-log", action="store_true", help="log every HTTP request")
     group.add_argument(
         "--log-level",

@@ -10,12 +10,13 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
-from .chunks import end_reason
+from .chat_reading import ROLE, ChatReading
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .conversation import encode_conversation
 from .logprobs import chat_logprobs
 from .reading.bodies import ChatBody
 from .reading.request_reading import check_combinations, read_body
+from .reading.tools import read_tool_use
 from .request_options import request_options
 from .responses import (
     ChatChoice,
@@ -23,15 +24,12 @@ from .responses import (
     ChatChunkChoice,
     ChatDelta,
     ChatLogprobs,
-    ChatMessage,
     ChatResponse,
     Usage,
 )
 from .sampling import chat_params
 from .sse import respond
 from .streams import RequestSet, submit_all
-
-ROLE = "assistant"
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -44,15 +42,18 @@ async def create_chat_completion(request: Request) -> Response:
     engine = context.engine
     options = request_options(request, body, "chatcmpl", context.settings.metadata_headers)
     params = chat_params(body, engine)
+    tools = read_tool_use(body)
+    reading = ChatReading(body, tools, context)
+    tokens = await encode_conversation(body, body.messages, engine, tools.shown)
     requests = await submit_all(
         engine,
-        [await encode_conversation(body, body.messages, engine)],
-        params,
+        [tokens],
+        reading.adjust(params),
         options,
         is_streamed=bool(body.stream),
     )
     head = make_head(requests.request_id, engine.model_name)
-    answer = _Answer(body, head, engine, requests)
+    answer = _Answer(body, head, engine, requests, reading)
     return await respond(request, requests, answer, body)
 
 
@@ -60,8 +61,14 @@ class _Answer:
     """Builds choices and chunks from the engine's outputs; see chunks.Answer."""
 
     def __init__(
-        self, body: ChatBody, head: AnswerHead, engine: EngineClient, requests: RequestSet
+        self,
+        body: ChatBody,
+        head: AnswerHead,
+        engine: EngineClient,
+        requests: RequestSet,
+        reading: ChatReading,
     ) -> None:
+        self._reading = reading.after(requests.streams[0].prompt_token_ids)
         self._body = body
         self._head = head
         self._tokenizer = engine.tokenizer
@@ -90,15 +97,16 @@ class _Answer:
     def chunk(
         self, prompt: int, output: RequestOutput, found: CompletionOutput
     ) -> ChatChunk | None:
+        delta, has_delta = self._reading.delta(found)
         choice = ChatChunkChoice(
             index=found.index,
-            delta=ChatDelta(content=found.text),
+            delta=delta,
             logprobs=self._logprobs(found),
-            finish_reason=end_reason(found),
+            finish_reason=self._reading.end_reason(found),
             stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
             token_ids=list(found.token_ids) if self._body.return_token_ids else UNSET,
         )
-        has_news = found.text or choice.finish_reason or choice.logprobs or choice.token_ids
+        has_news = has_delta or choice.finish_reason or choice.logprobs or choice.token_ids
         return self._chunk([choice]) if has_news else None
 
     def closing(self) -> ChatChunk:
@@ -111,9 +119,9 @@ class _Answer:
     def _choice(self, found: CompletionOutput) -> ChatChoice:
         return ChatChoice(
             index=found.index,
-            message=ChatMessage(role=ROLE, content=found.text),
+            message=self._reading.message(found),
             logprobs=self._logprobs(found),
-            finish_reason=end_reason(found),
+            finish_reason=self._reading.end_reason(found),
             stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
             token_ids=list(found.token_ids) if self._body.return_token_ids else UNSET,
         )
@@ -126,5 +134,8 @@ class _Answer:
 
 def _first_choice(index: int) -> ChatChunkChoice:
     return ChatChunkChoice(
-        index=index, delta=ChatDelta(role=ROLE, content=""), logprobs=None, finish_reason=None
+        index=index,
+        delta=ChatDelta(role=ROLE, content="", refusal=None),
+        logprobs=None,
+        finish_reason=None,
     )

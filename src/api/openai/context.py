@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from ...core.contract.client import EngineClient
+from ...core.host.answer_parsers import AnswerParsers
 from ...core.outputs import RequestOutput
 from ...core.sampling_params import MAX_N
 from ..http.body_budget import BodyBudget
@@ -49,6 +50,8 @@ class AppContext:
 
     engine: EngineClient
     settings: ServerSettings
+    parsers: AnswerParsers
+    """The parsers of the model's answers to chats."""
     bodies: BodyBudget = field(init=False)
     started_at: int = field(default_factory=lambda: int(time.time()))
 

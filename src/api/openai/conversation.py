@@ -14,11 +14,15 @@ from .reading.bodies import ChatBody, ChatMessageBody, TokenizeBody
 
 
 async def encode_conversation(
-    body: ChatBody | TokenizeBody, given: Sequence[ChatMessageBody], engine: EngineClient
+    body: ChatBody | TokenizeBody,
+    given: Sequence[ChatMessageBody],
+    engine: EngineClient,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> list[int]:
     """The token ids of the messages. A thread renders and tokenizes, not the event loop.
 
-    Raises APIError or InvalidRequestError with the field's name.
+    `tools` are shown to the model, in the shape of OpenAI's API. Raises APIError or
+    InvalidRequestError with the field's name.
     """
     continues = bool(body.continue_final_message)
     if continues and body.add_generation_prompt:
@@ -34,12 +38,13 @@ async def encode_conversation(
 
     def encode() -> list[int]:
         messages = _message_fields(given)
-        _check_length(messages, engine)
+        _check_length(messages, tools, engine)
         return engine.tokenizer.encode_chat(
             messages,
             add_generation_prompt=generates,
             continue_final_message=continues,
             template_kwargs=kwargs,
+            tools=tools,
         )
 
     return await anyio.to_thread.run_sync(encode)
@@ -53,7 +58,9 @@ def _message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]
     ]
 
 
-def _check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> None:
+def _check_length(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], engine: EngineClient
+) -> None:
     """Raise APIError (400) for a conversation that is too long, before it costs time to render."""
     if len(messages) > engine.max_model_len:
         raise APIError(
@@ -62,21 +69,21 @@ def _check_length(messages: Sequence[dict[str, Any]], engine: EngineClient) -> N
             param="messages",
             code="context_length_exceeded",
         )
-    num_chars = sum(map(_num_chars, messages))
+    num_chars = sum(map(_num_chars, (*messages, *tools)))
     most = engine.max_model_len * engine.tokenizer.max_chars_per_token
     if num_chars > most:
         raise APIError(
             400,
-            f"the messages have {num_chars} characters; the context of {engine.max_model_len} "
-            f"tokens cannot hold more than {most}",
+            f"messages and tools have {num_chars} characters; the context of "
+            f"{engine.max_model_len} tokens cannot hold more than {most}",
             param="messages",
             code="context_length_exceeded",
         )
 
 
 def _num_chars(message: Mapping[str, Any]) -> int:
-    calls = message.get("tool_calls")
-    num_chars = len(msgspec.json.encode(calls)) if calls else 0
+    known = message.get("tool_calls") or message.get("function")
+    num_chars = len(msgspec.json.encode(known)) if known else 0
     content = message.get("content") or ""
     if isinstance(content, list):
         return num_chars + sum(len(part.get("text") or "") for part in content)

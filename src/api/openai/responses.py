@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-EndReason = Literal["stop", "length"]
+EndReason = Literal["stop", "length", "tool_calls"]
 """Values of `finish_reason`. An answer that was ended early is an error instead."""
 
 
@@ -77,10 +77,30 @@ class ChatLogprobs(msgspec.Struct, kw_only=True):
     refusal: None = None
 
 
+class FunctionCall(msgspec.Struct, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ChatToolCall(msgspec.Struct, kw_only=True):
+    """A tool call, or in a stream a piece of one: only the first piece has id, type and name."""
+
+    index: int | UnsetType = UNSET
+    """Number of the call in the answer; only in streams."""
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionCall
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    annotations: list[Any] = []
+    tool_calls: list[ChatToolCall] | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    """vLLM's older name of `reasoning`. Clients read one or the other."""
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -105,6 +125,10 @@ class ChatResponse(msgspec.Struct, kw_only=True):
 class ChatDelta(msgspec.Struct, kw_only=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    refusal: UnsetType | None = UNSET
+    tool_calls: list[ChatToolCall] | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):

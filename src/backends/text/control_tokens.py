@@ -102,13 +102,7 @@ class ControlTokens:
         find = self._find_special if message["role"] == "assistant" else self._find_any
 
         def marked(value: Any) -> Any:
-            if isinstance(value, str):
-                return self._mark_text(value, find, marks)
-            if isinstance(value, list):
-                return [marked(item) for item in value]
-            if isinstance(value, dict):
-                return {marked(name): marked(inner) for name, inner in value.items()}
-            return value
+            return self._mark_value(value, find, marks)
 
         def marked_call(call: Mapping[str, Any]) -> dict[str, Any]:
             function = {name: marked(value) for name, value in call["function"].items()}
@@ -119,6 +113,11 @@ class ControlTokens:
         if "tool_calls" in message:
             checked["tool_calls"] = [marked_call(call) for call in message["tool_calls"]]
         return {"role": message["role"], **checked}
+
+    def mark_tool(self, tool: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
+        """Return the definition of a tool with marks around control tokens."""
+        marked: dict[str, Any] = self._mark_value(dict(tool), self._find_any, marks)
+        return marked
 
     def encode_marked(self, rendered: str, marks: Marks) -> list[int]:
         """Encode a rendering; only the template's own control tokens become control tokens."""
@@ -139,6 +138,18 @@ class ControlTokens:
         """Encode a text without control tokens, except those that are added around it."""
         ids = self._encode_stretch(self._plain, text, "prompt")
         return encode(self._plain, text, add_special_tokens=True) if add_special_tokens else ids
+
+    def _mark_value(self, value: Any, find: re.Pattern[str], marks: Marks) -> Any:
+        if isinstance(value, str):
+            return self._mark_text(value, find, marks)
+        if isinstance(value, list):
+            return [self._mark_value(item, find, marks) for item in value]
+        if isinstance(value, dict):
+            return {
+                self._mark_value(name, find, marks): self._mark_value(inner, find, marks)
+                for name, inner in value.items()
+            }
+        return value
 
     def _mark_text(self, text: str, find: re.Pattern[str], marks: Marks) -> str:
         marked = find.sub(lambda match: marks.open + match[0] + marks.close, text)

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from ...core.errors import InvalidRequestError
-from ...core.interfaces import ChatMessage, Detokenizer
+from ...core.interfaces import ChatFormat, ChatMessage, Detokenizer
 from .chat.messages import check_messages, check_template_kwargs, texts_of
 from .chat.template import ChatTemplate
 from .control_tokens import ControlTokens, encode
@@ -85,6 +85,10 @@ class HFTokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
+    @property
+    def chat_format(self) -> ChatFormat | None:
+        return self._template.format if self._template is not None else None
+
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
@@ -104,6 +108,7 @@ class HFTokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Encode a chat with the model's template; the token ids are the same as transformers'.
 
@@ -127,12 +132,16 @@ class HFTokenizer:
         )
         texts = list(texts_of(checked))
         _check_unicode("".join(texts), "messages")
+        tool_texts = list(texts_of(list(tools)))
+        _check_unicode("".join(tool_texts), "tools")
+        texts += tool_texts
         marks = self._control.marks_for(texts)
         rendered = self._template.render(
             [self._control.mark(message, marks) for message in checked],
             add_generation_prompt=add_generation_prompt,
             continuation_mark=marks.end_of_message if continue_final_message else None,
             template_kwargs=check_template_kwargs(template_kwargs),
+            tools=[self._control.mark_tool(tool, marks) for tool in tools],
         )
         return self._control.encode_marked(rendered, marks)
 

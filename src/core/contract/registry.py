@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from ..config import EngineConfig
 from ..errors import CONTAINED, PluginError
 from ..suggest import did_you_mean, listed, near_and_known
+from .answer_parsers import ReasoningParser, ToolCallParser
 from .draft_length import DraftLengthPolicy
 from .plugin_info import ProviderInfo, Source, normalize
 from .policy import (
@@ -41,9 +42,13 @@ SLOTS = (
     "model_impl",
     "speculative_method",
     "draft_length",
+    "tool_call_parser",
+    "reasoning_parser",
 )
 """Kinds with exactly one chosen provider."""
-COMPUTING = ("attention_backend", "linear_backend", "model_impl")
+PARSERS = ("tool_call_parser", "reasoning_parser")
+"""Slots whose providers the API builds, not the engine."""
+COMPUTING = ("attention_backend", "linear_backend", "model_impl", *PARSERS)
 """Slots in which "auto" means the first provider that has no `reasons_against` the model."""
 KINDS = (*SLOTS, "observer", "admission")
 """All kinds. Every observer and admission of an enabled plugin is built."""
@@ -57,6 +62,8 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "model_impl": ("reasons_against", "__call__"),
     "speculative_method": ("propose",),
     "draft_length": ("choose", "observe", "forget"),
+    "tool_call_parser": ("reasons_against", "parse", "needs_special_tokens"),
+    "reasoning_parser": ("reasons_against", "parse", "needs_special_tokens"),
     "admission": ("admit",),
 }
 
@@ -282,6 +289,34 @@ class Registry:
         It runs in the engine's process, on the engine thread.
         """
         self._offer("draft_length", name, factory, options, aliases, switches)
+
+    def tool_call_parser(
+        self,
+        name: str,
+        factory: Callable[..., ToolCallParser],
+        *,
+        options: type[Any] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Offer a parser that finds tool calls in answers, chosen by --tool-call-parser.
+
+        It runs in the process of the API, on its event loop.
+        """
+        self._offer("tool_call_parser", name, factory, options, aliases)
+
+    def reasoning_parser(
+        self,
+        name: str,
+        factory: Callable[..., ReasoningParser],
+        *,
+        options: type[Any] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Offer a parser that separates reasoning from content, chosen by --reasoning-parser.
+
+        It runs in the process of the API, on its event loop.
+        """
+        self._offer("reasoning_parser", name, factory, options, aliases)
 
     def observer(
         self, name: str, factory: Callable[..., object], *, options: type[Any] | None = None

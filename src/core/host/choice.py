@@ -22,9 +22,14 @@ _log = get_logger("plugins")
 
 def choose(config: EngineConfig, plugins: PluginSet) -> dict[str, Choice]:
     """The choice for every slot. Raises PluginError or ConfigError with a one-line message."""
-    choices = {slot: _choose(slot, _flagged(slot, config, plugins), plugins) for slot in SLOTS}
+    choices = {slot: choose_slot(slot, config, plugins) for slot in SLOTS}
     choices[SPECULATION] = _speculate(choices[SPECULATION], config.speculation())
     return choices
+
+
+def choose_slot(slot: str, config: EngineConfig, plugins: PluginSet) -> Choice:
+    """The choice for one slot. Raises PluginError or ConfigError with a one-line message."""
+    return _choose(slot, _flagged(slot, config, plugins), plugins)
 
 
 def chosen_names(choices: Mapping[str, Choice]) -> dict[str, str]:

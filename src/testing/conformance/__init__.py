@@ -13,6 +13,7 @@ from .linear.suite import LinearConformance
 from .model.suite import ModelImplConformance
 from .observer import ObserverConformance
 from .package import PackageConformance
+from .parsers.suite import ReasoningParserConformance, ToolCallParserConformance
 from .preemption import PreemptionConformance
 from .scheduler import SchedulerConformance
 from .scheduling_policy import SchedulingPolicyConformance
@@ -27,7 +28,9 @@ __all__ = [
     "ObserverConformance",
     "PackageConformance",
     "PreemptionConformance",
+    "ReasoningParserConformance",
     "SchedulerConformance",
     "SchedulingPolicyConformance",
     "SpeculatorConformance",
+    "ToolCallParserConformance",
 ]

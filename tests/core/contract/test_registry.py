@@ -13,7 +13,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.plugin_info import OptionInfo, Source
 from tokenmill.core.contract.policy import StepView
-from tokenmill.core.contract.registry import COMPUTING, KINDS, PluginContext, Registry
+from tokenmill.core.contract.registry import COMPUTING, KINDS, PARSERS, PluginContext, Registry
 from tokenmill.core.errors import ConfigError, PluginError
 
 ACME = Source(plugin="acme-sjf", distribution="acme-sjf", version="1.0")
@@ -133,6 +133,9 @@ def test_an_unknown_kind_says_which_there_are(registry: Registry) -> None:
 def test_every_kind_says_in_which_process_and_thread_it_runs() -> None:
     for kind in KINDS:
         said = " ".join((getattr(Registry, kind).__doc__ or "").split())
+        if kind in PARSERS:
+            assert "in the process of the API, on its event loop." in said, kind
+            continue
         is_in_worker = kind in (*COMPUTING, "speculative_method")
         place = "in a worker" if is_in_worker else "engine's"
         assert place in said and " thread." in said, kind

@@ -61,6 +61,8 @@ def test_the_documented_default_is_chosen(packages: Packages) -> None:
         "model_impl": "native",
         "speculative_method": "none",
         "draft_length": "adaptive",
+        "tool_call_parser": "hermes",
+        "reasoning_parser": "think",
     }
 
 

@@ -33,6 +33,8 @@ def test_the_packaged_file_fills_every_slot() -> None:
         "model_impl": "auto",
         "speculative_method": "none",
         "draft_length": "adaptive",
+        "tool_call_parser": "auto",
+        "reasoning_parser": "auto",
     }
     assert settings.strict is True
 

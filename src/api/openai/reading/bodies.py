@@ -30,6 +30,8 @@ MAX_IDS = 1 << 20
 """Token ids in one list: no model has a longer context."""
 MAX_MESSAGES = 1 << 14
 MAX_PARTS = 1 << 10
+MAX_TOOLS = 128
+"""As in OpenAI's API."""
 
 Text = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_CLIENT_ID)]
@@ -133,6 +135,33 @@ class ChatMessageBody(msgspec.Struct, kw_only=True):
     function_call: dict[str, Any] | None = None
 
 
+class FunctionBody(msgspec.Struct, kw_only=True):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolBody(msgspec.Struct, kw_only=True):
+    type: Literal["function"]
+    function: FunctionBody
+
+
+class FunctionName(msgspec.Struct, kw_only=True):
+    name: str
+
+
+class NamedToolChoice(msgspec.Struct, kw_only=True):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+Tools = Annotated[list[ToolBody], Meta(max_length=MAX_TOOLS)]
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
 Messages = Annotated[list[ChatMessageBody], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
@@ -147,6 +176,10 @@ class ChatBody(SamplingFields, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     # Hints that are ignored, because they never change an answer.
     prompt_cache_key: str | None = None
     prompt_cache_options: Ignored | None = None
@@ -164,6 +197,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
     return_token_strs: bool | None = None
 
 

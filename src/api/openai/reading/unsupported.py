@@ -27,7 +27,6 @@ class Unsupported:
     neutral: tuple[Any, ...] = ()
 
 
-_NO_TOOLS = "this server does not support tool calls yet"
 _NO_GRAMMAR = "answers cannot be constrained to a grammar yet"
 _NO_TRANSFER = "KV blocks are not transferred between servers"
 _NO_MEDIA = "this server reads and writes text only"
@@ -76,18 +75,14 @@ _IN_CHAT = {
     "chat_template": Unsupported("the model's own template is used"),
     "documents": Unsupported("put them into the messages", ([],)),
     "echo": Unsupported("the client has the messages", (False,)),
-    "function_call": Unsupported(_NO_TOOLS, ("none", "auto")),
-    "functions": Unsupported(_NO_TOOLS, ([],)),
-    "include_reasoning": Unsupported("reasoning is part of the content", (True,)),
+    "function_call": Unsupported("use tool_choice", ("none", "auto")),
+    "functions": Unsupported("use tools", ([],)),
     "media_io_kwargs": Unsupported(_NO_MEDIA, ({},)),
     "mm_processor_kwargs": Unsupported(_NO_MEDIA, ({},)),
     "modalities": Unsupported(_NO_MEDIA, (["text"],)),
     "moderation": Unsupported("this server does not moderate"),
-    "parallel_tool_calls": Unsupported(_NO_TOOLS, (True, False)),
     "prediction": Unsupported("use --speculative-method ngram"),
     "return_prompt_text": Unsupported("use return_token_ids", (False,)),
-    "tool_choice": Unsupported(_NO_TOOLS, ("none", "auto")),
-    "tools": Unsupported(_NO_TOOLS, ([],)),
     "verbosity": Unsupported("ask for it in the messages", ("medium",)),
     "web_search_options": Unsupported("this server does not search"),
 }

@@ -14,10 +14,11 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import ext, nodes
+from jinja2 import ext, meta, nodes
 from jinja2.parser import Parser
 
 from ....core.errors import ConfigError, InvalidRequestError
+from ....core.interfaces import ChatFormat
 from .budget import Budget, TooMuchWork, current_budget
 from .sandbox import BoundedEnvironment
 
@@ -55,6 +56,7 @@ class ChatTemplate:
             constants = [node.value for node in tree.find_all(nodes.Const)]
             texts = [node.data for node in tree.find_all(nodes.TemplateData)]
             self._template = environment.from_string(tree)
+        self.format = ChatFormat(source=source, variables=frozenset(_variables(tree)))
         attributes = {node.attr for node in tree.find_all(nodes.Getattr)}
         self.takes_tool_calls = "tool_calls" in attributes.union(constants)
         """Whether the template shows the tool calls of an assistant's message."""
@@ -71,6 +73,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
         continuation_mark: str | None,
         template_kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Render the chat as one text.
 
@@ -78,8 +81,9 @@ class ChatTemplate:
         last message's content ends. Raises InvalidRequestError.
         """
         chat = [dict(message) for message in messages]
+        given = {"tools": list(tools) or None, **template_kwargs}
         if continuation_mark is None:
-            return self._render(chat, add_generation_prompt, template_kwargs)
+            return self._render(chat, add_generation_prompt, given)
         content = chat[-1]["content"]
         if content is None:
             raise InvalidRequestError(
@@ -87,15 +91,15 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         chat[-1]["content"] = f"{content}{continuation_mark} "
-        rendered = self._render(chat, False, template_kwargs)
+        rendered = self._render(chat, False, given)
         return _cut(rendered, content, continuation_mark)
 
     def _render(
         self, chat: list[dict[str, Any]], add_generation_prompt: bool, kwargs: Mapping[str, Any]
     ) -> str:
-        variables = {"tools": None, "documents": None, **self._variables, **kwargs}
+        variables = {"documents": None, **self._variables, **kwargs}
         variables |= {"messages": chat, "add_generation_prompt": add_generation_prompt}
-        token = current_budget.set(Budget(chat))
+        token = current_budget.set(Budget([*chat, *(kwargs["tools"] or ())]))
         try:
             return _join_bounded(self._template.generate(variables))
         except _Refusal as error:
@@ -124,6 +128,13 @@ def _invalid_templates_named(name: str) -> Iterator[None]:
         raise ConfigError(
             f"the chat template of {name} cannot be compiled ({type(error).__name__})"
         ) from error
+
+
+def _variables(tree: nodes.Template) -> set[str]:
+    """Names that the template reads, those included that it sets only if they are not defined."""
+    tests = tree.find_all(nodes.Test)
+    tested = {test.node.name for test in tests if isinstance(test.node, nodes.Name)}
+    return meta.find_undeclared_variables(tree) | tested
 
 
 def _join_bounded(pieces: Iterable[str]) -> str:

@@ -1,0 +1,120 @@
+"""The tools of one request: which functions the model may call, and whether it must."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...core.contract.answers import ToolDefinition
+from ...core.host.answer_parsers import AnswerParsers
+from ..http.errors import APIError
+
+ToolMode = Literal["none", "auto", "required"]
+_MAX_DEPTH = 32
+"""Nesting of lists and objects in the schema of a function."""
+_ID_LENGTH = 24
+_ID_CHARS = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """The functions of a request. Under mode "none" the model does not see them."""
+
+    tools: tuple[ToolDefinition, ...] = ()
+    mode: ToolMode = "none"
+    named: str | None = None
+    """The function that must be called. Then the mode is "required"."""
+    is_parallel: bool = True
+    """Whether an answer may have several calls."""
+
+    @property
+    def shown(self) -> tuple[dict[str, Any], ...]:
+        """The functions for the chat template, in the shape of OpenAI's API."""
+        return () if self.mode == "none" else tuple(map(_shown, self.tools))
+
+
+def tool_use(
+    tools: Sequence[ToolDefinition],
+    mode: ToolMode | None,
+    *,
+    named: str | None = None,
+    is_parallel: bool = True,
+) -> ToolUse:
+    """The tools of a request after a check. Mode None is "auto" if there are tools.
+
+    Raises APIError (400).
+    """
+    for index, tool in enumerate(tools):
+        _check_schema(tool.parameters, f"tools[{index}].function.parameters")
+    names = [tool.name for tool in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise APIError(400, f"tools has several functions named {name!r}", param="tools")
+    if named is not None and named not in names:
+        known = ", ".join(map(repr, names)) or "none"
+        raise APIError(400, f"tool_choice names {named!r}; tools has {known}", param="tool_choice")
+    if not tools and (mode == "required" or named is not None):
+        raise APIError(400, "tool_choice needs tools", param="tool_choice")
+    if not tools:
+        return ToolUse()
+    return ToolUse(
+        tools=tuple(tools),
+        mode="required" if named is not None else mode or "auto",
+        named=named,
+        is_parallel=is_parallel,
+    )
+
+
+def check_can_find_calls(use: ToolUse, parsers: AnswerParsers) -> None:
+    """Raise APIError (400) if calls in an answer of this model could not be told from content."""
+    if use.mode == "required":
+        raise APIError(
+            400,
+            "calls cannot be enforced yet; use tool_choice 'auto'",
+            param="tool_choice",
+            code="unsupported",
+        )
+    if use.mode == "auto" and not getattr(parsers.tools, "finds_calls", parsers.tools is not None):
+        raise APIError(
+            400,
+            "no tool call parser fits this model's chat template, so tool_choice 'auto' is not "
+            "possible; start the server with --tool-call-parser NAME",
+            param="tool_choice",
+            code="unsupported",
+        )
+
+
+def new_call_id(parsers: AnswerParsers) -> str:
+    """A new id of a call. Some chat templates demand a length, which their parser declares."""
+    length = getattr(parsers.tools, "call_id_length", None)
+    drawn = "".join(secrets.choice(_ID_CHARS) for _ in range(length or _ID_LENGTH))
+    return drawn if length else f"call_{drawn}"
+
+
+def _shown(tool: ToolDefinition) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    return {"type": "function", "function": {**function, "parameters": dict(tool.parameters)}}
+
+
+def _check_schema(schema: Mapping[str, Any], where: str) -> None:
+    kind = schema.get("type", "object")
+    if kind != "object":
+        raise APIError(400, f"{where} must be a schema of type 'object'", param="tools")
+    if not isinstance(schema.get("properties", {}), Mapping):
+        raise APIError(400, f"{where}.properties must be an object", param="tools")
+    if not _is_shallow(schema, _MAX_DEPTH):
+        raise APIError(
+            400, f"{where} is nested too deeply; allowed are {_MAX_DEPTH} levels", param="tools"
+        )
+
+
+def _is_shallow(value: object, levels: int) -> bool:
+    if not isinstance(value, list | dict):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_shallow(item, levels - 1) for item in items)

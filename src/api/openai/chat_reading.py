@@ -1,0 +1,132 @@
+"""Reasoning and tool calls of chat completions: from generated text to messages and deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from ...core.contract.answers import Delta, ToolCallDelta
+from ...core.host.answer_reader import AnswerReader, ParsedAnswer, collect
+from ...core.outputs import CompletionOutput
+from ...core.sampling_params import SamplingParams
+from ..answers.tools import ToolUse, check_can_find_calls, new_call_id
+from .chunks import end_reason
+from .context import AppContext
+from .reading.bodies import ChatBody
+from .responses import ChatDelta, ChatMessage, ChatToolCall, EndReason, FunctionCall
+
+ROLE = "assistant"
+_PROMPT_END = 16
+"""Tokens of the prompt's end that a reasoning parser sees: enough for a line that the chat template
+adds."""
+
+
+class ChatReading:
+    """Parses the choices of one chat completion.
+
+    Raises APIError (400) if calls could not be found in the answer.
+    """
+
+    def __init__(self, body: ChatBody, tools: ToolUse, context: AppContext) -> None:
+        check_can_find_calls(tools, context.parsers)
+        self._tools = tools
+        self._parsers = context.parsers
+        self._tokenizer = context.engine.tokenizer
+        self._hides_reasoning = body.include_reasoning is False
+        self._prompt_end = ""
+        self._readers: dict[int, AnswerReader] = {}
+
+    def adjust(self, params: SamplingParams) -> SamplingParams:
+        """Keep special tokens in the text if a parser needs them."""
+        used = [self._parsers.reasoning, self._parsers.tools if self._tools.shown else None]
+        if any(parser.needs_special_tokens for parser in used if parser is not None):
+            return params.with_changes(skip_special_tokens=False)
+        return params
+
+    def after(self, prompt_token_ids: Sequence[int]) -> ChatReading:
+        """This reading, which now knows the prompt."""
+        end = prompt_token_ids[-_PROMPT_END:]
+        self._prompt_end = self._tokenizer.decode(end, skip_special_tokens=False)
+        return self
+
+    def message(self, found: CompletionOutput) -> ChatMessage:
+        """The message of a complete choice."""
+        parsed = collect(self._read(found))
+        return ChatMessage(
+            role=ROLE,
+            content=_content(parsed),
+            tool_calls=[self._call(call.name, call.arguments) for call in parsed.calls] or UNSET,
+            reasoning=self._shown(parsed.reasoning),
+            reasoning_content=self._shown(parsed.reasoning),
+        )
+
+    def delta(self, found: CompletionOutput) -> tuple[ChatDelta, bool]:
+        """The news of a choice as one delta, and whether there are any."""
+        deltas = self._read(found)
+        parsed = collect(deltas)
+        reasoning = self._shown(parsed.reasoning)
+        calls = self._pieces(deltas)
+        delta = ChatDelta(
+            content=UNSET if parsed.content is None else parsed.content,
+            tool_calls=calls or UNSET,
+            reasoning=reasoning,
+            reasoning_content=reasoning,
+        )
+        return delta, bool(parsed.content or calls or reasoning)
+
+    def end_reason(self, found: CompletionOutput) -> EndReason | None:
+        """OpenAI's `finish_reason`. As there, a named function ends with "stop"."""
+        reason = end_reason(found)
+        has_calls = self._readers[found.index].has_calls
+        return "tool_calls" if reason == "stop" and has_calls and not self._tools.named else reason
+
+    def _read(self, found: CompletionOutput) -> list[Delta]:
+        reader = self._readers.get(found.index)
+        if reader is None:
+            reader = self._readers[found.index] = self._new_reader()
+        deltas = reader.feed(found.text)
+        return deltas + reader.finish() if found.finished else deltas
+
+    def _new_reader(self) -> AnswerReader:
+        return AnswerReader(
+            reasoning=self._parsers.reasoning,
+            tool_calls=self._parsers.tools,
+            tools=self._tools.tools if self._tools.mode != "none" else (),
+            prompt_end=self._prompt_end,
+            is_parallel=self._tools.is_parallel,
+        )
+
+    def _pieces(self, deltas: Sequence[Delta]) -> list[ChatToolCall]:
+        """One piece for each call that goes on. Its first piece has id, type and name."""
+        pieces: dict[int, ChatToolCall] = {}
+        for delta in deltas:
+            if not isinstance(delta, ToolCallDelta):
+                continue
+            piece = pieces.get(delta.index)
+            if piece is None:
+                piece = pieces[delta.index] = self._piece(delta)
+            piece.function.arguments += delta.arguments
+        return list(pieces.values())
+
+    def _piece(self, delta: ToolCallDelta) -> ChatToolCall:
+        if delta.name is None:
+            return ChatToolCall(index=delta.index, function=FunctionCall(arguments=""))
+        piece = self._call(delta.name, "")
+        piece.index = delta.index
+        return piece
+
+    def _call(self, name: str, arguments: str) -> ChatToolCall:
+        return ChatToolCall(
+            id=new_call_id(self._parsers),
+            type="function",
+            function=FunctionCall(name=name, arguments=arguments),
+        )
+
+    def _shown(self, reasoning: str | None) -> str | UnsetType:
+        return UNSET if reasoning is None or self._hides_reasoning else reasoning
+
+
+def _content(parsed: ParsedAnswer) -> str | None:
+    """OpenAI's content is null beside tool calls, and otherwise a text, perhaps an empty one."""
+    return parsed.content if parsed.content is not None or parsed.calls else ""

@@ -1,0 +1,52 @@
+"""What the text of an answer means: content, reasoning and tool calls.
+
+Deltas are plain data and independent of any API: each endpoint writes them in its own format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDelta:
+    """The next piece of the text for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """The next piece of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The beginning of a call, with the function's name, or the next piece of its arguments.
+
+    The joined arguments of a call are JSON text. All deltas of a call come before those of the next
+    one.
+    """
+
+    index: int
+    """Number of the call in the answer, from 0."""
+    name: str | None = None
+    """Given in the first delta of a call, and only there."""
+    arguments: str = ""
+
+
+Delta = ContentDelta | ReasoningDelta | ToolCallDelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDefinition:
+    """A function that the model may call. `parameters` is the JSON schema of an object."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False

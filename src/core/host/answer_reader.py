@@ -1,0 +1,146 @@
+"""Reads one answer: from generated text to deltas of content, reasoning and tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..contract.answer_parsers import Parsing, ReasoningParser, ToolCallParser
+from ..contract.answer_text import AnswerText, rest_as_content
+from ..contract.answers import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallDelta,
+    ToolDefinition,
+)
+from ..log import get_logger
+
+_log = get_logger("plugins")
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolCall:
+    """A call with all of its arguments, as JSON text."""
+
+    name: str
+    arguments: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ParsedAnswer:
+    """A complete answer. None: the answer has no content, or no reasoning."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    calls: list[ToolCall]
+
+
+class AnswerReader:
+    """Parses the text of one completion while it comes: `feed` each piece, then `finish`.
+
+    `tools` are the functions that may be called; without them no calls are looked for.
+    `prompt_end` is the end of the rendered prompt. `is_parallel` False keeps only the first call.
+    """
+
+    def __init__(
+        self,
+        *,
+        reasoning: ReasoningParser | None = None,
+        tool_calls: ToolCallParser | None = None,
+        tools: Sequence[ToolDefinition] = (),
+        prompt_end: str = "",
+        is_parallel: bool = True,
+    ) -> None:
+        self._stages: list[_Stage] = []
+        if reasoning is not None:
+            text = AnswerText()
+            self._stages.append(_Stage(text, reasoning.parse(text, prompt_end)))
+        if tool_calls is not None and tools:
+            text = AnswerText()
+            self._stages.append(_Stage(text, tool_calls.parse(text, tools)))
+        self._max_calls = None if is_parallel else 1
+        self.has_calls = False
+        """Whether the answer has tool calls so far."""
+
+    def feed(self, text: str) -> list[Delta]:
+        """The deltas that are certain because of this text."""
+        deltas: list[Delta] = [ContentDelta(text)] if text else []
+        for stage in self._stages:
+            deltas = [new for delta in deltas for new in stage.feed(delta)]
+        return self._kept(deltas)
+
+    def finish(self) -> list[Delta]:
+        """The last deltas: the text has come to its end."""
+        deltas: list[Delta] = []
+        for stage in self._stages:
+            deltas = [new for delta in deltas for new in stage.feed(delta)] + stage.finish()
+        return self._kept(deltas)
+
+    def _kept(self, deltas: list[Delta]) -> list[Delta]:
+        kept = [
+            delta
+            for delta in deltas
+            if not isinstance(delta, ToolCallDelta)
+            or self._max_calls is None
+            or delta.index < self._max_calls
+        ]
+        self.has_calls |= any(isinstance(delta, ToolCallDelta) for delta in kept)
+        return kept
+
+
+def collect(deltas: Iterable[Delta]) -> ParsedAnswer:
+    """The complete answer that deltas describe."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    calls: dict[int, ToolCall] = {}
+    for delta in deltas:
+        match delta:
+            case ContentDelta():
+                content.append(delta.text)
+            case ReasoningDelta():
+                reasoning.append(delta.text)
+            case ToolCallDelta():
+                call = calls.setdefault(delta.index, ToolCall(name=delta.name or ""))
+                call.arguments += delta.arguments
+    return ParsedAnswer(
+        content="".join(content) if content else None,
+        reasoning="".join(reasoning) if reasoning else None,
+        calls=list(calls.values()),
+    )
+
+
+class _Stage:
+    """One parser at work on the content that an earlier stage leaves."""
+
+    def __init__(self, text: AnswerText, parsing: Parsing) -> None:
+        self._text = text
+        self._parsing = parsing
+
+    def feed(self, delta: Delta) -> list[Delta]:
+        """The deltas because of one more; only content is parsed."""
+        if not isinstance(delta, ContentDelta):
+            return [delta]
+        self._text.append(delta.text)
+        return self._pull()
+
+    def finish(self) -> list[Delta]:
+        self._text.close()
+        return [*self._pull(), *_nonempty(self._text)]
+
+    def _pull(self) -> list[Delta]:
+        """The deltas up to the next wait. The text that a parser leaves or fails at is content."""
+        found: list[Delta] = []
+        try:
+            for delta in self._parsing:
+                if delta is None:
+                    return found
+                found.append(delta)
+        except Exception as error:
+            _log.error("answer_parser_failed", error=f"{type(error).__name__}: {error}")
+        self._parsing = rest_as_content(self._text)
+        return found + _nonempty(self._text)
+
+
+def _nonempty(text: AnswerText) -> list[Delta]:
+    return [ContentDelta(text.take(len(text.unread)))] if text.unread else []

@@ -1,0 +1,25 @@
+"""No parser: reasoning stays part of the content."""
+
+from __future__ import annotations
+
+from ...plugin import AnswerText, ChatFormat, Parsing, Registry, hookimpl, rest_as_content
+
+TOKENMILL_API = (1, 1)
+
+
+class NoReasoningParser:
+    """Finds no reasoning. "auto" takes it if no other parser fits the model's chat template."""
+
+    needs_special_tokens = False
+    finds_reasoning = False
+
+    def reasons_against(self, chat: ChatFormat) -> list[str]:
+        return []
+
+    def parse(self, answer: AnswerText, prompt_end: str) -> Parsing:
+        yield from rest_as_content(answer)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.reasoning_parser("none", NoReasoningParser)

@@ -1,0 +1,57 @@
+"""Reasoning between two marks, as of DeepSeek R1, Qwen 3 and many others.
+
+<think>Oslo is in Norway.</think>It is in Norway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...plugin import (
+    AnswerText,
+    ChatFormat,
+    Parsing,
+    ReasoningDelta,
+    Registry,
+    content_before,
+    hookimpl,
+    rest_as_content,
+    skip_space,
+    take_next,
+)
+
+TOKENMILL_API = (1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedReasoning:
+    """Reasoning at the beginning of an answer, between `start` and `end`."""
+
+    start: str
+    end: str
+    needs_special_tokens: bool = True
+
+    def reasons_against(self, chat: ChatFormat) -> list[str]:
+        missing = [mark for mark in (self.start, self.end) if mark not in chat.source]
+        return [f"the chat template has no {mark}" for mark in missing]
+
+    def parse(self, answer: AnswerText, prompt_end: str) -> Parsing:
+        is_open = prompt_end.rstrip().endswith(self.start)
+        if is_open or (yield from take_next(answer, self.start)):
+            yield from skip_space(answer)
+            for delta in content_before(answer, (self.end,)):
+                yield delta and ReasoningDelta(delta.text)
+            yield from skip_space(answer)
+        yield from rest_as_content(answer)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.reasoning_parser(
+        "think",
+        lambda: MarkedReasoning(start="<think>", end="</think>"),
+        aliases=("deepseek-r1", "qwen3", "deepseek-v3", "glm45"),
+    )
+    registry.reasoning_parser(
+        "mistral-think", lambda: MarkedReasoning(start="[THINK]", end="[/THINK]")
+    )

@@ -1,0 +1,55 @@
+"""Tool calls of Hermes, Qwen 2.5 and 3, and others: JSON in <tool_call>.
+
+<tool_call>
+{"name": "weather", "arguments": {"city": "Oslo"}}
+</tool_call>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...plugin import (
+    AnswerText,
+    ChatFormat,
+    ContentDelta,
+    Parsing,
+    Registry,
+    ToolDefinition,
+    content_before,
+    hookimpl,
+    json_call,
+    skip_space,
+    take_next,
+)
+
+TOKENMILL_API = (1, 1)
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_OTHERS = ("<function=", "<arg_key>")
+"""Families that write XML between the same markers."""
+
+
+class HermesToolParser:
+    """JSON objects with name and arguments, each between <tool_call> and </tool_call>."""
+
+    needs_special_tokens = False
+
+    def reasons_against(self, chat: ChatFormat) -> list[str]:
+        if OPEN not in chat.source:
+            return [f"the chat template has no {OPEN}"]
+        return [f"the chat template has {other}" for other in _OTHERS if other in chat.source]
+
+    def parse(self, answer: AnswerText, tools: Sequence[ToolDefinition]) -> Parsing:
+        names, index = {tool.name for tool in tools}, 0
+        while opened := (yield from content_before(answer, (OPEN,))):
+            if (yield from json_call(answer, index, names)):
+                index += 1
+                if (yield from take_next(answer, CLOSE)):
+                    yield from skip_space(answer)
+            else:
+                yield ContentDelta(opened)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.tool_call_parser("hermes", HermesToolParser, aliases=("qwen",))

@@ -1,0 +1,35 @@
+"""No parser: tool calls stay part of the content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...plugin import (
+    AnswerText,
+    ChatFormat,
+    Parsing,
+    Registry,
+    ToolDefinition,
+    hookimpl,
+    rest_as_content,
+)
+
+TOKENMILL_API = (1, 1)
+
+
+class NoToolParser:
+    """Finds no calls. "auto" takes it if no other parser fits the model's chat template."""
+
+    needs_special_tokens = False
+    finds_calls = False
+
+    def reasons_against(self, chat: ChatFormat) -> list[str]:
+        return []
+
+    def parse(self, answer: AnswerText, tools: Sequence[ToolDefinition]) -> Parsing:
+        yield from rest_as_content(answer)
+
+
+@hookimpl
+def register(registry: Registry) -> None:
+    registry.tool_call_parser("none", NoToolParser)

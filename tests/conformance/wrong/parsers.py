@@ -1,0 +1,275 @@
+"""Wrong parsers of tool calls and of reasoning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tokenmill.plugin import (
+    ContentDelta,
+    ReasoningDelta,
+    ToolCallDelta,
+    content_before,
+    json_call,
+    rest_as_content,
+    take_next,
+)
+from tokenmill.testing import ReasoningParserConformance, ToolCallParserConformance
+
+OPEN = "<tool_call>"
+ANSWERS = (
+    (
+        '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>',
+        [("weather", {"city": "Oslo"})],
+    ),
+)
+
+
+class Right:
+    """Right: JSON in <tool_call>."""
+
+    needs_special_tokens = False
+
+    def reasons_against(self, chat: Any) -> list[str]:
+        return []
+
+    def names(self, tools: Sequence[Any]) -> set[str]:
+        return {tool.name for tool in tools}
+
+    def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
+        index = 0
+        while opened := (yield from content_before(answer, (OPEN,))):
+            if (yield from json_call(answer, index, self.names(tools))):
+                index += 1
+                yield from take_next(answer, "</tool_call>")
+            else:
+                yield ContentDelta(opened)
+
+
+class SaysOneReason(Right):
+    def reasons_against(self, chat: Any) -> Any:
+        return "not this model"
+
+
+class FindsNothing(Right):
+    def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
+        yield from rest_as_content(answer)
+
+
+class Trims(Right):
+    """Whitespace at the end of an answer is lost."""
+
+    def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
+        while not answer.is_complete:
+            yield None
+        yield ContentDelta(answer.take(len(answer.unread)).strip())
+
+
+class LooksAtPieces(Right):
+    """Removes whitespace at the beginning of every piece."""
+
+    def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
+        while not answer.is_complete:
+            yield ContentDelta(answer.take(len(answer.unread)).lstrip())
+            yield None
+
+
+class NeverStops(Right):
+    def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
+        while True:
+            yield ContentDelta("")
+
+
+class CallsAnything(Right):
+    """Takes the name that the model wrote, whatever it is."""
+
+    def names(self, tools: Sequence[Any]) -> Any:
+        return {"weather", "clock", "stranger"}
+
+
+class CountsFromOne(Right):
+    def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
+        for delta in super().parse(answer, tools):
+            if isinstance(delta, ToolCallDelta):
+                yield ToolCallDelta(delta.index + 1, delta.name, delta.arguments)
+            else:
+                yield delta
+
+
+class KeepsOneText(Right):
+    """Has one place in which it keeps the unread text of all answers."""
+
+    def __init__(self) -> None:
+        self.kept = ""
+
+    def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
+        self.kept = ""
+        while not answer.is_complete:
+            self.kept += answer.take(len(answer.unread))
+            yield None
+        yield ContentDelta(self.kept)
+
+
+class RightReasoning:
+    """Right: reasoning in <think>."""
+
+    needs_special_tokens = False
+
+    def reasons_against(self, chat: Any) -> list[str]:
+        return []
+
+    def parse(self, answer: Any, prompt_end: str) -> Iterator[Any]:
+        if (yield from take_next(answer, "<think>")):
+            for delta in content_before(answer, ("</think>",)):
+                yield delta and ReasoningDelta(delta.text)
+        yield from rest_as_content(answer)
+
+
+class GivesNoList(RightReasoning):
+    def reasons_against(self, chat: Any) -> Any:
+        return None
+
+
+class FindsNoReasoning(RightReasoning):
+    def parse(self, answer: Any, prompt_end: str) -> Iterator[Any]:
+        yield from rest_as_content(answer)
+
+
+class ReasonsAlways(RightReasoning):
+    """Takes all text before </think> as reasoning, also without <think>."""
+
+    def parse(self, answer: Any, prompt_end: str) -> Iterator[Any]:
+        for delta in content_before(answer, ("</think>",)):
+            yield delta and ReasoningDelta(delta.text)
+        yield from rest_as_content(answer)
+
+
+class LooksAtTheFirstPiece(RightReasoning):
+    def parse(self, answer: Any, prompt_end: str) -> Iterator[Any]:
+        if answer.unread.startswith("<think>"):
+            answer.take(len("<think>"))
+            for delta in content_before(answer, ("</think>",)):
+                yield delta and ReasoningDelta(delta.text)
+        yield from rest_as_content(answer)
+
+
+class KeepsOneReasoning(RightReasoning):
+    def __init__(self) -> None:
+        self.kept = ""
+
+    def parse(self, answer: Any, prompt_end: str) -> Iterator[Any]:
+        return KeepsOneText.parse(self, answer, ())  # type: ignore[arg-type]
+
+
+class TestReasonIsText(ToolCallParserConformance):
+    fails = "test_it_answers_about_any_template"
+
+    @pytest.fixture
+    def tool_call_parser(self) -> object:
+        return SaysOneReason
+
+
+class TestFindsNothing(ToolCallParserConformance):
+    fails = "test_its_own_answers_are_read"
+
+    @pytest.fixture
+    def answers(self) -> Any:
+        return ANSWERS
+
+    @pytest.fixture
+    def tool_call_parser(self) -> object:
+        return FindsNothing
+
+
+class TestTrims(ToolCallParserConformance):
+    fails = "test_plain_text_is_content"
+
+    @pytest.fixture
+    def tool_call_parser(self) -> object:
+        return Trims
+
+
+class TestLooksAtPieces(ToolCallParserConformance):
+    fails = "test_cuts_change_nothing"
+
+    @pytest.fixture
+    def tool_call_parser(self) -> object:
+        return LooksAtPieces
+
+
+class TestNeverStops(ToolCallParserConformance):
+    fails = "test_cuts_change_nothing"
+
+    @pytest.fixture
+    def tool_call_parser(self) -> object:
+        return NeverStops
+
+
+class TestCallsAnything(ToolCallParserConformance):
+    fails = "test_calls_of_other_functions_are_content"
+
+    @pytest.fixture
+    def tool_call_parser(self) -> object:
+        return CallsAnything
+
+
+class TestCountsFromOne(ToolCallParserConformance):
+    fails = "test_calls_are_in_order_and_of_known_functions"
+
+    @pytest.fixture
+    def tool_call_parser(self) -> object:
+        return CountsFromOne
+
+
+class TestKeepsOneText(ToolCallParserConformance):
+    fails = "test_answers_do_not_disturb_each_other"
+
+    @pytest.fixture
+    def tool_call_parser(self) -> object:
+        return KeepsOneText()
+
+
+class TestGivesNoList(ReasoningParserConformance):
+    fails = "test_it_answers_about_any_template"
+
+    @pytest.fixture
+    def reasoning_parser(self) -> object:
+        return GivesNoList
+
+
+class TestFindsNoReasoning(ReasoningParserConformance):
+    fails = "test_its_own_answers_are_read"
+
+    @pytest.fixture
+    def answers(self) -> Any:
+        return [("<think>so</think>Oslo", "so", "Oslo")]
+
+    @pytest.fixture
+    def reasoning_parser(self) -> object:
+        return FindsNoReasoning
+
+
+class TestReasonsAlways(ReasoningParserConformance):
+    fails = "test_plain_text_is_content"
+
+    @pytest.fixture
+    def reasoning_parser(self) -> object:
+        return ReasonsAlways
+
+
+class TestLooksAtTheFirstPiece(ReasoningParserConformance):
+    fails = "test_cuts_change_nothing"
+
+    @pytest.fixture
+    def reasoning_parser(self) -> object:
+        return LooksAtTheFirstPiece
+
+
+class TestKeepsOneReasoning(ReasoningParserConformance):
+    fails = "test_answers_do_not_disturb_each_other"
+
+    @pytest.fixture
+    def reasoning_parser(self) -> object:
+        return KeepsOneReasoning()

@@ -1,0 +1,149 @@
+"""Answers of each family of models, as their chat templates write them: (text, content, calls)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Calls = list[tuple[str, dict[str, Any]]]
+OSLO: Calls = [("weather", {"city": "Oslo"})]
+BOTH: Calls = [*OSLO, ("time.now", {"zone": "CET", "days": [1, 2]})]
+ODD: Calls = [("weather", {"city": 'a "b" \\ }] </tool_call> [/x] ;'})]
+"""Text in an argument that looks like the end of the call."""
+_JSON = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+_TIME = '{"name": "time.now", "arguments": {"zone": "CET", "days": [1, 2]}}'
+_ODD = r'{"name": "weather", "arguments": {"city": "a \"b\" \\ }] </tool_call> [/x] ;"}}'
+
+CORPUS: dict[str, list[tuple[str, str, Calls]]] = {
+    "hermes": [
+        (f"<tool_call>\n{_JSON}\n</tool_call>", "", OSLO),
+        (f"<tool_call>\n{_JSON}\n</tool_call>\n<tool_call>\n{_TIME}\n</tool_call>", "", BOTH),
+        (f"Let me see.\n\n<tool_call>{_JSON}</tool_call>", "Let me see.", OSLO),
+        (f"<tool_call>{_JSON}", "", OSLO),
+        (f"<tool_call>{_ODD}</tool_call>", "", ODD),
+        ('<tool_call>{"arguments": {"city": "Oslo"}, "name": "weather"}</tool_call>', "", OSLO),
+        ('<tool_call>{"name": "find-it", "arguments": {}}</tool_call>', "", [("find-it", {})]),
+        (f"<tool_call>{_JSON}</tool_call>\nDone.", "Done.", OSLO),
+        ("Plain text, with 1 < 2 and <tool", "Plain text, with 1 < 2 and <tool", []),
+    ],
+    "llama3-json": [
+        ('{"name": "weather", "parameters": {"city": "Oslo"}}', "", OSLO),
+        ('<|python_tag|>{"name": "weather", "parameters": {"city": "Oslo"}}', "", OSLO),
+        (
+            '{"name": "weather", "parameters": {"city": "Oslo"}}; '
+            '{"name": "time.now", "parameters": {"zone": "CET", "days": [1, 2]}}',
+            "",
+            BOTH,
+        ),
+        ('{"type": "function", "name": "weather", "parameters": {"city": "Oslo"}}', "", OSLO),
+        (_ODD, "", ODD),
+        ('{"city": "Oslo"}', '{"city": "Oslo"}', []),
+        ("It is sunny; {maybe}.", "It is sunny; {maybe}.", []),
+    ],
+    "mistral": [
+        (f"[TOOL_CALLS][{_JSON}]", "", OSLO),
+        (f"[TOOL_CALLS] [{_JSON}, {_TIME}]", "", BOTH),
+        (
+            '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo"}, "id": "a1b2c3d4e"}]',
+            "",
+            OSLO,
+        ),
+        ('[TOOL_CALLS]weather[ARGS]{"city": "Oslo"}', "", OSLO),
+        ('[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "Oslo"}', "", OSLO),
+        (
+            '[TOOL_CALLS]weather{"city": "Oslo"}'
+            '[TOOL_CALLS]time.now{"zone": "CET", "days": [1, 2]}',
+            "",
+            BOTH,
+        ),
+        (f"One moment. [TOOL_CALLS][{_ODD}]", "One moment.", ODD),
+        ("a [list] of [TOOL", "a [list] of [TOOL", []),
+    ],
+    "gemma": [
+        ('<|tool_call>call:weather{city:<|"|>Oslo<|"|>}<tool_call|>', "", OSLO),
+        (
+            '<|tool_call>call:weather{city:<|"|>Oslo<|"|>}<tool_call|>'
+            '<|tool_call>call:time.now{zone:<|"|>CET<|"|>,days:[1,2]}<tool_call|>',
+            "",
+            BOTH,
+        ),
+        (
+            "<start_function_call>call:weather{city:<escape>Oslo<escape>}<end_function_call>",
+            "",
+            OSLO,
+        ),
+        (
+            '<|tool_call>call:find-it{a:{b:true,c:[{d:null},-1.5]},e:word}<tool_call|>',
+            "",
+            [("find-it", {"a": {"b": True, "c": [{"d": None}, -1.5]}, "e": "word"})],
+        ),
+        (
+            '<|tool_call>call:weather{city:<|"|>a, b: {c}<|"|>}<tool_call|>',
+            "",
+            [("weather", {"city": "a, b: {c}"})],
+        ),
+        ("<|tool_call>call:find-it{}<tool_call|>", "", [("find-it", {})]),
+        ("1 <| 2 <|tool", "1 <| 2 <|tool", []),
+    ],
+    "pythonic": [
+        ('[weather(city="Oslo")]', "", OSLO),
+        ('[weather(city="Oslo"), time.now(zone=\'CET\', days=[1, 2])]', "", BOTH),
+        ('<|tool_call_start|>[weather(city="Oslo")]<|tool_call_end|>', "", OSLO),
+        ('Sure.\n<|tool_call_start|>[weather(city="Oslo")]<|tool_call_end|>Wait.',
+         "Sure.Wait.", OSLO),
+        ('<|python_start|>[weather(city="Oslo")]<|python_end|>', "", OSLO),
+        (
+            "[weather(city={'a': [True, None, -1.5, true]})]",
+            "",
+            [("weather", {"city": {"a": [True, None, -1.5, True]}})],
+        ),
+        ('[weather(city="](")]', "", [("weather", {"city": "]("})]),
+        ("[1, 2] and [notes](x)", "[1, 2] and [notes](x)", []),
+        ("[weather(", "[weather(", []),
+    ],
+}  # fmt: skip
+MALFORMED: dict[str, list[str]] = {
+    "hermes": [
+        "<tool_call>\nnot JSON\n</tool_call>",
+        '<tool_call>{"name": "weather"}</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "weather", "argu',
+        '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+        "<tool_call>{}</tool_call> and <tool_call>",
+        "<tool_call><tool_call></tool_call>",
+    ],
+    "llama3-json": [
+        '{"name": "weather", "parameters": 3}',
+        '{"name": "unknown", "parameters": {}}',
+        '<|python_tag|>print("hello")',
+        '{"name": "weather", "para',
+        "{{{",
+        "{" * 5000,
+    ],
+    "mistral": [
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS][]",
+        "[TOOL_CALLS][1, 2]",
+        "[TOOL_CALLS]unknown[ARGS]{}",
+        "[TOOL_CALLS]weather and so on",
+        "[TOOL_CALLS]" + 300 * "a",
+    ],
+    "gemma": [
+        "<|tool_call>weather{}<tool_call|>",
+        "<|tool_call>call:weather{city:<tool_call|>",
+        '<|tool_call>call:weather{city:<|"|>Oslo}<tool_call|>',
+        "<|tool_call>call:unknown{}<tool_call|>",
+        "<|tool_call>call:weather{a:1}} more<tool_call|>",
+        "<|tool_call>call:weather{" + "a:{" * 200 + "}" * 201 + "<tool_call|>",
+    ],
+    "pythonic": [
+        '[weather("Oslo")]',
+        "[weather(city=open('x'))]",
+        "[weather(**{'a': 1})]",
+        '[unknown(city="Oslo")]',
+        "[weather(city=b'x')]",
+        '[weather(city="Oslo"), 3]',
+        "<|tool_call_start|>nothing<|tool_call_end|>",
+        "[weather(a=" + "[" * 3000 + "]" * 3000 + ")]",
+    ],
+}
