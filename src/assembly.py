@@ -5,14 +5,19 @@ This module may import every package of the engine. It only connects them and ho
 
 from __future__ import annotations
 
+import ctypes
+import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .core.config import EngineConfig
 from .core.host.plugin_host import PluginHost
-from .core.interfaces import Progress
+from .core.interfaces import Progress, no_progress
+from .core.remote.client import EngineProcess
 from .core.shell.engine_shell import EngineParts, EngineShell
 
 if TYPE_CHECKING:
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
     from .backends.execution.inspection import ModelReport
     from .backends.running.model_parts import Backends
     from .backends.text.tokenizer import HFTokenizer
-    from .backends.weights.checkpoint import Checkpoint
     from .backends.weights.quantized_cache.folder import CachedModel
 
 
@@ -42,7 +46,7 @@ def build_parts(
     # First, because its errors about a wrong file are more precise.
     model = _locate_model(config, progress)
     checkpoint, impl = open_model(model, choose_model_impl(host, progress), config)
-    tokenizer = _load_tokenizer(config, checkpoint, progress)
+    tokenizer = _load_tokenizer(config, checkpoint.path, progress)
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
@@ -64,14 +68,12 @@ def _locate_model(config: EngineConfig, progress: Progress) -> Path:
     return locate_model(config.model, allow_download=config.allow_download, progress=progress)
 
 
-def _load_tokenizer(
-    config: EngineConfig, checkpoint: Checkpoint, progress: Progress
-) -> HFTokenizer:
+def _load_tokenizer(config: EngineConfig, model: Path, progress: Progress) -> HFTokenizer:
     from .backends.text.load import load_tokenizer
     from .backends.weights.hub.location import locate_model
 
     if not config.tokenizer:
-        return load_tokenizer(checkpoint.path)
+        return load_tokenizer(model)
     return load_tokenizer(locate_model(config.tokenizer, allow_download=False, progress=progress))
 
 
@@ -88,6 +90,40 @@ def _choose_backends(plugins: PluginHost, progress: Progress) -> Backends:
 def build_engine(config: EngineConfig, progress: Progress | None = None) -> EngineShell:
     """An engine that has not been started."""
     return EngineShell(config, build_parts, progress)
+
+
+def build_engine_process(
+    config: EngineConfig,
+    progress: Progress,
+    *,
+    stall_timeout: float,
+    max_restarts: int,
+) -> EngineProcess:
+    """An engine in a process of its own, that has not been started. This process needs no torch."""
+    return EngineProcess(
+        config,
+        target=f"{__name__}:run_engine_process",
+        load_tokenizer=_load_tokenizer_again,
+        progress=progress,
+        stall_timeout=stall_timeout,
+        max_restarts=max_restarts,
+    )
+
+
+def run_engine_process(control: socket.socket, logs: socket.socket) -> None:
+    """The engine process: see `build_engine_process`."""
+    from .core.remote.host import run_engine
+
+    run_engine(control, logs, build_engine)
+
+
+def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
+    """Load the tokenizer of an engine in another process, which has downloaded all files."""
+    config = replace(config, allow_download=False)
+    tokenizer = _load_tokenizer(config, _locate_model(config, no_progress), no_progress)
+    with suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)  # loading took 12 MB more than what is left of it
+    return tokenizer
 
 
 class AsyncEngine(EngineShell):
@@ -131,7 +167,7 @@ def make_draft_model(
     prompts = None if prompts_file is None else read_prompts(prompts_file)
     plugins = PluginHost.load(config)
     checkpoint = open_checkpoint(_locate_model(config, progress))
-    tokenizer = _load_tokenizer(config, checkpoint, progress)
+    tokenizer = _load_tokenizer(config, checkpoint.path, progress)
 
     backends = _choose_backends(plugins, progress)
 
@@ -154,7 +190,7 @@ def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
     plugins = PluginHost.load(config)
     model = _locate_model(config, progress)
     checkpoint, impl = open_model(model, choose_model_impl(plugins, progress), config)
-    _load_tokenizer(config, checkpoint, progress)  # raises ConfigError if it is not supported
+    _load_tokenizer(config, checkpoint.path, progress)  # raises ConfigError if it is not supported
     backends = _choose_backends(plugins, progress)
     return inspect_model(checkpoint, config, backends, progress, impl)
 

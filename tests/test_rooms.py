@@ -113,7 +113,7 @@ def test_all_of_core_is_imported_without_torch_or_http() -> None:
         "import tokenmill.plugins.schedulers.chunked",
         "import tokenmill.plugin",
         "import tokenmill.testing.conformance",
-        "import tokenmill.backends.text.load",
+        "import tokenmill.api.server, tokenmill.backends.text.load",
     ],
 )
 def test_what_plugins_and_help_need_loads_no_torch(statement: str) -> None:

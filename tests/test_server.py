@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,3 +181,31 @@ async def _read(client: httpx.AsyncClient, url: str, body: dict[str, object]) ->
     async with client.stream("POST", url, json=body) as reply:
         async for _ in reply.aiter_bytes():
             pass
+
+
+MAX_SERVER_MB = 80
+"""Resident memory of the server's process while the engine has one of its own."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_server_of_an_engine_process_is_small_and_takes_the_engine_along(
+    tmp_path: Path,
+) -> None:
+    flags = ("--engine-process", "--num-gpu-blocks-override", "300")
+    with running_server(tmp_path, *flags) as server:
+        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120)
+        assert answer.json()["usage"]["completion_tokens"] > 0
+        folder = Path("/proc", str(server.process.pid))
+        [engine] = (folder / f"task/{server.process.pid}/children").read_text().split()
+        assert "libtorch" in Path("/proc", engine, "maps").read_text()
+        assert "torch" not in (folder / "maps").read_text()
+        assert "numpy" not in (folder / "maps").read_text()
+        resident = int(re.findall(r"VmRSS:\s+(\d+) kB", (folder / "status").read_text())[0])
+        assert resident < MAX_SERVER_MB << 10
+        server.process.kill()
+        for _ in range(300):
+            if not Path("/proc", engine).exists():
+                return
+            time.sleep(0.1)
+        raise AssertionError("the engine outlives its server")

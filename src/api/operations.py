@@ -21,8 +21,6 @@ from .openai.reading.tools import read_tool_use
 from .openai.responses import DetokenizeResponse, ModelCard, ModelList, TokenizeResponse
 from .openapi import openapi_document
 
-STALL_FACTOR = 10
-"""A step that takes this many times as long as expected does not end, or not in useful time."""
 UNHEALTHY_SECONDS = 60.0
 """Shortest stall that /health reports. Its caller may restart the server, and a first step with a
 long prompt on a slow machine may take longer than --stall-timeout."""
@@ -44,8 +42,7 @@ async def health(request: Request) -> Response:
     """200 while the engine works or idles; 503 when it is dead or has work but makes no step."""
     context = context_of(request)
     load = context.engine.load()
-    if not load.is_alive:
-        raise APIError(503, "the engine stopped", code="dead")
+    _check_alive(load)
     _check_progress(load, max(UNHEALTHY_SECONDS, context.settings.stall_timeout))
     return Response()
 
@@ -55,17 +52,24 @@ async def ready(request: Request) -> Response:
     stalled."""
     context = context_of(request)
     load = context.engine.load()
-    if not load.is_alive:
-        raise shutting_down("the engine stopped")
     if load.is_draining:
         raise shutting_down(DRAINING)
+    _check_alive(load)
     _check_progress(load, context.settings.stall_timeout)
     return Response()
 
 
+def _check_alive(load: Load) -> None:
+    """Raise APIError (503) if there is no engine, now or for ever."""
+    if load.is_restarting:
+        raise APIError(503, "the engine is being restarted", code="restarting", retry_after=5.0)
+    if not load.is_alive:
+        raise APIError(503, "the engine stopped", code="dead")
+
+
 def _check_progress(load: Load, stall_timeout: float) -> None:
     """Raise APIError (503) if the engine has work and makes no step for too long."""
-    if load.stalled_for > max(stall_timeout, STALL_FACTOR * load.expected_step_seconds):
+    if load.is_stalled(stall_timeout):
         raise APIError(
             503,
             f"no step was completed for {load.stalled_for:.0f} seconds",
@@ -76,7 +80,9 @@ def _check_progress(load: Load, stall_timeout: float) -> None:
 
 async def load(request: Request) -> Response:
     """The engine's current load."""
-    return _json(context_of(request).engine.load())
+    engine = context_of(request).engine
+    await engine.refresh()
+    return _json(engine.load())
 
 
 async def version(request: Request) -> Response:
@@ -86,8 +92,9 @@ async def version(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Metrics in Prometheus's text format."""
-    text = context_of(request).engine.render_metrics()
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    engine = context_of(request).engine
+    await engine.refresh()
+    return Response(engine.render_metrics(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def models(request: Request) -> Response:
@@ -107,6 +114,7 @@ async def model(request: Request) -> Response:
 async def plugins(request: Request) -> Response:
     """Installed plugins, and the calls, seconds and failures of each hook."""
     engine = context_of(request).engine
+    await engine.refresh()
     return _json({"plugins": engine.plugins(), "hooks": engine.hook_stats()})
 
 

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from ..assembly import build_engine
+from ..assembly import build_engine, build_engine_process
 from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, EngineStoppedError
 from ..core.interfaces import Progress
+from ..core.remote.client import EngineProcess
+from ..core.shell.engine_shell import EngineShell
 from .app import create_app
 from .http.connections import Connection
 from .http.log_throttle import Throttle
 from .openai.context import ServerSettings
-from .stopping import Stopper
+from .stopping import LAST_WORDS, Stopper
 
 BACKLOG = 1024
 SEND_BUFFER_BYTES = 256 << 10
@@ -38,6 +40,10 @@ class ServeOptions:
     shutdown_timeout: float = 30.0
     """Seconds that accepted requests get to finish after the first SIGTERM or Ctrl-C."""
     access_log: bool = False
+    engine_process: bool = False
+    """Run the engine in a supervised process of its own."""
+    max_engine_restarts: int = 5
+    """Restarts of that process within ten minutes after which the server ends."""
     settings: ServerSettings
 
 
@@ -100,15 +106,42 @@ async def serve(
     """Load the model and serve until SIGTERM or SIGINT; a second signal ends the process.
 
     `on_ready` gets the engine and the server's URL. Raises ConfigError for an invalid
-    configuration, model, plugin or address.
+    configuration, model, plugin or address, and EngineStoppedError if the engine's process fails
+    too often.
     """
     with bind(options.host, options.port) as sock, Stopper(options.shutdown_timeout) as stopper:
-        async with build_engine(config, progress) as engine:
+        async with _make_engine(config, options, progress) as engine:
             server = make_server(engine, options)
             stopper.install(engine, server)
-            announcing = asyncio.create_task(_announce(engine, server, sock, on_ready))
+            tasks = [asyncio.create_task(_announce(engine, server, sock, on_ready))]
+            if isinstance(engine, EngineProcess):
+                tasks.append(asyncio.create_task(_end_without_engine(engine, server)))
             await server.serve(sockets=[sock])
-            announcing.cancel()
+            for task in tasks:
+                task.cancel()
+        if isinstance(engine, EngineProcess) and engine.supervisor.failure is not None:
+            raise EngineStoppedError(engine.supervisor.failure)
+
+
+def _make_engine(
+    config: EngineConfig, options: ServeOptions, progress: Progress
+) -> EngineShell | EngineProcess:
+    if not options.engine_process:
+        return build_engine(config, progress)
+    return build_engine_process(
+        config,
+        progress,
+        stall_timeout=options.settings.stall_timeout,
+        max_restarts=options.max_engine_restarts,
+    )
+
+
+async def _end_without_engine(engine: EngineProcess, server: uvicorn.Server) -> None:
+    """End the server once its engine is not restarted any more."""
+    await engine.supervisor.given_up.wait()
+    server.should_exit = True
+    await asyncio.sleep(LAST_WORDS)
+    server.force_exit = True
 
 
 async def _announce(

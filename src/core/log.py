@@ -25,11 +25,16 @@ class EventFormatter(logging.Formatter):
     _own = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {k: v for k, v in vars(record).items() if k not in self._own}
+        fields = self.fields_of(record)
         text = super().format(record)
         return " ".join(
             [text, *(f"{k}={v!r}" if isinstance(v, str) else f"{k}={v}" for k, v in fields.items())]
         )
+
+    @classmethod
+    def fields_of(cls, record: logging.LogRecord) -> dict[str, object]:
+        """The fields of the event."""
+        return {name: value for name, value in vars(record).items() if name not in cls._own}
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

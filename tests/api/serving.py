@@ -16,6 +16,7 @@ from tokenmill.api.server import ServeOptions, bind, make_server
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import StepPlan, StepResult
+from tokenmill.core.remote.client import EngineProcess
 from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
@@ -64,7 +65,12 @@ def toy_engine(
 class Served:
     """What a test knows of its server."""
 
-    def __init__(self, engine: EngineShell, url: str, loop: asyncio.AbstractEventLoop) -> None:
+    engine: Any
+    """An EngineShell, or an EngineProcess."""
+
+    def __init__(
+        self, engine: EngineShell | EngineProcess, url: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.engine = engine
         self.url = url
         self._loop = loop
@@ -95,7 +101,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve_engine(engine: EngineShell, **changes: Any) -> Iterator[Served]:
+def serve_engine(engine: EngineShell | EngineProcess, **changes: Any) -> Iterator[Served]:
     """Start the engine and serve it; both end with the block."""
     settings = ServerSettings(is_local=True, **changes)
     started: list[Served] = []

@@ -49,9 +49,12 @@ def test_work_without_a_step_for_long_is_unhealthy_until_one_completes(
     ):
         time.sleep(0.2)
         assert http.get("/health").status_code == 200, "idle is healthy"
+        http.post("/v1/completions", json=ASK)  # tells how long a step takes
         executor.gate.clear()
         asking = ask_in_thread(served, [])
-        served.wait_until(lambda load: load["stalled_for"] > 0.1)
+        served.wait_until(
+            lambda load: load["stalled_for"] > max(0.1, 20 * load["expected_step_seconds"])
+        )
         assert http.get("/health").status_code == 200, "no reason yet to restart the server"
         monkeypatch.setattr(operations, "UNHEALTHY_SECONDS", 0.05)
         assert check_error(http.get("/health"), 503)["code"] == "stalled"

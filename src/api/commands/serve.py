@@ -102,8 +102,24 @@ def add_parser(subparsers: Any) -> None:
         type=_seconds,
         default=10.0,
         metavar="SECONDS",
-        help="seconds with work but without a finished step after which /ready answers 503; at "
-        "least 10 times the longest recent step (default: %(default)s)",
+        help="seconds with work but without a finished step after which /ready answers 503, and an "
+        "engine process is restarted; at least 10 times the longest recent step "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--engine-process",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="run the engine in a process of its own, and start another one if it crashes or makes "
+        "no step for --stall-timeout (default: off)",
+    )
+    group.add_argument(
+        "--max-engine-restarts",
+        type=_count,
+        default=5,
+        metavar="N",
+        help="restarts of the engine process within ten minutes after which the server ends "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--sse-keep-alive-interval",
@@ -145,6 +161,8 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         shutdown_timeout=args.shutdown_timeout,
         access_log=args.access_log,
+        engine_process=args.engine_process,
+        max_engine_restarts=args.max_engine_restarts,
         settings=ServerSettings(
             api_keys=_keys(args),
             api_key_secret=os.environ.get(SECRET_VARIABLE, "").encode() or None,
@@ -229,6 +247,12 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: give seconds, 0 or more")
     return seconds
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1000")
+    return int(text)
 
 
 def _port(text: str) -> int:

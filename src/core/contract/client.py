@@ -1,6 +1,6 @@
 """The engine as the API, plugins and embedding programs see it.
 
-The interface is small so that the engine can move into another process later.
+The interface is small, because the engine may be in another process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from ..outputs import RequestOutput
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from .plugin_info import HookStats, PluginInfo
+
+STALL_FACTOR = 10
+"""A step that takes this many times as long as expected does not end, or not in useful time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,13 @@ class Load:
     """False once the engine can no longer compute."""
     is_draining: bool
     """True once the engine finishes accepted requests and takes no new ones."""
+    is_restarting: bool = False
+    """True while another engine is being started in the place of one that failed."""
+
+    def is_stalled(self, timeout: float) -> bool:
+        """Whether there is work but no step for too long: `timeout` seconds, and STALL_FACTOR times
+        the expected duration of a step."""
+        return self.stalled_for > max(timeout, STALL_FACTOR * self.expected_step_seconds)
 
 
 class RequestStream(Protocol):
@@ -104,6 +114,13 @@ class EngineClient(Protocol):
         `request_id` is the id of the request's stream.
         """
         ...
+
+    async def refresh(self) -> None:
+        """Bring the answers of the methods below up to date, if the engine is in another process.
+
+        Does not wait for an engine that hangs: then they answer what was known last.
+        """
+        return None
 
     def load(self) -> Load:
         """How busy the engine is at this moment."""

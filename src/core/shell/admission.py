@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..config import EngineConfig
 from ..engine.blocks import hash_root
@@ -17,6 +19,40 @@ from ..sampling_params import SamplingParams
 LONG_TEXT = 4096
 """Characters. Texts of this length or more are tokenized on another thread, because that takes a
 millisecond or more."""
+
+
+def default_sampling_params(
+    config: EngineConfig, info: ModelInfo, given: Mapping[str, object]
+) -> SamplingParams:
+    """The model's sampling defaults, overridden by the given values. None counts as not given."""
+    defaults: Mapping[str, Any] = (
+        info.sampling_defaults if config.generation_config == "auto" else {}
+    )
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return SamplingParams(**{**defaults, **chosen})
+
+
+async def checked_prompt(
+    prompt: str | Sequence[int],
+    params: SamplingParams,
+    *,
+    tokenizer: Tokenizer,
+    info: ModelInfo,
+    config: EngineConfig,
+    max_model_len: int,
+) -> tuple[int, ...]:
+    """The token ids of a prompt, after all checks that need no engine.
+
+    A long text is tokenized on another thread. Raises InvalidRequestError.
+    """
+    check_sampling_params(params, info, config.max_logprobs)
+    if not isinstance(prompt, str):  # before each id of a long list is checked
+        room_for_output(len(prompt), params, max_model_len)
+        return check_prompt_ids(prompt, info)
+    check_prompt_text(prompt, tokenizer, max_model_len)
+    if len(prompt) < LONG_TEXT:
+        return check_prompt_ids(tokenizer.encode(prompt), info)
+    return check_prompt_ids(await asyncio.to_thread(tokenizer.encode, prompt), info)
 
 
 def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> None:

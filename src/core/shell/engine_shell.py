@@ -28,14 +28,7 @@ from ..log import get_logger
 from ..outputs import RequestOutput
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
-from .admission import (
-    LONG_TEXT,
-    check_prompt_ids,
-    check_prompt_text,
-    check_sampling_params,
-    make_requests,
-    room_for_output,
-)
+from .admission import checked_prompt, default_sampling_params, make_requests
 from .output_stream import Completion, OutputStream
 from .step_loop import StepLoop
 
@@ -102,12 +95,13 @@ class EngineShell(EngineClient):
         """
         if self._parts is not None or self._is_closed:
             return
+        began = time.monotonic()
         try:
             self._parts = await self._on_device(self._build, self._config, self._progress)
             executor, plugins = self._parts.executor, self._parts.plugins
             self._max_model_len = fit_max_model_len(self._config, executor.info)
             core = make_core(self._config, executor.info, plugins, self._max_model_len)
-            self._loop = StepLoop(core, executor, self._device)
+            self._loop = StepLoop(core, executor, self._device, time.monotonic() - began)
             self._watchdog = Watchdog(plugins.guards, self._config.hook_watchdog_seconds)
             self._watchdog.start()
             for lifespan in plugins.lifespans(self):
@@ -181,9 +175,7 @@ class EngineShell(EngineClient):
         return self._config.served_model_name or self.info.name
 
     def default_sampling_params(self, **given: Any) -> SamplingParams:
-        defaults = self.info.sampling_defaults if self._config.generation_config == "auto" else {}
-        chosen = {name: value for name, value in given.items() if value is not None}
-        return SamplingParams(**{**defaults, **chosen})
+        return default_sampling_params(self._config, self.info, given)
 
     async def submit(
         self,
@@ -195,11 +187,15 @@ class EngineShell(EngineClient):
         self._check_accepting()
         options = (options or RequestOptions()).with_changes(**fields)
         params = sampling_params or self.default_sampling_params()
-        check_sampling_params(params, self.info, self._config.max_logprobs)
-        if not isinstance(prompt, str):  # before each id of a long list is checked
-            room_for_output(len(prompt), params, self._max_model_len)
         arrival_time = time.monotonic()
-        prompt_token_ids = await self._tokenize(prompt)
+        prompt_token_ids = await checked_prompt(
+            prompt,
+            params,
+            tokenizer=self.tokenizer,
+            info=self.info,
+            config=self._config,
+            max_model_len=self._max_model_len,
+        )
         loop = self._check_accepting()  # the engine may have been closed during tokenization
         requests = make_requests(
             request_id=loop.free_id(
@@ -278,14 +274,6 @@ class EngineShell(EngineClient):
         if self._is_draining or self._is_closed:
             raise EngineStoppedError(DRAINING)
         return loop
-
-    async def _tokenize(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
-        if not isinstance(prompt, str):
-            return check_prompt_ids(prompt, self.info)
-        check_prompt_text(prompt, self.tokenizer, self._max_model_len)
-        if len(prompt) < LONG_TEXT:
-            return check_prompt_ids(self.tokenizer.encode(prompt), self.info)
-        return check_prompt_ids(await asyncio.to_thread(self.tokenizer.encode, prompt), self.info)
 
     def _make_stream(self, requests: list[Request], prompt: str | Sequence[int]) -> OutputStream:
         params = requests[0].sampling_params

@@ -130,6 +130,8 @@ class OutputStream:
         self._error: str | None = None
         self._is_exhausted = False
         self._news = asyncio.Event()
+        self.on_news: Callable[[OutputStream], None] | None = None
+        """Called instead of waking a reader, whenever there is something to `read`."""
 
     @property
     def is_finished(self) -> bool:
@@ -139,12 +141,17 @@ class OutputStream:
     def fail(self, message: str) -> None:
         """End the stream with RequestFailedError."""
         self._error = message
-        self._news.set()
+        self._notify()
 
     def wake(self) -> None:
         """Wake the reader if there is an output for it. Called once per step."""
         if self._output_kind is not OutputKind.FINAL or self.is_finished:
-            self._news.set()
+            self._notify()
+
+    def _notify(self) -> None:
+        self._news.set()
+        if self.on_news is not None:
+            self.on_news(self)
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
         return self
@@ -154,18 +161,29 @@ class OutputStream:
             raise StopAsyncIteration
         await self._news.wait()
         self._news.clear()
+        return self.read()
+
+    def read(self) -> RequestOutput:
+        """The output since the last one, without waiting for it.
+
+        Raises RequestFailedError if the request could not be finished.
+        """
         if self._error is not None:
             self._is_exhausted = True
             raise RequestFailedError(self._error)
         self._is_exhausted = self.is_finished
         return self._take()
 
+    def abort(self) -> None:
+        """End the request early. Its last output follows."""
+        if not self.is_finished:
+            self._abort(self)
+
     async def aclose(self) -> None:
         """Stop reading. Aborts the request if it has not ended."""
         self._is_exhausted = True
         self._news.set()
-        if not self.is_finished:
-            self._abort(self)
+        self.abort()
 
     def _take(self) -> RequestOutput:
         keep = self._output_kind is not OutputKind.DELTA

@@ -35,7 +35,15 @@ costs a hundred times as much as a decode step, and may come again after many of
 class StepLoop:
     """Drives one EngineCore and its executor, and delivers the results to the streams."""
 
-    def __init__(self, core: EngineCore, executor: Executor, device: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        executor: Executor,
+        device: ThreadPoolExecutor,
+        load_seconds: float = 0.0,
+    ) -> None:
+        """`load_seconds`: how long the model took to load. The first step may take as long: both
+        read all weights, and nothing else is known of it."""
         self.core = core
         self.death: str | None = None
         """The reason why the engine can no longer compute; None while it can."""
@@ -50,8 +58,12 @@ class StepLoop:
         self._idle.set()
         self._is_stopping = False
         self._last_progress = time.monotonic()
-        self.expected_step_seconds = 0.0
-        """The longest recent step: each later one takes STEP_MEMORY of it away."""
+        self._longest_step = load_seconds
+        """Seconds of the longest recent step: each later one takes STEP_MEMORY of it away."""
+        self._most_tokens = 0
+        """Tokens of the largest step so far."""
+        self._num_tokens = 0
+        """Tokens of the step that the device computes."""
 
     # For the shell
 
@@ -118,10 +130,18 @@ class StepLoop:
         """Seconds since the last completed step while there was work; 0 when idle."""
         return time.monotonic() - self._last_progress if self.core.has_work else 0.0
 
+    @property
+    def expected_step_seconds(self) -> float:
+        """Seconds that the current step is expected to take at most: as many as the longest recent
+        one, and in proportion more if it has more tokens than any before."""
+        growth = self._num_tokens / self._most_tokens if self._most_tokens else 1.0
+        return self._longest_step * max(1.0, growth)
+
     def _note_progress(self) -> None:
         now = time.monotonic()
-        lasting = (1 - STEP_MEMORY) * self.expected_step_seconds
-        self.expected_step_seconds = max(now - self._last_progress, lasting)
+        lasting = (1 - STEP_MEMORY) * self._longest_step if self._most_tokens else 0.0
+        self._longest_step = max(now - self._last_progress, lasting)
+        self._most_tokens = max(self._most_tokens, self._num_tokens)
         self._last_progress = now
 
     # The loop
@@ -165,6 +185,7 @@ class StepLoop:
         In this order the device does not wait for the delivery.
         """
         plan, future = self._open.popleft()
+        self._num_tokens = plan.num_tokens
         try:
             result = await future
         except DeviceError as error:

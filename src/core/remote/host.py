@@ -1,0 +1,224 @@
+"""The engine's side: runs an engine in this process for a client in the parent process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from ..config import EngineConfig
+from ..errors import RequestFailedError, TokenmillError
+from ..interfaces import Progress
+from ..log import get_logger
+from ..processes.frames import FrameReader, frame, receive
+from ..shell.engine_shell import EngineShell
+from ..shell.output_stream import OutputStream
+from .errors import describe_refusal
+from .logs import forward_logs
+from .messages import (
+    Accepted,
+    Ask,
+    End,
+    Message,
+    NotStarted,
+    Output,
+    Outputs,
+    Ready,
+    Report,
+    Stage,
+    Start,
+    Stop,
+    Submit,
+    decode_to_engine,
+    encode,
+)
+
+BEAT_SECONDS = 0.25
+"""Time between two signs of life. The client takes a much longer silence for a hang."""
+UNSENT_BYTES = 1 << 20
+"""Unsent bytes from which outputs stay in their streams, which join them, until the client reads
+again."""
+LAST_WORDS = 1.0
+"""Seconds to send the last messages."""
+MakeEngine = Callable[[EngineConfig, Progress], EngineShell]
+log = get_logger("engine")
+
+
+def run_engine(control: socket.socket, logs: socket.socket, make_engine: MakeEngine) -> None:
+    """Start the engine that the first message describes, and serve it until the client leaves.
+
+    Ends the process, even if the device still computes.
+    """
+    with suppress(EOFError):
+        start = decode_to_engine(receive(control))
+        assert isinstance(start, Start)
+        forward_logs(logs, start.log_level)
+        asyncio.run(_serve(control, start.config, make_engine))
+    sys.stderr.flush()
+    os._exit(0)
+
+
+async def _serve(control: socket.socket, config: EngineConfig, make_engine: MakeEngine) -> None:
+    loop = asyncio.get_running_loop()
+    control.setblocking(False)
+    _, host = await loop.create_connection(EngineHost, sock=control)
+    await host.run(config, make_engine)
+
+
+class EngineHost(asyncio.Protocol):
+    """Serves one engine over one connection."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._streams: dict[int, OutputStream] = {}
+        self._numbers: dict[OutputStream, int] = {}
+        self._news: dict[OutputStream, None] = {}
+        """Streams with unsent outputs, in the order in which they got them."""
+        self._submitting: dict[int, asyncio.Task[None]] = {}
+        self._is_flush_due = False
+        self._is_paused = False
+        self._left = asyncio.Event()
+        """The client wants no more."""
+        self._closed = asyncio.Event()
+
+    async def run(self, config: EngineConfig, make_engine: MakeEngine) -> None:
+        """Start the engine, and serve it until the client leaves or the engine dies."""
+        try:
+            self._engine = make_engine(config, self._show_progress)
+            await self._engine.start()
+        except TokenmillError as error:
+            self._send(NotStarted(type(error).__name__, str(error)))
+        except Exception as error:
+            log.exception("engine_not_started")
+            text = f"the engine failed to start: {type(error).__name__}: {error}"
+            self._send(NotStarted(TokenmillError.__name__, text))
+        else:
+            self._send(Ready(self._engine.info, self._engine.max_model_len))
+            await self._beat()
+            await self._engine.close()
+        self._transport.close()  # sends what is left
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), LAST_WORDS)
+
+    async def _beat(self) -> None:
+        """Send signs of life until the client leaves. A dead engine sends its last outputs first,
+        and ends the process: the client starts another one."""
+        while not self._left.is_set():
+            self._flush()
+            if not self._engine.load().is_alive:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._left.wait(), BEAT_SECONDS)
+
+    # asyncio's protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._reader.feed(data):
+            self._handle(decode_to_engine(message))
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._news:
+            self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._left.set()
+        self._closed.set()
+
+    # From the client
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Submit():
+                task = self._loop.create_task(self._submit(message))
+                self._submitting[message.number] = task
+            case End():
+                self._end(message)
+            case Ask():
+                self._report(message.number)
+            case Stop():
+                self._left.set()
+
+    async def _submit(self, message: Submit) -> None:
+        number = message.number
+        try:
+            stream = await self._engine.submit(
+                message.prompt_token_ids, message.params, message.options
+            )
+        except Exception as error:
+            if not isinstance(error, TokenmillError):
+                log.exception("submit_failed")
+                error = RequestFailedError("the engine could not take this request")
+            self._send(describe_refusal(number, error))
+        else:
+            self._streams[number] = stream
+            self._numbers[stream] = number
+            self._send(Accepted(number, stream.request_id))
+            stream.on_news = self._note_news
+        finally:
+            self._submitting.pop(number, None)
+
+    def _end(self, message: End) -> None:
+        if (task := self._submitting.get(message.number)) is not None:
+            task.cancel()
+        if (stream := self._streams.get(message.number)) is None:
+            return
+        if not message.is_read:
+            self._forget(stream)
+        stream.abort()
+
+    def _report(self, number: int) -> None:
+        engine = self._engine
+        facts = engine.plugins(), engine.hook_stats(), engine.render_metrics()
+        self._send(Report(number, engine.load(), *facts))
+
+    # To the client
+
+    def _show_progress(self, stage: str, fraction: float) -> None:
+        """Called from any thread."""
+        self._loop.call_soon_threadsafe(self._send, Stage(stage, fraction))
+
+    def _note_news(self, stream: OutputStream) -> None:
+        """Send the outputs of all streams that have news in this turn of the loop together."""
+        self._news[stream] = None
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self._is_paused:
+            return
+        outputs = tuple(self._read(stream) for stream in self._news if stream in self._numbers)
+        self._news.clear()
+        self._send(Outputs(self._engine.load(), outputs))
+
+    def _read(self, stream: OutputStream) -> Output:
+        number = self._numbers[stream]
+        if stream.is_finished:
+            self._forget(stream)
+        try:
+            found = stream.read()
+        except RequestFailedError as error:
+            return Output(number, None, str(error))
+        return Output(number, replace(found, prompt=None, prompt_token_ids=()))
+
+    def _forget(self, stream: OutputStream) -> None:
+        del self._streams[self._numbers.pop(stream)]
+
+    def _send(self, message: Message) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(frame(encode(message)))

@@ -1,0 +1,261 @@
+"""The client's side of one engine process, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ..config import EngineConfig
+from ..contract.client import Load
+from ..errors import EngineStoppedError, OverloadedError, RequestFailedError, TokenmillError
+from ..interfaces import Progress
+from ..log import get_logger
+from ..outputs import RequestOutput
+from ..processes.child import Child, spawn
+from ..processes.frames import FrameReader, frame
+from ..request_options import RequestOptions
+from .errors import raised_by
+from .logs import ROOT, receive_logs
+from .messages import (
+    Accepted,
+    Ask,
+    End,
+    Message,
+    NotStarted,
+    Outputs,
+    Ready,
+    Refused,
+    Report,
+    Stage,
+    Start,
+    Stop,
+    Submit,
+    decode_from_engine,
+    encode,
+)
+from .stream import RemoteStream
+
+UNREAD_BYTES = 8 << 20
+"""Bytes that the engine has not read yet, from which new requests are refused: it hangs, or is too
+busy."""
+IDLE = Load(
+    num_running=0,
+    num_waiting=0,
+    kv_cache_usage=0.0,
+    stalled_for=0.0,
+    is_alive=True,
+    is_draining=False,
+)
+"""The load of an engine that has not reported any."""
+LOST = "the engine failed; it is started again"
+log = get_logger("engine")
+
+
+class EngineLink(asyncio.Protocol):
+    """One engine process with its open requests. When it is lost, all of them end at once."""
+
+    def __init__(
+        self,
+        target: str,
+        config: EngineConfig,
+        progress: Progress,
+        on_end: Callable[[RemoteStream], None],
+    ) -> None:
+        """`on_end` is called for each request that the engine has ended."""
+        self.load = IDLE
+        """The last load that the engine reported."""
+        self.num_received = 0
+        """Number of times that something came from the engine: it is a sign of life."""
+        self.blame = ""
+        """Why this side killed the process."""
+        self.open_requests: dict[int, RemoteStream] = {}
+        self.at_end: tuple[RemoteStream, ...] = ()
+        """The requests that were open when the engine was lost."""
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[Ready] = loop.create_future()
+        self.lost: asyncio.Future[str] = loop.create_future()
+        """Done when the process has ended, with the reason."""
+        self._target = target
+        self._config = config
+        self._progress = progress
+        self._on_end = on_end
+        self._reader = FrameReader()
+        self._numbers = itertools.count()
+        self._calls: dict[int, asyncio.Future[Message]] = {}
+        self._ending: asyncio.Task[None] | None = None
+        self._child: Child | None = None
+        self._is_started = False
+
+    # Life
+
+    async def open(self) -> Ready:
+        """Start the process, and wait until its engine is ready.
+
+        Raises what the engine's start raises, and EngineStoppedError if the process ends.
+        """
+        kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)  # messages, and log records
+        self._child = spawn(self._target, kinds)
+        control, self._logs = self._child.sockets
+        control.setblocking(False)
+        self._logs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._logs, receive_logs, self._logs)
+        await loop.create_connection(lambda: self, sock=control)
+        self._send(Start(self._config, logging.getLogger(ROOT).getEffectiveLevel()))
+        return await self.ready
+
+    async def close(self, patience: float) -> None:
+        """Let the engine close within `patience` seconds, and end the process in any case."""
+        if self._child is None:
+            return
+        if patience:
+            self._send(Stop())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self.lost), patience)
+        self.kill("")
+        await self.lost
+
+    def kill(self, blame: str) -> None:
+        """End the process at once. `blame` says why."""
+        self.blame = self.blame or blame
+        if not self._transport.is_closing():
+            self._transport.abort()  # connection_lost does the rest
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "opened"
+        return self._child.pid
+
+    @property
+    def is_lost(self) -> bool:
+        return self._ending is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the engine has started and is not lost."""
+        return self._is_started and not self.is_lost
+
+    # asyncio's protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.num_received += 1
+        for message in self._reader.feed(data):
+            self._handle(decode_from_engine(message))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail_all(EngineStoppedError(LOST))
+        self._ending = asyncio.create_task(self._end_process())
+
+    def _fail_all(self, error: TokenmillError) -> None:
+        self.at_end = tuple(self.open_requests.values())
+        for stream in self.at_end:
+            stream.fail(error)
+        self.open_requests.clear()
+        futures: list[asyncio.Future[Any]] = [*self._calls.values(), self.ready]
+        for waiting in futures:
+            if not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # its caller may be gone
+        self._calls.clear()
+
+    async def _end_process(self) -> None:
+        assert self._child is not None
+        asyncio.get_running_loop().remove_reader(self._logs)
+        with contextlib.suppress(OSError):
+            receive_logs(self._logs)  # its last words
+        await asyncio.to_thread(self._child.kill)
+        self.lost.set_result(self.blame or self._child.describe_end())
+
+    # Requests
+
+    async def submit(self, stream: RemoteStream, options: RequestOptions) -> None:
+        """Queue the stream's request. Raises what EngineClient.submit raises."""
+        if self.is_lost:
+            raise EngineStoppedError(LOST)
+        if self._transport.get_write_buffer_size() > UNREAD_BYTES:
+            raise OverloadedError("the engine does not take requests at the moment")
+        stream.number = next(self._numbers)
+        self.open_requests[stream.number] = stream
+        try:
+            answer = await self._call(
+                stream.number,
+                Submit(stream.number, stream.prompt_token_ids, stream.params, options),
+            )
+        except asyncio.CancelledError:
+            self.end(stream, is_read=False)
+            raise
+        if isinstance(answer, Refused):
+            self.open_requests.pop(stream.number, None)
+            raise raised_by(answer)
+        assert isinstance(answer, Accepted)
+        stream.request_id = answer.request_id
+
+    def end(self, stream: RemoteStream, *, is_read: bool) -> None:
+        """End a request early; with `is_read` its last output follows."""
+        known = self.open_requests.get(stream.number) is stream
+        if known and not self.is_lost:
+            self._send(End(stream.number, is_read))
+            if not is_read:
+                del self.open_requests[stream.number]
+
+    async def ask(self) -> Report:
+        """Ask the engine for a report."""
+        number = next(self._numbers)
+        answer = await self._call(number, Ask(number))
+        assert isinstance(answer, Report)
+        self.load = answer.load
+        return answer
+
+    async def _call(self, number: int, message: Message) -> Message:
+        waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._calls[number] = waiting
+        self._send(message)
+        try:
+            return await waiting
+        finally:
+            self._calls.pop(number, None)
+
+    def _send(self, message: Message) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(frame(encode(message)))
+
+    # From the engine
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Outputs(load, outputs):
+                self.load = load
+                for found in outputs:
+                    self._deliver(found.number, found.output, found.error)
+            case Accepted(number) | Refused(number) | Report(number):
+                waiting = self._calls.get(number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+            case Stage(name, fraction):
+                self._progress(name, fraction)
+            case Ready():
+                self._is_started = True
+                self.ready.set_result(message)
+            case NotStarted():
+                self.ready.set_exception(raised_by(message))
+
+    def _deliver(self, number: int, output: RequestOutput | None, error: str | None) -> None:
+        stream = self.open_requests.get(number)
+        if stream is None:
+            return  # its reader has left
+        if output is not None:
+            stream.add(output)
+        else:
+            stream.fail(RequestFailedError(error or LOST))
+        if stream.is_finished:
+            del self.open_requests[number]
+            self._on_end(stream)

@@ -1,0 +1,130 @@
+"""Messages between a client's process and the engine's process, in msgpack.
+
+Requests carry a number that the client chooses. Both sides come from the same installation, so the
+messages have no version.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..config import EngineConfig
+from ..contract.client import Load
+from ..contract.plugin_info import HookStats, PluginInfo
+from ..interfaces import ModelInfo
+from ..outputs import RequestOutput
+from ..request_options import RequestOptions
+from ..sampling_params import SamplingParams
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """A message. Its name goes first, then its fields in order."""
+
+
+# From the client
+
+
+class Start(Message, frozen=True):
+    """The first message: build this engine."""
+
+    config: EngineConfig
+    log_level: int
+
+
+class Submit(Message, frozen=True):
+    """Queue a request. Answered by Accepted or Refused."""
+
+    number: int
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    options: RequestOptions
+
+
+class End(Message, frozen=True):
+    """End a request early. If someone still reads it, its last output follows."""
+
+    number: int
+    is_read: bool
+
+
+class Ask(Message, frozen=True):
+    """Send a Report."""
+
+    number: int
+
+
+class Stop(Message, frozen=True):
+    """Close the engine and end the process."""
+
+
+# From the engine
+
+
+class Stage(Message, frozen=True):
+    """Progress of the start: a stage, and the fraction of it that is done."""
+
+    name: str
+    fraction: float
+
+
+class Ready(Message, frozen=True):
+    """The engine is started."""
+
+    info: ModelInfo
+    max_model_len: int
+
+
+class NotStarted(Message, frozen=True):
+    """The engine cannot be started. The process ends."""
+
+    error: str
+    """Name of a class in core/errors.py."""
+    text: str
+
+
+class Accepted(Message, frozen=True):
+    number: int
+    request_id: str
+
+
+class Refused(Message, frozen=True):
+    """A request was not accepted. The fields are those of the exception."""
+
+    number: int
+    error: str
+    text: str
+    param: str | None = None
+    retry_after: float = 1.0
+
+
+class Output(Message, frozen=True):
+    """News of a request: an output without its prompt, or the error that ended it."""
+
+    number: int
+    output: RequestOutput | None
+    error: str | None = None
+
+
+class Outputs(Message, frozen=True):
+    """The news of all requests since the last message, usually of one step; may be none."""
+
+    load: Load
+    outputs: tuple[Output, ...] = ()
+
+
+class Report(Message, frozen=True):
+    """The facts that clients ask for now and then."""
+
+    number: int
+    load: Load
+    plugins: tuple[PluginInfo, ...] = ()
+    hook_stats: tuple[HookStats, ...] = ()
+    metrics: bytes = b""
+
+
+ToEngine = Start | Submit | End | Ask | Stop
+FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Outputs | Report
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

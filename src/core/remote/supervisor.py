@@ -1,0 +1,190 @@
+"""Keeps one engine process running: notices its end or its hang, and starts another one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from ..config import EngineConfig
+from ..contract.client import Load
+from ..contract.plugin_info import HookStats
+from ..errors import TokenmillError
+from ..interfaces import Progress, no_progress
+from ..log import get_logger
+from ..processes.restarts import PERIOD, Restarts
+from .counters import SurvivingCounters
+from .link import IDLE, EngineLink
+from .messages import Ready, Report
+from .stream import RemoteStream
+from .suspects import Suspects
+
+WATCH_SECONDS = 0.1
+"""Time between two looks at the engine."""
+SILENCE_SECONDS = 1.0
+"""Silence that counts: several times the engine's own pauses between two signs of life."""
+REPORT_SECONDS = 5.0
+"""Time between two reports. What an engine has counted since its last one is lost with it."""
+ANSWER_SECONDS = 0.5
+"""Time that a report may take. Then the last one stays: the engine may hang."""
+log = get_logger("engine")
+
+
+class EngineSupervisor:
+    """Owns the current engine process, and what outlives it."""
+
+    def __init__(
+        self, config: EngineConfig, *, target: str, stall_timeout: float, max_restarts: int
+    ) -> None:
+        """`target`: function of the child process, see `processes.child.spawn`."""
+        self.link: EngineLink | None = None
+        self.silence = 0.0
+        """Seconds in which nothing came from the engine, while this process could have seen it."""
+        self.report = Report(0, IDLE)
+        self.suspects = Suspects()
+        self.num_restarts = 0
+        self.failure: str | None = None
+        """Why no further engine is started; None as long as there is one, or will be."""
+        self.given_up = asyncio.Event()
+        """Set with `failure`."""
+        self.restarts_engines = True
+        """False while the server ends: then a lost engine stays lost."""
+        self._config = config
+        self._target = target
+        self._stall_timeout = stall_timeout
+        self._restarts = Restarts(max_restarts)
+        self._counters = SurvivingCounters()
+        self._ended_hooks: dict[tuple[str, str], HookStats] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, progress: Progress) -> Ready:
+        """Start the first engine. Raises ConfigError when it cannot work."""
+        ready = await self._open(progress)
+        self._task = asyncio.create_task(self._supervise(), name="tokenmill-supervisor")
+        return ready
+
+    async def close(self, patience: float) -> None:
+        """End the engine, within `patience` seconds if it does not hang."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self.link is not None:
+            listens = self.link.is_ready and self.silence < SILENCE_SECONDS
+            await self.link.close(patience if listens else 0.0)
+
+    async def refresh(self) -> None:
+        """Get a new report, unless the engine hangs or there is none."""
+        if self.link is not None and self.link.is_ready:
+            with suppress(TimeoutError, TokenmillError):
+                self.report = await asyncio.wait_for(self.link.ask(), ANSWER_SECONDS)
+
+    def render_metrics(self) -> bytes:
+        """The metrics of all engines so far, and of this supervisor."""
+        prefix = self._config.metrics_prefix
+        is_up = self.link is not None and self.link.is_ready
+        own = (
+            f"# HELP {prefix}engine_restarts_total Engine processes started after a failure.\n"
+            f"# TYPE {prefix}engine_restarts_total counter\n"
+            f"{prefix}engine_restarts_total {self.num_restarts}.0\n"
+            f"# HELP {prefix}engine_up 1 while an engine process runs, 0 while it restarts.\n"
+            f"# TYPE {prefix}engine_up gauge\n"
+            f"{prefix}engine_up {float(is_up)}\n"
+        )
+        return self._counters.render(self.report.metrics) + own.encode()
+
+    def hook_stats(self) -> tuple[HookStats, ...]:
+        """Totals per plugin and hook, over all engines so far."""
+        return tuple(_added(self._ended_hooks, self.report.hook_stats).values())
+
+    # Inside
+
+    async def _open(self, progress: Progress) -> Ready:
+        self.link = EngineLink(self._target, self._config, progress, self._acquit)
+        self.silence = 0.0
+        ready = await self.link.open()
+        await self.refresh()
+        return ready
+
+    def _acquit(self, stream: RemoteStream) -> None:
+        self.suspects.acquit(stream.prompt_token_ids, stream.params)
+
+    async def _supervise(self) -> None:
+        while self.link is not None:
+            tasks = [asyncio.create_task(work(self.link)) for work in (self._watch, self._ask)]
+            try:
+                reason = await asyncio.shield(self.link.lost)
+            finally:
+                for task in tasks:
+                    task.cancel()
+            self._note_loss(self.link, reason)
+            if not (self.restarts_engines and await self._restart(reason)):
+                return
+
+    async def _watch(self, link: EngineLink) -> None:
+        """Kill an engine that hangs. Silence is counted in looks, not by the clock: if this process
+        was stopped itself, the engine's signs of life wait to be read."""
+        seen = link.num_received
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            self.silence = self.silence + WATCH_SECONDS if link.num_received == seen else 0.0
+            seen = link.num_received
+            load = self.load_of(link)
+            if load.is_stalled(self._stall_timeout):
+                log.error("engine_hangs", seconds=round(load.stalled_for, 1))
+                link.kill(f"made no step for {load.stalled_for:.0f} seconds")
+                return
+
+    def load_of(self, link: EngineLink) -> Load:
+        """The last load of an engine, with the silence since then."""
+        if self.silence < SILENCE_SECONDS:
+            return link.load
+        return replace(link.load, stalled_for=link.load.stalled_for + self.silence)
+
+    async def _ask(self, link: EngineLink) -> None:
+        while not link.is_lost:
+            await asyncio.sleep(REPORT_SECONDS)
+            await self.refresh()
+
+    def _note_loss(self, link: EngineLink, reason: str) -> None:
+        log.error("engine_lost", reason=reason, pid=link.pid, num_requests=len(link.at_end))
+        self.suspects.add_crash((s.prompt_token_ids, s.params) for s in link.at_end)
+        self._counters.end(self.report.metrics)
+        self._ended_hooks = _added(self._ended_hooks, self.report.hook_stats)
+        self.report = Report(0, IDLE, plugins=self.report.plugins)
+
+    async def _restart(self, reason: str) -> bool:
+        """Start another engine, and again if it fails to start. False: given up."""
+        while (delay := self._restarts.next_delay(time.monotonic())) is not None:
+            await asyncio.sleep(delay)
+            self.num_restarts += 1
+            began = time.monotonic()
+            try:
+                await self._open(no_progress)
+            except TokenmillError as error:
+                reason = str(error)
+                log.error("engine_not_restarted", reason=reason)
+                assert self.link is not None
+                await self.link.close(0.0)
+            else:
+                seconds = round(time.monotonic() - began, 1)
+                log.warning("engine_restarted", pid=self.link and self.link.pid, seconds=seconds)
+                return True
+        self.failure = (
+            f"the engine failed again after {self._restarts.max_restarts} restarts in "
+            f"{PERIOD / 60:.0f} minutes (--max-engine-restarts): {reason}"
+        )
+        log.error("engine_given_up", reason=self.failure)
+        self.given_up.set()
+        return False
+
+
+def _added(
+    ended: Mapping[tuple[str, str], HookStats], current: Iterable[HookStats]
+) -> dict[tuple[str, str], HookStats]:
+    found = dict(ended)
+    for stats in current:
+        key = stats.plugin, stats.hook
+        found[key] = found[key] + stats if key in found else stats
+    return found

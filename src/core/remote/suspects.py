@@ -1,0 +1,51 @@
+"""Finds requests that may crash the engine, by who was there when it crashed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from ..errors import InvalidRequestError
+from ..sampling_params import OutputKind, SamplingParams
+
+MAX_CRASHES = 2
+"""A request that was present in this many crashes is refused. Being there once is bad luck."""
+MAX_SUSPECTS = 4096
+"""Requests to remember. The ones that were present in the oldest crashes are forgotten first."""
+
+
+class Suspects:
+    """Counts crashes per request: per prompt and parameters, because clients send again."""
+
+    def __init__(self) -> None:
+        self._crashes: OrderedDict[bytes, int] = OrderedDict()
+
+    def add_crash(self, present: Iterable[tuple[tuple[int, ...], SamplingParams]]) -> None:
+        """Note a crash, in which these requests were open."""
+        for key in {_key(*request) for request in present}:
+            self._crashes[key] = self._crashes.pop(key, 0) + 1
+        while len(self._crashes) > MAX_SUSPECTS:
+            self._crashes.popitem(last=False)
+
+    def check(self, prompt_token_ids: tuple[int, ...], params: SamplingParams) -> None:
+        """Raise InvalidRequestError for a request that was present in MAX_CRASHES crashes."""
+        if not self._crashes:
+            return
+        if self._crashes.get(_key(prompt_token_ids, params), 0) >= MAX_CRASHES:
+            raise InvalidRequestError(
+                f"this request was being answered when the engine crashed, {MAX_CRASHES} times, "
+                "and is refused now; change its prompt or parameters"
+            )
+
+    def acquit(self, prompt_token_ids: tuple[int, ...], params: SamplingParams) -> None:
+        """Forget a request that was answered without a crash."""
+        if self._crashes:
+            self._crashes.pop(_key(prompt_token_ids, params), None)
+
+
+def _key(prompt_token_ids: tuple[int, ...], params: SamplingParams) -> bytes:
+    content = prompt_token_ids, params.with_changes(output_kind=OutputKind.FINAL)
+    return hashlib.sha256(msgspec.msgpack.encode(content)).digest()

@@ -1,0 +1,122 @@
+"""An engine without a model in a process of its own, which a prompt can make fail."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.policy import Refusal
+from tokenmill.core.errors import DeviceError
+from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.interfaces import Progress
+from tokenmill.core.plan import StepPlan, StepResult
+from tokenmill.core.remote.client import EngineProcess
+from tokenmill.core.remote.host import run_engine
+from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.testing.simulated.executor import SimulatedExecutor
+from tokenmill.testing.toy_tokenizer import ToyTokenizer
+
+STEP_SECONDS = 0.005
+LOAD_SECONDS = "TOY_LOAD_SECONDS"
+"""Environment variable: seconds that the next engines take to load."""
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def leave() -> None:
+    os._exit(7)
+
+
+def loop() -> None:
+    while True:
+        pass
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def hang() -> None:
+    threading.Event().wait()
+
+
+def lose_device() -> None:
+    raise DeviceError("the device fell off the bus")
+
+
+IN_PLUGIN: dict[str | None, Callable[[], None]] = {"loop": loop, "leave": leave, "crash": crash}
+"""Faults in a hook, on the engine's event loop, by the user of the request."""
+ON_DEVICE: dict[str, Callable[[], None]] = {
+    "K": kill,
+    "S": stop,
+    "C": crash,
+    "H": hang,
+    "E": lose_device,
+}
+"""Faults in the step that computes the prompt, by its first character."""
+
+
+class FaultyPlugin:
+    """Fails while it admits the request that asks for it."""
+
+    @hookimpl
+    def admit(self, request: Any) -> Refusal | None:
+        fault = IN_PLUGIN.get(request.user)
+        if fault is not None:
+            fault()
+        return None
+
+
+class FaultyExecutor(SimulatedExecutor):
+    """Fails in the step of the prompt that asks for it."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        time.sleep(STEP_SECONDS)
+        for start in plan.starts:
+            fault = ON_DEVICE.get(chr(start.token_ids[0]))
+            if fault is not None:
+                fault()
+        return super().run(plan)
+
+
+def make_engine(config: EngineConfig, progress: Progress) -> EngineShell:
+    def build(config: EngineConfig, progress: Progress) -> EngineParts:
+        time.sleep(float(os.environ.get(LOAD_SECONDS, "0")))
+        progress("loading the toy", 1.0)
+        return EngineParts(
+            executor=FaultyExecutor(num_blocks=config.num_gpu_blocks_override or 256, block_size=4),
+            tokenizer=ToyTokenizer(),
+            plugins=PluginHost.load(config, extra=[FaultyPlugin()]),
+        )
+
+    return EngineShell(config, build, progress)
+
+
+def run(control: socket.socket, logs: socket.socket) -> None:
+    """The target of the child process."""
+    run_engine(control, logs, make_engine)
+
+
+def toy_process(**options: Any) -> EngineProcess:
+    """An engine process that was not started; `options` of EngineProcess and of EngineConfig."""
+    own = {name: options.pop(name) for name in ("stall_timeout", "max_restarts") if name in options}
+    return EngineProcess(
+        EngineConfig(disable_log_stats=True, **options),
+        target=f"{__name__}:run",
+        load_tokenizer=lambda config: ToyTokenizer(),
+        **own,
+    )

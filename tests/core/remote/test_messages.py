@@ -1,0 +1,133 @@
+"""Everything that travels between the processes arrives as it was sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.client import Load
+from tokenmill.core.errors import (
+    ConfigError,
+    InvalidRequestError,
+    OverloadedError,
+    PluginError,
+    RateLimitedError,
+    TokenmillError,
+)
+from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
+from tokenmill.core.plan import TokenLogprobs
+from tokenmill.core.remote.errors import describe_refusal, raised_by
+from tokenmill.core.remote.messages import (
+    NotStarted,
+    Output,
+    Outputs,
+    Start,
+    Submit,
+    decode_from_engine,
+    decode_to_engine,
+    encode,
+)
+from tokenmill.core.remote.stream import RemoteStream
+from tokenmill.core.request_options import RequestOptions
+from tokenmill.core.sampling_params import OutputKind, SamplingParams
+
+LOAD = Load(
+    num_running=1,
+    num_waiting=2,
+    kv_cache_usage=0.5,
+    stalled_for=0.0,
+    is_alive=True,
+    is_draining=False,
+)
+PARAMS = SamplingParams(
+    n=2, stop=("a", "b"), logit_bias={5: 1.5, 6: -2}, logprobs=3, output_kind=OutputKind.DELTA
+)
+
+
+def output(text: str, *ids: int, index: int = 0, end: FinishReason | None = None) -> RequestOutput:
+    logprobs = tuple(TokenLogprobs(token_id=i, logprob=-0.5, rank=1, top=((i, -0.5),)) for i in ids)
+    return RequestOutput(
+        request_id="one",
+        prompt=None,
+        prompt_token_ids=(),
+        outputs=(
+            CompletionOutput(
+                index=index, text=text, token_ids=ids, logprobs=logprobs, finish_reason=end
+            ),
+        ),
+        finished=end is not None,
+        metrics=RequestMetrics(arrival_time=1.5, num_preemptions=3),
+    )
+
+
+def test_requests_and_configurations_arrive_equal() -> None:
+    config = EngineConfig(
+        model="x", seed=3, speculative_config={"method": "ngram", "num_speculative_tokens": 2}
+    )
+    options = RequestOptions(request_id="r", priority=-3, metadata={"tenant": "b"})
+    for sent in (Start(config, 20), Submit(7, (1, 2, 3), PARAMS, options)):
+        assert decode_to_engine(encode(sent)) == sent
+
+
+def test_outputs_arrive_equal() -> None:
+    ended = output("c", 7, end=FinishReason.STOP)
+    sent = Outputs(LOAD, (Output(3, output("ab", 5, 6)), Output(4, ended), Output(5, None, "no")))
+    assert decode_from_engine(encode(sent)) == sent
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequestError("too hot", param="temperature"),
+        OverloadedError("full", retry_after=2.5),
+        RateLimitedError("slower", retry_after=30.0),
+        TokenmillError("else"),
+    ],
+)
+def test_refusals_arrive_as_the_same_exception(error: TokenmillError) -> None:
+    message = describe_refusal(3, error)
+    found = raised_by(decode_from_engine(encode(message)))  # type: ignore[arg-type]
+    assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
+
+
+def test_a_failed_start_arrives_as_the_same_kind_of_exception() -> None:
+    assert type(raised_by(NotStarted("PluginError", "broken"))) is PluginError
+    assert issubclass(PluginError, ConfigError)
+    assert type(raised_by(NotStarted("OSError", "unknown"))) is TokenmillError
+
+
+def stream_of(kind: OutputKind) -> RemoteStream:
+    return RemoteStream(
+        prompt="p",
+        prompt_token_ids=(1,),
+        params=PARAMS.with_changes(output_kind=kind),
+        end=lambda stream: None,
+    )
+
+
+def test_a_slow_reader_gets_all_new_parts_as_one_output() -> None:
+    async def read() -> None:
+        stream = stream_of(OutputKind.DELTA)
+        stream.add(output("a", 1))
+        stream.add(output("x", 8, index=1))
+        stream.add(output("b", 2, 3, end=FinishReason.LENGTH))
+        [found] = [found async for found in stream]
+        assert [c.text for c in found.outputs] == ["ab", "x"]
+        assert found.outputs[0].token_ids == (1, 2, 3)
+        assert [p.token_id for p in found.outputs[0].logprobs or ()] == [1, 2, 3]
+        assert found.outputs[0].finish_reason is FinishReason.LENGTH
+        assert (found.prompt, found.prompt_token_ids, found.finished) == ("p", (1,), True)
+
+    asyncio.run(read())
+
+
+def test_a_cumulative_output_replaces_the_one_before() -> None:
+    async def read() -> None:
+        stream = stream_of(OutputKind.CUMULATIVE)
+        stream.add(output("a", 1))
+        stream.add(output("ab", 1, 2, end=FinishReason.STOP))
+        assert [found.outputs[0].text async for found in stream] == ["ab"]
+
+    asyncio.run(read())
