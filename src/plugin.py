@@ -16,6 +16,7 @@ from .core.contract.answer_text import (
     take_next,
 )
 from .core.contract.answers import (
+    CallSyntax,
     ContentDelta,
     Delta,
     ReasoningDelta,
@@ -66,6 +67,7 @@ __all__ = [
     "Admitted",
     "AnswerText",
     "BracketScanner",
+    "CallSyntax",
     "ChatFormat",
     "ConfigError",
     "ContentDelta",

@@ -12,6 +12,7 @@ from .. import __version__
 from ..core.contract.client import EngineClient, Load
 from ..core.shell.admission import check_prompt_text
 from ..core.shell.engine_shell import DRAINING
+from .answers.json_list import syntax_of
 from .http.errors import APIError, shutting_down
 from .openai.context import AppContext, context_of
 from .openai.conversation import encode_conversation
@@ -128,7 +129,8 @@ async def tokenize(request: Request) -> Response:
     engine = context.engine
     if body.messages is not None:
         tools = read_tool_use(body).shown
-        tokens = await encode_conversation(body, body.messages, engine, tools)
+        syntax = syntax_of(context.parsers.tools)
+        tokens = await encode_conversation(body, body.messages, engine, tools, syntax)
     else:
         tokens = await _encode(body.prompt or "", body.add_special_tokens is not False, engine)
 

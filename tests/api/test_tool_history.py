@@ -72,8 +72,17 @@ def test_a_tool_call_cannot_be_continued(with_tools: Served) -> None:
     assert "no content" in check_error(answer, 400, "continue_final_message")["message"]
 
 
-def test_a_template_without_tool_calls_says_so(real: Served) -> None:
+def test_a_template_without_tool_calls_shows_them_as_text(real: Served) -> None:
     with real.client() as http:
-        error = check_error(chat(http, messages=HISTORY), 400, "messages")
-    assert "messages[1].tool_calls" in error["message"]
-    assert "chat template" in error["message"] and "missing" not in error["message"]
+        assert chat(http, messages=HISTORY).status_code == 200
+        tokens = http.post("/tokenize", json={"messages": HISTORY}).json()["tokens"]
+        text = http.post("/detokenize", json={"tokens": tokens}).json()["prompt"]
+    assert '[{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}]<|im_end|>' in text
+    assert "<|im_start|>user\nResult of weather:\nsunny<|im_end|>" in text
+
+
+def test_calls_that_a_template_without_them_could_not_show_are_refused(real: Served) -> None:
+    messages = [HISTORY[0], {"role": "assistant", "tool_calls": [{"function": {"name": 3}}]}]
+    with real.client() as http:
+        error = check_error(chat(http, messages=messages), 400, "messages")
+    assert "tool_calls" in error["message"]

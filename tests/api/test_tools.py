@@ -232,3 +232,18 @@ def test_a_template_without_calls_refuses_auto_and_says_what_to_do() -> None:
         error = check_error(chat(http, **ASK), 400, "tool_choice")
         assert "--tool-call-parser" in error["message"]
         assert chat(http, **ASK | {"tool_choice": "none"}).status_code == 200
+
+
+def test_a_named_parser_makes_a_template_without_tools_work() -> None:
+    """A system message describes the functions and how to call them."""
+    with scripted_server(PLAIN_TEMPLATE, tool_call_parser="hermes") as (served, model):
+        model.says = CALL
+        assert message((served, model))["finish_reason"] == "tool_calls"
+        with served.client() as http:
+            body = {"messages": ASK["messages"], "tools": [WEATHER]}
+            tokens = http.post("/tokenize", json=body).json()["tokens"]
+            prompt = http.post("/detokenize", json={"tokens": tokens}).json()["prompt"]
+    assert prompt.startswith("[system] You can call these functions.")
+    assert json.dumps(WEATHER["function"]) in prompt
+    assert '<tool_call>\n{"name": "NAME", "arguments": {...}}\n</tool_call>' in prompt
+    assert prompt.count("[system]") == 1 and "[user] How is it in Oslo?" in prompt

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...core.contract.answer_parsers import ToolCallParser
 from ...core.contract.answers import ToolDefinition
 from ...core.host.answer_parsers import AnswerParsers
 from ..http.errors import APIError
@@ -68,8 +69,13 @@ def tool_use(
     )
 
 
-def check_can_find_calls(use: ToolUse, parsers: AnswerParsers) -> None:
-    """Raise APIError (400) if calls in an answer of this model could not be told from content."""
+def parser_of(use: ToolUse, parsers: AnswerParsers) -> ToolCallParser | None:
+    """The parser that finds the calls in an answer; None if there may be none.
+
+    Raises APIError (400) if calls in an answer of this model could not be told from content.
+    """
+    if use.mode == "none":
+        return None
     if use.mode == "required":
         raise APIError(
             400,
@@ -77,7 +83,7 @@ def check_can_find_calls(use: ToolUse, parsers: AnswerParsers) -> None:
             param="tool_choice",
             code="unsupported",
         )
-    if use.mode == "auto" and not getattr(parsers.tools, "finds_calls", parsers.tools is not None):
+    if parsers.tools is None:
         raise APIError(
             400,
             "no tool call parser fits this model's chat template, so tool_choice 'auto' is not "
@@ -85,6 +91,7 @@ def check_can_find_calls(use: ToolUse, parsers: AnswerParsers) -> None:
             param="tool_choice",
             code="unsupported",
         )
+    return parsers.tools
 
 
 def new_call_id(parsers: AnswerParsers) -> str:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
+from ..answers.json_list import syntax_of
 from .chat_reading import ROLE, ChatReading
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .conversation import encode_conversation
@@ -44,7 +45,8 @@ async def create_chat_completion(request: Request) -> Response:
     params = chat_params(body, engine)
     tools = read_tool_use(body)
     reading = ChatReading(body, tools, context)
-    tokens = await encode_conversation(body, body.messages, engine, tools.shown)
+    syntax = syntax_of(context.parsers.tools)
+    tokens = await encode_conversation(body, body.messages, engine, tools.shown, syntax)
     requests = await submit_all(
         engine,
         [tokens],

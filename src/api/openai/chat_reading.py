@@ -10,7 +10,7 @@ from ...core.contract.answers import Delta, ToolCallDelta
 from ...core.host.answer_reader import AnswerReader, ParsedAnswer, collect
 from ...core.outputs import CompletionOutput
 from ...core.sampling_params import SamplingParams
-from ..answers.tools import ToolUse, check_can_find_calls, new_call_id
+from ..answers.tools import ToolUse, new_call_id, parser_of
 from .chunks import end_reason
 from .context import AppContext
 from .reading.bodies import ChatBody
@@ -29,7 +29,7 @@ class ChatReading:
     """
 
     def __init__(self, body: ChatBody, tools: ToolUse, context: AppContext) -> None:
-        check_can_find_calls(tools, context.parsers)
+        self._parser = parser_of(tools, context.parsers)
         self._tools = tools
         self._parsers = context.parsers
         self._tokenizer = context.engine.tokenizer
@@ -39,15 +39,16 @@ class ChatReading:
 
     def adjust(self, params: SamplingParams) -> SamplingParams:
         """Keep special tokens in the text if a parser needs them."""
-        used = [self._parsers.reasoning, self._parsers.tools if self._tools.shown else None]
+        used = (self._parsers.reasoning, self._parser)
         if any(parser.needs_special_tokens for parser in used if parser is not None):
             return params.with_changes(skip_special_tokens=False)
         return params
 
     def after(self, prompt_token_ids: Sequence[int]) -> ChatReading:
         """This reading, which now knows the prompt."""
-        end = prompt_token_ids[-_PROMPT_END:]
-        self._prompt_end = self._tokenizer.decode(end, skip_special_tokens=False)
+        if self._parsers.reasoning is not None:
+            end = prompt_token_ids[-_PROMPT_END:]
+            self._prompt_end = self._tokenizer.decode(end, skip_special_tokens=False)
         return self
 
     def message(self, found: CompletionOutput) -> ChatMessage:
@@ -91,8 +92,8 @@ class ChatReading:
     def _new_reader(self) -> AnswerReader:
         return AnswerReader(
             reasoning=self._parsers.reasoning,
-            tool_calls=self._parsers.tools,
-            tools=self._tools.tools if self._tools.mode != "none" else (),
+            tool_calls=self._parser,
+            tools=self._tools.tools,
             prompt_end=self._prompt_end,
             is_parallel=self._tools.is_parallel,
         )

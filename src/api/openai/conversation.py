@@ -8,7 +8,10 @@ from typing import Any
 import anyio.to_thread
 import msgspec
 
+from ...core.contract.answers import CallSyntax
 from ...core.contract.client import EngineClient
+from ..answers.json_list import JSON_LIST
+from ..answers.plain_tools import for_template
 from ..http.errors import APIError
 from .reading.bodies import ChatBody, ChatMessageBody, TokenizeBody
 
@@ -18,11 +21,13 @@ async def encode_conversation(
     given: Sequence[ChatMessageBody],
     engine: EngineClient,
     tools: Sequence[Mapping[str, Any]] = (),
+    syntax: CallSyntax = JSON_LIST,
 ) -> list[int]:
     """The token ids of the messages. A thread renders and tokenizes, not the event loop.
 
-    `tools` are shown to the model, in the shape of OpenAI's API. Raises APIError or
-    InvalidRequestError with the field's name.
+    `tools` are shown to the model, in the shape of OpenAI's API: by the chat template, or by a
+    system message that asks for calls in this `syntax`. Raises APIError or InvalidRequestError with
+    the field's name.
     """
     continues = bool(body.continue_final_message)
     if continues and body.add_generation_prompt:
@@ -37,14 +42,16 @@ async def encode_conversation(
     generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
 
     def encode() -> list[int]:
-        messages = _message_fields(given)
+        messages: Sequence[Mapping[str, Any]] = _message_fields(given)
         _check_length(messages, tools, engine)
+        chat = engine.tokenizer.chat_format
+        messages, shown = for_template(messages, tools, syntax, chat)
         return engine.tokenizer.encode_chat(
             messages,
             add_generation_prompt=generates,
             continue_final_message=continues,
             template_kwargs=kwargs,
-            tools=tools,
+            tools=shown,
         )
 
     return await anyio.to_thread.run_sync(encode)

@@ -114,9 +114,9 @@ class ControlTokens:
             checked["tool_calls"] = [marked_call(call) for call in message["tool_calls"]]
         return {"role": message["role"], **checked}
 
-    def mark_tool(self, tool: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
-        """Return the definition of a tool with marks around control tokens."""
-        marked: dict[str, Any] = self._mark_value(dict(tool), self._find_any, marks)
+    def mark_fields(self, fields: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
+        """Return fields, such as the definition of a tool, with marks around control tokens."""
+        marked: dict[str, Any] = self._mark_value(dict(fields), self._find_any, marks)
         return marked
 
     def encode_marked(self, rendered: str, marks: Marks) -> list[int]:

@@ -11,8 +11,9 @@ from tokenizers import Tokenizer as Backend
 
 from ...core.errors import InvalidRequestError
 from ...core.interfaces import ChatFormat, ChatMessage, Detokenizer
-from .chat.messages import check_messages, check_template_kwargs, texts_of
+from .chat.messages import check_messages, texts_of
 from .chat.template import ChatTemplate
+from .chat.template_variables import check_template_kwargs
 from .control_tokens import ControlTokens, encode
 from .detokenizer import ByteDetokenizer, WindowDetokenizer
 from .token_table import build_token_table
@@ -132,16 +133,18 @@ class HFTokenizer:
         )
         texts = list(texts_of(checked))
         _check_unicode("".join(texts), "messages")
-        tool_texts = list(texts_of(list(tools)))
-        _check_unicode("".join(tool_texts), "tools")
-        texts += tool_texts
+        variables = check_template_kwargs(template_kwargs, self._template.format.variables)
+        for param, given in (("tools", list(tools)), ("chat_template_kwargs", variables)):
+            added = list(texts_of(given))
+            _check_unicode("".join(added), param)
+            texts += added
         marks = self._control.marks_for(texts)
         rendered = self._template.render(
             [self._control.mark(message, marks) for message in checked],
             add_generation_prompt=add_generation_prompt,
             continuation_mark=marks.end_of_message if continue_final_message else None,
-            template_kwargs=check_template_kwargs(template_kwargs),
-            tools=[self._control.mark_tool(tool, marks) for tool in tools],
+            template_kwargs=self._control.mark_fields(variables, marks),
+            tools=[self._control.mark_fields(tool, marks) for tool in tools],
         )
         return self._control.encode_marked(rendered, marks)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ..interfaces import ChatFormat
 from .answer_text import AnswerText
-from .answers import Delta, ToolDefinition
+from .answers import CallSyntax, Delta, ToolDefinition
 
 Parsing = Iterator[Delta | None]
 """The deltas of one answer; None: the parser needs more text, or the end of it."""
@@ -29,6 +29,13 @@ class ToolCallParser(Protocol):
     def needs_special_tokens(self) -> bool:
         """Whether special tokens mark the calls. Then they are part of the text, as always of what
         the model sees."""
+        ...
+
+    @property
+    def call_syntax(self) -> CallSyntax | None:
+        """The syntax of calls, in which the model is made to write if `tool_choice` demands a call,
+        and asked to if its chat template does not show functions. None: they are a JSON list
+        instead, and `parse` is not called."""
         ...
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:

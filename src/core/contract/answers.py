@@ -43,6 +43,21 @@ Delta = ContentDelta | ReasoningDelta | ToolCallDelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallSyntax:
+    """How a family of models writes calls whose arguments are JSON.
+
+    An answer is `first`, the calls with `between` between them, and `last`. A call is `begin`, in
+    which NAME stands for the function, the arguments, and `end`.
+    """
+
+    begin: str
+    end: str
+    first: str = ""
+    between: str = ""
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDefinition:
     """A function that the model may call. `parameters` is the JSON schema of an object."""
 

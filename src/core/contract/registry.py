@@ -62,7 +62,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "model_impl": ("reasons_against", "__call__"),
     "speculative_method": ("propose",),
     "draft_length": ("choose", "observe", "forget"),
-    "tool_call_parser": ("reasons_against", "parse", "needs_special_tokens"),
+    "tool_call_parser": ("reasons_against", "parse", "needs_special_tokens", "call_syntax"),
     "reasoning_parser": ("reasons_against", "parse", "needs_special_tokens"),
     "admission": ("admit",),
 }

@@ -21,7 +21,7 @@ _log = get_logger("plugins")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerParsers:
-    """The parsers of one server. A model without a chat template has none."""
+    """The parsers of one server; None where the chosen one is "none", or there are no chats."""
 
     tools: ToolCallParser | None = None
     reasoning: ReasoningParser | None = None
@@ -43,6 +43,11 @@ def build_answer_parsers(config: EngineConfig, chat: ChatFormat | None) -> Answe
 
 
 def _build(slot: str, config: EngineConfig, plugins: PluginSet, chat: ChatFormat) -> Any:
+    parser = _choose(slot, config, plugins, chat)
+    return parser if getattr(parser, "parses", True) else None
+
+
+def _choose(slot: str, config: EngineConfig, plugins: PluginSet, chat: ChatFormat) -> Any:
     choice = choose_slot(slot, config, plugins)
     if not choice.others:
         return _make(choice, choice.name, plugins.registry)

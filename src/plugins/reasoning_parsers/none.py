@@ -11,7 +11,7 @@ class NoReasoningParser:
     """Finds no reasoning. "auto" takes it if no other parser fits the model's chat template."""
 
     needs_special_tokens = False
-    finds_reasoning = False
+    parses = False
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
         return []

@@ -39,6 +39,7 @@ class GemmaToolParser:
     """Calls like call:name{key:value}, between markers."""
 
     needs_special_tokens = True
+    call_syntax = None
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
         if any(start in chat.source for start in ENDS):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ...plugin import (
     AnswerText,
+    CallSyntax,
     ChatFormat,
     ContentDelta,
     Parsing,
@@ -33,6 +34,11 @@ class HermesToolParser:
     """JSON objects with name and arguments, each between <tool_call> and </tool_call>."""
 
     needs_special_tokens = False
+    call_syntax = CallSyntax(
+        begin='<tool_call>\n{"name": "NAME", "arguments": ',
+        end="}\n</tool_call>",
+        between="\n",
+    )
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
         if OPEN not in chat.source:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ...plugin import (
     AnswerText,
+    CallSyntax,
     ChatFormat,
     ContentDelta,
     Parsing,
@@ -29,6 +30,9 @@ class Llama3ToolParser:
     """An answer that is a JSON object with name and parameters, or several with `;` between."""
 
     needs_special_tokens = True
+    call_syntax = CallSyntax(
+        begin='{"name": "NAME", "parameters": ', end="}", between=f"{SEPARATOR} "
+    )
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
         marks = ("<|start_header_id|>", '"parameters"')

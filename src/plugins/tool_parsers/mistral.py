@@ -11,6 +11,7 @@ from collections.abc import Collection, Generator, Sequence
 
 from ...plugin import (
     AnswerText,
+    CallSyntax,
     ChatFormat,
     ContentDelta,
     Parsing,
@@ -37,6 +38,13 @@ class MistralToolParser:
     """A list of JSON objects, or names with arguments, after [TOOL_CALLS]."""
 
     needs_special_tokens = True
+    call_syntax = CallSyntax(
+        first=f"{OPEN}[",
+        begin='{"name": "NAME", "arguments": ',
+        end="}",
+        between=", ",
+        last="]",
+    )
     call_id_length = 9
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:

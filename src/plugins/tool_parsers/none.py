@@ -21,7 +21,8 @@ class NoToolParser:
     """Finds no calls. "auto" takes it if no other parser fits the model's chat template."""
 
     needs_special_tokens = False
-    finds_calls = False
+    call_syntax = None
+    parses = False
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
         return []

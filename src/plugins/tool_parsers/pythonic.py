@@ -42,6 +42,7 @@ class PythonicToolParser:
     """A list of calls in Python's notation, alone or between markers."""
 
     needs_special_tokens = True
+    call_syntax = None
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
         if any(mark in chat.source for mark in (*ENDS, "<|tool_list_start|>")):

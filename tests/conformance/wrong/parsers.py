@@ -31,6 +31,7 @@ class Right:
     """Right: JSON in <tool_call>."""
 
     needs_special_tokens = False
+    call_syntax = None
 
     def reasons_against(self, chat: Any) -> list[str]:
         return []

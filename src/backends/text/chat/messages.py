@@ -1,9 +1,8 @@
-"""Checks a request's input to the chat template: messages, and the few variables it may set."""
+"""Checks the messages of a request for the chat template."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ....core.errors import InvalidRequestError
@@ -25,7 +24,8 @@ def check_messages(
     """Return the messages for the template: role, content and, if given, name, reasoning and tools.
 
     Text parts of a content are joined with newlines, as in vLLM. Fields that are null or an empty
-    list count as absent. A message with tool calls needs no content: then it is None.
+    list count as absent. A message with tool calls needs no content: then it is None. The role
+    "developer" becomes "system" if the template does not know it.
     `takes_tool_calls` says whether the template shows them. Raises InvalidRequestError with param
     "messages".
     """
@@ -101,7 +101,8 @@ def _check_role(role: object, where: str, known_roles: Collection[str]) -> str:
         raise _invalid(f"{where}.role must be a string")
     if role not in ROLES and role not in known_roles:
         raise _invalid(f"{where}.role must be one of {', '.join(ROLES)}, got {role[:40]!r}")
-    return role
+    is_unknown = role == "developer" and role not in known_roles
+    return "system" if is_unknown else role
 
 
 def _join_parts(content: object, where: str) -> str:
@@ -126,52 +127,3 @@ def _check_part(part: object, where: str) -> str:
 
 def _invalid(message: str) -> InvalidRequestError:
     return InvalidRequestError(message, param="messages")
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_budget(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -1 <= value <= 2**31
-
-
-def _is_effort(value: object) -> bool:
-    return value in ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-
-
-def _is_date(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9 ,./:-]{1,40}", value) is not None
-
-
-TEMPLATE_KWARGS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "enable_thinking": (_is_flag, "true or false"),
-    "thinking": (_is_flag, "true or false"),
-    "preserve_thinking": (_is_flag, "true or false"),
-    "clear_thinking": (_is_flag, "true or false"),
-    "thinking_budget": (_is_budget, "an integer, -1 or more"),
-    "reasoning_effort": (_is_effort, "none, minimal, low, medium, high, xhigh or max"),
-    "date_string": (_is_date, "a date of at most 40 letters, digits and ' ,./:-'"),
-}
-"""Variables of common templates that a request may set: (check, description of valid values)."""
-
-
-def check_template_kwargs(template_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the variables that a request sets, without those that are null.
-
-    Raises InvalidRequestError for a variable that is not in TEMPLATE_KWARGS, or a wrong value.
-    """
-    checked = {}
-    for name, value in (template_kwargs or {}).items():
-        if name not in TEMPLATE_KWARGS:
-            raise InvalidRequestError(
-                f"chat_template_kwargs may hold {', '.join(TEMPLATE_KWARGS)}, got {name!r:.40}",
-                param="chat_template_kwargs",
-            )
-        is_valid, expected = TEMPLATE_KWARGS[name]
-        if value is not None and not is_valid(value):
-            raise InvalidRequestError(
-                f"chat_template_kwargs.{name} must be {expected}", param="chat_template_kwargs"
-            )
-        checked[name] = value
-    return {name: value for name, value in checked.items() if value is not None}

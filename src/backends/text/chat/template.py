@@ -21,6 +21,7 @@ from ....core.errors import ConfigError, InvalidRequestError
 from ....core.interfaces import ChatFormat
 from .budget import Budget, TooMuchWork, current_budget
 from .sandbox import BoundedEnvironment
+from .tool_calls import with_text_arguments
 
 MAX_RENDERED_CHARS = 8 * 1024 * 1024
 """Bounds the memory of a rendering: a template may write much more than its input."""
@@ -75,16 +76,17 @@ class ChatTemplate:
         template_kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """Render the chat as one text.
+        """Render the chat as one text. A content of None becomes an empty text, which all templates
+        can handle.
 
         With a `continuation_mark`, a character that occurs nowhere else, the text ends where the
         last message's content ends. Raises InvalidRequestError.
         """
-        chat = [dict(message) for message in messages]
+        chat = [{**message, "content": message["content"] or ""} for message in messages]
         given = {"tools": list(tools) or None, **template_kwargs}
         if continuation_mark is None:
             return self._render(chat, add_generation_prompt, given)
-        content = chat[-1]["content"]
+        content = messages[-1]["content"]
         if content is None:
             raise InvalidRequestError(
                 "the last message has no content, so it cannot be continued",
@@ -101,7 +103,13 @@ class ChatTemplate:
         variables |= {"messages": chat, "add_generation_prompt": add_generation_prompt}
         token = current_budget.set(Budget([*chat, *(kwargs["tools"] or ())]))
         try:
-            return _join_bounded(self._template.generate(variables))
+            try:
+                return _join_bounded(self._template.generate(variables))
+            except TypeError:
+                texts = with_text_arguments(chat)
+                if texts == chat:
+                    raise
+                return _join_bounded(self._template.generate({**variables, "messages": texts}))
         except _Refusal as error:
             raise _invalid(f"the model's chat template refuses these messages: {error}") from error
         except TooMuchWork as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....core.errors import InvalidRequestError
@@ -21,6 +21,22 @@ def check_tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
         raise _invalid(f"{where} must be a list")
     return [_check_call(call, f"{where}[{index}]") for index, call in enumerate(calls)]
+
+
+def with_text_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls have their arguments as JSON text, as a few chat templates expect."""
+    return [
+        {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
+        if "tool_calls" in message
+        else dict(message)
+        for message in messages
+    ]
+
+
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _check_call(call: object, where: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tokenmill.backends.text.chat.messages import check_messages, check_template_kwargs
+from tokenmill.backends.text.chat.messages import check_messages
+from tokenmill.backends.text.chat.template_variables import check_template_kwargs
 from tokenmill.core.errors import InvalidRequestError
 
 
@@ -181,3 +182,20 @@ def test_other_template_variables_are_refused(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=name) as caught:
         check_template_kwargs({name: value})
     assert caught.value.param == "chat_template_kwargs"
+
+
+def test_a_variable_that_the_template_reads_is_passed() -> None:
+    """With any plain value; the names that the server sets stay refused."""
+    given = {"builtin_tools": ["code_interpreter"], "date": "today", "level": 3}
+    assert check_template_kwargs(given, {*given, "messages"}) == given
+    for name, value in (("messages", "x"), ("date", {}), ("date", 2000 * "x"), ("date", [[]])):
+        with pytest.raises(InvalidRequestError, match=name):
+            check_template_kwargs({name: value}, {*given, "messages"})
+
+
+def test_a_developer_is_the_system_of_a_template_that_does_not_know_the_role() -> None:
+    """Both roles mean the same in OpenAI's API."""
+    message = {"role": "developer", "content": "hi"}
+    for known, role in (((), "system"), (("developer", "user"), "developer")):
+        [checked] = check_messages([message], known_roles=known, takes_tool_calls=False)
+        assert checked["role"] == role

@@ -1,0 +1,110 @@
+"""Writes tools and calls into messages, for models whose chat template does not show them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...core.contract.answers import CallSyntax
+from ...core.interfaces import ChatFormat
+from ..http.errors import APIError
+
+Message = Mapping[str, Any]
+_INTRODUCTION = "You can call these functions. Their parameters are JSON schemas:"
+
+
+def for_template(
+    messages: Sequence[Message],
+    tools: Sequence[Message],
+    syntax: CallSyntax,
+    chat: ChatFormat | None,
+) -> tuple[Sequence[Message], Sequence[Message]]:
+    """The messages and tools that a chat template gets: what it cannot show is in the messages.
+
+    Raises APIError (400) for calls in the messages that are not valid.
+    """
+    if chat is None or chat.shows_tools:
+        return messages, tools
+    if "tool_calls" not in chat.source:
+        messages = with_plain_calls(messages, syntax)
+    return (with_tools(messages, tools, syntax) if tools else messages), ()
+
+
+def with_tools(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], syntax: CallSyntax
+) -> list[Message]:
+    """The messages with a description of the tools in the first one, a system message."""
+    text = _description(tools, syntax)
+    first = messages[0] if messages else {}
+    content = first.get("content")
+    if first.get("role") not in ("system", "developer") or not content:
+        return [{"role": "system", "content": text}, *messages]
+    if isinstance(content, str):
+        content = f"{content}\n\n{text}"
+    else:
+        content = [*content, {"type": "text", "text": text}]
+    return [{**first, "content": content}, *messages[1:]]
+
+
+def with_plain_calls(messages: Sequence[Message], syntax: CallSyntax) -> list[Message]:
+    """The messages with calls as text, and with results as messages of the user."""
+    return list(_plain(messages, syntax))
+
+
+def _plain(messages: Sequence[Message], syntax: CallSyntax) -> Iterator[Message]:
+    names: dict[Any, str] = {}
+    results: list[str] = []
+    for message in messages:
+        if message.get("role") == "tool":
+            name = names.get(message.get("tool_call_id"), message.get("name") or "the function")
+            results.append(f"Result of {name}:\n{_text(message.get('content'))}")
+            continue
+        if results:
+            yield {"role": "user", "content": "\n\n".join(results)}
+            results = []
+        calls = message.get("tool_calls")
+        if not calls:
+            yield message
+            continue
+        functions = [_function(call) for call in calls]
+        names |= {call.get("id"): found[0] for call, found in zip(calls, functions, strict=True)}
+        kept = {name: value for name, value in message.items() if name != "tool_calls"}
+        yield {**kept, "content": _text(message.get("content")) + _written(functions, syntax)}
+    if results:
+        yield {"role": "user", "content": "\n\n".join(results)}
+
+
+def _function(call: Any) -> tuple[str, str]:
+    """Name and arguments of a call. Raises APIError (400)."""
+    function = call.get("function") if isinstance(call, dict) else None
+    name, arguments = (function or {}).get("name"), (function or {}).get("arguments") or "{}"
+    if not isinstance(name, str) or not isinstance(arguments, str):
+        raise APIError(
+            400,
+            "messages: each of tool_calls needs a function with a name and arguments as text",
+            param="messages",
+        )
+    return name, arguments
+
+
+def _written(functions: Sequence[tuple[str, str]], syntax: CallSyntax) -> str:
+    written = [
+        syntax.begin.replace("NAME", name) + arguments + syntax.end for name, arguments in functions
+    ]
+    return syntax.first + syntax.between.join(written) + syntax.last
+
+
+def _description(tools: Sequence[Mapping[str, Any]], syntax: CallSyntax) -> str:
+    functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
+    form = f"{syntax.first}{syntax.begin}{{...}}{syntax.end}{syntax.last}"
+    return "\n".join(
+        (_INTRODUCTION, *functions, f"To call a function NAME, write nothing but this:\n{form}")
+    )
+
+
+def _text(content: Any) -> str:
+    """The text of a content, whose parts are joined as in the tokenizer."""
+    if isinstance(content, str) or not content:
+        return content or ""
+    return "\n".join(part.get("text") or "" for part in content)
