@@ -231,7 +231,7 @@ def test_the_openapi_document_of_a_strict_server_with_keys_says_so() -> None:
         served.client(headers={"Authorization": "Bearer k"}) as http,
     ):
         document = http.get("/openapi.json").json()
-    assert document["security"] == [{"key": []}]
+    assert document["security"] == [{"key": []}, {"x-api-key": []}]
     assert document["paths"]["/health"]["get"]["security"] == []
     assert "security" not in document["paths"]["/v1/models"]["get"]
     schemas = document["components"]["schemas"]

@@ -109,7 +109,8 @@ class MessagesBody(CountTokensBody, kw_only=True):
     inference_geo: str | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
 
-    UNSUPPORTED: ClassVar[UnsupportedFields] = CountTokensBody.UNSUPPORTED | {
+    UNSUPPORTED: ClassVar[UnsupportedFields] = {
+        **CountTokensBody.UNSUPPORTED,
         "container": Unsupported("this server runs no code"),
         "speed": Unsupported("there is one speed", ("standard",)),
     }

@@ -21,13 +21,9 @@ from .bodies import CountTokensBody, MessagesBody
 from .conversation import chat_body
 from .events import message_events, whole_message
 
-VERSION = "2023-06-01"
-"""The newest and only version of Anthropic's API whose streams have named events."""
-
 
 async def create_message(request: Request) -> Response:
     """The next message of a conversation, as one document or as server-sent events."""
-    _check_version(request)
     body = await read_body(request, MessagesBody)
     chat = chat_body(body)
     requests, answer = await start_chat(request, chat, "msg")
@@ -41,7 +37,6 @@ async def create_message(request: Request) -> Response:
 
 async def count_tokens(request: Request) -> Response:
     """The number of tokens of a conversation, without an answer."""
-    _check_version(request)
     body = await read_body(request, CountTokensBody)
     context = context_of(request)
     context.check_model(body.model)
@@ -55,13 +50,3 @@ def _failed(error: APIError) -> bytes:
 
 
 EVENTS = named_events(_failed, keep_alive=b'event: ping\ndata: {"type":"ping"}\n\n')
-
-
-def _check_version(request: Request) -> None:
-    given = request.headers.get("anthropic-version", VERSION)
-    if given != VERSION:
-        raise APIError(
-            400,
-            f"this server has version {VERSION} of the API, got {given[:40]!r}",
-            param="anthropic-version",
-        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TypeVar
 
 import msgspec
 
@@ -13,7 +12,6 @@ from ..openai.reading.bodies import ChatBody, ChatMessageBody, StreamOptions, Te
 from ..openai.reading.unsupported import unsupported
 from .bodies import Content, InputItem, InputPart, ResponsesBody
 
-Value = TypeVar("Value")
 _SAME_NAME = (
     "model",
     "metadata",
@@ -87,14 +85,13 @@ def _message(item: InputItem, place: str) -> ChatMessageBody:
         case "function_call":
             return ChatMessageBody(role="assistant", tool_calls=[_tool_call(item, place)])
         case "function_call_output":
-            output = _parts(_needed(item.output, f"{place}.output"), f"{place}.output")
+            output = _parts(item.output, f"{place}.output")
             call_id = _needed(item.call_id, f"{place}.call_id")
             return ChatMessageBody(role="tool", content=output, tool_call_id=call_id)
         case "item_reference":
             raise unsupported("input", "this server stores no items; send the item itself")
-    content = _needed(item.content, f"{place}.content")
     role = _needed(item.role, f"{place}.role")
-    return ChatMessageBody(role=role, content=_parts(content, f"{place}.content"))
+    return ChatMessageBody(role=role, content=_parts(item.content, f"{place}.content"))
 
 
 def _turn(messages: Sequence[ChatMessageBody]) -> ChatMessageBody:
@@ -118,7 +115,9 @@ def _tool_call(item: InputItem, place: str) -> dict[str, object]:
     return {"id": call_id, "type": "function", "function": function}
 
 
-def _parts(content: Content, place: str) -> list[TextPart]:
+def _parts(content: Content | None, place: str) -> list[TextPart]:
+    if content is None:
+        raise _missing(place)
     return [TextPart(type="text", text=text) for text in _texts(content, place)]
 
 
@@ -138,7 +137,11 @@ def _text(part: InputPart, place: str) -> str:
     return _needed(part.text, f"{place}.text")
 
 
-def _needed(value: Value | None, place: str) -> Value:
+def _needed(value: str | None, place: str) -> str:
     if value is None:
-        raise APIError(400, f"{place} is missing", param="input")
+        raise _missing(place)
     return value
+
+
+def _missing(place: str) -> APIError:
+    return APIError(400, f"{place} is missing", param="input")

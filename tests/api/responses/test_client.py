@@ -10,7 +10,7 @@ import pytest
 
 from ..serving import Served
 
-INPUT = "Name three colors."
+INPUT = "Tell me about the sea."
 GREEDY: Any = {"max_output_tokens": 12, "temperature": 0}
 
 
