@@ -30,7 +30,7 @@ _STOP_REASONS: dict[str, StopReason] = {"stop": "end_turn", "length": "max_token
 def whole_message(answer: ChatResponse) -> Message:
     """The message of a chat completion with one choice."""
     (choice,) = answer.choices
-    text = choice.message.content
+    text = choice.message.content or ""
     end = _end(choice)
     return Message(
         id=answer.id,

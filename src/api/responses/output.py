@@ -22,7 +22,7 @@ def whole_output(
 ) -> list[OutputMessage]:
     """The items of a chat completion's message."""
     found = list(logprobs.content) if logprobs else []
-    return [message_item(response_id, 0, message.content, found, status)]
+    return [message_item(response_id, 0, message.content or "", found, status)]
 
 
 class MessageWriter:
