@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 
 class MessageUsage(msgspec.Struct, kw_only=True):
@@ -18,10 +18,23 @@ class MessageUsage(msgspec.Struct, kw_only=True):
     output_tokens: int
 
 
-class TextBlockAnswer(msgspec.Struct, kw_only=True):
-    type: Literal["text"] = "text"
+class TextBlock(msgspec.Struct, kw_only=True, tag_field="type", tag="text"):
     text: str
     citations: None = None
+
+
+class ThinkingBlock(msgspec.Struct, kw_only=True, tag_field="type", tag="thinking"):
+    thinking: str
+    signature: str = ""
+
+
+class ToolUseBlock(msgspec.Struct, kw_only=True, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class Message(msgspec.Struct, kw_only=True):
@@ -31,7 +44,7 @@ class Message(msgspec.Struct, kw_only=True):
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
     model: str
-    content: list[TextBlockAnswer]
+    content: list[AnswerBlock]
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
@@ -49,16 +62,27 @@ class MessageStart(msgspec.Struct, kw_only=True, tag_field="type", tag="message_
 
 class ContentBlockStart(msgspec.Struct, kw_only=True, tag_field="type", tag="content_block_start"):
     index: int
-    content_block: TextBlockAnswer
+    content_block: AnswerBlock
 
 
 class TextDelta(msgspec.Struct, kw_only=True, tag_field="type", tag="text_delta"):
     text: str
 
 
+class ThinkingDelta(msgspec.Struct, kw_only=True, tag_field="type", tag="thinking_delta"):
+    thinking: str
+
+
+class InputJsonDelta(msgspec.Struct, kw_only=True, tag_field="type", tag="input_json_delta"):
+    partial_json: str
+
+
+AnswerDelta = TextDelta | ThinkingDelta | InputJsonDelta
+
+
 class ContentBlockDelta(msgspec.Struct, kw_only=True, tag_field="type", tag="content_block_delta"):
     index: int
-    delta: TextDelta
+    delta: AnswerDelta
 
 
 class ContentBlockStop(msgspec.Struct, kw_only=True, tag_field="type", tag="content_block_stop"):

@@ -11,7 +11,9 @@ from ...core.sampling_params import MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from ..openai.reading.bodies import (
     MAX_MESSAGES,
     MAX_PARTS,
+    MAX_TOOLS,
     Count,
+    FunctionNameText,
     Ignored,
     ModelName,
     Probability,
@@ -75,6 +77,33 @@ class AnthropicMetadata(msgspec.Struct, kw_only=True):
     user_id: Annotated[str, Meta(max_length=512)] | None = None
 
 
+class AnthropicTool(msgspec.Struct, kw_only=True):
+    """A function that the model may call; `input_schema` is a JSON schema."""
+
+    type: Literal["custom"] | None = None
+    name: FunctionNameText
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+    cache_control: Ignored | None = None
+
+
+class AnthropicToolChoice(msgspec.Struct, kw_only=True):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    """Needed by the type "tool", the function that must be called."""
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(msgspec.Struct, kw_only=True):
+    """Asks chat templates that have the choice for reasoning, or for none."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    # Ignored: max_tokens limits reasoning and answer together.
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
 class CountTokensBody(msgspec.Struct, kw_only=True):
     """The body of POST /v1/messages/count_tokens, and the part of a message's body that its prompt
     is made of."""
@@ -82,15 +111,15 @@ class CountTokensBody(msgspec.Struct, kw_only=True):
     model: ModelName
     messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     system: str | Annotated[list[SystemBlock], Meta(max_length=MAX_PARTS)] | None = None
+    thinking: Thinking | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "context_management": Unsupported("the client edits its messages itself"),
         "mcp_servers": Unsupported("this server calls no other servers", ([],)),
         "output_config": Unsupported("answers cannot be constrained here yet", ({},)),
         "output_format": Unsupported("answers cannot be constrained here yet"),
-        "thinking": Unsupported("the model's template decides", ({"type": "disabled"},)),
-        "tool_choice": Unsupported("this route does not support tools yet", ({"type": "none"},)),
-        "tools": Unsupported("this route does not support tools yet", ([],)),
     }
 
 

@@ -7,9 +7,29 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from ..http.errors import APIError
-from ..openai.reading.bodies import ChatBody, ChatMessageBody, StreamOptions, TextPart
+from ..openai.reading.bodies import (
+    ChatBody,
+    ChatMessageBody,
+    FunctionBody,
+    FunctionName,
+    NamedToolChoice,
+    StreamOptions,
+    TextPart,
+    ToolBody,
+    ToolChoice,
+)
 from ..openai.reading.unsupported import unsupported
-from .bodies import AnthropicMessage, Block, CountTokensBody, MessagesBody, ResultBlock
+from .bodies import (
+    AnthropicMessage,
+    AnthropicTool,
+    AnthropicToolChoice,
+    Block,
+    CountTokensBody,
+    MessagesBody,
+    ResultBlock,
+)
+
+_TOOL_CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def chat_body(body: CountTokensBody) -> ChatBody:
@@ -20,7 +40,15 @@ def chat_body(body: CountTokensBody) -> ChatBody:
     """
     messages = list(_messages(body))
     continues = messages[-1].role == "assistant"
-    chat = ChatBody(model=body.model, messages=messages, continue_final_message=continues)
+    chat = ChatBody(
+        model=body.model,
+        messages=messages,
+        continue_final_message=continues,
+        chat_template_kwargs=_template_kwargs(body),
+        tools=[_tool(tool) for tool in body.tools or ()],
+        tool_choice=_tool_choice(body.tool_choice),
+        parallel_tool_calls=not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
+    )
     return _sampled(chat, body) if isinstance(body, MessagesBody) else chat
 
 
@@ -36,6 +64,28 @@ def _sampled(chat: ChatBody, body: MessagesBody) -> ChatBody:
         top_p=body.top_p,
         user=body.metadata.user_id if body.metadata else None,
     )
+
+
+def _template_kwargs(body: CountTokensBody) -> dict[str, object] | None:
+    return {"enable_thinking": body.thinking.type != "disabled"} if body.thinking else None
+
+
+def _tool(tool: AnthropicTool) -> ToolBody:
+    function = FunctionBody(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.input_schema,
+        strict=tool.strict,
+    )
+    return ToolBody(type="function", function=function)
+
+
+def _tool_choice(choice: AnthropicToolChoice | None) -> ToolChoice | None:
+    if choice is None or choice.type != "tool":
+        return _TOOL_CHOICES[choice.type] if choice else None
+    if choice.name is None:
+        raise APIError(400, "tool_choice.name is missing", param="tool_choice")
+    return NamedToolChoice(type="function", function=FunctionName(name=choice.name))
 
 
 def _messages(body: CountTokensBody) -> Iterator[ChatMessageBody]:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
 
 from ..openai.chunks import Chunk
 from ..openai.context import AnswerHead
-from ..openai.responses import ChatChoice, ChatChunk, ChatChunkChoice, ChatResponse, Usage
+from ..openai.responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatMessage,
+    ChatResponse,
+    ChatToolCall,
+    Usage,
+)
 from .answers import (
+    AnswerBlock,
+    AnswerDelta,
     ContentBlockDelta,
     ContentBlockStart,
     ContentBlockStop,
     Event,
+    InputJsonDelta,
     Message,
     MessageDelta,
     MessageEnd,
@@ -20,26 +35,54 @@ from .answers import (
     MessageUsage,
     Ping,
     StopReason,
-    TextBlockAnswer,
+    TextBlock,
     TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolUseBlock,
 )
 
-_STOP_REASONS: dict[str, StopReason] = {"stop": "end_turn", "length": "max_tokens"}
+_STOP_REASONS: dict[str, StopReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+}
 
 
 def whole_message(answer: ChatResponse) -> Message:
     """The message of a chat completion with one choice."""
     (choice,) = answer.choices
-    text = choice.message.content or ""
-    end = _end(choice)
+    calls = choice.message.tool_calls or []
+    end = _end(choice, has_calls=bool(calls))
     return Message(
         id=answer.id,
         model=answer.model,
-        content=[TextBlockAnswer(text=text)] if text else [],
+        content=[*_texts(choice.message), *map(_tool_use, calls)],
         stop_reason=end.stop_reason,
         stop_sequence=end.stop_sequence,
         usage=_usage(answer.usage),
     )
+
+
+def _texts(message: ChatMessage) -> Iterator[AnswerBlock]:
+    if message.reasoning:
+        yield ThinkingBlock(thinking=message.reasoning)
+    if message.content:
+        yield TextBlock(text=message.content)
+
+
+def _tool_use(call: ChatToolCall) -> ToolUseBlock:
+    """A complete call. Its input is empty if max_tokens cut the arguments."""
+    try:
+        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        arguments = {}
+    return _opened_tool_use(call, arguments)
+
+
+def _opened_tool_use(call: ChatToolCall, arguments: dict[str, Any]) -> ToolUseBlock:
+    assert call.id and call.function.name, "a call begins with its id and name"
+    return ToolUseBlock(id=call.id, name=call.function.name, input=arguments)
 
 
 async def message_events(
@@ -55,7 +98,8 @@ async def message_events(
         for choice in chunk.choices:
             for event in blocks.take(choice):
                 yield event
-            end = _end(choice) if choice.finish_reason else end
+            if choice.finish_reason:
+                end = _end(choice, has_calls=blocks.has_calls)
         if chunk.usage:
             for event in blocks.close():
                 yield event
@@ -67,29 +111,43 @@ class _Blocks:
     """Opens and closes the blocks of a message. At most one is open at a time."""
 
     def __init__(self) -> None:
+        self.has_calls = False
         self._index = -1
-        self._is_open = False
+        self._open: object = None
+        """Identifies the open block: the kind of a text, or the number of a call."""
 
     def take(self, choice: ChatChunkChoice) -> Iterator[Event]:
         """The events for the news of a choice."""
-        text = choice.delta.content
-        if not text:
-            return
-        if not self._is_open:
-            yield from self._open(TextBlockAnswer(text=""))
-        yield ContentBlockDelta(index=self._index, delta=TextDelta(text=text))
+        delta = choice.delta
+        if delta.reasoning:
+            yield from self._within("thinking", lambda: ThinkingBlock(thinking=""))
+            yield self._delta(ThinkingDelta(thinking=delta.reasoning))
+        if delta.content:
+            yield from self._within("text", lambda: TextBlock(text=""))
+            yield self._delta(TextDelta(text=delta.content))
+        for call in delta.tool_calls or ():
+            self.has_calls = True
+            yield from self._within(call.index, partial(_opened_tool_use, call, {}))
+            if call.function.arguments:
+                yield self._delta(InputJsonDelta(partial_json=call.function.arguments))
 
     def close(self) -> Iterator[Event]:
         """The end of the block that is open, if there is one."""
-        if self._is_open:
-            self._is_open = False
+        if self._open is not None:
+            self._open = None
             yield ContentBlockStop(index=self._index)
 
-    def _open(self, block: TextBlockAnswer) -> Iterator[Event]:
+    def _within(self, key: object, make: Callable[[], AnswerBlock]) -> Iterator[Event]:
+        """Nothing if this block is open; otherwise the other one's end and this one's start."""
+        if key == self._open:
+            return
         yield from self.close()
         self._index += 1
-        self._is_open = True
-        yield ContentBlockStart(index=self._index, content_block=block)
+        self._open = key
+        yield ContentBlockStart(index=self._index, content_block=make())
+
+    def _delta(self, delta: AnswerDelta) -> Event:
+        return ContentBlockDelta(index=self._index, delta=delta)
 
 
 def _opening(head: AnswerHead, num_prompt_tokens: int) -> Message:
@@ -105,12 +163,14 @@ def _opening(head: AnswerHead, num_prompt_tokens: int) -> Message:
     )
 
 
-def _end(choice: ChatChoice | ChatChunkChoice) -> MessageEnd:
+def _end(choice: ChatChoice | ChatChunkChoice, *, has_calls: bool) -> MessageEnd:
     found = choice.stop_reason
     if isinstance(found, str):
         return MessageEnd(stop_reason="stop_sequence", stop_sequence=found)
-    reason = _STOP_REASONS[choice.finish_reason or "stop"]
-    return MessageEnd(stop_reason=reason, stop_sequence=None)
+    reason = choice.finish_reason or "stop"
+    if reason == "stop" and has_calls:  # OpenAI's reason after the call of a named function
+        reason = "tool_calls"
+    return MessageEnd(stop_reason=_STOP_REASONS[reason], stop_sequence=None)
 
 
 def _usage(usage: Usage) -> MessageUsage:

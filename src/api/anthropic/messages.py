@@ -14,6 +14,7 @@ from ..openai.chunks import stream_chunks
 from ..openai.context import context_of
 from ..openai.conversation import encode_conversation
 from ..openai.reading.request_reading import read_body
+from ..openai.reading.tools import read_tool_use
 from ..openai.responses import ChatResponse
 from ..openai.sse import EventStream, json_response, named_events, whole_answer
 from .answers import TokenCount
@@ -41,7 +42,8 @@ async def count_tokens(request: Request) -> Response:
     context = context_of(request)
     context.check_model(body.model)
     chat = chat_body(body)
-    token_ids = await encode_conversation(chat, chat.messages, context.engine)
+    tools = read_tool_use(chat).shown
+    token_ids = await encode_conversation(chat, chat.messages, context.engine, tools)
     return json_response(TokenCount(input_tokens=len(token_ids)))
 
 

@@ -9,28 +9,54 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..openai.responses import ContentLogprob
-from .bodies import ReasoningOptions, TextFormat
+from .bodies import FunctionChoice, FunctionTool, ReasoningOptions, TextFormat
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class OutputText(msgspec.Struct, kw_only=True):
-    type: Literal["output_text"] = "output_text"
+class OutputText(msgspec.Struct, kw_only=True, tag_field="type", tag="output_text"):
     text: str
     annotations: list[str] = []
     """Always empty."""
     logprobs: list[ContentLogprob] = []
 
 
-class OutputMessage(msgspec.Struct, kw_only=True):
+class ReasoningText(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class OutputMessage(msgspec.Struct, kw_only=True, tag_field="type", tag="message"):
     """The words of an answer."""
 
     id: str
-    type: Literal["message"] = "message"
     status: ItemStatus
     role: Literal["assistant"] = "assistant"
     content: list[OutputText]
+
+
+class ReasoningItem(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoning"):
+    """The model's reasoning, which is not summarized."""
+
+    id: str
+    status: ItemStatus
+    summary: list[str] = []
+    """Always empty."""
+    content: list[ReasoningText]
+
+
+class FunctionCallItem(msgspec.Struct, kw_only=True, tag_field="type", tag="function_call"):
+    """A function that the client shall call."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    """JSON text."""
+    status: ItemStatus
+
+
+OutputItem = OutputMessage | ReasoningItem | FunctionCallItem
 
 
 class InputTokensDetails(msgspec.Struct, kw_only=True):
@@ -80,17 +106,16 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     max_tool_calls: int | None
     metadata: Mapping[str, str]
     model: str
-    output: list[OutputMessage]
-    parallel_tool_calls: bool = True
+    output: list[OutputItem]
+    parallel_tool_calls: bool
     previous_response_id: None = None
     reasoning: ReasoningOptions
     service_tier: Literal["default"] = "default"
     store: Literal[False] = False
     temperature: float
     text: TextSettings
-    tool_choice: Literal["auto"] = "auto"
-    tools: list[str] = []
-    """Always empty."""
+    tool_choice: FunctionChoice
+    tools: list[FunctionTool]
     top_logprobs: int
     top_p: float
     truncation: Literal["disabled"] = "disabled"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,9 @@ from ...core.sampling_params import MAX_STOP_TOKEN_IDS
 from ..openai.reading.bodies import (
     MAX_MESSAGES,
     MAX_PARTS,
+    MAX_TOOLS,
     Count,
+    FunctionNameText,
     Ignored,
     Metadata,
     ModelName,
@@ -76,6 +78,26 @@ class InputItem(msgspec.Struct, kw_only=True):
     encrypted_content: str | None = None
 
 
+class FunctionTool(msgspec.Struct, kw_only=True):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    type: Literal["function"]
+    name: FunctionNameText
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedFunction(msgspec.Struct, kw_only=True):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+FunctionChoice = Literal["none", "auto", "required"] | NamedFunction
+
+
 class TextFormat(msgspec.Struct, kw_only=True):
     type: Literal["text"]
 
@@ -105,7 +127,10 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
+    tool_choice: FunctionChoice | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
     """Needs "message.output_text.logprobs" in `include`."""
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -135,13 +160,10 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
         "context_management": Unsupported("the client edits its input itself", ([],)),
         "conversation": Unsupported(_NO_STORE),
         "moderation": Unsupported("this server does not moderate"),
-        "parallel_tool_calls": Unsupported("this route has no tools yet", (True, False)),
         "previous_response_id": Unsupported(_NO_STORE),
         "prompt": Unsupported("this server stores no prompts"),
         "service_tier": Unsupported("use 'auto' or 'default'", ("auto", "default")),
         "store": Unsupported(_NO_STORE + ", and leave store out", (False,)),
         "structured_outputs": Unsupported("answers cannot be constrained here yet"),
-        "tool_choice": Unsupported("this route has no tools yet", ("none", "auto")),
-        "tools": Unsupported("this route has no tools yet", ([],)),
         "truncation": Unsupported("shorten the input", ("disabled",)),
     }

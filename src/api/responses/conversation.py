@@ -8,13 +8,32 @@ from itertools import groupby
 import msgspec
 
 from ..http.errors import APIError
-from ..openai.reading.bodies import ChatBody, ChatMessageBody, StreamOptions, TextPart
+from ..openai.reading.bodies import (
+    ChatBody,
+    ChatMessageBody,
+    FunctionBody,
+    FunctionName,
+    NamedToolChoice,
+    StreamOptions,
+    TextPart,
+    ToolBody,
+    ToolChoice,
+)
 from ..openai.reading.unsupported import unsupported
-from .bodies import Content, InputItem, InputPart, ResponsesBody
+from .bodies import (
+    Content,
+    FunctionChoice,
+    FunctionTool,
+    InputItem,
+    InputPart,
+    NamedFunction,
+    ResponsesBody,
+)
 
 _SAME_NAME = (
     "model",
     "metadata",
+    "parallel_tool_calls",
     "stream",
     "temperature",
     "top_p",
@@ -51,7 +70,25 @@ def chat_body(body: ResponsesBody) -> ChatBody:
         top_logprobs=body.top_logprobs,
         stream_options=_stream_options(body),
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        tools=[_tool(tool) for tool in body.tools or ()],
+        tool_choice=_tool_choice(body.tool_choice),
     )
+
+
+def _tool(tool: FunctionTool) -> ToolBody:
+    function = FunctionBody(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict,
+    )
+    return ToolBody(type="function", function=function)
+
+
+def _tool_choice(choice: FunctionChoice | None) -> ToolChoice | None:
+    if isinstance(choice, NamedFunction):
+        return NamedToolChoice(type="function", function=FunctionName(name=choice.name))
+    return choice
 
 
 def _stream_options(body: ResponsesBody) -> StreamOptions | None:

@@ -1,78 +1,99 @@
-"""Writes the output of a response: whole, and as the events of its items."""
+"""Writes the items of a response: whole, and as events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-from ..openai.responses import ChatLogprobs, ChatMessage, ContentLogprob
-from .answers import ItemStatus, OutputMessage, OutputText
-from .stream_events import (
-    ContentPartAdded,
-    ContentPartDone,
-    Event,
-    OutputItemAdded,
-    OutputItemDone,
-    OutputTextDelta,
-    OutputTextDone,
+from msgspec import UNSET
+
+from ..openai.responses import (
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    ChatToolCall,
+    ContentLogprob,
 )
+from .answers import ItemStatus, OutputItem
+from .items import CallWriter, ItemWriter, MessageWriter, ReasoningWriter
+from .stream_events import Event
+
+
+class Output:
+    """The items of one response. At most one is open at a time."""
+
+    def __init__(self, response_id: str) -> None:
+        self._response_id = response_id
+        self._done: list[OutputItem] = []
+        self._open: ItemWriter | None = None
+        self._key: object = None
+        """Identifies the open item: its kind, or the number of a call."""
+
+    def take(self, delta: ChatDelta, logprobs: Sequence[ContentLogprob] = ()) -> Iterator[Event]:
+        """The events for the news of a choice."""
+        if delta.reasoning:
+            yield from self._add("reasoning", ReasoningWriter, delta.reasoning)
+        if delta.content or (logprobs and self._key in (None, "message")):
+            yield from self._add("message", MessageWriter, delta.content or "", logprobs)
+        for call in delta.tool_calls or ():
+            make = partial(CallWriter, call)
+            yield from self._add(call.index, make, call.function.arguments)
+
+    def close(self, status: ItemStatus) -> Iterator[Event]:
+        """The end of the open item, if there is one. A response has at least one item."""
+        if self._open is None and not self._done:
+            yield from self._within("message", MessageWriter)
+        if self._open is not None:
+            yield from self._open.close(status)
+            self._done.append(self._open.item(status))
+            self._open = self._key = None
+
+    def items(self) -> list[OutputItem]:
+        """All items so far; an open one is incomplete."""
+        unfinished = [] if self._open is None else [self._open.item("incomplete")]
+        return [*self._done, *unfinished]
+
+    def _add(
+        self,
+        key: object,
+        make: Callable[[str, int], ItemWriter],
+        text: str,
+        logprobs: Sequence[ContentLogprob] = (),
+    ) -> Iterator[Event]:
+        yield from self._within(key, make)
+        assert self._open is not None
+        if text or logprobs:
+            yield self._open.add(text, logprobs)
+
+    def _within(self, key: object, make: Callable[[str, int], ItemWriter]) -> Iterator[Event]:
+        """Nothing if this item is open; otherwise the other one's end and this one's start."""
+        if key == self._key:
+            return
+        if self._open is not None:
+            yield from self.close("completed")
+        self._key = key
+        self._open = make(self._response_id, len(self._done))
+        yield from self._open.open()
 
 
 def whole_output(
     message: ChatMessage, logprobs: ChatLogprobs | None, status: ItemStatus, response_id: str
-) -> list[OutputMessage]:
-    """The items of a chat completion's message."""
-    found = list(logprobs.content) if logprobs else []
-    return [message_item(response_id, 0, message.content or "", found, status)]
+) -> list[OutputItem]:
+    """The items of a chat completion's message: those that its stream would have."""
+    output = Output(response_id)
+    delta = ChatDelta(
+        content=message.content or UNSET, reasoning=message.reasoning, tool_calls=_numbered(message)
+    )
+    for _ in output.take(delta, logprobs.content if logprobs else ()):
+        pass
+    for _ in output.close(status):
+        pass
+    return output.items()
 
 
-class MessageWriter:
-    """The events of a message item."""
-
-    def __init__(self, response_id: str, output_index: int) -> None:
-        self._response_id = response_id
-        self._index = output_index
-        self._id = _item_id(response_id, output_index)
-        self._text = ""
-        self._logprobs: list[ContentLogprob] = []
-
-    def open(self) -> Iterator[Event]:
-        item = OutputMessage(id=self._id, status="in_progress", content=[])
-        yield OutputItemAdded(output_index=self._index, item=item)
-        part = OutputText(text="")
-        yield ContentPartAdded(item_id=self._id, output_index=self._index, part=part)
-
-    def add(self, text: str, logprobs: Sequence[ContentLogprob]) -> Event:
-        """The event for new text."""
-        self._text += text
-        self._logprobs += logprobs
-        return OutputTextDelta(
-            item_id=self._id, output_index=self._index, delta=text, logprobs=list(logprobs)
-        )
-
-    def close(self, status: ItemStatus) -> Iterator[Event]:
-        """The end of the item."""
-        item = self.item(status)
-        (part,) = item.content
-        yield OutputTextDone(
-            item_id=self._id, output_index=self._index, text=part.text, logprobs=part.logprobs
-        )
-        yield ContentPartDone(item_id=self._id, output_index=self._index, part=part)
-        yield OutputItemDone(output_index=self._index, item=item)
-
-    def item(self, status: ItemStatus) -> OutputMessage:
-        """The item with all text so far."""
-        return message_item(
-            self._response_id, self._index, self._text, list(self._logprobs), status
-        )
-
-
-def message_item(
-    response_id: str, index: int, text: str, logprobs: list[ContentLogprob], status: ItemStatus
-) -> OutputMessage:
-    """A message with one part."""
-    part = OutputText(text=text, logprobs=logprobs)
-    return OutputMessage(id=_item_id(response_id, index), status=status, content=[part])
-
-
-def _item_id(response_id: str, index: int) -> str:
-    return f"msg_{response_id}_{index}"
+def _numbered(message: ChatMessage) -> list[ChatToolCall]:
+    """The message's calls as the first pieces that a stream has."""
+    return [
+        ChatToolCall(index=index, id=call.id, function=call.function)
+        for index, call in enumerate(message.tool_calls or ())
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..openai.responses import ContentLogprob
-from .answers import OutputMessage, OutputText, ResponseObject
+from .answers import OutputItem, OutputText, ReasoningText, ResponseObject
 
 
 class Event(msgspec.Struct, kw_only=True, tag_field="type"):
@@ -46,7 +46,7 @@ class ErrorEvent(Event, kw_only=True, tag="error"):
 
 class _ItemEvent(Event, kw_only=True):
     output_index: int
-    item: OutputMessage
+    item: OutputItem
 
 
 class OutputItemAdded(_ItemEvent, tag="response.output_item.added"):
@@ -64,11 +64,11 @@ class _ContentEvent(Event, kw_only=True):
 
 
 class ContentPartAdded(_ContentEvent, kw_only=True, tag="response.content_part.added"):
-    part: OutputText
+    part: OutputText | ReasoningText
 
 
 class ContentPartDone(_ContentEvent, kw_only=True, tag="response.content_part.done"):
-    part: OutputText
+    part: OutputText | ReasoningText
 
 
 class OutputTextDelta(_ContentEvent, kw_only=True, tag="response.output_text.delta"):
@@ -79,3 +79,29 @@ class OutputTextDelta(_ContentEvent, kw_only=True, tag="response.output_text.del
 class OutputTextDone(_ContentEvent, kw_only=True, tag="response.output_text.done"):
     text: str
     logprobs: list[ContentLogprob]
+
+
+class ReasoningTextDelta(_ContentEvent, kw_only=True, tag="response.reasoning_text.delta"):
+    delta: str
+
+
+class ReasoningTextDone(_ContentEvent, kw_only=True, tag="response.reasoning_text.done"):
+    text: str
+
+
+class _CallEvent(Event, kw_only=True):
+    item_id: str
+    output_index: int
+
+
+class FunctionCallArgumentsDelta(
+    _CallEvent, kw_only=True, tag="response.function_call_arguments.delta"
+):
+    delta: str
+
+
+class FunctionCallArgumentsDone(
+    _CallEvent, kw_only=True, tag="response.function_call_arguments.done"
+):
+    name: str
+    arguments: str

@@ -10,18 +10,18 @@ import msgspec
 
 from ..http.errors import as_api_error
 from ..openai.chunks import Chunk
-from ..openai.responses import ChatChunk, ChatChunkChoice, ChatResponse, EndReason, Usage
+from ..openai.responses import ChatChunk, ChatResponse, EndReason, Usage
 from .answers import (
     IncompleteDetails,
     InputTokensDetails,
     ItemStatus,
-    OutputMessage,
+    OutputItem,
     OutputTokensDetails,
     ResponseFailure,
     ResponseObject,
     ResponseUsage,
 )
-from .output import MessageWriter, whole_output
+from .output import Output, whole_output
 from .stream_events import (
     ErrorEvent,
     Event,
@@ -56,8 +56,7 @@ class _Writer:
 
     def __init__(self, opening: ResponseObject) -> None:
         self._opening = opening
-        self._message = MessageWriter(opening.id, 0)
-        self._is_open = False
+        self._output = Output(opening.id)
         self._end: EndReason | None = None
 
     async def events(self, chunks: AsyncIterator[Chunk]) -> AsyncIterator[Event]:
@@ -66,45 +65,37 @@ class _Writer:
         try:
             async for chunk in chunks:
                 assert isinstance(chunk, ChatChunk), "a conversation is answered in chat's chunks"
-                for choice in chunk.choices:
-                    for event in self._news(choice):
-                        yield event
-                if chunk.usage:
-                    for event in self._last(chunk.usage):
-                        yield event
+                for event in self._news(chunk):
+                    yield event
         except Exception as error:
             for event in self._failed(error):
                 yield event
 
-    def _news(self, choice: ChatChunkChoice) -> Iterator[Event]:
-        self._end = choice.finish_reason or self._end
-        text = choice.delta.content
-        logprobs = choice.logprobs.content if choice.logprobs else []
-        if text or logprobs:
-            yield from self._opened()
-            yield self._message.add(text or "", logprobs)
-
-    def _opened(self) -> Iterator[Event]:
-        if not self._is_open:
-            self._is_open = True
-            yield from self._message.open()
+    def _news(self, chunk: ChatChunk) -> Iterator[Event]:
+        for choice in chunk.choices:
+            self._end = choice.finish_reason or self._end
+            yield from self._output.take(
+                choice.delta, choice.logprobs.content if choice.logprobs else ()
+            )
+        if chunk.usage:
+            yield from self._last(chunk.usage)
 
     def _last(self, usage: Usage) -> Iterator[Event]:
         status = _status(self._end)
-        yield from self._opened()
-        yield from self._message.close(status)
-        ended = _ended(self._opening, [self._message.item(status)], status, usage)
+        yield from self._output.close(status)
+        ended = _ended(self._opening, self._output.items(), status, usage)
         kind = ResponseCompleted if status == "completed" else ResponseIncomplete
         yield kind(response=ended)
 
     def _failed(self, error: Exception) -> Iterator[Event]:
         found = as_api_error(error)
         yield ErrorEvent(code=found.code, message=found.message, param=found.param)
-        failure = ResponseFailure(message=found.message)
-        output = [self._message.item("incomplete")] if self._is_open else []
         yield ResponseFailed(
             response=msgspec.structs.replace(
-                self._opening, status="failed", error=failure, output=output
+                self._opening,
+                status="failed",
+                error=ResponseFailure(message=found.message),
+                output=self._output.items(),
             )
         )
 
@@ -114,7 +105,7 @@ def _status(reason: EndReason | None) -> ItemStatus:
 
 
 def _ended(
-    opening: ResponseObject, output: list[OutputMessage], status: ItemStatus, usage: Usage
+    opening: ResponseObject, output: list[OutputItem], status: ItemStatus, usage: Usage
 ) -> ResponseObject:
     return msgspec.structs.replace(
         opening,

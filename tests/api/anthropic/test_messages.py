@@ -99,7 +99,6 @@ def test_a_stream_without_news_is_kept_alive_with_pings() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "text only"),
         ({"messages": [{"role": "user", "content": [{"type": "movie"}]}]}, "'tool_result'"),
         ({"stop_sequences": [""]}, "stop_sequences"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
     ],
 )

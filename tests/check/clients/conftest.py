@@ -10,7 +10,7 @@ import pytest
 
 from ...server_process import running_server
 
-PROMPT = "Name three colors."
+PROMPT = "Tell me about the sea."
 
 
 @dataclass(frozen=True, slots=True)
