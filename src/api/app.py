@@ -12,6 +12,7 @@ from ..core.contract.client import EngineClient
 from ..core.errors import TokenmillError
 from ..core.host.answer_parsers import build_answer_parsers
 from . import operations
+from .anthropic.messages import count_tokens, create_message
 from .http.auth import RequireKey
 from .http.errors import APIError, handle_error
 from .http.host_check import CheckHost
@@ -20,6 +21,7 @@ from .http.request_id import EchoRequestId
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
 from .openai.context import AppContext, ServerSettings
+from .responses.route import create_response
 
 ROUTES = (
     Route("/", operations.index),
@@ -33,10 +35,14 @@ ROUTES = (
     Route("/openapi.json", operations.openapi),
     Route("/tokenize", operations.tokenize, methods=["POST"]),
     Route("/detokenize", operations.detokenize, methods=["POST"]),
+    Route("/tokenizer_info", operations.tokenizer_info),
     Route("/v1/models", operations.models),
     Route("/v1/models/{name:path}", operations.model),
     Route("/v1/completions", create_completion, methods=["POST"]),
     Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+    Route("/v1/responses", create_response, methods=["POST"]),
+    Route("/v1/messages", create_message, methods=["POST"]),
+    Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
 )
 
 

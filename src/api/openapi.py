@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 from starlette.routing import BaseRoute, Route
 
 from .. import __version__
+from .anthropic.answers import Message, TokenCount
+from .anthropic.bodies import CountTokensBody, MessagesBody
+from .http import anthropic_errors
+from .http.anthropic_errors import AnthropicErrorBody
 from .http.auth import PUBLIC_PATHS
 from .http.errors import ErrorBody
 from .openai.context import ServerSettings
@@ -20,7 +24,7 @@ from .openai.reading.bodies import (
     StreamOptions,
     TokenizeBody,
 )
-from .openai.reading.unsupported import UNSUPPORTED, Unsupported
+from .openai.reading.unsupported import Unsupported, unsupported_fields
 from .openai.responses import (
     ChatResponse,
     CompletionResponse,
@@ -28,38 +32,64 @@ from .openai.responses import (
     ModelCard,
     ModelList,
     TokenizeResponse,
+    TokenizerInfoResponse,
 )
+from .responses.answers import ResponseObject
+from .responses.bodies import ResponsesBody
 
 _BODIES: dict[str, type] = {
     "/v1/completions": CompletionBody,
     "/v1/chat/completions": ChatBody,
+    "/v1/responses": ResponsesBody,
+    "/v1/messages": MessagesBody,
+    "/v1/messages/count_tokens": CountTokensBody,
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
 }
 _ANSWERS: dict[str, type] = {
     "/v1/completions": CompletionResponse,
     "/v1/chat/completions": ChatResponse,
+    "/v1/responses": ResponseObject,
+    "/v1/messages": Message,
+    "/v1/messages/count_tokens": TokenCount,
     "/tokenize": TokenizeResponse,
     "/detokenize": DetokenizeResponse,
+    "/tokenizer_info": TokenizerInfoResponse,
     "/v1/models": ModelList,
     "/v1/models/{name}": ModelCard,
 }
+_STREAMED = {"/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"}
+"""Paths whose answers may also be server-sent events."""
+_TEXT = {"/", "/metrics"}
+_STATUSES = {
+    400: "the request is not valid",
+    401: "the API key is missing or wrong",
+    403: "the Host header names another machine",
+    404: "there is no such model",
+    408: "the body came too slowly",
+    413: "the body is too large",
+    415: "the body is not sent as JSON",
+    429: "the sender has reached a limit",
+    500: "the server failed to answer",
+    503: "the server cannot answer now",
+    504: "the request took too long",
+}
 _STRICT = (*_BODIES.values(), ChatMessageBody, StreamOptions)
 """Types whose unknown fields --strict-fields refuses."""
-_NEED_MODEL = (CompletionBody, ChatBody)
+_NEED_MODEL = (CompletionBody, ChatBody, ResponsesBody)
 """Bodies that must name a model under --strict-fields."""
 _REFERENCES = "#/components/schemas/{name}"
 
 
 def openapi_document(routes: Iterable[BaseRoute], settings: ServerSettings) -> dict[str, Any]:
     """The OpenAPI document: every path with its request body, its answer and its error."""
-    kinds = [*_BODIES.values(), *_ANSWERS.values(), ErrorBody]
+    kinds = [*_BODIES.values(), *_ANSWERS.values(), ErrorBody, AnthropicErrorBody]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
     schema_of = dict(zip(kinds, schemas, strict=True))
     _add_unsupported(components)
     if settings.strict_fields:
         _make_strict(components)
-    paths = dict(_path(route, schema_of) for route in routes if isinstance(route, Route))
+    paths = dict(_path(r, schema_of, settings) for r in routes if isinstance(r, Route))
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "tokenmill", "version": __version__},
@@ -71,20 +101,23 @@ def openapi_document(routes: Iterable[BaseRoute], settings: ServerSettings) -> d
 
 def _with_keys(document: dict[str, Any]) -> dict[str, Any]:
     """The document of a server with API keys."""
-    schemes = {"key": {"type": "http", "scheme": "bearer"}}
+    schemes = {
+        "key": {"type": "http", "scheme": "bearer"},
+        "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
     for path in PUBLIC_PATHS & document["paths"].keys():
         for operation in document["paths"][path].values():
             operation["security"] = []
     return document | {
         "components": document["components"] | {"securitySchemes": schemes},
-        "security": [{"key": []}],
+        "security": [{name: []} for name in schemes],
     }
 
 
 def _add_unsupported(components: dict[str, Any]) -> None:
     """Add the fields that only neutral values may have, with these values."""
-    for kind, fields in UNSUPPORTED.items():
-        schemas = {name: _neutral_schema(field) for name, field in fields.items()}
+    for kind in _BODIES.values():
+        schemas = {name: _neutral_schema(f) for name, f in unsupported_fields(kind).items()}
         components[kind.__name__]["properties"] |= schemas
 
 
@@ -104,17 +137,17 @@ def _make_strict(components: dict[str, Any]) -> None:
         )
 
 
-def _path(route: Route, schema_of: dict[type, Any]) -> tuple[str, dict[str, Any]]:
+def _path(
+    route: Route, schema_of: dict[type, Any], settings: ServerSettings
+) -> tuple[str, dict[str, Any]]:
     path = route.path.replace("{name:path}", "{name}")
+    error = {"content": _content(schema_of[_error_kind(path)])}
+    found = _statuses(path, settings)
+    errors = {str(status): error | {"description": text} for status, text in found}
     operation: dict[str, Any] = {
         "summary": (route.endpoint.__doc__ or "").partition("\n")[0],
-        "responses": {
-            "200": {"description": "answer"},
-            "default": {"description": "error", "content": _content(schema_of[ErrorBody])},
-        },
+        "responses": {"200": _answer(path, schema_of)} | errors,
     }
-    if path in _ANSWERS:
-        operation["responses"]["200"]["content"] = _content(schema_of[_ANSWERS[path]])
     if path in _BODIES:
         operation["requestBody"] = {"required": True, "content": _content(schema_of[_BODIES[path]])}
     if "{name}" in path:
@@ -123,6 +156,36 @@ def _path(route: Route, schema_of: dict[type, Any]) -> tuple[str, dict[str, Any]
         ]
     methods = sorted(method.lower() for method in (route.methods or ()) if method != "HEAD")
     return path, dict.fromkeys(methods, operation)
+
+
+def _answer(path: str, schema_of: dict[type, Any]) -> dict[str, Any]:
+    content = _content(schema_of[_ANSWERS[path]]) if path in _ANSWERS else {}
+    if path in _STREAMED:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    if path in _TEXT:
+        content["text/plain"] = {"schema": {"type": "string"}}
+    return {"description": "answer"} | ({"content": content} if content else {})
+
+
+def _error_kind(path: str) -> type:
+    return AnthropicErrorBody if path.endswith(anthropic_errors.PATHS) else ErrorBody
+
+
+def _statuses(path: str, settings: ServerSettings) -> Iterator[tuple[int, str]]:
+    """The errors that a path may answer with, and what they mean."""
+    is_public = path in PUBLIC_PATHS
+    conditions = {
+        401: bool(settings.api_keys) and not is_public,
+        403: settings.is_local and not settings.api_keys,
+        404: path in _BODIES or "{name}" in path,
+        429: path in _STREAMED,
+        500: True,
+        503: path in _BODIES or is_public,
+        504: path in _STREAMED,
+    }
+    for status, text in _STATUSES.items():
+        if conditions.get(status, path in _BODIES):
+            yield status, text
 
 
 def _content(schema: dict[str, Any]) -> dict[str, Any]:

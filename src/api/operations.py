@@ -19,7 +19,13 @@ from .openai.conversation import encode_conversation
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
 from .openai.reading.request_reading import read_body
 from .openai.reading.tools import read_tool_use
-from .openai.responses import DetokenizeResponse, ModelCard, ModelList, TokenizeResponse
+from .openai.responses import (
+    DetokenizeResponse,
+    ModelCard,
+    ModelList,
+    TokenizeResponse,
+    TokenizerInfoResponse,
+)
 from .openapi import openapi_document
 
 UNHEALTHY_SECONDS = 60.0
@@ -28,8 +34,9 @@ long prompt on a slow machine may take longer than --stall-timeout."""
 INDEX = """tokenmill {version} serves {model}
 
 POST /v1/chat/completions   POST /v1/completions   GET /v1/models
-POST /tokenize              POST /detokenize       GET /plugins
-GET  /health  /ready  /load  /metrics  /version    GET /openapi.json
+POST /v1/responses          POST /v1/messages      POST /v1/messages/count_tokens
+POST /tokenize              POST /detokenize       GET /tokenizer_info
+GET  /health  /ready  /load  /metrics  /plugins  /version  /openapi.json
 """
 
 
@@ -173,6 +180,19 @@ async def detokenize(request: Request) -> Response:
         lambda: tokenizer.decode(body.tokens, skip_special_tokens=False)
     )
     return _json(DetokenizeResponse(prompt=text))
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """The special tokens and the chat template, for clients that render chats themselves."""
+    engine = context_of(request).engine
+    found, chat = engine.tokenizer.special_token_texts, engine.tokenizer.chat_format
+    info = TokenizerInfoResponse(
+        tokenizer_class=type(engine.tokenizer).__name__,
+        model_max_length=engine.max_model_len,
+        **{name: found.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")},
+        chat_template=chat.source if chat else None,
+    )
+    return _json(info)
 
 
 async def openapi(request: Request) -> Response:

@@ -122,6 +122,12 @@ class Tokenizer(Protocol):
         """The chat template; None if the model has none."""
         ...
 
+    @property
+    def special_token_texts(self) -> Mapping[str, str]:
+        """Texts of the tokens that the model has: "bos_token", "eos_token", "unk_token" and
+        "pad_token"."""
+        ...
+
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:

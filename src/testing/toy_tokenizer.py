@@ -24,6 +24,7 @@ class ToyTokenizer:
     max_chars_per_token = 1
     has_chat_template = True
     chat_format = ChatFormat(source="", variables=frozenset({"messages"}))
+    special_token_texts: Mapping[str, str] = {}
 
     def __init__(self, vocab_size: int = 1000) -> None:
         self.vocab_size = vocab_size

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from prometheus_client.parser import text_string_to_metric_families
 
 from tokenmill import __version__
@@ -182,6 +183,20 @@ def test_tokenize_and_detokenize_refuse_what_is_wrong(http: httpx.Client) -> Non
         check_error(http.post("/detokenize", json={"tokens": tokens}), 400, "tokens")
 
 
+def test_a_client_can_render_the_model_s_chats_itself(real: Served) -> None:
+    with real.client() as http:
+        info = http.get("/tokenizer_info").json()
+        chat = {"messages": [{"role": "user", "content": "Hi"}]}
+        tokens = http.post("/tokenize", json=chat).json()["tokens"]
+        text = http.post("/detokenize", json={"tokens": tokens}).json()["prompt"]
+        (end,) = http.post("/tokenize", json={"prompt": info["eos_token"]}).json()["tokens"]
+    variables = {name: value for name, value in info.items() if name.endswith("_token")}
+    template = ImmutableSandboxedEnvironment(trim_blocks=True).from_string(info["chat_template"])
+    assert template.render(**chat, add_generation_prompt=True, **variables) == text
+    assert end in real.engine.info.eos_token_ids
+    assert info["model_max_length"] == real.engine.max_model_len and info["tokenizer_class"]
+
+
 def test_plugins_are_listed_with_their_hooks(http: httpx.Client) -> None:
     http.post("/v1/completions", json=ASK)
     found = http.get("/plugins").json()
@@ -216,7 +231,7 @@ def test_the_openapi_document_of_a_strict_server_with_keys_says_so() -> None:
         served.client(headers={"Authorization": "Bearer k"}) as http,
     ):
         document = http.get("/openapi.json").json()
-    assert document["security"] == [{"key": []}]
+    assert document["security"] == [{"key": []}, {"x-api-key": []}]
     assert document["paths"]["/health"]["get"]["security"] == []
     assert "security" not in document["paths"]["/v1/models"]["get"]
     schemas = document["components"]["schemas"]

@@ -19,6 +19,8 @@ PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping"})
 class RequireKey:
     """ASGI middleware that lets a request through if its bearer token is one of the keys.
 
+    Anthropic's clients send the key as x-api-key instead. A bearer token goes first.
+
     It decides on the path that the router will match, never on a URL made from the Host header
     (CVE-2026-48746). It compares digests in constant time, always with all keys.
 
@@ -40,15 +42,15 @@ class RequireKey:
             await self._app(scope, receive, send)
             return
         error = APIError(401, _refusal(scope), code="invalid_api_key")
-        await error_response(error)(scope, receive, send)
+        await error_response(error, scope["path"])(scope, receive, send)
 
     def _find(self, scope: Scope) -> str | None:
-        scheme, _, key = _authorization(scope).partition(b" ")
-        digest = _digest(key.strip())
+        key = _sent_key(scope)
+        digest = _digest(key)
         found = [
             key_id for known, key_id in self._ids.items() if hmac.compare_digest(digest, known)
         ]
-        return found[0] if found and scheme.lower() == b"bearer" else None
+        return found[0] if found and key else None
 
 
 def api_key_id(scope: Scope) -> str | None:
@@ -58,14 +60,20 @@ def api_key_id(scope: Scope) -> str | None:
 
 
 def _refusal(scope: Scope) -> str:
-    scheme, _, key = _authorization(scope).partition(b" ")
-    if scheme.lower() == b"bearer" and key.strip():
+    if _sent_key(scope):
         return "this server does not know the API key that was sent"
     return "this server needs an API key: send `Authorization: Bearer KEY`"
 
 
-def _authorization(scope: Scope) -> bytes:
-    found: bytes = next((v for name, v in scope["headers"] if name == b"authorization"), b"")
+def _sent_key(scope: Scope) -> bytes:
+    """The key of the request; empty without one."""
+    scheme, _, key = _header(scope, b"authorization").partition(b" ")
+    is_bearer = scheme.lower() == b"bearer"
+    return (key.strip() if is_bearer else b"") or _header(scope, b"x-api-key").strip()
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    found: bytes = next((value for known, value in scope["headers"] if known == name), b"")
     return found
 
 

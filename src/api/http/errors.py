@@ -1,4 +1,7 @@
-"""Errors as HTTP answers in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+"""Errors as HTTP answers: {"error": {"message", "type", "param", "code"}}, OpenAI's shape.
+
+The routes of Anthropic's API have another shape, see anthropic_errors.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from ...core.errors import (
     RequestFailedError,
 )
 from ...core.log import get_logger
+from . import anthropic_errors
 
 log = get_logger("api")
 
@@ -102,14 +106,18 @@ def error_body(error: APIError) -> bytes:
     return msgspec.json.encode(ErrorBody(detail))
 
 
-def error_response(error: APIError) -> Response:
-    """The error as an HTTP answer."""
+def error_response(error: APIError, path: str = "") -> Response:
+    """The error as an HTTP answer, in the shape of the API that the request's path belongs to."""
     headers = dict(error.headers)
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(error_body(error), error.status, headers=headers, media_type="application/json")
+    if path.endswith(anthropic_errors.PATHS):
+        body = anthropic_errors.anthropic_error_body(error.status, error.message)
+    else:
+        body = error_body(error)
+    return Response(body, error.status, headers=headers, media_type="application/json")
 
 
 def handle_error(request: Request, error: Exception) -> Response:
@@ -120,4 +128,4 @@ def handle_error(request: Request, error: Exception) -> Response:
     if found.status == 405:
         text = f"{request.scope['path']} does not accept {request.method}"
         found = APIError(405, text, headers=found.headers)
-    return error_response(found)
+    return error_response(found, request.scope["path"])

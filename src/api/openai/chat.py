@@ -35,13 +35,25 @@ from .streams import RequestSet, submit_all
 
 async def create_chat_completion(request: Request) -> Response:
     """The answer to a conversation, as one document or as server-sent events."""
-    context = context_of(request)
     body = await read_body(request, ChatBody)
+    requests, answer = await start_chat(request, body, "chatcmpl")
+    return await respond(request, requests, answer, body)
+
+
+async def start_chat(
+    request: Request, body: ChatBody, prefix: str
+) -> tuple[RequestSet, ChatAnswer]:
+    """Submit a conversation. All APIs for conversations do it here.
+
+    `prefix` is the beginning of the answer's id. Raises APIError or InvalidRequestError with the
+    field's name, and what EngineClient.submit raises.
+    """
+    context = context_of(request)
     check_combinations(body)
-    context.check_model(body.model)
+    context.check_model(body.model, is_needed=True)
     check_fan_out(1, body.n or 1)
     engine = context.engine
-    options = request_options(request, body, "chatcmpl", context.settings.metadata_headers)
+    options = request_options(request, body, prefix, context.settings.metadata_headers)
     params = chat_params(body, engine)
     tools = read_tool_use(body)
     reading = ChatReading(body, tools, context)
@@ -55,11 +67,10 @@ async def create_chat_completion(request: Request) -> Response:
         is_streamed=bool(body.stream),
     )
     head = make_head(requests.request_id, engine.model_name)
-    answer = _Answer(body, head, engine, requests, reading)
-    return await respond(request, requests, answer, body)
+    return requests, ChatAnswer(body, head, engine, requests, reading)
 
 
-class _Answer:
+class ChatAnswer:
     """Builds choices and chunks from the engine's outputs; see chunks.Answer."""
 
     def __init__(
@@ -72,7 +83,7 @@ class _Answer:
     ) -> None:
         self._reading = reading.after(requests.streams[0].prompt_token_ids)
         self._body = body
-        self._head = head
+        self.head = head
         self._tokenizer = engine.tokenizer
         self._prompt_token_ids = (
             list(requests.streams[0].prompt_token_ids) if body.return_token_ids else UNSET
@@ -80,7 +91,7 @@ class _Answer:
 
     def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> ChatResponse:
         (output,) = outputs  # a chat has one prompt
-        head = self._head
+        head = self.head
         return ChatResponse(
             id=head.id,
             created=head.created,
@@ -115,7 +126,7 @@ class _Answer:
         return self._chunk([])
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
-        head = self._head
+        head = self.head
         return ChatChunk(id=head.id, created=head.created, model=head.model, choices=choices)
 
     def _choice(self, found: CompletionOutput) -> ChatChoice:

@@ -33,7 +33,7 @@ async def create_completion(request: Request) -> Response:
     context = context_of(request)
     body = await read_body(request, CompletionBody)
     check_combinations(body)
-    context.check_model(body.model)
+    context.check_model(body.model, is_needed=True)
     prompts = _prompts(body)
     check_fan_out(len(prompts), body.n or 1)
     engine = context.engine

@@ -63,8 +63,13 @@ class AppContext:
         """All names of the model. Answers and metrics have the first one."""
         return tuple(dict.fromkeys((self.engine.model_name, *self.settings.model_aliases)))
 
-    def check_model(self, name: str | None) -> None:
-        """Raise APIError (404) for a model that this server does not have; None passes."""
+    def check_model(self, name: str | None, *, is_needed: bool = False) -> None:
+        """Raise APIError (404) for a model that this server does not have.
+
+        None passes, but under --strict-fields not where a name `is_needed`.
+        """
+        if name is None and is_needed and self.settings.strict_fields:
+            raise APIError(400, "model is missing (--strict-fields)", param="model")
         if name is not None and name not in self.model_names:
             served = ", ".join(map(repr, self.model_names))
             raise APIError(

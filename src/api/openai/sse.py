@@ -3,22 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..http.errors import as_api_error, error_body
+from ..http.errors import APIError, as_api_error, error_body
 from .chunks import Answer, check_ends, stream_chunks, total_usage
 from .context import context_of
 from .reading.bodies import SamplingFields
 from .streams import RequestSet, final_unless_disconnected, wait_for_disconnect
 
-DONE = b"data: [DONE]\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may hold events back
 KEEP_ALIVE = b": keep-alive\n\n"
+encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """How an API writes the events of a stream."""
+
+    event: Callable[[msgspec.Struct], bytes]
+    error: Callable[[APIError], bytes]
+    """The last event of a stream that failed, because the HTTP status 200 has been sent before."""
+    end: bytes
+    keep_alive: bytes
+
+
+CHUNKS = Framing(
+    event=lambda chunk: b"data: " + encode(chunk) + b"\n\n",
+    error=lambda error: b"data: " + error_body(error) + b"\n\n",
+    end=b"data: [DONE]\n\n",
+    keep_alive=KEEP_ALIVE,
+)
+"""Completions and chat completions: chunks without names."""
+
+
+def named_events(error: Callable[[APIError], bytes], keep_alive: bytes) -> Framing:
+    """Events that have their struct's tag as name. Their stream has an event for its end."""
+
+    def named(event: msgspec.Struct) -> bytes:
+        name = str(event.__struct_config__.tag)
+        return b"event: " + name.encode() + b"\ndata: " + encode(event) + b"\n\n"
+
+    return Framing(event=named, error=error, end=b"", keep_alive=keep_alive)
 
 
 async def respond(
@@ -28,38 +59,47 @@ async def respond(
 
     Raises APIError if a request of a whole answer was ended early.
     """
-    context = context_of(request)
     if body.stream:
-        interval = context.settings.sse_keep_alive_interval
-        chunks = stream_chunks(answer, requests, body.stream_options, context.engine)
-        return EventStream(request, chunks, requests.aclose, keep_alive_interval=interval)
+        chunks = stream_chunks(answer, requests, body.stream_options, context_of(request).engine)
+        return EventStream(request, requests, chunks, CHUNKS)
+    return json_response(await whole_answer(request, requests, answer))
+
+
+async def whole_answer(request: Request, requests: RequestSet, answer: Answer) -> msgspec.Struct:
+    """The complete answer. Its requests are aborted if the client leaves before.
+
+    Raises APIError if a request was ended early.
+    """
     outputs = await final_unless_disconnected(request, requests)
-    check_ends(outputs, context.engine)
-    whole = answer.whole(outputs, total_usage(requests, outputs))
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    check_ends(outputs, context_of(request).engine)
+    return answer.whole(outputs, total_usage(requests, outputs))
+
+
+def json_response(answer: msgspec.Struct) -> Response:
+    """An answer as a JSON document."""
+    return Response(encode(answer), media_type="application/json")
 
 
 class EventStream(Response):
     """Sends structs as events until they end, the client leaves, or an error occurs.
 
-    An error is sent as an event, because the HTTP status 200 has been sent before. `close` is
-    awaited in every case.
+    The requests are closed in every case.
     """
 
     def __init__(
         self,
         request: Request,
-        chunks: AsyncIterator[msgspec.Struct],
-        close: Callable[[], Awaitable[None]],
-        *,
-        keep_alive_interval: float = 0.0,
+        requests: RequestSet,
+        events: AsyncIterator[msgspec.Struct],
+        framing: Framing,
     ) -> None:
         super().__init__(media_type="text/event-stream", headers=HEADERS)
         del self.headers["content-length"]
         self._request = request
-        self._chunks = chunks
-        self._close = close
-        self._keep_alive_interval = keep_alive_interval
+        self._requests = requests
+        self._structs = events
+        self._framing = framing
+        self._keep_alive_interval = context_of(request).settings.sse_keep_alive_interval
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send_all(send))
@@ -71,7 +111,7 @@ class EventStream(Response):
         finally:
             leaving.cancel()
             sending.cancel()
-            await self._close()
+            await self._requests.aclose()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -80,23 +120,23 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         except OSError:
             return  # the client has left
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+        await send({"type": "http.response.body", "body": self._framing.end, "more_body": False})
 
     async def _events(self) -> AsyncIterator[bytes]:
-        encode = msgspec.json.Encoder().encode
+        framing = self._framing
         try:
-            async for chunk in self._kept_alive():
-                yield KEEP_ALIVE if chunk is None else b"data: " + encode(chunk) + b"\n\n"
+            async for found in self._kept_alive():
+                yield framing.keep_alive if found is None else framing.event(found)
         except Exception as error:
-            yield b"data: " + error_body(as_api_error(error)) + b"\n\n"
+            yield framing.error(as_api_error(error))
 
     async def _kept_alive(self) -> AsyncIterator[msgspec.Struct | None]:
-        """The chunks, and None after each keep-alive interval without a chunk."""
+        """The structs, and None after each keep-alive interval without one."""
         if not self._keep_alive_interval:
-            async for chunk in self._chunks:
-                yield chunk
+            async for struct in self._structs:
+                yield struct
             return
-        coming = asyncio.ensure_future(anext(self._chunks, None))
+        coming = asyncio.ensure_future(anext(self._structs, None))
         try:
             while True:
                 await asyncio.wait((coming,), timeout=self._keep_alive_interval)
@@ -106,7 +146,7 @@ class EventStream(Response):
                 found = coming.result()
                 if found is None:
                     return
-                coming = asyncio.ensure_future(anext(self._chunks, None))
+                coming = asyncio.ensure_future(anext(self._structs, None))
                 yield found
         finally:
             coming.cancel()

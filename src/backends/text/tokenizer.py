@@ -90,6 +90,10 @@ class HFTokenizer:
     def chat_format(self) -> ChatFormat | None:
         return self._template.format if self._template is not None else None
 
+    @property
+    def special_token_texts(self) -> Mapping[str, str]:
+        return self.special_tokens.as_variables()
+
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:

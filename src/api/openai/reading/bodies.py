@@ -51,6 +51,7 @@ Metadata = Annotated[
     ],
     Meta(max_length=MAX_METADATA_PAIRS),
 ]
+FunctionNameText = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -138,7 +139,7 @@ class ChatMessageBody(msgspec.Struct, kw_only=True):
 class FunctionBody(msgspec.Struct, kw_only=True):
     """A function that the model may call; `parameters` is a JSON schema."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    name: FunctionNameText
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

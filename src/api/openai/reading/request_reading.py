@@ -39,8 +39,6 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         body, unknown = _decode(raw, kind)
     if context.settings.strict_fields:
         refuse_unknown(unknown)
-        if isinstance(body, SamplingFields) and body.model is None:
-            raise APIError(400, "model is missing (--strict-fields)", param="model")
     name_ignored(request.scope, [field.path for field in unknown])
     return body
 

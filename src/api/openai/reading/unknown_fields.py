@@ -10,7 +10,7 @@ import msgspec
 from ....core.suggest import did_you_mean
 from ...http.errors import APIError
 from .bodies import ChatMessageBody, StreamOptions
-from .unsupported import UNSUPPORTED, check_neutral
+from .unsupported import check_neutral, unsupported_fields
 
 Fields = dict[str, msgspec.Raw]
 
@@ -39,7 +39,7 @@ def unknown_fields(raw: bytes | bytearray, kind: type) -> list[UnknownField]:
     Raises APIError (400) for a known field that is not supported, unless its value is neutral.
     """
     given = msgspec.json.decode(raw, type=Fields)
-    unsupported = UNSUPPORTED.get(kind, {})
+    unsupported = unsupported_fields(kind)
     for name in sorted(given.keys() & unsupported.keys()):
         check_neutral(name, given[name], unsupported[name])
     fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]

@@ -27,6 +27,8 @@ class Unsupported:
     neutral: tuple[Any, ...] = ()
 
 
+UnsupportedFields = Mapping[str, Unsupported]
+
 _NO_GRAMMAR = "answers cannot be constrained to a grammar yet"
 _NO_TRANSFER = "KV blocks are not transferred between servers"
 _NO_MEDIA = "this server reads and writes text only"
@@ -86,10 +88,15 @@ _IN_CHAT = {
     "verbosity": Unsupported("ask for it in the messages", ("medium",)),
     "web_search_options": Unsupported("this server does not search"),
 }
-UNSUPPORTED: Mapping[type, Mapping[str, Unsupported]] = {
+UNSUPPORTED: Mapping[type, UnsupportedFields] = {
     CompletionBody: _BOTH | _IN_COMPLETIONS,
     ChatBody: _BOTH | _IN_CHAT,
 }
+
+
+def unsupported_fields(kind: type) -> UnsupportedFields:
+    """The unsupported fields of a body. Bodies of other APIs have a table of their own."""
+    return UNSUPPORTED.get(kind) or getattr(kind, "UNSUPPORTED", {})
 
 
 def check_neutral(name: str, value: msgspec.Raw, field: Unsupported) -> None:

@@ -1,0 +1,170 @@
+"""Translates the body of a Messages call into the body of a chat completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from ..http.errors import APIError
+from ..openai.reading.bodies import (
+    ChatBody,
+    ChatMessageBody,
+    FunctionBody,
+    FunctionName,
+    NamedToolChoice,
+    StreamOptions,
+    TextPart,
+    ToolBody,
+    ToolChoice,
+)
+from ..openai.reading.unsupported import unsupported
+from .bodies import (
+    AnthropicMessage,
+    AnthropicTool,
+    AnthropicToolChoice,
+    Block,
+    CountTokensBody,
+    MessagesBody,
+    ResultBlock,
+)
+
+_TOOL_CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def chat_body(body: CountTokensBody) -> ChatBody:
+    """The chat completion that a Messages call means.
+
+    Like Anthropic's, a conversation that ends with the assistant's words is continued by the model
+    in the same message. Raises APIError with the field's name.
+    """
+    messages = list(_messages(body))
+    continues = messages[-1].role == "assistant"
+    chat = ChatBody(
+        model=body.model,
+        messages=messages,
+        continue_final_message=continues,
+        chat_template_kwargs=_template_kwargs(body),
+        tools=[_tool(tool) for tool in body.tools or ()],
+        tool_choice=_tool_choice(body.tool_choice),
+        parallel_tool_calls=not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
+    )
+    return _sampled(chat, body) if isinstance(body, MessagesBody) else chat
+
+
+def _sampled(chat: ChatBody, body: MessagesBody) -> ChatBody:
+    return msgspec.structs.replace(
+        chat,
+        max_tokens=body.max_tokens,
+        stop=body.stop_sequences,
+        stream=body.stream,
+        stream_options=StreamOptions(include_usage=True) if body.stream else None,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        user=body.metadata.user_id if body.metadata else None,
+    )
+
+
+def _template_kwargs(body: CountTokensBody) -> dict[str, object] | None:
+    return {"enable_thinking": body.thinking.type != "disabled"} if body.thinking else None
+
+
+def _tool(tool: AnthropicTool) -> ToolBody:
+    function = FunctionBody(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.input_schema,
+        strict=tool.strict,
+    )
+    return ToolBody(type="function", function=function)
+
+
+def _tool_choice(choice: AnthropicToolChoice | None) -> ToolChoice | None:
+    if choice is None or choice.type != "tool":
+        return _TOOL_CHOICES[choice.type] if choice else None
+    if choice.name is None:
+        raise APIError(400, "tool_choice.name is missing", param="tool_choice")
+    return NamedToolChoice(type="function", function=FunctionName(name=choice.name))
+
+
+def _messages(body: CountTokensBody) -> Iterator[ChatMessageBody]:
+    if body.system:
+        text = body.system
+        parts = text if isinstance(text, str) else [_text_part(block.text) for block in text]
+        yield ChatMessageBody(role="system", content=parts)
+    for index, message in enumerate(body.messages):
+        yield from _turn(message, f"messages[{index}].content")
+
+
+def _turn(message: AnthropicMessage, where: str) -> Iterator[ChatMessageBody]:
+    """A message, and before it one for each result of a tool that it has."""
+    if isinstance(message.content, str):
+        yield ChatMessageBody(role=message.role, content=message.content)
+        return
+    texts, thoughts, calls = [], [], []
+    for index, block in enumerate(message.content):
+        place = f"{where}[{index}]"
+        match block.type:
+            case "text":
+                texts.append(_text_part(_needed(block.text, f"{place}.text")))
+            case "thinking":
+                thoughts.append(_needed(block.thinking, f"{place}.thinking"))
+            case "tool_use":
+                calls.append(_tool_call(block, place))
+            case "tool_result":
+                yield _tool_result(block, place)
+            case "redacted_thinking":
+                pass  # only the server that wrote it could read it
+            case _:
+                raise _no_media(block.type)
+    if texts or calls or all(block.type != "tool_result" for block in message.content):
+        yield ChatMessageBody(
+            role=message.role,
+            content=texts or (None if calls else ""),
+            reasoning_content="".join(thoughts) or None,
+            tool_calls=calls or None,
+        )
+
+
+def _tool_call(block: Block, place: str) -> dict[str, object]:
+    function = {
+        "name": _needed(block.name, f"{place}.name"),
+        "arguments": msgspec.json.encode(block.input or {}).decode(),
+    }
+    return {"id": _needed(block.id, f"{place}.id"), "type": "function", "function": function}
+
+
+def _tool_result(block: Block, place: str) -> ChatMessageBody:
+    return ChatMessageBody(
+        role="tool",
+        tool_call_id=_needed(block.tool_use_id, f"{place}.tool_use_id"),
+        content=_result_content(block.content, f"{place}.content"),
+    )
+
+
+def _result_content(
+    content: str | Sequence[ResultBlock] | None, place: str
+) -> str | list[TextPart]:
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = []
+    for index, block in enumerate(content):
+        if block.type != "text":
+            raise _no_media(block.type)
+        parts.append(_text_part(_needed(block.text, f"{place}[{index}].text")))
+    return parts
+
+
+def _text_part(text: str) -> TextPart:
+    return TextPart(type="text", text=text)
+
+
+def _needed(value: str | None, place: str) -> str:
+    if value is None:
+        raise APIError(400, f"{place} is missing", param="messages")
+    return value
+
+
+def _no_media(kind: str) -> APIError:
+    return unsupported("messages", f"this server reads text only, got a block of type {kind!r}")

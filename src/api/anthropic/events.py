@@ -1,0 +1,182 @@
+"""Translates answers of chat completions into messages, whole and as events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from ..openai.chunks import Chunk
+from ..openai.context import AnswerHead
+from ..openai.responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatMessage,
+    ChatResponse,
+    ChatToolCall,
+    Usage,
+)
+from .answers import (
+    AnswerBlock,
+    AnswerDelta,
+    ContentBlockDelta,
+    ContentBlockStart,
+    ContentBlockStop,
+    Event,
+    InputJsonDelta,
+    Message,
+    MessageDelta,
+    MessageEnd,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    Ping,
+    StopReason,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolUseBlock,
+)
+
+_STOP_REASONS: dict[str, StopReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+}
+
+
+def whole_message(answer: ChatResponse) -> Message:
+    """The message of a chat completion with one choice."""
+    (choice,) = answer.choices
+    calls = choice.message.tool_calls or []
+    end = _end(choice, has_calls=bool(calls))
+    return Message(
+        id=answer.id,
+        model=answer.model,
+        content=[*_texts(choice.message), *map(_tool_use, calls)],
+        stop_reason=end.stop_reason,
+        stop_sequence=end.stop_sequence,
+        usage=_usage(answer.usage),
+    )
+
+
+def _texts(message: ChatMessage) -> Iterator[AnswerBlock]:
+    if message.reasoning:
+        yield ThinkingBlock(thinking=message.reasoning)
+    if message.content:
+        yield TextBlock(text=message.content)
+
+
+def _tool_use(call: ChatToolCall) -> ToolUseBlock:
+    """A complete call. Its input is empty if max_tokens cut the arguments."""
+    try:
+        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        arguments = {}
+    return _opened_tool_use(call, arguments)
+
+
+def _opened_tool_use(call: ChatToolCall, arguments: dict[str, Any]) -> ToolUseBlock:
+    assert call.id and call.function.name, "a call begins with its id and name"
+    return ToolUseBlock(id=call.id, name=call.function.name, input=arguments)
+
+
+async def message_events(
+    chunks: AsyncIterator[Chunk], head: AnswerHead, num_prompt_tokens: int
+) -> AsyncIterator[Event]:
+    """The events of a streamed chat completion, whose last chunk has its usage."""
+    yield MessageStart(message=_opening(head, num_prompt_tokens))
+    yield Ping()
+    blocks = _Blocks()
+    end = MessageEnd(stop_reason=None, stop_sequence=None)
+    async for chunk in chunks:
+        assert isinstance(chunk, ChatChunk), "a conversation is answered in chat's chunks"
+        for choice in chunk.choices:
+            for event in blocks.take(choice):
+                yield event
+            if choice.finish_reason:
+                end = _end(choice, has_calls=blocks.has_calls)
+        if chunk.usage:
+            for event in blocks.close():
+                yield event
+            yield MessageDelta(delta=end, usage=_usage(chunk.usage))
+    yield MessageStop()
+
+
+class _Blocks:
+    """Opens and closes the blocks of a message. At most one is open at a time."""
+
+    def __init__(self) -> None:
+        self.has_calls = False
+        self._index = -1
+        self._open: object = None
+        """Identifies the open block: the kind of a text, or the number of a call."""
+
+    def take(self, choice: ChatChunkChoice) -> Iterator[Event]:
+        """The events for the news of a choice."""
+        delta = choice.delta
+        if delta.reasoning:
+            yield from self._within("thinking", lambda: ThinkingBlock(thinking=""))
+            yield self._delta(ThinkingDelta(thinking=delta.reasoning))
+        if delta.content:
+            yield from self._within("text", lambda: TextBlock(text=""))
+            yield self._delta(TextDelta(text=delta.content))
+        for call in delta.tool_calls or ():
+            self.has_calls = True
+            yield from self._within(call.index, partial(_opened_tool_use, call, {}))
+            if call.function.arguments:
+                yield self._delta(InputJsonDelta(partial_json=call.function.arguments))
+
+    def close(self) -> Iterator[Event]:
+        """The end of the block that is open, if there is one."""
+        if self._open is not None:
+            self._open = None
+            yield ContentBlockStop(index=self._index)
+
+    def _within(self, key: object, make: Callable[[], AnswerBlock]) -> Iterator[Event]:
+        """Nothing if this block is open; otherwise the other one's end and this one's start."""
+        if key == self._open:
+            return
+        yield from self.close()
+        self._index += 1
+        self._open = key
+        yield ContentBlockStart(index=self._index, content_block=make())
+
+    def _delta(self, delta: AnswerDelta) -> Event:
+        return ContentBlockDelta(index=self._index, delta=delta)
+
+
+def _opening(head: AnswerHead, num_prompt_tokens: int) -> Message:
+    """The message before its first token. How much of its prompt is cached is not known yet."""
+    usage = MessageUsage(input_tokens=num_prompt_tokens, cache_read_input_tokens=0, output_tokens=0)
+    return Message(
+        id=head.id,
+        model=head.model,
+        content=[],
+        stop_reason=None,
+        stop_sequence=None,
+        usage=usage,
+    )
+
+
+def _end(choice: ChatChoice | ChatChunkChoice, *, has_calls: bool) -> MessageEnd:
+    found = choice.stop_reason
+    if isinstance(found, str):
+        return MessageEnd(stop_reason="stop_sequence", stop_sequence=found)
+    reason = choice.finish_reason or "stop"
+    if reason == "stop" and has_calls:  # OpenAI's reason after the call of a named function
+        reason = "tool_calls"
+    return MessageEnd(stop_reason=_STOP_REASONS[reason], stop_sequence=None)
+
+
+def _usage(usage: Usage) -> MessageUsage:
+    num_cached = usage.prompt_tokens_details.cached_tokens
+    return MessageUsage(
+        input_tokens=usage.prompt_tokens - num_cached,
+        cache_read_input_tokens=num_cached,
+        output_tokens=usage.completion_tokens,
+    )

@@ -1,0 +1,54 @@
+"""The routes of Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..http.anthropic_errors import anthropic_error_body
+from ..http.errors import APIError
+from ..openai.chat import start_chat
+from ..openai.chunks import stream_chunks
+from ..openai.context import context_of
+from ..openai.conversation import encode_conversation
+from ..openai.reading.request_reading import read_body
+from ..openai.reading.tools import read_tool_use
+from ..openai.responses import ChatResponse
+from ..openai.sse import EventStream, json_response, named_events, whole_answer
+from .answers import TokenCount
+from .bodies import CountTokensBody, MessagesBody
+from .conversation import chat_body
+from .events import message_events, whole_message
+
+
+async def create_message(request: Request) -> Response:
+    """The next message of a conversation, as one document or as server-sent events."""
+    body = await read_body(request, MessagesBody)
+    chat = chat_body(body)
+    requests, answer = await start_chat(request, chat, "msg")
+    if not body.stream:
+        whole = await whole_answer(request, requests, answer)
+        return json_response(whole_message(cast(ChatResponse, whole)))
+    chunks = stream_chunks(answer, requests, chat.stream_options, context_of(request).engine)
+    events = message_events(chunks, answer.head, requests.num_prompt_tokens)
+    return EventStream(request, requests, events, EVENTS)
+
+
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens of a conversation, without an answer."""
+    body = await read_body(request, CountTokensBody)
+    context = context_of(request)
+    context.check_model(body.model)
+    chat = chat_body(body)
+    tools = read_tool_use(chat).shown
+    token_ids = await encode_conversation(chat, chat.messages, context.engine, tools)
+    return json_response(TokenCount(input_tokens=len(token_ids)))
+
+
+def _failed(error: APIError) -> bytes:
+    return b"event: error\ndata: " + anthropic_error_body(error.status, error.message) + b"\n\n"
+
+
+EVENTS = named_events(_failed, keep_alive=b'event: ping\ndata: {"type":"ping"}\n\n')

@@ -1,0 +1,169 @@
+"""The request body of OpenAI's Responses API: every field with its type and range."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ...core.request_options import MAX_CACHE_SALT, MAX_USER
+from ...core.sampling_params import MAX_STOP_TOKEN_IDS
+from ..openai.reading.bodies import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_TOOLS,
+    Count,
+    FunctionNameText,
+    Ignored,
+    Metadata,
+    ModelName,
+    Name,
+    Penalty,
+    ReasoningEffort,
+    StopStrings,
+    StreamOptions,
+)
+from ..openai.reading.unsupported import Unsupported, UnsupportedFields
+
+ItemType = Literal[
+    "message", "function_call", "function_call_output", "reasoning", "item_reference"
+]
+"""The last one is refused with a reason."""
+PartType = Literal[
+    "input_text",
+    "output_text",
+    "text",
+    "refusal",
+    "reasoning_text",
+    "summary_text",
+    "input_image",
+    "input_file",
+    "input_audio",
+]
+"""The last three are refused with a reason."""
+Include = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
+_NO_STORE = "this server stores nothing; send the whole conversation as input"
+
+
+class InputPart(msgspec.Struct, kw_only=True):
+    """One part of an item's content."""
+
+    type: PartType
+    text: str | None = None
+    refusal: str | None = None
+
+
+Content = str | Annotated[list[InputPart], Meta(max_length=MAX_PARTS)]
+
+
+class InputItem(msgspec.Struct, kw_only=True):
+    """One item of the input. `type` decides which fields it needs; without it, it is a message.
+
+    Clients send items of earlier answers back as they got them, nulls included.
+    """
+
+    type: ItemType | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: Content | None = None
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: Content | None = None
+    # Ignored: the content of a reasoning item is its text.
+    summary: list[Ignored] | None = None
+    encrypted_content: str | None = None
+
+
+class FunctionTool(msgspec.Struct, kw_only=True):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    type: Literal["function"]
+    name: FunctionNameText
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedFunction(msgspec.Struct, kw_only=True):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+FunctionChoice = Literal["none", "auto", "required"] | NamedFunction
+
+
+class TextFormat(msgspec.Struct, kw_only=True):
+    type: Literal["text"]
+
+
+class TextOptions(msgspec.Struct, kw_only=True):
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningOptions(msgspec.Struct, kw_only=True):
+    effort: ReasoningEffort | None = None
+    # Ignored: reasoning is not summarized.
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class ResponsesBody(msgspec.Struct, kw_only=True):
+    """The body of POST /v1/responses."""
+
+    model: ModelName | None = None
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    instructions: str | None = None
+    include: Annotated[list[Include], Meta(max_length=16)] | None = None
+    max_output_tokens: Count | None = None
+    metadata: Metadata | None = None
+    reasoning: ReasoningOptions | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    tool_choice: FunctionChoice | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    """Needs "message.output_text.logprobs" in `include`."""
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
+    # vLLM's additions
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    frequency_penalty: Penalty | None = None
+    ignore_eos: bool | None = None
+    presence_penalty: Penalty | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    request_id: Name | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    skip_special_tokens: bool | None = None
+    stop: StopStrings | None = None
+    stop_token_ids: Annotated[list[int], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    # Hints that are ignored, because they never change an answer.
+    max_tool_calls: int | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: Ignored | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+
+    UNSUPPORTED: ClassVar[UnsupportedFields] = {
+        "background": Unsupported("answers are not computed in the background", (False,)),
+        "context_management": Unsupported("the client edits its input itself", ([],)),
+        "conversation": Unsupported(_NO_STORE),
+        "moderation": Unsupported("this server does not moderate"),
+        "previous_response_id": Unsupported(_NO_STORE),
+        "prompt": Unsupported("this server stores no prompts"),
+        "service_tier": Unsupported("use 'auto' or 'default'", ("auto", "default")),
+        "store": Unsupported(_NO_STORE + ", and leave store out", (False,)),
+        "structured_outputs": Unsupported("answers cannot be constrained here yet"),
+        "truncation": Unsupported("shorten the input", ("disabled",)),
+    }

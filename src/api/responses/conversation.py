@@ -1,0 +1,184 @@
+"""Translates the body of a Responses call into the body of a chat completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import msgspec
+
+from ..http.errors import APIError
+from ..openai.reading.bodies import (
+    ChatBody,
+    ChatMessageBody,
+    FunctionBody,
+    FunctionName,
+    NamedToolChoice,
+    StreamOptions,
+    TextPart,
+    ToolBody,
+    ToolChoice,
+)
+from ..openai.reading.unsupported import unsupported
+from .bodies import (
+    Content,
+    FunctionChoice,
+    FunctionTool,
+    InputItem,
+    InputPart,
+    NamedFunction,
+    ResponsesBody,
+)
+
+_SAME_NAME = (
+    "model",
+    "metadata",
+    "parallel_tool_calls",
+    "stream",
+    "temperature",
+    "top_p",
+    "user",
+    "cache_salt",
+    "frequency_penalty",
+    "ignore_eos",
+    "presence_penalty",
+    "priority",
+    "repetition_penalty",
+    "request_id",
+    "seed",
+    "skip_special_tokens",
+    "stop",
+    "stop_token_ids",
+    "top_k",
+)
+
+
+def chat_body(body: ResponsesBody) -> ChatBody:
+    """The chat completion that a Responses call means. Raises APIError with the field's name."""
+    logprobs = "message.output_text.logprobs" in (body.include or ())
+    if body.top_logprobs and not logprobs:
+        raise APIError(
+            400,
+            "top_logprobs needs 'message.output_text.logprobs' in include",
+            param="top_logprobs",
+        )
+    return ChatBody(
+        **{name: getattr(body, name) for name in _SAME_NAME},
+        messages=list(_messages(body)),
+        max_tokens=body.max_output_tokens,
+        logprobs=logprobs,
+        top_logprobs=body.top_logprobs,
+        stream_options=_stream_options(body),
+        reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        tools=[_tool(tool) for tool in body.tools or ()],
+        tool_choice=_tool_choice(body.tool_choice),
+    )
+
+
+def _tool(tool: FunctionTool) -> ToolBody:
+    function = FunctionBody(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict,
+    )
+    return ToolBody(type="function", function=function)
+
+
+def _tool_choice(choice: FunctionChoice | None) -> ToolChoice | None:
+    if isinstance(choice, NamedFunction):
+        return NamedToolChoice(type="function", function=FunctionName(name=choice.name))
+    return choice
+
+
+def _stream_options(body: ResponsesBody) -> StreamOptions | None:
+    """Usage is part of the last event, whatever the client asks for."""
+    if body.stream:
+        given = body.stream_options or StreamOptions()
+        return msgspec.structs.replace(given, include_usage=True, continuous_usage_stats=None)
+    return body.stream_options
+
+
+def _messages(body: ResponsesBody) -> Iterator[ChatMessageBody]:
+    if body.instructions:
+        yield ChatMessageBody(role="system", content=body.instructions)
+    if isinstance(body.input, str):
+        yield ChatMessageBody(role="user", content=body.input)
+        return
+    found = (_message(item, f"input[{index}]") for index, item in enumerate(body.input))
+    for is_assistant, messages in groupby(found, lambda message: message.role == "assistant"):
+        if is_assistant:
+            yield _turn(list(messages))
+        else:
+            yield from messages
+
+
+def _message(item: InputItem, place: str) -> ChatMessageBody:
+    """An item as a message of its own."""
+    match item.type:
+        case "reasoning":
+            thoughts = _texts(item.content or "", place)
+            return ChatMessageBody(role="assistant", reasoning_content="".join(thoughts))
+        case "function_call":
+            return ChatMessageBody(role="assistant", tool_calls=[_tool_call(item, place)])
+        case "function_call_output":
+            output = _parts(item.output, f"{place}.output")
+            call_id = _needed(item.call_id, f"{place}.call_id")
+            return ChatMessageBody(role="tool", content=output, tool_call_id=call_id)
+        case "item_reference":
+            raise unsupported("input", "this server stores no items; send the item itself")
+    role = _needed(item.role, f"{place}.role")
+    return ChatMessageBody(role=role, content=_parts(item.content, f"{place}.content"))
+
+
+def _turn(messages: Sequence[ChatMessageBody]) -> ChatMessageBody:
+    """The assistant's consecutive messages as one: reasoning, words and tool calls."""
+    texts = [part for m in messages for part in m.content or () if isinstance(part, TextPart)]
+    calls = [call for m in messages for call in m.tool_calls or ()]
+    return ChatMessageBody(
+        role="assistant",
+        content=texts or (None if calls else ""),
+        reasoning_content="".join(m.reasoning_content or "" for m in messages) or None,
+        tool_calls=calls or None,
+    )
+
+
+def _tool_call(item: InputItem, place: str) -> dict[str, object]:
+    function = {
+        "name": _needed(item.name, f"{place}.name"),
+        "arguments": _needed(item.arguments, f"{place}.arguments"),
+    }
+    call_id = _needed(item.call_id, f"{place}.call_id")
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def _parts(content: Content | None, place: str) -> list[TextPart]:
+    if content is None:
+        raise _missing(place)
+    return [TextPart(type="text", text=text) for text in _texts(content, place)]
+
+
+def _texts(content: Content, place: str) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [_text(part, f"{place}[{index}]") for index, part in enumerate(content)]
+
+
+def _text(part: InputPart, place: str) -> str:
+    if part.type in ("input_image", "input_file", "input_audio"):
+        raise unsupported(
+            "input", f"this server reads text only, got {place} of type {part.type!r}"
+        )
+    if part.type == "refusal":
+        return _needed(part.refusal, f"{place}.refusal")
+    return _needed(part.text, f"{place}.text")
+
+
+def _needed(value: str | None, place: str) -> str:
+    if value is None:
+        raise _missing(place)
+    return value
+
+
+def _missing(place: str) -> APIError:
+    return APIError(400, f"{place} is missing", param="input")

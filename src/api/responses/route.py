@@ -1,0 +1,69 @@
+"""The route POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...core.contract.client import EngineClient
+from ..openai.chat import start_chat
+from ..openai.chunks import stream_chunks
+from ..openai.context import AnswerHead, context_of
+from ..openai.reading.request_reading import read_body
+from ..openai.responses import ChatResponse
+from ..openai.sse import (
+    CHUNKS,
+    KEEP_ALIVE,
+    EventStream,
+    json_response,
+    named_events,
+    whole_answer,
+)
+from .answers import ResponseObject, TextSettings
+from .bodies import ReasoningOptions, ResponsesBody, TextFormat
+from .conversation import chat_body
+from .writer import response_events, whole_response
+
+EVENTS = named_events(CHUNKS.error, KEEP_ALIVE)
+
+
+async def create_response(request: Request) -> Response:
+    """The answer to an input, as one document or as server-sent events. Nothing is stored."""
+    body = await read_body(request, ResponsesBody)
+    chat = chat_body(body)
+    requests, answer = await start_chat(request, chat, "resp")
+    engine = context_of(request).engine
+    opening = _opening(body, answer.head, engine)
+    if not body.stream:
+        whole = await whole_answer(request, requests, answer)
+        return json_response(whole_response(opening, cast(ChatResponse, whole)))
+    chunks = stream_chunks(answer, requests, chat.stream_options, engine)
+    return EventStream(request, requests, response_events(opening, chunks), EVENTS)
+
+
+def _opening(body: ResponsesBody, head: AnswerHead, engine: EngineClient) -> ResponseObject:
+    """The response before its first token."""
+    params = engine.default_sampling_params(temperature=body.temperature, top_p=body.top_p)
+    return ResponseObject(
+        id=head.id,
+        created_at=head.created,
+        status="in_progress",
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        max_tool_calls=body.max_tool_calls,
+        metadata=body.metadata or {},
+        model=head.model,
+        output=[],
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning=body.reasoning or ReasoningOptions(),
+        temperature=params.temperature,
+        text=TextSettings(format=TextFormat(type="text")),
+        tool_choice=body.tool_choice or "auto",
+        tools=body.tools or [],
+        top_logprobs=body.top_logprobs or 0,
+        top_p=params.top_p,
+        user=body.user or UNSET,
+    )

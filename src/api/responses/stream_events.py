@@ -1,0 +1,107 @@
+"""The events of a streamed answer of the Responses API."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..openai.responses import ContentLogprob
+from .answers import OutputItem, OutputText, ReasoningText, ResponseObject
+
+
+class Event(msgspec.Struct, kw_only=True, tag_field="type"):
+    """Every event has the number of events before it. The writer sets it."""
+
+    sequence_number: int = 0
+
+
+class _Lifecycle(Event, kw_only=True):
+    response: ResponseObject
+
+
+class ResponseCreated(_Lifecycle, tag="response.created"):
+    pass
+
+
+class ResponseInProgress(_Lifecycle, tag="response.in_progress"):
+    pass
+
+
+class ResponseCompleted(_Lifecycle, tag="response.completed"):
+    pass
+
+
+class ResponseIncomplete(_Lifecycle, tag="response.incomplete"):
+    pass
+
+
+class ResponseFailed(_Lifecycle, tag="response.failed"):
+    pass
+
+
+class ErrorEvent(Event, kw_only=True, tag="error"):
+    code: str | None
+    message: str
+    param: str | None
+
+
+class _ItemEvent(Event, kw_only=True):
+    output_index: int
+    item: OutputItem
+
+
+class OutputItemAdded(_ItemEvent, tag="response.output_item.added"):
+    pass
+
+
+class OutputItemDone(_ItemEvent, tag="response.output_item.done"):
+    pass
+
+
+class _ContentEvent(Event, kw_only=True):
+    item_id: str
+    output_index: int
+    content_index: int = 0
+
+
+class ContentPartAdded(_ContentEvent, kw_only=True, tag="response.content_part.added"):
+    part: OutputText | ReasoningText
+
+
+class ContentPartDone(_ContentEvent, kw_only=True, tag="response.content_part.done"):
+    part: OutputText | ReasoningText
+
+
+class OutputTextDelta(_ContentEvent, kw_only=True, tag="response.output_text.delta"):
+    delta: str
+    logprobs: list[ContentLogprob]
+
+
+class OutputTextDone(_ContentEvent, kw_only=True, tag="response.output_text.done"):
+    text: str
+    logprobs: list[ContentLogprob]
+
+
+class ReasoningTextDelta(_ContentEvent, kw_only=True, tag="response.reasoning_text.delta"):
+    delta: str
+
+
+class ReasoningTextDone(_ContentEvent, kw_only=True, tag="response.reasoning_text.done"):
+    text: str
+
+
+class _CallEvent(Event, kw_only=True):
+    item_id: str
+    output_index: int
+
+
+class FunctionCallArgumentsDelta(
+    _CallEvent, kw_only=True, tag="response.function_call_arguments.delta"
+):
+    delta: str
+
+
+class FunctionCallArgumentsDone(
+    _CallEvent, kw_only=True, tag="response.function_call_arguments.done"
+):
+    name: str
+    arguments: str

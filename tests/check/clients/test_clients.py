@@ -1,0 +1,61 @@
+"""Unchanged clients get from the running server what a plain request gets."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from .conftest import Target
+from .environments import node_with, python_with, run_node, run_python
+
+PACKAGES = (
+    "anthropic>=2,<3",
+    "langchain-openai>=1.7,<2",
+    "llm>=0.36",
+    "openai>=3,<4",
+)
+"""One environment satisfies them all."""
+NODE_PACKAGES = ("openai@7", "ai@7", "@ai-sdk/openai-compatible@3")
+
+
+@functools.cache
+def python() -> Path:
+    return python_with(*PACKAGES)
+
+
+@functools.cache
+def node() -> Path:
+    return node_with(*NODE_PACKAGES)
+
+
+def test_openai(target: Target) -> None:
+    found = run_python(python(), "use_openai.py", *target.arguments)
+    assert set(found.values()) == {target.text}
+
+
+def test_anthropic(target: Target) -> None:
+    found = run_python(python(), "use_anthropic.py", *target.arguments)
+    assert found == {"whole": target.text, "streamed": target.text, "is_counted": True}
+
+
+def test_langchain(target: Target) -> None:
+    found = run_python(python(), "use_langchain.py", *target.arguments)
+    assert found.pop("usage") == 16
+    assert found == dict.fromkeys(("whole", "streamed", "responses"), target.text)
+
+
+def test_llm(target: Target) -> None:
+    found = run_python(python(), "use_llm.py", *target.arguments)
+    assert found == {"whole": target.text, "streamed": target.text}
+
+
+def test_openai_for_javascript(target: Target) -> None:
+    found = run_node(node(), "use_openai.mjs", *target.arguments)
+    assert found.pop("refused") == [True, "model_not_found"]
+    assert found.pop("last") == "response.incomplete"
+    assert set(found.values()) == {target.text}
+
+
+def test_the_vercel_ai_sdk(target: Target) -> None:
+    found = run_node(node(), "use_ai_sdk.mjs", *target.arguments)
+    assert found == {"whole": target.text, "streamed": target.text, "usage": [16, 16]}

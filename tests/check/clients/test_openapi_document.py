@@ -1,0 +1,53 @@
+"""Schemathesis asks what /openapi.json allows, and more: every answer is one that it documents."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ...api.serving import Served, serve_engine, toy_engine
+from .environments import client_environment, python_with
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+)
+
+
+@pytest.mark.parametrize(
+    ("cases", "examples"),
+    [(1_500, 60), pytest.param(10_000, 500, marks=pytest.mark.soak)],
+    ids=["check", "soak"],
+)
+def test_no_answer_contradicts_the_document(cases: int, examples: int, tmp_path: Path) -> None:
+    with serve_engine(toy_engine()) as served:
+        output = schemathesis(served, examples, tmp_path)
+        served.wait_idle()
+    found = re.search(r"(\d+) generated", output)
+    assert found and int(found[1]) >= cases, output
+
+
+def schemathesis(served: Served, examples: int, folder: Path) -> str:
+    """Its report. `examples` is the number of random requests per operation."""
+    command = [
+        str(python_with("schemathesis==4.32.5").with_name("schemathesis")),
+        "run",
+        f"{served.url}/openapi.json",
+        f"--checks={','.join(CHECKS)}",
+        "--phases=examples,coverage,fuzzing,stateful",
+        f"--max-examples={examples}",
+        "--generation-database=none",
+        "--seed=1",
+        "--request-timeout=60",
+        "--no-color",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=client_environment()
+    )
+    assert done.returncode == 0, f"{done.stdout[-10_000:]}\n{done.stderr[-2_000:]}"
+    return done.stdout
