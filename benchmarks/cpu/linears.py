@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from tokenmill.backends.cpu.library import Library, load_library
+from tokenmill.backends.cpu.library import InputPrecision, Library, load_library
 from tokenmill.backends.cpu.packed_weights import (
     PackedLinear,
     WeightArena,
@@ -102,7 +102,10 @@ def pack_all(shape: Shape, format: str, float_inputs: bool) -> list[PackedLinear
         kind = gguf.GGMLQuantizationType["Q8_0" if is_head and format < "Q6" else format]
         blocks = [random_blocks(kind, n, inputs) for n in parts]
         up = blocks[1] if is_gate_up else None
-        packed.append(pack_weights(blocks[0], up=up, float_inputs=float_inputs, arena=arena))
+        precision = InputPrecision.TWO_INT8 if is_head else InputPrecision.INT8
+        if float_inputs:
+            precision = InputPrecision.FLOAT
+        packed.append(pack_weights(blocks[0], up=up, inputs=precision, arena=arena))
     return packed
 
 

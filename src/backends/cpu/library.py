@@ -74,6 +74,16 @@ class Activation(IntEnum):
     """Its approximation by tanh."""
 
 
+class InputPrecision(IntEnum):
+    """How a product with quantized weights takes its inputs: `InputPrecision` of
+    csrc/linear/linear.h."""
+
+    INT8 = 0
+    FLOAT = 1
+    TWO_INT8 = 2
+    """The sum of two int8 numbers, which keeps 15 bits."""
+
+
 class Element(IntEnum):
     """The number type of results: `Element` of csrc/linear/linear.h."""
 

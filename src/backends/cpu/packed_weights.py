@@ -15,7 +15,7 @@ from ...core.errors import ConfigError
 from ..machine.host_memory import HostMemory
 from ..weights.formats.gguf_blocks import GGUFBlocks
 from ..weights.packed import PackedWeights, WeightFormat
-from .library import Activation, Element, Layout, Source, load_library
+from .library import Activation, Element, InputPrecision, Layout, Source, load_library
 from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 _ALIGNMENT = 4096
@@ -142,15 +142,15 @@ def pack_weights(
     *,
     up: PackedWeights | None = None,
     activation: Activation = Activation.SILU,
-    float_inputs: bool = False,
+    inputs: InputPrecision = InputPrecision.INT8,
     arena: WeightArena | None = None,
 ) -> PackedLinear:
     """Pack quantized weights without loss.
 
-    If `up` is given, with the same format and shape, `weights` is the gate. Products round inputs
-    to int8, with a scale for each 32 inputs of a row, unless `float_inputs`. A block of 32 with an
-    outlier is rounded in two parts. Raises ConfigError for a format without a layout (see
-    `layout_for`), and for numbers that the layout cannot represent.
+    If `up` is given, with the same format and shape, `weights` is the gate. Inputs in int8 have a
+    scale for each 32 of a row; a block of 32 with an outlier is the sum of two int8 blocks. Raises
+    ConfigError for a format without a layout (see `layout_for`), and for numbers that the layout
+    cannot represent.
     """
     layout, format = layout_for(weights.format), weights.format
     if layout is None or not isinstance(format, GGUFBlocks):
@@ -167,7 +167,7 @@ def pack_weights(
         k=weights.shape[1],
         layout=layout,
         activation=activation,
-        float_inputs=float_inputs,
+        input_precision=inputs,
     )
     try:
         return _pack(struct, rows, arena)

@@ -16,7 +16,7 @@ from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
 from ..weights.formats.relaying import relaid_format, relay
 from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
-from .library import Activation, Library, load_library
+from .library import Activation, InputPrecision, Layout, Library, load_library
 from .packed_weights import (
     PackedLinear,
     WeightArena,
@@ -31,6 +31,9 @@ from .packed_weights import (
 
 _ACTIVATIONS = {"silu": Activation.SILU, "gelu_pytorch_tanh": Activation.GELU}
 """Native activations by their names in `linear.base.ACTIVATIONS`."""
+_BYTE_SETS = {"avx512bf16", "avx512vnni", "avxvnni", "i8mm", "dotprod"}
+"""Instruction sets that multiply and add bytes in one instruction. Others need five if both have
+signs: in float32, 32 rows take half the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +67,8 @@ class CPULinear:
     weights of the formats that the kernels read. See LinearBackend."""
 
     name = "cpu"
-    float_inputs = False
-    """False: products with packed weights round their inputs to int8."""
+    inputs = InputPrecision.INT8
+    """How products with packed weights take their inputs."""
 
     def __init__(self, spec: LinearSpec) -> None:
         self._library = load_library()
@@ -135,10 +138,16 @@ class CPULinear:
         return self._make(self._pack(gate, up, native), bias, torch.bfloat16)
 
     def head(self, weights: Weights) -> NativeLinear:
-        """See LinearBackend. A head never rounds its inputs: this would change logits directly,
-        and caused a quarter of the KL divergence that rounding all inputs causes."""
-        packed = self._pack(_relaid(weights), float_inputs=True)
+        """See LinearBackend. A head does not round its inputs to one int8: this would change logits
+        directly, and caused a quarter of the KL divergence that rounding all inputs causes."""
+        relaid = _relaid(weights)
+        packed = self._pack(relaid, inputs=self._head_inputs(relaid))
         return self._make(packed, None, torch.float32)
+
+    def _head_inputs(self, weights: Weights) -> InputPrecision:
+        """The faster one of two precisions that keep all that a logit shows of its inputs."""
+        is_slow = self._library.instruction_set not in _BYTE_SETS and _has_bytes(weights)
+        return InputPrecision.FLOAT if is_slow else InputPrecision.TWO_INT8
 
     def _make(
         self, packed: PackedLinear, bias: torch.Tensor | None, out_dtype: torch.dtype
@@ -156,7 +165,7 @@ class CPULinear:
         up: Weights | None = None,
         activation: Activation = Activation.SILU,
         *,
-        float_inputs: bool = False,
+        inputs: InputPrecision | None = None,
     ) -> PackedLinear:
         if isinstance(weights, PackedWeights):
             assert up is None or isinstance(up, PackedWeights)
@@ -165,7 +174,7 @@ class CPULinear:
                 up=up,
                 activation=activation,
                 arena=self._arena,
-                float_inputs=float_inputs or self.float_inputs,
+                inputs=self.inputs if inputs is None else inputs,
             )
         assert up is None or isinstance(up, torch.Tensor)
         return pack_linear(weights, up=up, activation=activation, arena=self._arena)
@@ -174,7 +183,10 @@ class CPULinear:
 class ExactCPULinear(CPULinear):
     """Like CPULinear, but products with packed weights do not round their inputs to int8."""
 
-    float_inputs = True
+    inputs = InputPrecision.FLOAT
+
+    def _head_inputs(self, weights: Weights) -> InputPrecision:
+        return InputPrecision.FLOAT
 
 
 def _relaid(weights: Weights) -> Weights:
@@ -183,6 +195,12 @@ def _relaid(weights: Weights) -> Weights:
         return weights
     relaid = relay(weights)
     return weights.dequantize().to(torch.bfloat16) if relaid is None else relaid
+
+
+def _has_bytes(weights: Weights) -> bool:
+    """Whether products multiply numbers of 8 bits with signs."""
+    layout = layout_for(weights.format) if isinstance(weights, PackedWeights) else None
+    return layout in (Layout.BYTES, Layout.IQ4, Layout.SUPER_IQ4)
 
 
 def _format_of(weights: Weights) -> WeightFormat | None:

@@ -25,7 +25,7 @@ class PackedLinearStruct(ctypes.Structure):
         ("layout", _INT32),
         ("gate_up", _INT32),
         ("activation", _INT32),
-        ("float_inputs", _INT32),
+        ("input_precision", _INT32),
         ("next", _POINTER),
     )
 

@@ -8,6 +8,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
+from tokenmill.backends.cpu.library import InputPrecision
 from tokenmill.backends.cpu.packed_weights import PackedLinear, pack_linear, pack_weights
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks, gguf_weights
 from tokenmill.backends.weights.packed import PackedWeights
@@ -51,8 +52,10 @@ class Weights:
 
     def used(self, x: Tensor) -> Tensor:
         """The inputs that a product uses for x, in float64."""
-        is_rounded = self.packed.struct.layout >= 2 and not self.packed.struct.float_inputs
-        return round_to_int8(x) if is_rounded else x.double()
+        precision = self.packed.struct.input_precision
+        if self.packed.struct.layout < 2 or precision == InputPrecision.FLOAT:
+            return x.double()
+        return round_to_int8(x, twice=precision == InputPrecision.TWO_INT8)
 
     def product(self, x: Tensor) -> Tensor:
         """The exact product with the inputs that are used, in float64."""
@@ -66,17 +69,18 @@ class Weights:
         return (x.shape[1] + 6) * 2.0**-24 * (self.used(x).abs() @ self.magnitude.T)
 
 
-def round_to_int8(x: Tensor) -> Tensor:
+def round_to_int8(x: Tensor, *, twice: bool = False) -> Tensor:
     """Inputs rounded to int8, with a scale for each 32 of a row, in float64.
 
-    Where the largest input of a block is more than four times the average of the row's blocks, what
-    rounding took off is rounded, too.
+    Where the largest input of a block is more than four times the average of the row's blocks, or
+    everywhere with `twice`, what rounding took off is rounded, too.
     """
     blocks = x.float().view(len(x), -1, BLOCK)
     largest = blocks.abs().amax(dim=2, keepdim=True).double()
     rounded = _round_blocks(blocks)
     rests = _round_blocks(blocks - rounded.float())
-    has_rest = largest * blocks.shape[1] > OUTLIER * largest.sum(dim=1, keepdim=True)
+    limit = 0 if twice else OUTLIER
+    has_rest = largest * blocks.shape[1] > limit * largest.sum(dim=1, keepdim=True)
     return (rounded + torch.where(has_rest, rests, 0.0)).view(x.shape)
 
 
@@ -101,7 +105,12 @@ def random_blocks(kind: Kind, out: int, inputs: int) -> PackedWeights:
 
 
 def make_weights(
-    format: str, out: int, inputs: int, *, up: bool = False, float_inputs: bool = False
+    format: str,
+    out: int,
+    inputs: int,
+    *,
+    up: bool = False,
+    precision: InputPrecision = InputPrecision.INT8,
 ) -> Weights:
     """Random weights; with `up`, a gate of `out` rows and as many of up."""
     rows = 2 * out if up else out
@@ -116,7 +125,7 @@ def make_weights(
     packed = pack_weights(
         blocks.narrow(0, 0, out),
         up=blocks.narrow(0, out, out) if up else None,
-        float_inputs=float_inputs,
+        inputs=precision,
     )
     exact = blocks.dequantize().double()
     largest = exact.view(rows, -1, BLOCK).abs().amax(dim=2)

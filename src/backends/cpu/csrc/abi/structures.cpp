@@ -23,7 +23,7 @@ const FieldLayout* structures() {
       TM_FIELD(PackedLinear, layout),
       TM_FIELD(PackedLinear, gate_up),
       TM_FIELD(PackedLinear, activation),
-      TM_FIELD(PackedLinear, float_inputs),
+      TM_FIELD(PackedLinear, input_precision),
       TM_FIELD(PackedLinear, next),
       TM_STRUCTURE(LinearCall),
       TM_FIELD(LinearCall, weights),

@@ -48,8 +48,9 @@ TM_INLINE const InputBlock& input_block(const uint8_t* at) {
   return *reinterpret_cast<const InputBlock*>(at);
 }
 
-// Multiplies kShape.parts registers of a block, from register `part`, and kShape.groups groups.
-template <Layout kLayout, int kRows>
+// Multiplies kShape.parts registers of a block, from register `part`, and kShape.groups groups. The
+// sums of a row are kSumsStride floats after those of the row before.
+template <Layout kLayout, int kRows, int kSumsStride>
 TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
                             const Scales<kLayout>& scales, const uint8_t* block, int part,
                             int group) {
@@ -97,7 +98,7 @@ TM_INLINE void integer_part(const TileCall& call, const InputBlocks<kRows>& x,
     }
     TM_UNROLL for (int r = 0; r < kRows; r++) {
       const InputBlock& inputs = input_block(x.at(r, 0));
-      float* at = call.sums + r * kPanelRows + (part + p) * TM_WIDTH;
+      float* at = call.sums + r * kSumsStride + (part + p) * TM_WIDTH;
       const auto sum_of = [&](int g) __attribute__((always_inline)) {
         const Ints total = dots[g][r / kTogether][p].total(r % kTogether);
         return __builtin_convertvector(total, Floats) * scale[g];
@@ -123,25 +124,39 @@ TM_INLINE bool has_rest(const InputBlocks<kRows>& x) {
   return any != 0;
 }
 
+template <Layout kLayout, int kRows, int kSumsStride = kPanelRows>
+TM_INLINE void integer_block(const TileCall& call, const InputBlocks<kRows>& x,
+                             const Scales<kLayout>& scales, const uint8_t* block) {
+  constexpr TileShape kShape = shape_of<kLayout, kRows>();
+  TM_UNROLL for (int group = 0; group < Numbers<kLayout>::kGroups; group += kShape.groups)
+    // Hardly unrolled: the code is long enough.
+#pragma GCC unroll 2
+    for (int part = 0; part < kPanelParts; part += kShape.parts)
+      integer_part<kLayout, kRows, kSumsStride>(call, x, scales, block, part, group);
+}
+
+// Whether a row's block and its rest can be multiplied together, as if they were two rows. If groups
+// come one after the other, sums would have another order than in tiles of more rows.
+template <Layout kLayout, int kRows>
+constexpr bool kIsWithRest =
+    kRows == 1 && Numbers<kLayout>::kGroups == shape_of<kLayout, 2>().groups;
+
 template <Layout kLayout, int kRows>
 void integer_tile(const TileCall& call) {
-  constexpr TileShape kShape = shape_of<kLayout, kRows>();
   InputBlocks<kRows> x(call);
   for_blocks<kLayout>(call, x, sizeof(InputBlock),
                       [&](auto header, auto block, int64_t) __attribute__((always_inline)) {
     const Scales<kLayout> scales(header, block);
-    // Once, or twice if a row has a rest: rests of other rows are zeros, which change nothing.
-    const int64_t rests_at = has_rest<kRows>(x) ? call.rests_at : 0;
-    for (int64_t at = 0;; at = rests_at) {
-      x.advance(at);
-      TM_UNROLL for (int group = 0; group < Numbers<kLayout>::kGroups; group += kShape.groups)
-        // Hardly unrolled: the code is long enough.
-#pragma GCC unroll 2
-        for (int part = 0; part < kPanelParts; part += kShape.parts)
-          integer_part<kLayout, kRows>(call, x, scales, block, part, group);
-      if (at == rests_at) break;
+    if (!has_rest<kRows>(x)) return integer_block<kLayout, kRows>(call, x, scales, block);
+    if constexpr (kIsWithRest<kLayout, kRows>) {
+      const InputBlocks<2> both(x.at(0, 0), call.rests_at);
+      return integer_block<kLayout, 2, 0>(call, both, scales, block);
     }
-    x.advance(-rests_at);
+    // Rests of other rows are zeros, which change nothing.
+    for (int i = 0; i < 2; i++) {
+      integer_block<kLayout, kRows>(call, x, scales, block);
+      x.advance(i == 0 ? call.rests_at : -call.rests_at);
+    }
   });
 }
 

@@ -8,9 +8,10 @@ namespace tokenmill {
 
 // 32 inputs of a row, rounded to int8.
 //
-// One input that is much larger than others leaves few steps for the others of its block. Such a
-// block therefore has a rest: what rounding took off, rounded to int8 in its turn. A row has all its
-// blocks, then all their rests; a rest that is not used is zeros.
+// A block may have a rest: what rounding took off, rounded to int8 in its turn. With kTwoInt8 all
+// have. With kInt8, blocks have one whose largest input is much larger than others, since it leaves
+// few steps for the others. A row has all its blocks, then all their rests; a rest that is not used
+// is zeros.
 struct InputBlock {
   int8_t values[kBlock];
   float scale;         // an input is about scale * value
@@ -89,7 +90,8 @@ void add_integer_tiles(TileSet* sets);
 
 inline const TileSet& tiles_for(const PackedLinear& weights) {
   const LinearKernels& all = linear_kernels();
-  const bool in_floats = weights.float_inputs || !is_quantized(weights.layout);
+  const bool in_floats =
+      weights.input_precision == InputPrecision::kFloat || !is_quantized(weights.layout);
   return (in_floats ? all.floats : all.integers)[static_cast<int>(weights.layout)];
 }
 

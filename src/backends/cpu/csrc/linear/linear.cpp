@@ -48,83 +48,124 @@ bool unpacks_for(const TileSet& tiles, int64_t rows) {
   return tiles.unpacking.tiles != nullptr && rows > tiles.unpack_above;
 }
 
-// The bias of a panel's columns, copied to `padded`; null without bias.
-const float* bias_of_panel(const LinearCall& call, int64_t first, int64_t columns, float* padded) {
-  if (call.bias == nullptr) return nullptr;
-  std::memcpy(padded, call.bias + first, columns * sizeof(float));
-  const int64_t half = call.weights->n / 2;
-  if (call.weights->gate_up)
-    std::memcpy(padded + kLaneRows, call.bias + half + first, columns * sizeof(float));
-  return padded;
-}
+// Multiplies rows [first_row, first_row + rows) of x by panels, and writes their columns of out. What
+// is the same for all panels is computed once: a panel takes less than a microsecond.
+class PanelProduct {
+ public:
+  PanelProduct(const LinearCall& call, const TileSet& packed_tiles, const PreparedInputs& inputs,
+               int64_t first_row, int64_t rows)
+      : call_(call),
+        weights_(*call.weights),
+        inputs_(inputs),
+        sizes_(sizes_of(weights_.layout)),
+        unpacking_(packed_tiles.unpacking),
+        unpacks_(unpacks_for(packed_tiles, rows)),
+        tiles_(unpacks_ ? *unpacking_.tiles : packed_tiles),
+        first_row_(first_row),
+        rows_(rows),
+        step_(sizes_.step_bytes()),
+        steps_(weights_.k / sizes_.step_inputs),
+        used_step_(unpacks_ ? unpacking_.steps_of_step * unpacking_.step_bytes : step_),
+        pieces_((steps_ * used_step_ + kPieceBytes - 1) / kPieceBytes),
+        num_tiles_((rows + tiles_.max_rows - 1) / tiles_.max_rows),
+        width_(weights_.gate_up ? kLaneRows : kPanelRows),
+        out_bytes_(call.out_type == Element::kF32 ? 4 : 2),
+        // Sums are kept until the last piece. With one piece, each tile is finished at once.
+        sums_(sums_scratch.floats((pieces_ == 1 ? tiles_.max_rows : rows) * kPanelRows)) {
+    tile_.x_stride = inputs.stride;
+    tile_.group_sums_stride = inputs.group_sums_stride;
+    tile_.rests_at = inputs.rests_at;
+    finish_.gate_up = weights_.gate_up != 0;
+    finish_.activation = weights_.activation;
+    finish_.out_stride = call.out_stride;
+    finish_.out_type = call.out_type;
+    finish_.add_to_out = call.add_to_out != 0;
+  }
 
-// Multiplies rows [first_row, first_row + rows) of x by one panel, and writes its columns of out.
-void multiply_panel(const LinearCall& call, const TileSet& packed_tiles,
-                    const PreparedInputs& inputs, int64_t panel, int64_t first_row, int64_t rows) {
-  const PackedLinear& weights = *call.weights;
-  const uint8_t* data = weights.data + panel * panel_bytes(weights);
-  const Sizes sizes = sizes_of(weights.layout);
-  const int64_t step = sizes.step_bytes(), steps = weights.k / sizes.step_inputs;
-  const Unpacking& unpacking = packed_tiles.unpacking;
-  const bool unpacks = unpacks_for(packed_tiles, rows);
-  const TileSet& tiles = unpacks ? *unpacking.tiles : packed_tiles;
-  const int64_t used_step = unpacks ? unpacking.steps_of_step * unpacking.step_bytes : step;
-  const int64_t pieces = (steps * used_step + kPieceBytes - 1) / kPieceBytes;
-  const int64_t num_tiles = (rows + tiles.max_rows - 1) / tiles.max_rows;
-  const int64_t width = weights.gate_up ? kLaneRows : kPanelRows;
-  const int64_t out_bytes = call.out_type == Element::kF32 ? 4 : 2;
-  // Sums are kept until the last piece. With one piece, each tile is finished at once.
-  float* sums = sums_scratch.floats((pieces == 1 ? tiles.max_rows : rows) * kPanelRows);
-  alignas(64) float bias[kPanelRows] = {};
+  void multiply(int64_t panel) {
+    const uint8_t* data = weights_.data + panel * steps_ * step_;
+    finish_.columns = static_cast<int>(std::min(width_, num_columns(weights_) - panel * width_));
+    finish_.bias = bias_of(panel * width_);
+    if (pieces_ == 1 && num_tiles_ == 1 && !unpacks_) return multiply_by_one_tile(data, panel);
+    for (int64_t piece = 0; piece < pieces_; piece++) multiply_piece(data, panel, piece);
+  }
 
-  FinishCall finish = {};
-  finish.gate_up = weights.gate_up != 0;
-  finish.activation = weights.activation;
-  finish.out_stride = call.out_stride;
-  finish.out_type = call.out_type;
-  finish.add_to_out = call.add_to_out != 0;
-  finish.columns = static_cast<int>(std::min(width, num_columns(weights) - panel * width));
-  finish.bias = bias_of_panel(call, panel * width, finish.columns, bias);
+ private:
+  // The bias of a panel's columns, padded; null without bias.
+  const float* bias_of(int64_t first) {
+    if (call_.bias == nullptr) return nullptr;
+    std::memcpy(bias_, call_.bias + first, finish_.columns * sizeof(float));
+    const int64_t half = weights_.n / 2;
+    if (weights_.gate_up)
+      std::memcpy(bias_ + kLaneRows, call_.bias + half + first, finish_.columns * sizeof(float));
+    return bias_;
+  }
 
-  for (int64_t piece = 0; piece < pieces; piece++) {
-    const Share along = share_of(steps, piece, pieces);
-    TileCall tile = {};
-    tile.weights = data + along.begin * step;
-    tile.steps = along.end - along.begin;
-    tile.x_stride = inputs.stride;
-    tile.group_sums_stride = inputs.group_sums_stride;
-    tile.rests_at = inputs.rests_at;
-    tile.add_to_sums = piece > 0;
-    int prefetch_tiles = static_cast<int>(std::min<int64_t>(num_tiles, kPrefetchTiles));
-    const int64_t piece_bytes = tile.steps * step;
-    if (unpacks) {
-      auto* unpacked = static_cast<uint8_t*>(unpacked_scratch.bytes(tile.steps * used_step));
-      unpacking.unpack(tile.weights, tile.steps, unpacked);
-      tile.weights = unpacked;
-      tile.steps *= unpacking.steps_of_step;
+  // As multiply_piece, without what only larger products need.
+  void multiply_by_one_tile(const uint8_t* data, int64_t panel) {
+    tile_.weights = data;
+    tile_.steps = steps_;
+    tile_.x = inputs_.x;
+    tile_.group_sums = inputs_.group_sums;
+    tile_.sums = sums_;
+    tile_.prefetch = data + kAheadBytes;
+    tile_.prefetch_tiles = 1;
+    tiles_.tile[rows_](tile_);
+    finish_rows(panel, 0, rows_);
+  }
+
+  void multiply_piece(const uint8_t* data, int64_t panel, int64_t piece) {
+    const Share along = share_of(steps_, piece, pieces_);
+    tile_.weights = data + along.begin * step_;
+    tile_.steps = along.end - along.begin;
+    tile_.add_to_sums = piece > 0;
+    const int64_t piece_bytes = tile_.steps * step_;
+    int prefetch_tiles = static_cast<int>(std::min<int64_t>(num_tiles_, kPrefetchTiles));
+    if (unpacks_) {
+      auto* unpacked =
+          static_cast<uint8_t*>(unpacked_scratch.bytes(tile_.steps * used_step_));
+      unpacking_.unpack(tile_.weights, tile_.steps, unpacked);
+      tile_.weights = unpacked;
+      tile_.steps *= unpacking_.steps_of_step;
       prefetch_tiles = 0;
     }
-    for (int64_t i = 0; i < num_tiles; i++) {
-      const Share part = share_of(rows, i, num_tiles);
-      tile.x = inputs.x + part.begin * inputs.row_bytes + along.begin * inputs.step_bytes;
-      tile.group_sums = inputs.group_sums + part.begin * inputs.group_sums_stride +
-                        along.begin * sizes.step_inputs / sizes.group;
-      tile.sums = pieces == 1 ? sums : sums + part.begin * kPanelRows;
+    for (int64_t i = 0; i < num_tiles_; i++) {
+      const Share part = share_of(rows_, i, num_tiles_);
+      tile_.x = inputs_.x + part.begin * inputs_.row_bytes + along.begin * inputs_.step_bytes;
+      tile_.group_sums = inputs_.group_sums + part.begin * inputs_.group_sums_stride +
+                         along.begin * sizes_.step_inputs / sizes_.group;
+      tile_.sums = pieces_ == 1 ? sums_ : sums_ + part.begin * kPanelRows;
       // A single tile prefetches its own weights. Of several tiles, the first ones share the
       // prefetch of the weights after the piece.
       const int64_t ahead = piece_bytes + piece_bytes * i / std::max(prefetch_tiles, 1);
-      tile.prefetch = tile.weights + (num_tiles == 1 ? kAheadBytes : ahead);
-      tile.prefetch_tiles = i < prefetch_tiles ? prefetch_tiles : 0;
-      tiles.tile[part.end - part.begin](tile);
-      if (piece + 1 < pieces) continue;
-      finish.sums = tile.sums;
-      finish.rows = part.end - part.begin;
-      finish.out = static_cast<char*>(call.out) +
-                   ((first_row + part.begin) * call.out_stride + panel * width) * out_bytes;
-      linear_kernels().finish(finish);
+      tile_.prefetch = tile_.weights + (num_tiles_ == 1 ? kAheadBytes : ahead);
+      tile_.prefetch_tiles = i < prefetch_tiles ? prefetch_tiles : 0;
+      tiles_.tile[part.end - part.begin](tile_);
+      if (piece + 1 == pieces_) finish_rows(panel, part.begin, part.end - part.begin);
     }
   }
-}
+
+  void finish_rows(int64_t panel, int64_t first, int64_t rows) {
+    finish_.sums = tile_.sums;
+    finish_.rows = rows;
+    finish_.out = static_cast<char*>(call_.out) +
+                  ((first_row_ + first) * call_.out_stride + panel * width_) * out_bytes_;
+    linear_kernels().finish(finish_);
+  }
+
+  const LinearCall& call_;
+  const PackedLinear& weights_;
+  const PreparedInputs& inputs_;
+  const Sizes& sizes_;
+  const Unpacking& unpacking_;
+  const bool unpacks_;
+  const TileSet& tiles_;
+  const int64_t first_row_, rows_, step_, steps_, used_step_, pieces_, num_tiles_, width_, out_bytes_;
+  float* const sums_;
+  TileCall tile_ = {};
+  FinishCall finish_ = {};
+  alignas(64) float bias_[kPanelRows] = {};
+};
 
 // Computes one worker's part of a product with one segment.
 void segment_part(const LinearCall& call, int worker, int workers) {
@@ -140,8 +181,8 @@ void segment_part(const LinearCall& call, int worker, int workers) {
     const Share part = share_of(count, pass, passes);
     const int64_t first_row = my_rows.begin + part.begin, rows = part.end - part.begin;
     const PreparedInputs inputs = prepare_inputs(call, tiles, first_row, rows);
-    for (int64_t panel = panels.begin; panel < panels.end; panel++)
-      multiply_panel(call, tiles, inputs, panel, first_row, rows);
+    PanelProduct product(call, tiles, inputs, first_row, rows);
+    for (int64_t panel = panels.begin; panel < panels.end; panel++) product.multiply(panel);
   }
 }
 

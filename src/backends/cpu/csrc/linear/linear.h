@@ -55,6 +55,10 @@ enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
 // Of the gate. GELU is its approximation by tanh.
 enum class Activation : int32_t { kSilu = 0, kGelu = 1 };
 
+// How a product with quantized weights takes its inputs: rounded to int8 with a scale for each 32 of a
+// row (see InputBlock), as they are, or as the sum of two such int8 numbers, which keeps 15 bits.
+enum class InputPrecision : int32_t { kInt8 = 0, kFloat = 1, kTwoInt8 = 2 };
+
 // One weight matrix, or the first of several segments, whose outputs lie side by side. With gate_up,
 // panel i holds 16 rows of gate and the same 16 rows of up, and a product computes
 // activation(gate) * up with n / 2 columns. structures.py has the same layout.
@@ -65,9 +69,7 @@ struct PackedLinear {
   Layout layout;
   int32_t gate_up;
   Activation activation;  // with gate_up
-  // Of a quantized layout: whether products use the inputs as they are. Otherwise inputs are rounded
-  // to int8, with a scale for each 32 of a row (see InputBlock).
-  int32_t float_inputs;
+  InputPrecision input_precision;
   const PackedLinear* next;  // the next segment, with the same k, or null
 };
 

@@ -45,8 +45,9 @@ template <class Element, int kRows>
 class Inputs {
  public:
   static constexpr int kCount = kRows;
-  TM_INLINE explicit Inputs(const TileCall& call) : stride_(call.x_stride) {
-    const auto* x = static_cast<const Element*>(call.x);
+  TM_INLINE explicit Inputs(const TileCall& call)
+      : Inputs(static_cast<const Element*>(call.x), call.x_stride) {}
+  TM_INLINE Inputs(const Element* x, int64_t stride) : stride_(stride) {
     TM_UNROLL for (int i = 0; i < kBases; i++) base_[i] = x + 3 * i * stride_;
   }
 

@@ -105,8 +105,8 @@ void round_block(const float* x, double* rounded) {
 }
 
 // A row of inputs as a product uses them: rounded to int8, block by block, with the rests of blocks
-// that are much larger than others.
-void round_row(const float* x, int64_t k, double* used) {
+// that are more than `limit` times as large as the average.
+void round_row(const float* x, int64_t k, double limit, double* used) {
   const int64_t blocks = k / kBlock;
   std::vector<float> largest(blocks);
   double total = 0;
@@ -115,7 +115,7 @@ void round_row(const float* x, int64_t k, double* used) {
   for (const float one : largest) total += one;
   for (int64_t b = 0; b < blocks; b++, x += kBlock, used += kBlock) {
     round_block(x, used);
-    if (double{largest[b]} * static_cast<double>(blocks) <= 4 * total) continue;
+    if (double{largest[b]} * static_cast<double>(blocks) <= limit * total) continue;
     float rest[kBlock];
     double rounded[kBlock];
     for (int i = 0; i < kBlock; i++) rest[i] = x[i] - static_cast<float>(used[i]);
@@ -124,19 +124,22 @@ void round_row(const float* x, int64_t k, double* used) {
   }
 }
 
-std::vector<double> used_inputs(const Numbers& x, int64_t rows, int64_t k, bool in_floats) {
+std::vector<double> used_inputs(const Numbers& x, int64_t rows, int64_t k,
+                                InputPrecision precision) {
+  const double limit = precision == InputPrecision::kTwoInt8 ? 0 : 4;
   std::vector<double> used(rows * k);
   std::vector<float> floats(rows * k);
   for (int64_t i = 0; i < rows * k; i++) used[i] = floats[i] = x.get(i);
-  for (int64_t row = 0; row < rows && !in_floats; row++)
-    round_row(&floats[row * k], k, &used[row * k]);
+  for (int64_t row = 0; row < rows && precision != InputPrecision::kFloat; row++)
+    round_row(&floats[row * k], k, limit, &used[row * k]);
   return used;
 }
 
 struct Setting {
   Source source;
   int64_t n, k, rows;
-  bool in_floats, gate_up, add, has_bias;
+  InputPrecision precision;
+  bool gate_up, add, has_bias;
   Element out_type;
 };
 
@@ -187,7 +190,7 @@ void check_product(const Library& library, Report& report, const Setting& settin
   const Matrix matrix(setting.source, setting.n, setting.k, random);
   PackedLinear weights = {};
   weights.layout = matrix.layout;
-  weights.float_inputs = setting.in_floats;
+  weights.input_precision = setting.precision;
   weights.n = setting.n;
   weights.k = setting.k;
   weights.gate_up = setting.gate_up;
@@ -206,9 +209,8 @@ void check_product(const Library& library, Report& report, const Setting& settin
             setting.rows * setting.k);
   x.fill(random);
   // Every third row has a number that is much larger than others, so that its block has a rest.
-  for (int64_t row = 1; row < setting.rows; row += 3) x.set(row * setting.k + 40, 60.0f);
-  const std::vector<double> used =
-      used_inputs(x, setting.rows, setting.k, setting.in_floats || !is_quantized(matrix.layout));
+  for (int64_t row = 0; row < setting.rows; row += 3) x.set(row * setting.k + 40, 60.0f);
+  const std::vector<double> used = used_inputs(x, setting.rows, setting.k, setting.precision);
   std::vector<float> bias(setting.n);
   for (float& one : bias) one = setting.has_bias ? random.number() : 0.0f;
   const int64_t columns = setting.gate_up ? half : setting.n;
@@ -251,16 +253,20 @@ void check_linear(const Library& library, Report& report) {
     const auto source = static_cast<Source>(i);
     const Layout layout = sizes_of(source).layout;
     const int64_t k = sizes_of(layout).step_inputs == kSuperBlock ? 512 : 192;
-    for (const bool in_floats : {false, true}) {
-      if (in_floats && !is_quantized(layout)) continue;
-      const std::string what = std::string(" in ") + kNames[i] + (in_floats ? " and floats" : "");
+    for (const auto precision :
+         {InputPrecision::kFloat, InputPrecision::kInt8, InputPrecision::kTwoInt8}) {
+      const bool in_floats = precision == InputPrecision::kFloat;
+      if (!in_floats && !is_quantized(layout)) continue;
+      const char* const inputs[] = {"int8", "floats", "two int8"};
+      const std::string what =
+          std::string(" in ") + kNames[i] + " and " + inputs[static_cast<int>(precision)];
       for (const int64_t rows : {1, 2, 3, 5, 7, 12, 29}) {
         for (const bool gate_up : {false, true}) {
           report.begin("product of " + std::to_string(rows) + " rows with " +
                        (gate_up ? "gate and up" : "weights") + what);
           const bool is_odd = rows % 2 != 0;
           check_product(library, report,
-                        {source, gate_up ? 72 : 77, k, rows, in_floats, gate_up, is_odd, rows > 2,
+                        {source, gate_up ? 72 : 77, k, rows, precision, gate_up, is_odd, rows > 2,
                          is_odd ? Element::kBF16 : Element::kF32});
         }
       }
@@ -268,7 +274,7 @@ void check_linear(const Library& library, Report& report) {
       // panels are unpacked first.
       report.begin("product with long rows" + what);
       check_product(library, report,
-                    {source, 32, 8192, 13, in_floats, false, false, true, Element::kF32});
+                    {source, 32, 8192, 13, precision, false, false, true, Element::kF32});
     }
   }
 }
