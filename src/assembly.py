@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .core.config import EngineConfig
+from .core.errors import ConfigError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
 from .core.remote.client import EngineProcess
@@ -64,8 +65,15 @@ def _locate_model(config: EngineConfig, progress: Progress) -> Path:
     from .backends.weights.hub.location import locate_model
 
     if not config.model:
+        if config.revision is not None:
+            raise ConfigError("--revision needs --model ORG/NAME: the default model has none")
         return find_default_model()
-    return locate_model(config.model, allow_download=config.allow_download, progress=progress)
+    return locate_model(
+        config.model,
+        allow_download=config.allow_download,
+        progress=progress,
+        revision=config.revision,
+    )
 
 
 def _load_tokenizer(config: EngineConfig, model: Path, progress: Progress) -> HFTokenizer:
