@@ -22,6 +22,8 @@ from .tokenizer import HFTokenizer, SpecialTokens
 
 _FLAGS = ("add_bos_token", "add_eos_token")
 _CONVERTIBLE = ("tekken.json", "vocab.json", "tokenizer.tiktoken")
+_MAX_TOKENIZER_BYTES = 1 << 27
+"""The largest known tokenizer.json, Gemma 3's, has 33 MB."""
 _logger = get_logger("text")
 
 
@@ -87,7 +89,7 @@ def _read_backend(path: Path) -> Tokenizer:
     if not file.is_file():
         raise ConfigError(f"{path} has no tokenizer.json and no tokenizer.model{_hint(path)}")
     try:
-        return Tokenizer.from_file(str(file))
+        return Tokenizer.from_buffer(read_bounded(file, _MAX_TOKENIZER_BYTES))
     except Exception as error:  # the library raises plain Exception
         raise ConfigError(f"{file} cannot be read as a tokenizer: {one_line(error)}") from error
 
