@@ -69,8 +69,9 @@ BRIDGE = """\
 Many other models run through the modules of transformers, with tokenmill's attention, KV cache and
 scheduler. Tested are {tested}. This needs
 `pip install 'transformers>=5'` and a Hugging Face directory with safetensors. It is slower than a
-native architecture. The default, `--model-impl auto`, chooses it if no native architecture can run
-the model.
+native architecture: steps run layer by layer, and quantized weights of every method below are
+dequantized. The log reports what that costs. The default, `--model-impl auto`, chooses it if no
+native architecture can run the model.
 
 A model is refused, with the reason, if
 
@@ -78,7 +79,7 @@ A model is refused, with the reason, if
   MLA, ALiBi),
 - tokens affect each other outside of attention,
 - its rotary frequencies depend on the longest sequence of a batch (`dynamic`, `longrope`),
-- its weights are quantized, or it needs code from its own directory (`auto_map`).
+- it is a GGUF file, or it needs code from its own directory (`auto_map`).
 
 A plugin can add an architecture: see [write a
 plugin](write-a-plugin.md#write-a-model-implementation).
