@@ -90,6 +90,7 @@ class ModelImpl(Protocol):
     """
 
     name: str
+    # It may have `keeps_packed`; see `keeps_packed` below.
 
     @classmethod
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
@@ -105,3 +106,11 @@ class ModelImpl(Protocol):
     def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Model:
         """Load the weights. Raises ConfigError if they do not fit the configuration."""
         ...
+
+
+def keeps_packed(impl: ModelImpl) -> bool:
+    """Whether the models of an implementation compute with packed weights.
+
+    It says so by an attribute of this name; without it, they do. Others get dequantized weights.
+    """
+    return bool(getattr(impl, "keeps_packed", True))

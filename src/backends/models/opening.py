@@ -16,7 +16,7 @@ from ..weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ..weights.json_file import read_json
 from ..weights.model_path import gguf_in
 from ..weights.quantized_on_load import QuantizedOnLoad
-from .base import ModelImpl, ModelSpec
+from .base import ModelImpl, ModelSpec, keeps_packed
 
 
 def choose_model_impl(plugins: Plugins, progress: Progress = no_progress) -> Any:
@@ -42,6 +42,11 @@ def open_model(path: Path, model_impl: Any, config: EngineConfig) -> tuple[Check
             f"--quantize-on-load must be one of {', '.join(QUANTIZE_ON_LOAD)}, "
             f"got {config.quantize_on_load!r}"
         )
+    if not keeps_packed(impl):
+        raise ConfigError(
+            f"--quantize-on-load {config.quantize_on_load} has no effect: models of the "
+            f"implementation {impl.name!r} compute with weights in floating point. Remove it"
+        )
     quantized = QuantizedOnLoad(
         checkpoint, config.quantize_on_load, cache_limit=config.model_cache_size
     )
@@ -56,7 +61,7 @@ def _open(path: Path, model_impl: Any) -> tuple[Checkpoint, ModelImpl]:
     impl: ModelImpl = model_impl(spec)
     if not spec.fields:
         return open_checkpoint(path), impl
-    return SafetensorsCheckpoint(spec.path, impl.read_config()), impl
+    return SafetensorsCheckpoint(spec.path, impl.read_config(), spec.fields), impl
 
 
 def describe(path: Path) -> ModelSpec:

@@ -16,7 +16,7 @@ from ..attention.mixed import make_attention, make_step_model, reasons_against_l
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import reasons_against as reasons_against_linear
 from ..machine.device import choose_device
-from ..models.base import LoadOptions, Model, ModelImpl, ModelSpec
+from ..models.base import LoadOptions, Model, ModelImpl, ModelSpec, keeps_packed
 from ..models.decoder import Decoder
 from ..models.native import NativeModels
 from ..state import kv_cache
@@ -138,10 +138,16 @@ def linear_spec(spec: AttentionSpec) -> LinearSpec:
     return LinearSpec(dtype=spec.dtype, device=spec.device)
 
 
-def keeping_of(config: EngineConfig, backends: Backends, spec: AttentionSpec) -> Keeping:
-    """The form in which the weights will be kept."""
+def keeping_of(
+    config: EngineConfig, backends: Backends, spec: AttentionSpec, impl: ModelImpl | None = None
+) -> Keeping:
+    """The form in which the weights will be kept. `impl` runs the model; None: the native one."""
+    is_packable = impl is None or keeps_packed(impl)
     return Keeping(
-        linear=backends.linear, spec=linear_spec(spec), keeps_packed=config.dtype == "auto"
+        linear=backends.linear,
+        spec=linear_spec(spec),
+        keeps_packed=is_packable and config.dtype == "auto",
+        is_packable=is_packable,
     )
 
 
@@ -174,12 +180,13 @@ def load_parts(
     Raises ConfigError if the weights and one block of the KV cache are larger than the memory.
     """
     block_bytes = kv_cache.bytes_per_block(checkpoint.config, spec.block_size, spec.cache_dtype)
-    refuse_too_large(checkpoint, config, keeping_of(config, backends, spec), block_bytes)
+    keeping = keeping_of(config, backends, spec, impl)
+    refuse_too_large(checkpoint, config, keeping, block_bytes)
     linear = backends.linear(linear_spec(spec))
     options = LoadOptions(
         products=linear_spec(spec),
         linear=linear,
-        keeps_packed=config.dtype == "auto",
+        keeps_packed=keeping.keeps_packed,
         max_model_len=config.max_model_len,
         progress=progress,
     )

@@ -14,6 +14,8 @@ from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.models.base import ModelSpec
+from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.memory_need import refuse_too_large, weight_bytes
 from tokenmill.backends.running.model_parts import Backends, choose_spec, keeping_of, load_parts
@@ -145,3 +147,20 @@ def test_quantization_on_load_is_named_where_it_makes_the_model_fit(
         with pytest.raises(ConfigError, match=f"use --quantize-on-load {named}") as caught:
             refuse_too_large(checkpoint, config, keeping, block_bytes=1)
         assert ("q8_0" in str(caught.value)) is (named == "q8_0")
+
+
+def test_quantization_on_load_is_not_named_for_models_that_refuse_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Dense(NativeModels):
+        keeps_packed = False
+
+    checkpoint = random_checkpoint(UNTIED, 0)
+    config = EngineConfig(device="cpu")
+    backends = Backends(TorchAttention, KeepsAll)
+    spec = choose_spec(checkpoint, config, backends, no_progress)
+    impl = Dense(ModelSpec(path=checkpoint.path, fields={}))
+    keeping = keeping_of(config, backends, spec, impl)
+    pretend_available(monkeypatch, weight_bytes(checkpoint, keeping) - 1)
+    with pytest.raises(ConfigError, match="available: use a smaller model"):
+        refuse_too_large(checkpoint, config, keeping, block_bytes=1)

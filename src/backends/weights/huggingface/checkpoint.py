@@ -36,13 +36,19 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 class SafetensorsCheckpoint:
     """A Hugging Face directory; see Checkpoint for the methods."""
 
-    def __init__(self, path: Path, config: ModelConfig | None = None) -> None:
-        """Open it. `config` is what config.json describes; None: it is read here.
+    def __init__(
+        self,
+        path: Path,
+        config: ModelConfig | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open it. `fields` are those of config.json, `config` is what they describe.
 
-        Raises ConfigError if a file is missing or damaged, or not supported.
+        None: they are read here. Raises ConfigError if a file is missing or damaged, or not
+        supported.
         """
         self.path = path
-        whole = read_json(path / "config.json", _missing_config(path))
+        whole = read_json(path / "config.json", _missing_config(path)) if fields is None else fields
         self._generation: dict[str, Any] = {}
         if (path / "generation_config.json").exists():
             self._generation = read_json(path / "generation_config.json")

@@ -30,6 +30,7 @@ class DenseAttention:
 
     def __init__(self, model: Model) -> None:
         self._config = model.config
+        self._sinks = _sinks_of(model)
         self._kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._lengths: Sequence[int] = ()
         self.layers: list[int] = []
@@ -57,7 +58,7 @@ class DenseAttention:
                 )
             )
             self._kept[layer, sequence] = keys, values
-            answers.append(_attend(q, keys, values, config, layer))
+            answers.append(_attend(q, keys, values, config, layer, self._sinks[layer]))
         return torch.cat(answers)
 
     def _check_shapes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -73,8 +74,27 @@ class DenseAttention:
             )
 
 
+def _sinks_of(model: Model) -> Sequence[torch.Tensor | None]:
+    """Return the sinks of each layer, None for layers without."""
+    config = model.config
+    if not config.attention_sinks:
+        return [None] * config.num_layers
+    sinks: Sequence[torch.Tensor] = getattr(model, "sinks", ())
+    found = [(one.dtype, tuple(one.shape)) for one in sinks]
+    assert found == [(torch.float32, (config.num_heads,))] * config.num_layers, (
+        f"attention_sinks is set, so `sinks` must have a float32 [{config.num_heads}] for each of "
+        f"{config.num_layers} layers, not {found}"
+    )
+    return sinks
+
+
 def _attend(
-    q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor, config: Any, layer: int
+    q_thd: torch.Tensor,
+    k_tkd: torch.Tensor,
+    v_tkd: torch.Tensor,
+    config: Any,
+    layer: int,
+    sinks_h: torch.Tensor | None,
 ) -> torch.Tensor:
     group = config.num_heads // config.num_kv_heads
     keys, values = (x.repeat_interleave(group, dim=1) for x in (k_tkd, v_tkd))
@@ -87,7 +107,11 @@ def _attend(
     window = config.layer_kinds[layer].sliding_window
     if window is not None:
         hidden |= places_k <= places_q - window
-    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks_h is not None:  # another column, which takes a share but has no value
+        sinks_hq1 = sinks_h.view(-1, 1, 1).expand(-1, len(q_thd), 1)
+        scores = torch.cat((scores, sinks_hq1.to(scores.dtype)), dim=-1)
+    weights = scores.softmax(-1)[..., : len(keys)]
     return torch.einsum("hqk,khd->qhd", weights, values)
 
 
