@@ -17,13 +17,13 @@ from gguf import GGMLQuantizationType as Kind
 
 from tokenmill.backends.cpu.packed_weights import layout_for
 from tokenmill.backends.weights.architectures import BY_MODEL_TYPE, TABLE, Architecture, Window
-from tokenmill.backends.weights.expected_quantization import QUANTIZATIONS
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
 from tokenmill.backends.weights.formats.grouped_ints import GroupedInts
 from tokenmill.backends.weights.formats.quantizing import QUANTIZE_ON_LOAD
 from tokenmill.backends.weights.formats.relaying import relaid_format
 from tokenmill.backends.weights.formats.scaled_fp8 import ScaledFP8
 from tokenmill.backends.weights.packed import WeightFormat
+from tokenmill.backends.weights.quantization.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/models.md"
@@ -185,7 +185,7 @@ def _formats() -> str:
     small = ", ".join(f"`{name}`" for name in QUANTIZE_ON_LOAD)
     flags = (
         f"`--quantize-on-load` ({small}) quantizes a floating-point model while it is loaded, on\n"
-        f"CPUs. `--quantization` ({', '.join(QUANTIZATIONS)})\n"
+        f"CPUs. `--quantization` ({', '.join(METHODS)}, gguf)\n"
         "only states what you expect: the start fails if the files have another kind of weights.\n"
     )
     return f"{_table(head, rows)}\n{flags}"

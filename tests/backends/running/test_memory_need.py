@@ -32,6 +32,7 @@ from ..weights.gguf_writing import write_gguf
 BIG = replace(CONFIG, hidden_size=256, head_size=64, intermediate_size=512, vocab_size=4096)
 UNTIED = replace(BIG, tie_word_embeddings=False)
 BACKENDS = backends_with(TorchAttention)
+NATIVE = NativeModels(ModelSpec(path=Path("nowhere"), fields={}))
 GIB = 1 << 30
 
 
@@ -53,7 +54,7 @@ def pretend_available(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
 def estimate(checkpoint: Checkpoint, config: EngineConfig) -> int:
     spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
     return weight_bytes(
-        cast(Checkpoint, Unreadable(checkpoint)), keeping_of(config, BACKENDS, spec)
+        cast(Checkpoint, Unreadable(checkpoint)), keeping_of(config, BACKENDS, spec, NATIVE)
     )
 
 
@@ -61,7 +62,7 @@ def load(checkpoint: Checkpoint, **options: Any) -> int:
     """Load the model and return the memory of its weights."""
     config = EngineConfig.from_options(device="cpu", **options)
     spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
-    return load_parts(checkpoint, config, BACKENDS, spec, no_progress).decoder.num_bytes
+    return load_parts(checkpoint, config, BACKENDS, spec, no_progress, NATIVE).decoder.num_bytes
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
@@ -134,9 +135,9 @@ def test_quantization_on_load_is_named_where_it_makes_the_model_fit(
 ) -> None:
     checkpoint = random_checkpoint(UNTIED, 0)
     config = EngineConfig(device="cpu")
-    backends = Backends(TorchAttention, KeepsAll)
+    backends = Backends(TorchAttention, KeepsAll, NativeModels)
     spec = choose_spec(checkpoint, config, backends, no_progress)
-    keeping = keeping_of(config, backends, spec)
+    keeping = keeping_of(config, backends, spec, NATIVE)
     need = {
         name: weight_bytes(QuantizedOnLoad(checkpoint, name), keeping) for name in ("q8_0", "q4_0")
     }
@@ -157,7 +158,7 @@ def test_quantization_on_load_is_not_named_for_models_that_refuse_it(
 
     checkpoint = random_checkpoint(UNTIED, 0)
     config = EngineConfig(device="cpu")
-    backends = Backends(TorchAttention, KeepsAll)
+    backends = Backends(TorchAttention, KeepsAll, NativeModels)
     spec = choose_spec(checkpoint, config, backends, no_progress)
     impl = Dense(ModelSpec(path=checkpoint.path, fields={}))
     keeping = keeping_of(config, backends, spec, impl)

@@ -62,7 +62,7 @@ def changed_json(draw: st.DrawFn, valid: Mapping[str, Any]) -> bytes:
             other, place = draw(st.sampled_from(places))
             owner[key] = copy.deepcopy(other[place])
         else:
-            owner[key] = draw(st.sampled_from(_ABSURD))
+            owner[key] = copy.deepcopy(draw(st.sampled_from(_ABSURD)))
     return json.dumps(content).encode()
 
 

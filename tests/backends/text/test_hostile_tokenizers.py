@@ -20,9 +20,9 @@ from tokenmill.core.errors import ConfigError, InvalidRequestError
 
 from .hostile_tokenizers import changed_bytes, changed_json
 
-CASES = 150
+CASES = 60
 """Cases of each kind in `make test`."""
-SOAK = 50
+SOAK = 200
 MEMORY = 64 << 20
 """Bytes that Python may allocate for a case. Tables of 2^18 unused ids take 6 MB."""
 TEXT = "a b\x00 ▁é<end>"
@@ -138,7 +138,7 @@ def fuzz(kind: str, directory: Path, num_cases: int) -> None:
     except BaseException:
         shutil.copy(path, directory / "failing")  # the smallest that hypothesis found
         raise
-    assert loaded[True] > num_cases // 50, loaded
+    assert in_bytes or loaded[True] > num_cases // 50, loaded
 
 
 def check_tokenizer(directory: Path) -> bool:
@@ -186,6 +186,7 @@ def test_a_tokenizer_json_that_is_too_large_is_not_read(
 def test_a_token_with_an_absurd_id_does_not_fill_the_memory(tmp_path: Path) -> None:
     path = write_directory(tmp_path, word_piece()) / "tokenizer.json"
     content = json.loads(path.read_text())
+    (tmp_path / "tokenizer_config.json").unlink()
     content["model"]["vocab"]["far"] = 2**32 - 1
     path.write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=f"has the id {2**32 - 1}"):

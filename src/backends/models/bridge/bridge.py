@@ -15,6 +15,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from ....core.errors import ConfigError
 from ...weights.checkpoint import Checkpoint
 from ...weights.fields import Fields, one_line
+from ...weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ...weights.huggingface.multimodal import text_fields
 from ...weights.model_config import ModelConfig
 from ...weights.quantization.methods import read_method
@@ -51,7 +52,7 @@ class TransformersModels:
     @classmethod
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
         """See ModelImpl."""
-        if not spec.fields:
+        if spec.gguf is not None:
             return ["it reads directories with config.json and safetensors, not GGUF files"]
         if spec.fields.get("auto_map"):
             return [f"{spec.path / 'config.json'} has auto_map, which is not supported"]
@@ -67,8 +68,16 @@ class TransformersModels:
         return []
 
     def read_config(self) -> ModelConfig:
-        """See ModelImpl. The model runs once without weights, to see how its layers attend."""
+        """Return the model's sizes. It runs once without weights, to see how its layers attend.
+
+        Raises ConfigError.
+        """
         return self._config
+
+    def open(self) -> Checkpoint:
+        """See ModelImpl."""
+        spec = self._spec
+        return SafetensorsCheckpoint(spec.path, self._config, spec.fields, spec.methods)
 
     @cached_property
     def _config(self) -> ModelConfig:
@@ -123,7 +132,7 @@ def _read(spec: ModelSpec, source: str) -> Any:
     Raises ConfigError. The quantization is left out: the checkpoint dequantizes.
     """
     fields, source = text_fields(spec.fields, source)
-    read_method(spec.path, fields)  # raises ConfigError if it is not supported
+    read_method(spec.path, fields, spec.methods)  # raises ConfigError if it is not supported
     model_type = Fields(fields, source).text("model_type", "")
     if model_type not in _CONFIGS:
         raise ConfigError(

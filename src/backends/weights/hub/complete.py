@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ....core.errors import ConfigError
 from ..gguf.parts import all_parts
-from ..safetensors_files import INDEX, SINGLE, shards_in
+from ..weight_files import INDEX, SINGLE, shards_in
 from .name import HubName, files_in
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")

@@ -14,7 +14,7 @@ from ....core.interfaces import Progress
 from ..fields import one_line
 from ..gguf.parts import first_part_name
 from ..quantization.methods import MODELOPT_CONFIG, QUANTIZE_CONFIG
-from ..safetensors_files import INDEX, SINGLE, shards_in
+from ..weight_files import INDEX, SINGLE, shards_in
 from .name import HubName, cache_folder, model_folder
 
 STAGE = "downloading the model"

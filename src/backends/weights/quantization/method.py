@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 import torch
 
@@ -67,7 +66,7 @@ class Method:
         weights.dequantize()
     )
     """Makes the tensor that transformers has, in float32."""
-    deciding: Mapping[str, Callable[[torch.Tensor], Hashable]] = MappingProxyType({})
+    deciding: Mapping[str, Callable[[torch.Tensor], Hashable]] = field(default_factory=dict)
     """By ending: what the numbers of a tensor decide about shape and format of the matrix."""
     matrix_ending: str = ".weight"
     """The ending that replaces a marker in transformers' name of the matrix."""

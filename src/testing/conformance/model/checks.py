@@ -15,7 +15,6 @@ from ....backends.linear.base import LinearSpec
 from ....backends.linear.torch import TorchLinear
 from ....backends.models.base import LoadOptions, Model, ModelImpl, ModelSpec
 from ....backends.models.opening import describe
-from ....backends.weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ....core.interfaces import no_progress
 
 ImplClass = type[ModelImpl]
@@ -80,12 +79,17 @@ def _sinks_of(model: Model) -> Sequence[torch.Tensor | None]:
     if not config.attention_sinks:
         return [None] * config.num_layers
     sinks: Sequence[torch.Tensor] = getattr(model, "sinks", ())
-    found = [(one.dtype, tuple(one.shape)) for one in sinks]
-    assert found == [(torch.float32, (config.num_heads,))] * config.num_layers, (
+    return [*sinks, *[None] * config.num_layers][: config.num_layers]
+
+
+def _check_sinks(model: Model) -> None:
+    config = model.config
+    found = [one if one is None else (one.dtype, tuple(one.shape)) for one in _sinks_of(model)]
+    wanted = (torch.float32, (config.num_heads,)) if config.attention_sinks else None
+    assert found == [wanted] * config.num_layers, (
         f"attention_sinks is set, so `sinks` must have a float32 [{config.num_heads}] for each of "
         f"{config.num_layers} layers, not {found}"
     )
-    return sinks
 
 
 def _attend(
@@ -118,7 +122,6 @@ def _attend(
 def load(impl: ImplClass, path: Path) -> Model:
     """Load a model directory in float32 on the CPU."""
     made = impl(describe(path))
-    checkpoint = SafetensorsCheckpoint(path, made.read_config())
     options = LoadOptions(
         products=_SPEC,
         linear=TorchLinear(_SPEC),
@@ -126,7 +129,7 @@ def load(impl: ImplClass, path: Path) -> Model:
         max_model_len=None,
         progress=no_progress,
     )
-    return made.load(checkpoint, options)
+    return made.load(made.open(), options)
 
 
 def check_reasons(impl: ImplClass, folder: Path) -> None:
@@ -141,6 +144,7 @@ def check_reasons(impl: ImplClass, folder: Path) -> None:
 
 def check_layers(model: Model) -> None:
     """`attend` is called once per layer, in order, with the configured heads."""
+    _check_sinks(model)
     attention = DenseAttention(model)
     hidden_te = _run(model, attention, [_tokens(model, 5)], [0])
     wanted = list(range(model.config.num_layers))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
-from structlog.testing import capture_logs
 
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.weights.checkpoint import open_checkpoint
@@ -98,13 +97,16 @@ def test_only_files_that_are_opened_are_downloaded_and_only_once(
         assert hub.asked == []
 
 
-def test_a_model_that_is_there_needs_no_hub(directory: Mapping[str, bytes]) -> None:
+def test_a_model_that_is_there_needs_no_hub(
+    directory: Mapping[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
     with fake_hub("org/name", directory) as hub:
         path = Located(hub, "org/name").path
-    with capture_logs() as logs:
-        assert Located(hub, "org/name").path == path
-    (line,) = [line for line in logs if line["event"] == "hub_model"]
-    assert (line["revision"], line["commit"], line["source"]) == ("main", COMMIT, "cache")
+    caplog.set_level("INFO")
+    caplog.clear()
+    assert Located(hub, "org/name").path == path
+    (event,) = [vars(one) for one in caplog.records if one.msg == "hub_model"]
+    assert (event["revision"], event["commit"], event["source"]) == ("main", COMMIT, "cache")
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json", "config.json"])
