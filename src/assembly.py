@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .core.config import EngineConfig
+from .core.errors import ConfigError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
 from .core.remote.client import EngineProcess
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
     from .backends.drafting.support import Speculation
     from .backends.execution.inspection import ModelReport
+    from .backends.models.base import ModelImpl
     from .backends.running.model_parts import Backends
     from .backends.text.tokenizer import HFTokenizer
+    from .backends.weights.checkpoint import Checkpoint
     from .backends.weights.quantized_cache.folder import CachedModel
 
 
@@ -41,16 +44,15 @@ def build_parts(
     host = PluginHost.load(config, extra=plugins)
 
     from .backends.execution.in_process import ModelExecutor
-    from .backends.models.opening import choose_model_impl, open_model
 
+    backends = _choose_backends(host, progress)
     # First, because its errors about a wrong file are more precise.
-    model = _locate_model(config, progress)
-    checkpoint, impl = open_model(model, choose_model_impl(host, progress), config)
+    checkpoint, impl = _open_model(config, backends, progress)
     tokenizer = _load_tokenizer(config, checkpoint.path, progress)
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
-        _choose_backends(host, progress),
+        backends,
         progress,
         swaps=host.uses_swap,
         speculation=host.speculator,
@@ -64,8 +66,15 @@ def _locate_model(config: EngineConfig, progress: Progress) -> Path:
     from .backends.weights.hub.location import locate_model
 
     if not config.model:
+        if config.revision is not None:
+            raise ConfigError("--revision needs --model ORG/NAME: the default model has none")
         return find_default_model()
-    return locate_model(config.model, allow_download=config.allow_download, progress=progress)
+    return locate_model(
+        config.model,
+        allow_download=config.allow_download,
+        progress=progress,
+        revision=config.revision,
+    )
 
 
 def _load_tokenizer(config: EngineConfig, model: Path, progress: Progress) -> HFTokenizer:
@@ -77,13 +86,26 @@ def _load_tokenizer(config: EngineConfig, model: Path, progress: Progress) -> HF
     return load_tokenizer(locate_model(config.tokenizer, allow_download=False, progress=progress))
 
 
+def _open_model(
+    config: EngineConfig, backends: Backends, progress: Progress
+) -> tuple[Checkpoint, ModelImpl]:
+    from .backends.models.opening import open_model
+
+    return open_model(_locate_model(config, progress), backends.models, config, backends.methods)
+
+
 def _choose_backends(plugins: PluginHost, progress: Progress) -> Backends:
     from .backends.attention.choice import choose_attention_backend
     from .backends.linear.choice import choose_linear_backend
+    from .backends.models.opening import choose_model_impl
     from .backends.running.model_parts import Backends
+    from .backends.weights.quantization.offered import offered_methods
 
     return Backends(
-        choose_attention_backend(plugins, progress), choose_linear_backend(plugins, progress)
+        choose_attention_backend(plugins, progress),
+        choose_linear_backend(plugins, progress),
+        choose_model_impl(plugins, progress),
+        offered_methods(plugins.registry),
     )
 
 
@@ -161,19 +183,17 @@ def make_draft_model(
     from .backends.distill.make import DraftRecipe, make_draft
     from .backends.distill.prompts import read_prompts
     from .backends.execution.in_process import ModelExecutor
-    from .backends.weights.checkpoint import open_checkpoint
 
     wanted = DraftRecipe(**recipe)
     prompts = None if prompts_file is None else read_prompts(prompts_file)
     plugins = PluginHost.load(config)
-    checkpoint = open_checkpoint(_locate_model(config, progress))
-    tokenizer = _load_tokenizer(config, checkpoint.path, progress)
-
     backends = _choose_backends(plugins, progress)
+    checkpoint, impl = _open_model(config, backends, progress)
+    tokenizer = _load_tokenizer(config, checkpoint.path, progress)
 
     def load(speculation: Speculation | None) -> ModelExecutor:
         return ModelExecutor.from_checkpoint(
-            checkpoint, config, backends, progress, speculation=speculation
+            checkpoint, config, backends, progress, speculation=speculation, impl=impl
         )
 
     return make_draft(checkpoint, tokenizer, load, output, wanted, prompts, progress)
@@ -185,13 +205,10 @@ def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
     Raises ConfigError if the engine would refuse it for another reason than its size.
     """
     from .backends.execution.inspection import inspect_model
-    from .backends.models.opening import choose_model_impl, open_model
 
-    plugins = PluginHost.load(config)
-    model = _locate_model(config, progress)
-    checkpoint, impl = open_model(model, choose_model_impl(plugins, progress), config)
+    backends = _choose_backends(PluginHost.load(config), progress)
+    checkpoint, impl = _open_model(config, backends, progress)
     _load_tokenizer(config, checkpoint.path, progress)  # raises ConfigError if it is not supported
-    backends = _choose_backends(plugins, progress)
     return inspect_model(checkpoint, config, backends, progress, impl)
 
 

@@ -20,9 +20,17 @@ from .backends.sampling.ops import RowsToDraw, SamplingOps, TorchSampling
 from .backends.state.input_batch import InputBatch
 from .backends.state.kv_cache import KVCache
 from .backends.weights.checkpoint import Checkpoint
+from .backends.weights.fields import Fields
 from .backends.weights.formats.gguf_blocks import GGUFBlocks
+from .backends.weights.formats.grouped_ints import grouped_ints
+from .backends.weights.formats.scaled_fp8 import scaled_fp8
+from .backends.weights.gguf.checkpoint import GGUFCheckpoint
+from .backends.weights.huggingface.checkpoint import SafetensorsCheckpoint
 from .backends.weights.model_config import LayerKind, ModelConfig
-from .backends.weights.packed import PackedWeights, WeightFormat, Weights
+from .backends.weights.packed import PackedWeights, StoredTensor, WeightFormat, Weights
+from .backends.weights.quantization.method import Method, Parts
+from .backends.weights.quantization.methods import ReadMethod
+from .backends.weights.quantization.sample import QuantizedSample
 
 __all__ = [
     "ACTIVATIONS",
@@ -33,7 +41,9 @@ __all__ = [
     "BuildError",
     "Checkpoint",
     "Decoder",
+    "Fields",
     "GGUFBlocks",
+    "GGUFCheckpoint",
     "GraphSupport",
     "GraphableBackend",
     "InputBatch",
@@ -43,17 +53,25 @@ __all__ = [
     "LinearBackend",
     "LinearSpec",
     "LoadOptions",
+    "Method",
     "Model",
     "ModelConfig",
     "ModelImpl",
     "ModelSpec",
     "NativeModels",
     "PackedWeights",
+    "Parts",
     "Projection",
+    "QuantizedSample",
+    "ReadMethod",
     "RowsToDraw",
+    "SafetensorsCheckpoint",
     "SamplingOps",
     "StepModel",
+    "StoredTensor",
     "TorchSampling",
     "WeightFormat",
     "Weights",
+    "grouped_ints",
+    "scaled_fp8",
 ]

@@ -163,6 +163,7 @@ def provider_table() -> str:
 def provider_rows(provider: dict[str, Any]) -> list[str]:
     kind, name = provider["kind"], provider["name"]
     table = f"[{kind}.{name}]" if kind in ("observer", "admission") else f"[{kind}]"
+    table = "quant_method" if kind == "weight_format" else table
     names = ", ".join(f"`{n}`" for n in (name, *provider["aliases"]))
     options = provider["options"] or [{"name": None}]
     return [

@@ -17,13 +17,13 @@ from gguf import GGMLQuantizationType as Kind
 
 from tokenmill.backends.cpu.packed_weights import layout_for
 from tokenmill.backends.weights.architectures import BY_MODEL_TYPE, TABLE, Architecture, Window
-from tokenmill.backends.weights.expected_quantization import QUANTIZATIONS
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
 from tokenmill.backends.weights.formats.grouped_ints import GroupedInts
 from tokenmill.backends.weights.formats.quantizing import QUANTIZE_ON_LOAD
 from tokenmill.backends.weights.formats.relaying import relaid_format
 from tokenmill.backends.weights.formats.scaled_fp8 import ScaledFP8
 from tokenmill.backends.weights.packed import WeightFormat
+from tokenmill.backends.weights.quantization.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/models.md"
@@ -69,8 +69,9 @@ BRIDGE = """\
 Many other models run through the modules of transformers, with tokenmill's attention, KV cache and
 scheduler. Tested are {tested}. This needs
 `pip install 'transformers>=5'` and a Hugging Face directory with safetensors. It is slower than a
-native architecture. The default, `--model-impl auto`, chooses it if no native architecture can run
-the model.
+native architecture: steps run layer by layer, and quantized weights of every method below are
+dequantized. The log reports what that costs. The default, `--model-impl auto`, chooses it if no
+native architecture can run the model.
 
 A model is refused, with the reason, if
 
@@ -78,7 +79,7 @@ A model is refused, with the reason, if
   MLA, ALiBi),
 - tokens affect each other outside of attention,
 - its rotary frequencies depend on the longest sequence of a batch (`dynamic`, `longrope`),
-- its weights are quantized, or it needs code from its own directory (`auto_map`).
+- it is a GGUF file, or it needs code from its own directory (`auto_map`).
 
 A plugin can add an architecture: see [write a
 plugin](write-a-plugin.md#write-a-model-implementation).
@@ -184,7 +185,7 @@ def _formats() -> str:
     small = ", ".join(f"`{name}`" for name in QUANTIZE_ON_LOAD)
     flags = (
         f"`--quantize-on-load` ({small}) quantizes a floating-point model while it is loaded, on\n"
-        f"CPUs. `--quantization` ({', '.join(QUANTIZATIONS)})\n"
+        f"CPUs. `--quantization` ({', '.join(METHODS)}, gguf)\n"
         "only states what you expect: the start fails if the files have another kind of weights.\n"
     )
     return f"{_table(head, rows)}\n{flags}"

@@ -35,8 +35,13 @@ class EngineConfig:
     )
     allow_download: bool = _knob(
         False,
-        "download the files of --model and --speculative-model that the Hugging Face cache lacks, "
-        "from the Hugging Face Hub or $HF_ENDPOINT",
+        "download --model and --speculative-model from the Hugging Face Hub or $HF_ENDPOINT if "
+        "the Hugging Face cache does not have them whole; without it nothing is downloaded",
+    )
+    revision: str | None = _knob(
+        None,
+        "branch, tag or commit of --model on the Hugging Face Hub, as @REVISION in its name; "
+        "default: main, as the cache has it",
     )
     tokenizer: str | None = _knob(
         None,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SchedulingPolicyConformance,
         SpeculatorConformance,
         ToolCallParserConformance,
+        WeightFormatConformance,
     )
     from .conformance.engine.bench import EngineBench
     from .conformance.engine.workload import EngineShape, Job
@@ -48,6 +49,7 @@ __all__ = [
     "SpeculatorConformance",
     "ToolCallParserConformance",
     "ToyTokenizer",
+    "WeightFormatConformance",
     "expected_tokens",
 ]
 

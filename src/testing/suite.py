@@ -23,6 +23,7 @@ from .conformance import (
     SchedulingPolicyConformance,
     SpeculatorConformance,
     ToolCallParserConformance,
+    WeightFormatConformance,
 )
 from .conformance.installed import Subject
 
@@ -143,6 +144,16 @@ class TestReasoningParser(ReasoningParserConformance):
 
     @pytest.fixture
     def reasoning_parser(self, subject: Subject) -> object:
+        return subject.make()
+
+
+class TestWeightFormat(WeightFormatConformance):
+    """Tests every weight format."""
+
+    kind = "weight_format"
+
+    @pytest.fixture
+    def weight_format(self, subject: Subject) -> Any:
         return subject.make()
 
 

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tests.backends.weights.quantization.writers import CASES
 from tests.oracle.architectures import write
 from tests.plugins.tool_parsers.corpus import CORPUS
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch.backend import TorchAttention
+from tokenmill.backends.weights.quantization.sample import QuantizedSample
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
@@ -28,6 +31,7 @@ from tokenmill.testing import (
     SchedulingPolicyConformance,
     SpeculatorConformance,
     ToolCallParserConformance,
+    WeightFormatConformance,
 )
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
 
@@ -94,6 +98,41 @@ class TestOwnModelImpls(ModelImplConformance):
         """A model that both implementations can run."""
         write("llama", tmp_path)
         return tmp_path / "model"
+
+
+SAMPLES = {
+    "awq": ["awq"],
+    "gptq": ["gptq", "gptq, zero points"],
+    "fp8": ["fp8, blocks"],
+    "compressed-tensors": ["compressed-tensors, int4", "compressed-tensors, int8"],
+}
+"""Writers of samples, by weight format."""
+
+
+class TestOwnWeightFormats(WeightFormatConformance):
+    @pytest.fixture(params=[(name, case) for name in SAMPLES for case in SAMPLES[name]], ids=str)
+    def chosen(self, request: pytest.FixtureRequest) -> Any:
+        return request.param
+
+    @pytest.fixture
+    def weight_format(self, chosen: Any) -> Any:
+        [subject] = [one for one in of_kind("weight_format") if one.name == chosen[0]]
+        return subject.make()
+
+    @pytest.fixture
+    def write_sample(self, chosen: Any) -> Any:
+        case = CASES[chosen[1]]
+
+        def write(weights: torch.Tensor) -> QuantizedSample:
+            tensors, matrix = case.write(weights)
+            return QuantizedSample(settings=case.config, tensors=tensors, matrix=matrix)
+
+        return write
+
+
+def test_every_own_weight_format_has_samples_or_a_test_of_its_own() -> None:
+    """MXFP4 has no writer here; test_transformers.py compares it with transformers'."""
+    assert {one.name for one in of_kind("weight_format")} - SAMPLES.keys() == {"mxfp4"}
 
 
 class TestPairedAttentionBackends(AttentionConformance):

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from tests.backends.random_weights import random_checkpoint
+from tests.backends.tiny import CONFIG
+from tests.backends.weights.gguf_writing import write_gguf
 from tests.oracle.architectures import write
 from tokenmill.api.cli import make_parser
 from tokenmill.backends.linear.base import LinearSpec
+from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.opening import describe
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.host.plugin_host import PluginHost
@@ -26,12 +31,14 @@ from tokenmill.testing import (
     SchedulerConformance,
     SchedulingPolicyConformance,
     SpeculatorConformance,
+    WeightFormatConformance,
     conformance,
 )
 from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
 from tokenmill.testing.conformance.model.checks import load
+from tokenmill.testing.conformance.weight_format.checks import make_sample
 
 from ..core.plugin_packages import Packages
 
@@ -127,6 +134,32 @@ def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: P
     model = load(impl, tmp_path / "model")
     suite.test_every_layer_attends_once_and_sizes_are_as_configured(model)
     suite.test_chunks_of_a_prompt_equal_the_whole(model)
+
+
+def test_the_model_implementation_gets_gguf_files_of_its_architecture(
+    packages: Packages, tmp_path: Path
+) -> None:
+    [code] = [code for code in MODULES if "registry.model_impl(" in code]
+    impl = subjects(packages, code)["model_impl"].make()
+    path = tmp_path / "m.gguf"
+    write_gguf(path, random_checkpoint(CONFIG, 0), architecture="acme")
+    assert "'acme', which is not supported" in NativeModels.reasons_against(describe(path))[0]
+    model = load(impl, path)
+    ModelImplConformance().test_chunks_of_a_prompt_equal_the_whole(model)
+
+
+def test_the_weight_format_passes_the_kit(packages: Packages, tmp_path: Path) -> None:
+    [code] = [code for code in MODULES if "registry.weight_format(" in code]
+    reader = subjects(packages, code)["weight_format"].make()
+    suite, sample = WeightFormatConformance(), make_sample(reader.write_sample)
+    suite.test_settings_are_accepted_or_refused(reader)
+    suite.test_absurd_settings_are_accepted_or_refused(reader, sample)
+    suite.test_one_tensor_marks_a_matrix(reader, sample)
+    suite.test_a_matrix_has_the_numbers_of_the_sample(reader, sample)
+    suite.test_parts_and_stacks_have_the_numbers_of_the_whole(reader, sample)
+    suite.test_equal_formats_are_equal(reader, reader.write_sample)
+    suite.test_damaged_tensors_are_refused(reader, sample)
+    suite.test_a_directory_has_the_matrix(reader, sample, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["phrases", "similar", "stock-phrases"])

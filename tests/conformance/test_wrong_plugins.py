@@ -31,13 +31,14 @@ from .wrong import (
     preemptions,
     schedulers,
     speculators,
+    weight_formats,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
     (schedulers,),
     (preemptions, parsers),
-    (attentions, linears, models),
+    (attentions, linears, models, weight_formats),
     (orders, packages, observers, admissions, draft_lengths),
     (speculators,),
 )

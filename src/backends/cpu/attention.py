@@ -21,6 +21,7 @@ from ...core.interfaces import Progress
 from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
 from ..attention.reasons import reasons_of_dtype, reasons_of_heads
 from ..machine.compiling import BuildError
+from ..models.decoder import Decoder
 from .attention_ops import AttentionOps, AttentionPlan
 from .library import Element, load_library
 from .structures import (
@@ -151,8 +152,11 @@ class CPUAttention:
     def step_model(self, decoder: Any, kv_cache: Any, layers: Sequence[Any]) -> Any:
         """A StepModel that computes all layers of a step in one native call.
 
-        None if the library lacks a feature or a product of the decoder. See AttentionBackend.
+        None if the model is no native decoder, or the library lacks a feature or a product of it.
+        See AttentionBackend.
         """
+        if not isinstance(decoder, Decoder):
+            return None
         from .decoder_call import make_decoder_call
 
         return make_decoder_call(decoder, layers, kv_cache)

@@ -19,9 +19,10 @@ from ...core.errors import ConfigError
 from ...core.interfaces import Progress, Tokenizer
 from ...core.log import get_logger
 from ..models.draft_head_files import DraftHeadFiles, is_draft_head
+from ..models.opening import open_as_stored
 from ..running.model_parts import Backends, choose_spec, linear_spec, load_parts
 from ..text.load import load_tokenizer
-from ..weights.checkpoint import Checkpoint, open_checkpoint
+from ..weights.checkpoint import Checkpoint
 from ..weights.hub.location import locate_model
 from .loaded import LoadedDraftHead, LoadedDraftModel, RunningTarget
 from .model_runner import DraftRunner
@@ -128,11 +129,12 @@ class DraftSupport:
             self._loaded.stop()
 
     def _load_model(self, path: Path) -> LoadedDraftModel:
-        checkpoint = open_checkpoint(path)
+        backends = self._backends
+        checkpoint, impl = open_as_stored(path, backends.models, backends.methods)
         self._check_vocabulary(checkpoint)
         called = f"the draft model {checkpoint.name}"
-        spec = choose_spec(checkpoint, self._config, self._backends, self._progress, called)
-        parts = load_parts(checkpoint, self._config, self._backends, spec, self._progress)
+        spec = choose_spec(checkpoint, self._config, backends, self._progress, called)
+        parts = load_parts(checkpoint, self._config, backends, spec, self._progress, impl)
         return LoadedDraftModel(checkpoint, parts, self.vocab_size)
 
     def _load_head(self, path: Path) -> LoadedDraftHead:

@@ -21,7 +21,7 @@ from ..machine.compiling import BuildError
 from ..machine.device import choose_device
 from ..machine.memory import usable_memory
 from ..machine.torch_threads import SingleTorchThread
-from ..models.base import Model, ModelImpl
+from ..models.base import Model, ModelImpl, ModelSpec
 from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
 from ..running.warmup import measure_gpu_memory
@@ -70,8 +70,8 @@ class ModelExecutor:
         """Make an executor: check the configuration, then read the weights.
 
         `swaps`: reserve host memory for swapped requests. `speculation`: drafts tokens. `impl`:
-        runs the model; None: the native one. Raises ConfigError for a model, device, precision,
-        amount of memory or draft model that cannot work.
+        runs the model; None: what `backends` choose for a model without files. Raises ConfigError
+        for a model, device, precision, amount of memory or draft model that cannot work.
         """
         started = time.monotonic()
         build_cpu_library(config, progress)
@@ -79,6 +79,7 @@ class ModelExecutor:
         spec = choose_spec(checkpoint, config, backends, progress)
         drafts = _prepare(speculation, checkpoint, config, backends, progress)
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
+        impl = impl or backends.models(ModelSpec(path=checkpoint.path, fields={}))
         parts = load_parts(checkpoint, config, backends, spec, progress, impl)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)

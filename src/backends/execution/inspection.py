@@ -107,7 +107,7 @@ def inspect_model(
     build_cpu_library(config, progress)
     check_settings(checkpoint, config)
     spec = choose_spec(checkpoint, config, backends, progress)
-    keeping = keeping_of(config, backends, spec)
+    keeping = keeping_of(config, backends, spec, impl)
     model = checkpoint.config.for_context(config.max_model_len)
     block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype)
     weights, available = weight_bytes(checkpoint, keeping), available_memory(spec.device)

@@ -7,7 +7,7 @@ size, v vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,9 @@ import torch
 from ...core.interfaces import Progress
 from ..linear.base import LinearBackend, LinearSpec
 from ..weights.checkpoint import Checkpoint
+from ..weights.gguf.file import GGUFFile
 from ..weights.model_config import ModelConfig
+from ..weights.quantization.methods import METHODS, ReadMethod
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """attend(layer, q_thd, k_tkd, v_tkd) -> out_thd. It writes K and V to the cache."""
@@ -60,12 +62,23 @@ class ModelSpec:
     """What is known of a model before its weights are read."""
 
     path: Path
+    """A directory with config.json, or a GGUF file."""
     fields: Mapping[str, Any]
     """The fields of config.json; empty for a GGUF file."""
+    gguf: GGUFFile | None = None
+    """The header of a GGUF file: metadata, and the table of tensors."""
+    methods: Mapping[str, ReadMethod] = field(default_factory=lambda: METHODS)
+    """The quantization methods of directories; see read_method."""
 
     @property
     def architecture(self) -> str:
-        """The first of `architectures` in config.json, such as "LlamaForCausalLM", or ""."""
+        """The model's class, such as "LlamaForCausalLM", or a GGUF file's name such as "llama".
+
+        It is the first of `architectures` in config.json, or `general.architecture` of a GGUF file.
+        Files may lack it: "".
+        """
+        if self.gguf is not None:
+            return str(self.gguf.metadata.get("general.architecture", ""))
         named = self.fields.get("architectures")
         return str(named[0]) if isinstance(named, list) and named else ""
 
@@ -86,10 +99,11 @@ class LoadOptions:
 class ModelImpl(Protocol):
     """Runs models of some architectures.
 
-    `tokenmill` makes one with a ModelSpec, reads the configuration, and loads the weights.
+    `tokenmill` makes one with a ModelSpec, opens the checkpoint, and loads the weights.
     """
 
     name: str
+    # It may have `keeps_packed`; see `keeps_packed` below.
 
     @classmethod
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
@@ -98,10 +112,21 @@ class ModelImpl(Protocol):
 
     def __init__(self, spec: ModelSpec) -> None: ...
 
-    def read_config(self) -> ModelConfig:
-        """Return the model's sizes. Raises ConfigError."""
+    def open(self) -> Checkpoint:
+        """Open the model: its sizes, and tensors that are read on demand. Raises ConfigError."""
         ...
 
     def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Model:
-        """Load the weights. Raises ConfigError if they do not fit the configuration."""
+        """Load the weights. `checkpoint` is what `open` returned, or a decorator of it.
+
+        Raises ConfigError if they do not fit the configuration.
+        """
         ...
+
+
+def keeps_packed(impl: ModelImpl) -> bool:
+    """Whether the models of an implementation compute with packed weights.
+
+    It says so by an attribute of this name; without it, they do. Others get dequantized weights.
+    """
+    return bool(getattr(impl, "keeps_packed", True))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from ...core.log import get_logger
-from ..weights.packed import PackedWeights
+from ..weights.packed import PackedWeights, StoredTensor
 
 log = get_logger("model")
 
@@ -36,18 +37,19 @@ def dequantized(matrix: PackedWeights, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Dequantized:
-    """Counts matrices that the linear backend does not keep packed."""
+    """Counts matrices that are not kept packed."""
 
     def __init__(self) -> None:
         self._matrices: Counter[str] = Counter()
         self._packed_bytes = 0
         self._dense_bytes = 0
 
-    def add(self, matrix: PackedWeights, dtype: torch.dtype) -> None:
-        """Count a matrix that is now dequantized to `dtype`."""
+    def add(self, matrix: PackedWeights | StoredTensor, dtype: torch.dtype) -> None:
+        """Count a matrix that is dequantized to `dtype`."""
+        assert not isinstance(matrix.format, torch.dtype)
         self._matrices[matrix.format.name] += 1
         self._packed_bytes += matrix.num_bytes
-        self._dense_bytes += matrix.shape[0] * matrix.shape[1] * dtype.itemsize
+        self._dense_bytes += math.prod(matrix.shape) * dtype.itemsize
 
     def log(self) -> None:
         """Log the cost, if there is one. Decoding reads all weights once per step."""

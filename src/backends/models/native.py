@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ...core.errors import ConfigError
-from ..weights.checkpoint import Checkpoint
+from ..weights.checkpoint import Checkpoint, open_checkpoint
+from ..weights.gguf.checkpoint import GGUFCheckpoint
+from ..weights.gguf.config import find_row
+from ..weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ..weights.huggingface.config import from_hf_config
-from ..weights.model_config import ModelConfig
 from .base import LoadOptions, ModelSpec
 from .decoder import Decoder
 from .loader import load_decoder
@@ -21,17 +23,23 @@ class NativeModels:
 
     @classmethod
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
-        """See ModelImpl. A GGUF file is checked when it is opened."""
-        if not spec.fields:
-            return []
+        """See ModelImpl. Of a GGUF file only the architecture is checked before it is opened."""
         try:
-            from_hf_config(spec.fields, source=str(spec.path / "config.json"))
+            if spec.gguf is not None:
+                find_row(spec.gguf.metadata, str(spec.path))
+            elif spec.fields:
+                from_hf_config(spec.fields, source=str(spec.path / "config.json"))
         except ConfigError as error:
             return [str(error)]
         return []
 
-    def read_config(self) -> ModelConfig:
-        return from_hf_config(self._spec.fields, source=str(self._spec.path / "config.json"))
+    def open(self) -> Checkpoint:
+        spec = self._spec
+        if spec.gguf is not None:
+            return GGUFCheckpoint(spec.path, spec.gguf)
+        if spec.fields:
+            return SafetensorsCheckpoint(spec.path, fields=spec.fields, methods=spec.methods)
+        return open_checkpoint(spec.path)
 
     def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Decoder:
         return load_decoder(

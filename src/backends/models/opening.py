@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,14 @@ from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress, no_progress
 from ..choosing.auto import Plugins, choose
-from ..weights.checkpoint import Checkpoint, open_checkpoint
+from ..weights.checkpoint import Checkpoint, find_model
 from ..weights.expected_quantization import check_quantization
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
-from ..weights.huggingface.checkpoint import SafetensorsCheckpoint
-from ..weights.json_file import read_json
-from ..weights.model_path import gguf_in
+from ..weights.gguf.parts import read_gguf_model
+from ..weights.huggingface.checkpoint import read_config
+from ..weights.quantization.methods import METHODS, ReadMethod
 from ..weights.quantized_on_load import QuantizedOnLoad
-from .base import ModelImpl, ModelSpec
+from .base import ModelImpl, ModelSpec, keeps_packed
 
 
 def choose_model_impl(plugins: Plugins, progress: Progress = no_progress) -> Any:
@@ -27,14 +28,19 @@ def choose_model_impl(plugins: Plugins, progress: Progress = no_progress) -> Any
     return choose(plugins, "model_impl", _reasons_against, progress)
 
 
-def open_model(path: Path, model_impl: Any, config: EngineConfig) -> tuple[Checkpoint, ModelImpl]:
+def open_model(
+    path: Path,
+    model_impl: Any,
+    config: EngineConfig,
+    methods: Mapping[str, ReadMethod] = METHODS,
+) -> tuple[Checkpoint, ModelImpl]:
     """Open a model, and make the implementation that runs it.
 
-    Raises ConfigError with all reasons if no implementation can run it, and if its files are not
-    quantized as the configuration says.
+    `methods` are the known quantization methods. Raises ConfigError with all reasons if no
+    implementation can run the model, and if its files are not quantized as the configuration says.
     """
-    checkpoint, impl = _open(path, model_impl)
-    check_quantization(config.quantization, checkpoint)
+    checkpoint, impl = open_as_stored(path, model_impl, methods)
+    check_quantization(config.quantization, checkpoint, methods)
     if config.quantize_on_load is None:
         return checkpoint, impl
     if config.quantize_on_load not in QUANTIZE_ON_LOAD:
@@ -42,30 +48,39 @@ def open_model(path: Path, model_impl: Any, config: EngineConfig) -> tuple[Check
             f"--quantize-on-load must be one of {', '.join(QUANTIZE_ON_LOAD)}, "
             f"got {config.quantize_on_load!r}"
         )
+    if not keeps_packed(impl):
+        raise ConfigError(
+            f"--quantize-on-load {config.quantize_on_load} has no effect: models of the "
+            f"implementation {impl.name!r} compute with weights in floating point. Remove it"
+        )
     quantized = QuantizedOnLoad(
         checkpoint, config.quantize_on_load, cache_limit=config.model_cache_size
     )
     return quantized, impl
 
 
-def _open(path: Path, model_impl: Any) -> tuple[Checkpoint, ModelImpl]:
-    spec = describe(path)
+def open_as_stored(
+    path: Path, model_impl: Any, methods: Mapping[str, ReadMethod] = METHODS
+) -> tuple[Checkpoint, ModelImpl]:
+    """Open a model, as `open_model` does, without the configuration's wishes for its weights."""
+    spec = describe(path, methods)
     reasons = model_impl.reasons_against(spec)
     if reasons:
         raise ConfigError("; ".join(reasons))
     impl: ModelImpl = model_impl(spec)
-    if not spec.fields:
-        return open_checkpoint(path), impl
-    return SafetensorsCheckpoint(spec.path, impl.read_config()), impl
+    return impl.open(), impl
 
 
-def describe(path: Path) -> ModelSpec:
-    """Read config.json, if the model is a directory that has one. Raises ConfigError."""
-    path = path.expanduser()
-    config = path / "config.json"
-    if not path.is_dir() or gguf_in(path) or not config.exists():
-        return ModelSpec(path=path, fields={})
-    return ModelSpec(path=path, fields=read_json(config))
+def describe(path: Path, methods: Mapping[str, ReadMethod] = METHODS) -> ModelSpec:
+    """Read config.json of a directory, or the header of a GGUF file.
+
+    Raises ConfigError if there is no model of a known format.
+    """
+    path = find_model(path)
+    if path.is_dir():
+        return ModelSpec(path=path, fields=read_config(path), methods=methods)
+    gguf = read_gguf_model(path)
+    return ModelSpec(path=gguf.path, fields={}, gguf=gguf, methods=methods)
 
 
 def _reasons_against(implementation: Any, spec: Any, progress: Progress) -> list[str]:

@@ -32,6 +32,8 @@ class Keeping:
     spec: LinearSpec
     keeps_packed: bool
     """False: packed weights are dequantized, whatever the backend keeps."""
+    is_packable: bool = True
+    """Whether the model could compute with packed weights, if the options let it."""
 
     def kept(self, tensors: Iterable[StoredTensor]) -> set[WeightFormat]:
         """Return the formats of these tensors that stay packed."""
@@ -109,13 +111,13 @@ def _remedies(
     checkpoint: Checkpoint, config: EngineConfig, keeping: Keeping
 ) -> Iterator[tuple[str, Checkpoint, Keeping]]:
     """Yield flags that make the weights smaller, each with the model and its form in memory."""
-    packed = replace(keeping, keeps_packed=True)
+    packed = replace(keeping, keeps_packed=keeping.is_packable)
     if config.dtype != "auto":
         yield "use --dtype auto", checkpoint, packed
     if keeping.spec.dtype is torch.float32:
         spec = replace(keeping.spec, dtype=torch.bfloat16)
         half = replace(keeping, spec=spec, keeps_packed=False)
         yield "use --dtype bfloat16", checkpoint, half
-    if config.quantize_on_load is None and config.dtype == "auto":
+    if keeping.is_packable and config.quantize_on_load is None and config.dtype == "auto":
         for name in QUANTIZE_ON_LOAD:
             yield f"use --quantize-on-load {name}", QuantizedOnLoad(checkpoint, name), packed

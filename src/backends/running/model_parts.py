@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -16,13 +16,12 @@ from ..attention.mixed import make_attention, make_step_model, reasons_against_l
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import reasons_against as reasons_against_linear
 from ..machine.device import choose_device
-from ..models.base import LoadOptions, Model, ModelImpl, ModelSpec
-from ..models.decoder import Decoder
-from ..models.native import NativeModels
+from ..models.base import LoadOptions, Model, ModelImpl, keeps_packed
 from ..state import kv_cache
 from ..state.kv_cache import KVCache
 from ..weights.checkpoint import Checkpoint
 from ..weights.model_config import ModelConfig
+from ..weights.quantization.methods import METHODS, ReadMethod
 from .memory_need import Keeping, refuse_too_large
 from .precision import choose_dtype, choose_kv_cache_dtype
 from .runner import StepModel
@@ -32,10 +31,13 @@ log = get_logger("model")
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The chosen backends: classes, or objects that are used like classes."""
+    """What computes a model: classes, or objects that are used like classes."""
 
     attention: type[AttentionBackend]
     linear: type[LinearBackend]
+    models: type[ModelImpl]
+    methods: Mapping[str, ReadMethod] = field(default_factory=lambda: METHODS)
+    """The known quantization methods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +69,7 @@ class ModelParts:
 
     def step_model(self, cache: KVCache) -> StepModel | None:
         """The attention backend's own implementation of whole steps; None if it has none for this
-        decoder."""
-        if not isinstance(self.decoder, Decoder):
-            return None
+        model."""
         model: StepModel | None = make_step_model(self.attention, self.decoder, cache)
         return model
 
@@ -138,10 +138,16 @@ def linear_spec(spec: AttentionSpec) -> LinearSpec:
     return LinearSpec(dtype=spec.dtype, device=spec.device)
 
 
-def keeping_of(config: EngineConfig, backends: Backends, spec: AttentionSpec) -> Keeping:
-    """The form in which the weights will be kept."""
+def keeping_of(
+    config: EngineConfig, backends: Backends, spec: AttentionSpec, impl: ModelImpl
+) -> Keeping:
+    """The form in which the weights will be kept. `impl` runs the model."""
+    is_packable = keeps_packed(impl)
     return Keeping(
-        linear=backends.linear, spec=linear_spec(spec), keeps_packed=config.dtype == "auto"
+        linear=backends.linear,
+        spec=linear_spec(spec),
+        keeps_packed=is_packable and config.dtype == "auto",
+        is_packable=is_packable,
     )
 
 
@@ -167,23 +173,23 @@ def load_parts(
     backends: Backends,
     spec: AttentionSpec,
     progress: Progress,
-    impl: ModelImpl | None = None,
+    impl: ModelImpl,
 ) -> ModelParts:
-    """Load the weights, and create the backends. `impl` runs the model; None: the native one.
+    """Load the weights, and create the backends. `impl` runs the model.
 
     Raises ConfigError if the weights and one block of the KV cache are larger than the memory.
     """
     block_bytes = kv_cache.bytes_per_block(checkpoint.config, spec.block_size, spec.cache_dtype)
-    refuse_too_large(checkpoint, config, keeping_of(config, backends, spec), block_bytes)
+    keeping = keeping_of(config, backends, spec, impl)
+    refuse_too_large(checkpoint, config, keeping, block_bytes)
     linear = backends.linear(linear_spec(spec))
     options = LoadOptions(
         products=linear_spec(spec),
         linear=linear,
-        keeps_packed=config.dtype == "auto",
+        keeps_packed=keeping.keeps_packed,
         max_model_len=config.max_model_len,
         progress=progress,
     )
-    impl = impl or NativeModels(ModelSpec(path=checkpoint.path, fields={}))
     decoder = impl.load(checkpoint, options)
     served, possible = (one.max_position_embeddings for one in (decoder.config, checkpoint.config))
     if config.max_model_len is None and served < possible:

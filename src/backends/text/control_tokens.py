@@ -27,6 +27,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from ...core.errors import ConfigError, InvalidRequestError
+from .library_errors import failures_as
 from .plain_text import mid_text_tokenizer, plain_text_tokenizer
 
 _MAX_CHARS = 256
@@ -209,10 +210,18 @@ def _starts_longer_one(start: str, texts: Sequence[str]) -> bool:
 
 
 def encode(backend: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Encode a text, as a batch of one, because only batches release the GIL."""
-    [encoding] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    """Encode a text, as a batch of one, because only batches release the GIL.
+
+    Raises InvalidRequestError if the tokenizer cannot: some have no token for unknown text.
+    """
+    with failures_as(_cannot_encode):
+        [encoding] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     ids: list[int] = encoding.ids
     return ids
+
+
+def _cannot_encode(reason: str) -> InvalidRequestError:
+    return InvalidRequestError(f"this model's tokenizer cannot encode the text: {reason}")
 
 
 def _unwritable(param: str) -> InvalidRequestError:

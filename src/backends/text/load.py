@@ -17,11 +17,14 @@ from ..weights.gguf.parts import first_part
 from ..weights.json_file import read_json
 from ..weights.model_path import gguf_in
 from .gguf.tokenizer import backend_from_gguf, tokenizer_from_gguf
+from .library_errors import failures_as
 from .sentencepiece_file import read_sentencepiece_model
 from .tokenizer import HFTokenizer, SpecialTokens
 
 _FLAGS = ("add_bos_token", "add_eos_token")
 _CONVERTIBLE = ("tekken.json", "vocab.json", "tokenizer.tiktoken")
+_MAX_TOKENIZER_BYTES = 1 << 27
+"""The largest known tokenizer.json, Gemma 3's, has 33 MB."""
 _logger = get_logger("text")
 
 
@@ -38,6 +41,11 @@ def load_tokenizer(path: Path) -> HFTokenizer:
     replaces the file's normalizer by a pre-tokenizer. Then text that begins with a space, or that
     follows a control token, no longer has SentencePiece's tokens.
     """
+    with failures_as(lambda reason: ConfigError(f"the tokenizer of {path} fails: {reason}")):
+        return _load(path)
+
+
+def _load(path: Path) -> HFTokenizer:
     if path.is_dir() and not (path / "tokenizer.json").exists():
         path = gguf_in(path) or path
     if path.is_dir():
@@ -86,10 +94,8 @@ def _read_backend(path: Path) -> Tokenizer:
     file = path / "tokenizer.json"
     if not file.is_file():
         raise ConfigError(f"{path} has no tokenizer.json and no tokenizer.model{_hint(path)}")
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception
-        raise ConfigError(f"{file} cannot be read as a tokenizer: {one_line(error)}") from error
+    with failures_as(lambda reason: ConfigError(f"{file} cannot be read as a tokenizer: {reason}")):
+        return Tokenizer.from_buffer(read_bounded(file, _MAX_TOKENIZER_BYTES))
 
 
 def _hint(path: Path) -> str:

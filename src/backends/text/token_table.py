@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 
 from ...core.errors import ConfigError
 
+_MAX_UNUSED_IDS = 1 << 18
+"""Bounds the table's memory. Known vocabularies leave out some thousand ids."""
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
@@ -47,8 +49,14 @@ class TokenTable:
 
 
 def build_token_table(backend: Tokenizer, source: str) -> TokenTable:
-    """Build the table of a tokenizer. Raises ConfigError if its decoder is not supported."""
+    """Build the table of a tokenizer.
+
+    Raises ConfigError if its decoder is not supported, or its highest id is absurd.
+    """
     vocab = backend.get_vocab(with_added_tokens=True)
+    highest = max(vocab.values(), default=-1)
+    if highest >= len(vocab) + _MAX_UNUSED_IDS:
+        raise ConfigError(f"{source}: a tokenizer with {len(vocab)} tokens has the id {highest}")
     steps = _decoder_steps(backend)
     kinds = [step["type"] for step in steps]
     is_sentencepiece = _is_sentencepiece(steps)

@@ -94,16 +94,26 @@ def open_checkpoint(path: Path) -> Checkpoint:
     A GGUF model is named by its file, by any part of it, or by a directory that holds nothing else.
     Raises ConfigError if that fails; the message says what is supported.
     """
-    path = path.expanduser()
-    path = (path.is_dir() and gguf_in(path)) or path
+    path = find_model(path)
     if path.is_dir():
         from .huggingface.checkpoint import SafetensorsCheckpoint
 
         return SafetensorsCheckpoint(path)
-    _check_file(path)
     from .gguf.checkpoint import GGUFCheckpoint
 
     return GGUFCheckpoint(path)
+
+
+def find_model(path: Path) -> Path:
+    """Return the Hugging Face directory, or a file of the GGUF model, that a path means.
+
+    Raises ConfigError for anything else.
+    """
+    path = path.expanduser()
+    path = (path.is_dir() and gguf_in(path)) or path
+    if not path.is_dir():
+        _check_file(path)
+    return path
 
 
 def _check_file(path: Path) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import torch
 
 from ...core.errors import ConfigError
 from .checkpoint import Checkpoint
+from .checkpoint_decorator import CheckpointDecorator
 from .formats.gguf_blocks import GGUFBlocks
 from .formats.quantizing import kind_on_load, quantize
-from .model_config import ModelConfig
 from .packed import StoredTensor, WeightFormat, Weights
 from .quantized_cache.file import Matrices
 from .quantized_cache.matrices import CachedMatrices
@@ -27,10 +25,11 @@ _ALL_EXPERTS = re.compile(r".*\.experts\.(gate_up|down)_proj")
 """transformers' tensors of all experts of a layer, which are transposed: [x, in, out]."""
 
 
-class QuantizedOnLoad:
-    """Quantizes the matrices of another checkpoint; see Checkpoint.
+class QuantizedOnLoad(CheckpointDecorator):
+    """Quantizes the matrices of another checkpoint.
 
-    Embeddings, norms, biases and routers of experts stay as they are.
+    Embeddings, norms, biases and routers of experts stay as they are; so do rows that are looked
+    up, because only products gain by fewer bits.
     """
 
     def __init__(self, inner: Checkpoint, name: str, cache_limit: int | None = 0) -> None:
@@ -39,29 +38,9 @@ class QuantizedOnLoad:
         `cache_limit`: bytes of the cache of quantized models; 0: no cache; None: chosen by the
         free disk.
         """
-        self._inner = inner
+        super().__init__(inner)
         self._name = name
         self._cache_limit = cache_limit
-
-    @property
-    def path(self) -> Path:
-        return self._inner.path
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def config(self) -> ModelConfig:
-        return self._inner.config
-
-    @property
-    def files(self) -> Mapping[Path, int]:
-        return self._inner.files
-
-    @property
-    def quantization(self) -> str | None:
-        return self._inner.quantization
 
     @property
     def dtype(self) -> torch.dtype | WeightFormat:
@@ -71,17 +50,6 @@ class QuantizedOnLoad:
             if format is not None and name not in _HEADS:
                 return format
         return self._inner.dtype
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        return self._inner.eos_token_ids
-
-    @property
-    def sampling_defaults(self) -> Mapping[str, float | int]:
-        return self._inner.sampling_defaults
-
-    def tensor_names(self) -> Sequence[str]:
-        return self._inner.tensor_names()
 
     def stored(self, name: str) -> StoredTensor:
         """Describe a tensor as it will be after it is quantized."""
@@ -94,9 +62,6 @@ class QuantizedOnLoad:
             shape = num_rows, num_inputs  # as `matrix` returns it
         return StoredTensor(shape, format, num_rows * format.row_bytes(num_inputs))
 
-    def tensor(self, name: str) -> torch.Tensor:
-        return self._inner.tensor(name)
-
     def matrix(self, name: str) -> Weights:
         """Read a matrix, and quantize it unless it is packed already."""
         format = self._format(name)
@@ -105,10 +70,6 @@ class QuantizedOnLoad:
         if self._cached is None:
             return self._quantize(name, format)
         return self._cached.matrix(name, lambda: self._quantize(name, format))
-
-    def looked_up(self, name: str) -> Weights:
-        """Read a matrix without quantizing it: only products gain by that."""
-        return self._inner.looked_up(name)
 
     def release(self) -> None:
         self._inner.release()

@@ -12,11 +12,9 @@ from safetensors import SafetensorError, safe_open
 
 from ...core.errors import ConfigError
 from .fields import one_line
-from .json_file import read_json
 from .packed import StoredTensor
+from .weight_files import weight_files
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -46,7 +44,7 @@ class SafetensorsFiles:
         Raises ConfigError if a file is missing or damaged, or if two tensors get the same name.
         """
         self.path = path
-        self._files = {file: _open(path / file) for file in _weight_files(path)}
+        self._files = {file: _open(path / file) for file in weight_files(path)}
         file_of = {
             name: file for file, opened in self._files.items() for name in list(opened.keys())
         }
@@ -109,35 +107,6 @@ class SafetensorsFiles:
         if name not in self._places:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
         return self._places[name]
-
-
-def shards_in(index: Path) -> list[str]:
-    """Return the names of the files that an index lists. Raises ConfigError if it is damaged."""
-    listed = read_json(index).get("weight_map")
-    if not isinstance(listed, dict) or not listed:
-        raise ConfigError(f"{index} must have a weight_map")
-    return sorted({_plain_name(index, file) for file in listed.values()})
-
-
-def _weight_files(path: Path) -> list[str]:
-    """Return the names of the files with weights: the ones in the index, or the only one."""
-    if (path / INDEX).exists():
-        return shards_in(path / INDEX)
-    if (path / SINGLE).exists():
-        return [SINGLE]
-    text = f"no weights in {path}: looked for {SINGLE} and {INDEX}"
-    if any(path.glob("*.bin")) or any(path.glob("*.pt*")):
-        text += (
-            "; its .bin or .pt files are pickles, which can run any program when they are loaded: "
-            "convert them to safetensors"
-        )
-    raise ConfigError(text)
-
-
-def _plain_name(index: Path, file: Any) -> str:
-    if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
-        raise ConfigError(f"{index} names {file!r:.80}, not a safetensors file in its directory")
-    return file
 
 
 def _header_bytes(path: Path) -> int:

@@ -50,8 +50,10 @@ PARSERS = ("tool_call_parser", "reasoning_parser")
 """Slots whose providers the API builds, not the engine."""
 COMPUTING = ("attention_backend", "linear_backend", "model_impl", *PARSERS)
 """Slots in which "auto" means the first provider that has no `reasons_against` the model."""
-KINDS = (*SLOTS, "observer", "admission")
-"""All kinds. Every observer and admission of an enabled plugin is built."""
+WATCHERS = ("observer", "admission")
+"""Kinds of which every provider of an enabled plugin is built, with a PluginContext."""
+KINDS = (*SLOTS, *WATCHERS, "weight_format")
+"""All kinds. A model's files name the weight format that they need."""
 
 REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "scheduler": ("schedule",),
@@ -65,6 +67,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "tool_call_parser": ("reasons_against", "parse", "needs_special_tokens", "call_syntax"),
     "reasoning_parser": ("reasons_against", "parse", "needs_special_tokens"),
     "admission": ("admit",),
+    "weight_format": ("__call__",),
 }
 
 
@@ -257,6 +260,17 @@ class Registry:
         """
         self._offer("model_impl", name, factory, options, aliases)
 
+    def weight_format(
+        self, name: str, factory: Callable[..., Any], *, aliases: Sequence[str] = ()
+    ) -> None:
+        """Offer a way in which the weights of Hugging Face directories are quantized.
+
+        `name` is the `quant_method` of `quantization_config` in config.json. The factory returns
+        the reader of these settings: a ReadMethod of backends/weights/quantization/methods.py. It
+        runs in a worker, while a model is loaded.
+        """
+        self._offer("weight_format", name, factory, None, aliases)
+
     def speculative_method(
         self,
         name: str,
@@ -389,7 +403,7 @@ class Registry:
         line, for invalid options and for a factory that fails.
         """
         provider = self.find(kind, name)
-        arguments: list[object] = [] if kind in SLOTS else [context]
+        arguments: list[object] = [context] if kind in WATCHERS else []
         where = where or f"[{kind}]"
         if provider.options is None:
             refuse_options(options or {}, where=where, name=provider.name)
@@ -472,7 +486,7 @@ def _make(provider: Provider, arguments: Sequence[object]) -> object:
         built = provider.factory(*arguments)
     except CONTAINED as error:
         raise PluginError(f"{what} could not be built: {type(error).__name__}: {error}") from error
-    if built is None and provider.kind not in SLOTS:
+    if built is None and provider.kind in WATCHERS:
         return None
     missing = [a for a in REQUIRED_ATTRIBUTES.get(provider.kind, ()) if not hasattr(built, a)]
     if missing:

@@ -18,6 +18,7 @@ from .preemption import PreemptionConformance
 from .scheduler import SchedulerConformance
 from .scheduling_policy import SchedulingPolicyConformance
 from .speculator import SpeculatorConformance
+from .weight_format.suite import WeightFormatConformance
 
 __all__ = [
     "AdmissionConformance",
@@ -33,4 +34,5 @@ __all__ = [
     "SchedulingPolicyConformance",
     "SpeculatorConformance",
     "ToolCallParserConformance",
+    "WeightFormatConformance",
 ]

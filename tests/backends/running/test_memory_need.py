@@ -14,6 +14,8 @@ from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.models.base import ModelSpec
+from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.memory_need import refuse_too_large, weight_bytes
 from tokenmill.backends.running.model_parts import Backends, choose_spec, keeping_of, load_parts
@@ -30,6 +32,7 @@ from ..weights.gguf_writing import write_gguf
 BIG = replace(CONFIG, hidden_size=256, head_size=64, intermediate_size=512, vocab_size=4096)
 UNTIED = replace(BIG, tie_word_embeddings=False)
 BACKENDS = backends_with(TorchAttention)
+NATIVE = NativeModels(ModelSpec(path=Path("nowhere"), fields={}))
 GIB = 1 << 30
 
 
@@ -51,7 +54,7 @@ def pretend_available(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
 def estimate(checkpoint: Checkpoint, config: EngineConfig) -> int:
     spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
     return weight_bytes(
-        cast(Checkpoint, Unreadable(checkpoint)), keeping_of(config, BACKENDS, spec)
+        cast(Checkpoint, Unreadable(checkpoint)), keeping_of(config, BACKENDS, spec, NATIVE)
     )
 
 
@@ -59,7 +62,7 @@ def load(checkpoint: Checkpoint, **options: Any) -> int:
     """Load the model and return the memory of its weights."""
     config = EngineConfig.from_options(device="cpu", **options)
     spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
-    return load_parts(checkpoint, config, BACKENDS, spec, no_progress).decoder.num_bytes
+    return load_parts(checkpoint, config, BACKENDS, spec, no_progress, NATIVE).decoder.num_bytes
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
@@ -132,9 +135,9 @@ def test_quantization_on_load_is_named_where_it_makes_the_model_fit(
 ) -> None:
     checkpoint = random_checkpoint(UNTIED, 0)
     config = EngineConfig(device="cpu")
-    backends = Backends(TorchAttention, KeepsAll)
+    backends = Backends(TorchAttention, KeepsAll, NativeModels)
     spec = choose_spec(checkpoint, config, backends, no_progress)
-    keeping = keeping_of(config, backends, spec)
+    keeping = keeping_of(config, backends, spec, NATIVE)
     need = {
         name: weight_bytes(QuantizedOnLoad(checkpoint, name), keeping) for name in ("q8_0", "q4_0")
     }
@@ -145,3 +148,20 @@ def test_quantization_on_load_is_named_where_it_makes_the_model_fit(
         with pytest.raises(ConfigError, match=f"use --quantize-on-load {named}") as caught:
             refuse_too_large(checkpoint, config, keeping, block_bytes=1)
         assert ("q8_0" in str(caught.value)) is (named == "q8_0")
+
+
+def test_quantization_on_load_is_not_named_for_models_that_refuse_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Dense(NativeModels):
+        keeps_packed = False
+
+    checkpoint = random_checkpoint(UNTIED, 0)
+    config = EngineConfig(device="cpu")
+    backends = Backends(TorchAttention, KeepsAll, NativeModels)
+    spec = choose_spec(checkpoint, config, backends, no_progress)
+    impl = Dense(ModelSpec(path=checkpoint.path, fields={}))
+    keeping = keeping_of(config, backends, spec, impl)
+    pretend_available(monkeypatch, weight_bytes(checkpoint, keeping) - 1)
+    with pytest.raises(ConfigError, match="available: use a smaller model"):
+        refuse_too_large(checkpoint, config, keeping, block_bytes=1)

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.models.base import ModelSpec
+from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.model_parts import Backends, choose_spec, load_parts
 from tokenmill.backends.text.load import load_tokenizer
@@ -42,7 +44,7 @@ MEMORY_FACTOR = 40
 """Bytes of memory per byte of file, at most. A list of numbers of two bytes takes 36."""
 MEMORY_BASE = 1 << 20
 """Bytes. Modules that are imported by the first case that needs them, and caches."""
-BACKENDS = Backends(TorchAttention, TorchLinear)
+BACKENDS = Backends(TorchAttention, TorchLinear, NativeModels)
 EXTRA_FIELDS = {
     "head_dim": 8,
     "sliding_window": 16,
@@ -194,7 +196,8 @@ def load(checkpoint: Checkpoint) -> None:
     """Load the weights as an engine does."""
     config = EngineConfig(device="cpu", dtype="float32")
     spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
-    load_parts(checkpoint, config, BACKENDS, spec, no_progress)
+    impl = NativeModels(ModelSpec(path=checkpoint.path, fields={}))
+    load_parts(checkpoint, config, BACKENDS, spec, no_progress, impl)
 
 
 def refused(act: Callable[[], object]) -> bool:

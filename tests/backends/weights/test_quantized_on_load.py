@@ -21,6 +21,7 @@ from tokenmill.backends.distill.saving import to_hf_config
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.models.opening import choose_model_impl, open_model
 from tokenmill.backends.running.model_parts import Backends
 from tokenmill.backends.weights.checkpoint import open_checkpoint
@@ -156,7 +157,7 @@ def test_quantizing_is_refused_where_it_would_be_undone() -> None:
         ModelExecutor.from_checkpoint(
             QuantizedOnLoad(CHECKPOINT, "q8_0"),
             config,
-            Backends(TorchAttention, TorchLinear),
+            Backends(TorchAttention, TorchLinear, NativeModels),
             no_progress,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,21 @@ class TestReturnsHalfPrecisionLogits(ModelImplConformance):
     @pytest.fixture
     def model_impl(self) -> Any:
         return wrong(compute_logits=lambda logits: logits.bfloat16())
+
+
+class TestHasSinksForOneLayerOnly(ModelImplConformance):
+    fails = "test_every_layer_attends_once_and_sizes_are_as_configured"
+
+    @pytest.fixture
+    def model_impl(self) -> Any:
+        class Impl(wrong()):  # type: ignore[misc]
+            def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Any:
+                model = super().load(checkpoint, options)
+                model.config = replace(model.config, attention_sinks=True)
+                model.sinks = [torch.zeros(4)]
+                return model
+
+        return Impl
 
 
 class TestNumbersPositionsItself(ModelImplConformance):

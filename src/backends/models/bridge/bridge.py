@@ -10,20 +10,25 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from ....core.errors import ConfigError
 from ...weights.checkpoint import Checkpoint
-from ...weights.fields import one_line
+from ...weights.fields import Fields, one_line
+from ...weights.huggingface.checkpoint import SafetensorsCheckpoint
+from ...weights.huggingface.multimodal import text_fields
 from ...weights.model_config import ModelConfig
+from ...weights.quantization.methods import read_method
 from ..base import LoadOptions, ModelSpec
 from ..loader import STAGE
 from . import attention
 from .independence import check_independence
 from .model import BridgedModel
 from .probe import probe
+from .stored import weights_of
 
 _AutoModel: Any = AutoModelForCausalLM
+_CONFIGS: Any = CONFIG_MAPPING
 """Any, because transformers' own types are wrong about the methods that are used here."""
 _VARYING_ROPES = ("dynamic", "longrope")
 """Rotations whose frequencies depend on the longest sequence of a batch."""
@@ -39,6 +44,7 @@ class TransformersModels:
     """
 
     name = "transformers"
+    keeps_packed = False
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
@@ -46,11 +52,10 @@ class TransformersModels:
     @classmethod
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
         """See ModelImpl."""
-        if not spec.fields:
+        if spec.gguf is not None:
             return ["it reads directories with config.json and safetensors, not GGUF files"]
-        for name in ("auto_map", "quantization_config"):
-            if spec.fields.get(name):
-                return [f"{spec.path / 'config.json'} has {name}, which is not supported"]
+        if spec.fields.get("auto_map"):
+            return [f"{spec.path / 'config.json'} has auto_map, which is not supported"]
         absurd = _absurd_count(spec.fields)
         if absurd is not None:
             return [
@@ -63,47 +68,55 @@ class TransformersModels:
         return []
 
     def read_config(self) -> ModelConfig:
-        """See ModelImpl. The model runs once without weights, to see how its layers attend."""
+        """Return the model's sizes. It runs once without weights, to see how its layers attend.
+
+        Raises ConfigError.
+        """
         return self._config
+
+    def open(self) -> Checkpoint:
+        """See ModelImpl."""
+        spec = self._spec
+        return SafetensorsCheckpoint(spec.path, self._config, spec.fields, spec.methods)
 
     @cached_property
     def _config(self) -> ModelConfig:
+        return probe(self._empty, self._source)
+
+    @cached_property
+    def _empty(self) -> Any:
+        """The model without weights, of transformers' class for it."""
         attention.register()
-        config = _read(self._spec)
+        config = _read(self._spec, self._source)
         _refuse_varying_ropes(config, self._source)
         try:
             with torch.device("meta"):
-                model = _AutoModel.from_config(
+                return _AutoModel.from_config(
                     config, attn_implementation=attention.IMPLEMENTATION
                 ).eval()
         except Exception as error:  # any class of transformers
             raise ConfigError(f"{self._source}: {one_line(error)}") from error
-        return probe(model, self._source)
 
     @property
     def _source(self) -> str:
         return str(self._spec.path / "config.json")
 
     def load(self, checkpoint: Checkpoint, options: LoadOptions) -> BridgedModel:
-        """See ModelImpl."""
-        if not isinstance(checkpoint.dtype, torch.dtype):
-            raise ConfigError(
-                "transformers' modules compute with weights in floating point: remove "
-                "--quantize-on-load, or use --model-impl native"
-            )
-        attention.register()
+        """See ModelImpl. Packed weights are dequantized, and the log says what that costs."""
         options.progress(STAGE, 0.0)
+        dtype = options.products.dtype
         try:
             with _quiet():
-                model, found = _AutoModel.from_pretrained(
-                    checkpoint.path,
-                    dtype=options.products.dtype,
+                model, found = type(self._empty).from_pretrained(
+                    None,
+                    config=self._empty.config,
+                    state_dict=weights_of(checkpoint, dtype),
+                    dtype=dtype,
                     attn_implementation=attention.IMPLEMENTATION,
-                    local_files_only=True,
-                    trust_remote_code=False,
-                    use_safetensors=True,
                     output_loading_info=True,
                 )
+        except ConfigError:
+            raise
         except Exception as error:  # any class of transformers
             raise ConfigError(f"{checkpoint.path} cannot be loaded: {one_line(error)}") from error
         _refuse_missing(found["missing_keys"], checkpoint)
@@ -113,11 +126,24 @@ class TransformersModels:
         return bridged
 
 
-def _read(spec: ModelSpec) -> Any:
+def _read(spec: ModelSpec, source: str) -> Any:
+    """Read transformers' configuration; of a multimodal model, that of its text model.
+
+    Raises ConfigError. The quantization is left out: the checkpoint dequantizes.
+    """
+    fields, source = text_fields(spec.fields, source)
+    read_method(spec.path, fields, spec.methods)  # raises ConfigError if it is not supported
+    model_type = Fields(fields, source).text("model_type", "")
+    if model_type not in _CONFIGS:
+        raise ConfigError(
+            f"{source} has model_type {model_type!r:.80}, which transformers "
+            f"{transformers.__version__} does not know"
+        )
+    kept = {name: value for name, value in fields.items() if name != "quantization_config"}
     try:
-        return AutoConfig.from_pretrained(spec.path, local_files_only=True, trust_remote_code=False)
+        return _CONFIGS[model_type].from_dict(kept)
     except Exception as error:  # transformers raises many kinds
-        raise ConfigError(f"{spec.path / 'config.json'}: {one_line(error)}") from error
+        raise ConfigError(f"{source}: {one_line(error)}") from error
 
 
 def _absurd_count(fields: Mapping[str, Any]) -> str | None:

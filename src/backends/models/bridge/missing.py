@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ....core.errors import ConfigError
 from ...weights.checkpoint import Checkpoint
-from ...weights.model_config import ModelConfig
 from ..base import LoadOptions, Model, ModelSpec
 
 _NEEDED = "it needs the package transformers: pip install 'transformers>=5'"
@@ -22,7 +21,7 @@ class MissingTransformers:
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
         return [_NEEDED]
 
-    def read_config(self) -> ModelConfig:
+    def open(self) -> Checkpoint:
         raise ConfigError(_NEEDED)
 
     def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Model:

@@ -17,7 +17,7 @@ from ..model_config import ModelConfig
 from ..packed import PackedWeights, StoredTensor, WeightFormat, Weights
 from ..sampling_defaults import check_sampling_defaults
 from .config import find_row, from_gguf_metadata
-from .file import GGUFTensor
+from .file import GGUFFile, GGUFTensor
 from .names import CONFIGURING, GGUFNames
 from .parts import part_stem, read_gguf_model
 from .stop_tokens import stop_token_ids
@@ -43,12 +43,12 @@ _DTYPES = {
 class GGUFCheckpoint:
     """A GGUF model with any tensor type that the gguf package can dequantize; see Checkpoint."""
 
-    def __init__(self, path: Path) -> None:
-        """Open a model by its file, or by any part of it.
+    def __init__(self, path: Path, file: GGUFFile | None = None) -> None:
+        """Open a model by its file, or by any part of it. `file` is its header; None: read here.
 
         Raises ConfigError if it is damaged, incomplete or of an unsupported architecture.
         """
-        self._file = read_gguf_model(path)
+        self._file = file or read_gguf_model(path)
         self.path = self._file.path
         self._mapped: dict[Path, torch.Tensor] = {}
         self._names = GGUFNames(find_row(self._file.metadata, str(path))[0])

@@ -8,7 +8,7 @@ Only the first part has the model's metadata. Source: tools/gguf-split in llama.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TypeVar
@@ -29,6 +29,13 @@ def first_part(path: P) -> P:
 def first_part_name(path: str) -> str:
     """Return the path in a repository of the first part of the model that a file belongs to."""
     return str(first_part(PurePosixPath(path)))
+
+
+def all_parts(path: P) -> Iterator[P]:
+    """Yield the paths of all parts of the model that a part belongs to; else the path itself."""
+    match = _PART.fullmatch(path.name)
+    for index in range(1 if match is None else int(match[3])):
+        yield _part(path, index)
 
 
 def part_stem(path: PurePath) -> str:

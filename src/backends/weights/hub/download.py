@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from ....core.interfaces import Progress
 from ..fields import one_line
 from ..gguf.parts import first_part_name
 from ..quantization.methods import MODELOPT_CONFIG, QUANTIZE_CONFIG
-from ..safetensors_files import INDEX, SINGLE, shards_in
-from .name import HubName, cache_folder
+from ..weight_files import INDEX, SINGLE, shards_in
+from .name import HubName, cache_folder, model_folder
 
 STAGE = "downloading the model"
 _SENTENCEPIECE, _TOKENIZER = "tokenizer.model", "tokenizer.json"
@@ -35,15 +36,18 @@ _SMALL_FILES = (
 def download(name: HubName, progress: Progress) -> None:
     """Download what is not in the cache yet; report progress in bytes.
 
-    Only files that tokenmill opens are downloaded. Raises ConfigError if the hub cannot be reached,
-    has no such model, or has several that the name can mean.
+    Only files that tokenmill opens are downloaded, all of one commit. The cache says that this is
+    the commit of the revision when all of them are there. Raises ConfigError if the hub cannot be
+    reached, has no such model, or has several that the name can mean.
     """
     # The library and the packages under it raise exceptions of many kinds, and name them in the
     # message.
     try:
-        sizes = _list_files(name)
-        wanted = _choose_files(name, sizes)
-        _Download(name, {file: sizes[file] for file in wanted}, progress).run()
+        commit, sizes = _list_files(name)
+        pinned = replace(name, revision=commit)
+        wanted = _choose_files(pinned, sizes)
+        _Download(pinned, {file: sizes[file] for file in wanted}, progress).run()
+        _write_reference(name, commit)
     except ConfigError:
         raise
     except Exception as error:
@@ -52,17 +56,28 @@ def download(name: HubName, progress: Progress) -> None:
         ) from error
 
 
-def _list_files(name: HubName) -> dict[str, int]:
-    """Return the size of each file of the repository, by its path."""
+def _list_files(name: HubName) -> tuple[str, dict[str, int]]:
+    """Return the commit of the revision, and the size of each of its files by path."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     info = api.model_info(name.repo, revision=name.revision, files_metadata=True)
-    return {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    return str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+
+def _write_reference(name: HubName, commit: str) -> None:
+    """Write which commit a branch or tag is, as huggingface_hub does."""
+    if name.revision == commit:
+        return
+    reference = model_folder(name) / "refs" / name.revision
+    reference.parent.mkdir(parents=True, exist_ok=True)
+    temporary = reference.with_name(f"{reference.name}.{os.getpid()}.tmp")
+    temporary.write_text(commit, "utf-8")
+    temporary.replace(reference)
 
 
 def _choose_files(name: HubName, files: Mapping[str, int]) -> list[str]:
-    if name.file is None and name.quant is None:
+    if name.is_whole:
         if INDEX in files:
             shards = shards_in(Path(_fetch(name, INDEX)))
             return [*_small(files), INDEX, *shards]

@@ -19,10 +19,15 @@ from ..gguf.parts import models_among, part_stem
 from ..model_path import PROJECTOR
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_REVISION = rf"{_WORD}(/{_WORD})*"
 _NAME = re.compile(
     rf"(?P<repo>{_WORD}/{_WORD})(?P<file>(/{_WORD})+\.gguf|)(:(?P<quant>{_WORD})|)"
-    rf"(@(?P<revision>{_WORD}(/{_WORD})*)|)"
+    rf"(@(?P<revision>{_REVISION})|)"
 )
+
+
+MAIN = "main"
+"""The revision of names that state none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +36,32 @@ class HubName:
 
     repo: str
     """ORG/NAME."""
-    revision: str = "main"
+    revision: str = MAIN
     file: str | None = None
     """Path of a GGUF file in the repository."""
     quant: str | None = None
     """Quantization of the GGUF model, for example "Q4_K_M"."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it names a repository, not one of its GGUF models."""
+        return self.file is None and self.quant is None
+
+    def at(self, revision: str | None) -> HubName:
+        """Return the name with the revision of --revision; None: this name.
+
+        Raises ConfigError if the name states another one.
+        """
+        if revision is None or revision == self.revision:
+            return self
+        if self.revision != MAIN:
+            raise ConfigError(
+                f"--revision {revision} and --model {self.repo}@{self.revision} contradict each "
+                "other: remove one"
+            )
+        if not re.fullmatch(_REVISION, revision):
+            raise ConfigError(f"--revision {revision!r:.80} is no branch, tag or commit")
+        return replace(self, revision=revision)
 
     def choose(self, files: Iterable[str]) -> list[str]:
         """Return the GGUF models that the name can mean, by the path of a file of each.
@@ -79,7 +105,7 @@ def parse_hub_name(text: str) -> HubName | None:
         return None
     return HubName(
         repo=match["repo"],
-        revision=match["revision"] or "main",
+        revision=match["revision"] or MAIN,
         file=match["file"].lstrip("/") or None,
         quant=match["quant"],
     )
@@ -99,9 +125,14 @@ def cache_folder() -> Path:
     return Path("~/.cache/huggingface/hub").expanduser()
 
 
+def model_folder(name: HubName) -> Path:
+    """Return the folder of a repository in the cache. It may not exist."""
+    return cache_folder() / f"models--{name.repo.replace('/', '--')}"
+
+
 def find_snapshot(name: HubName) -> Path | None:
     """Return the folder of a revision's files in the cache; None if it is not there."""
-    folder = cache_folder() / f"models--{name.repo.replace('/', '--')}"
+    folder = model_folder(name)
     commit = name.revision
     with suppress(OSError, ValueError):  # else the revision is a commit
         commit = (folder / "refs" / name.revision).read_text("utf-8").strip()

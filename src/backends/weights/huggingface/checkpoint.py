@@ -13,7 +13,7 @@ from ..json_file import read_json
 from ..model_config import ModelConfig
 from ..model_path import gguf_models_in
 from ..packed import StoredTensor, WeightFormat, Weights
-from ..quantization.methods import read_method
+from ..quantization.methods import METHODS, ReadMethod, read_method
 from ..quantization.tensors import QuantizedTensors
 from ..safetensors_files import SafetensorsFiles
 from ..sampling_defaults import check_sampling_defaults
@@ -36,13 +36,20 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 class SafetensorsCheckpoint:
     """A Hugging Face directory; see Checkpoint for the methods."""
 
-    def __init__(self, path: Path, config: ModelConfig | None = None) -> None:
-        """Open it. `config` is what config.json describes; None: it is read here.
+    def __init__(
+        self,
+        path: Path,
+        config: ModelConfig | None = None,
+        fields: Mapping[str, Any] | None = None,
+        methods: Mapping[str, ReadMethod] = METHODS,
+    ) -> None:
+        """Open it. `fields` are those of config.json, `config` is what they describe.
 
-        Raises ConfigError if a file is missing or damaged, or not supported.
+        None: they are read here. `methods` are the known quantization methods. Raises ConfigError
+        if a file is missing or damaged, or not supported.
         """
         self.path = path
-        whole = read_json(path / "config.json", _missing_config(path))
+        whole = read_config(path) if fields is None else fields
         self._generation: dict[str, Any] = {}
         if (path / "generation_config.json").exists():
             self._generation = read_json(path / "generation_config.json")
@@ -53,7 +60,7 @@ class SafetensorsCheckpoint:
             {name: self._generation.get(key) for key, name in _SAMPLING_KEYS.items()},
             source=str(path / "generation_config.json"),
         )
-        method = read_method(path, self._config)
+        method = read_method(path, self._config, methods)
         self.quantization = None if method is None else method.name
         self._files = _open_files(path, whole)
         self._tensors = self._files if method is None else QuantizedTensors(self._files, method)
@@ -112,6 +119,11 @@ class SafetensorsCheckpoint:
     def release(self) -> None:
         """See Checkpoint."""
         self._files.release()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read config.json of a directory. Raises ConfigError if it is missing or damaged."""
+    return read_json(path / "config.json", _missing_config(path))
 
 
 def _open_files(path: Path, config: Mapping[str, Any]) -> SafetensorsFiles:

@@ -34,7 +34,8 @@ _SCALINGS = {
     "longrope": RopeScaling.LONGROPE,
     "su": RopeScaling.LONGROPE,
 }
-_FULL, _LOCAL = "full_attention", "sliding_attention"
+_NESTED = ("full_attention", "sliding_attention")
+"""Parts for layers without and with a window, where these differ."""
 _WITH_DEFAULT_FACTOR = (RopeScaling.YARN, RopeScaling.LONGROPE)
 
 
@@ -47,9 +48,10 @@ def read_ropes(
         rope = _read(fields, row, part, max_positions)
         return rope, rope
     theta = fields.number("rope_local_base_freq", row.local_theta)
-    if part.keys() & {_FULL, _LOCAL}:
-        full, local = (part.part(name) or Fields({}, part.source) for name in (_FULL, _LOCAL))
-        _refuse_unknown(part, {_FULL, _LOCAL})
+    if _is_nested(part):
+        full, local = (part.part(name) or Fields({}, part.source) for name in _NESTED)
+        _refuse_unknown(part, set(_NESTED))
+        _refuse_unknown(local, _KEYS)
         theta = local.number("rope_theta", theta)
         if _scaling(local) is not RopeScaling.NONE:
             raise ConfigError(f"{local.source} has a rope_type, which is not supported there")
@@ -59,8 +61,7 @@ def read_ropes(
 
 def read_rotary_size(fields: Fields, row: Architecture, head_size: int) -> int | None:
     """Return the number of elements of a head that are rotated; None: all. Raises ConfigError."""
-    factor = fields.number("partial_rotary_factor", 1.0)
-    factor = _part(fields).number("partial_rotary_factor", factor)
+    factor = _rotary_factor(fields)
     if not 0 < factor <= 1:
         raise ConfigError(
             f"partial_rotary_factor in {fields.source} must be between 0 and 1, got {factor}"
@@ -77,6 +78,24 @@ def _part(fields: Fields) -> Fields:
     """`rope_parameters` of transformers 5, or `rope_scaling` of 4."""
     part = fields.part("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
     return part or Fields({}, fields.source)
+
+
+def _is_nested(part: Fields) -> bool:
+    return bool(part.keys() & set(_NESTED))
+
+
+def _rotary_factor(fields: Fields) -> float:
+    """Return the part of a head that is rotated. Raises ConfigError if layers differ in it."""
+    part, name = _part(fields), "partial_rotary_factor"
+    common = part.number(name, fields.number(name, 1.0))
+    kinds = [one for one in map(part.part, _NESTED) if one is not None]
+    factors = {kind.number(name, common) for kind in kinds} or {common}
+    if len(factors) > 1:
+        raise ConfigError(
+            f"{part.source} has layers with {name} {' and '.join(map(str, sorted(factors)))}, "
+            "which is not supported"
+        )
+    return factors.pop()
 
 
 def _read(fields: Fields, row: Architecture, rope: Fields, max_positions: int) -> RopeConfig:

@@ -19,7 +19,7 @@ from ..formats.grouped_ints import grouped_ints
 from ..formats.planes import num_groups
 from ..packed import PackedWeights
 from .fp8 import read_block, read_fp8
-from .method import FLOATS, Method, Parts, checked, read_group_size, require
+from .method import FLOATS, Method, Parts, checked, is_ordered, read_group_size, require
 
 _INTEGER_STRATEGIES = ("tensor", "channel", "group")
 _ENDINGS = (
@@ -42,6 +42,10 @@ def compressed_tensors(fields: Fields) -> Method:
         markers=(".weight_scale",),
         endings=_ENDINGS,
         read=partial(_read, schemes),
+        deciding={
+            ".weight_shape": lambda shape: tuple(shape.flatten().tolist()),
+            ".weight_g_idx": is_ordered,
+        },
     )
 
 

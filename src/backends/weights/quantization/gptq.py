@@ -16,7 +16,7 @@ from ..fields import Fields
 from ..formats.bits import as_bytes, pack_nibbles, unpack_words
 from ..formats.grouped_ints import grouped_ints
 from ..packed import PackedWeights
-from .method import FLOATS, Method, Parts, read_group_size, require
+from .method import FLOATS, Method, Parts, is_ordered, read_group_size, require
 
 _ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
 """What is added to a stored zero point, by the version."""
@@ -38,6 +38,7 @@ def gptq(fields: Fields) -> Method:
         markers=(".qweight",),
         endings=(".qweight", ".qzeros", ".scales", ".g_idx"),
         read=reader.read,
+        deciding={".g_idx": is_ordered},
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 
@@ -66,8 +66,15 @@ class Method:
         weights.dequantize()
     )
     """Makes the tensor that transformers has, in float32."""
+    deciding: Mapping[str, Callable[[torch.Tensor], Hashable]] = field(default_factory=dict)
+    """By ending: what the numbers of a tensor decide about shape and format of the matrix."""
     matrix_ending: str = ".weight"
     """The ending that replaces a marker in transformers' name of the matrix."""
+
+
+def is_ordered(group_of: torch.Tensor) -> bool:
+    """Whether the inputs of a group follow each other: then no order need be kept."""
+    return bool((group_of[1:] >= group_of[:-1]).all())
 
 
 def require(fields: Fields, name: str, supported: tuple[object, ...], default: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 
 import torch
 
@@ -37,7 +37,7 @@ class QuantizedTensors:
         ignored = {name for name in stored - parts if name.endswith(OF_ACTIVATIONS)}
         if ignored:
             log.info("activation_scales_ignored", number=len(ignored), path=str(files.path))
-        self._described: dict[tuple[StoredTensor, ...], StoredTensor] = {}
+        self._described: dict[Hashable, StoredTensor] = {}
         plain = stored - parts - ignored
         if twice := sorted(plain & self._stems.keys()):
             raise ConfigError(f"{files.path} has {twice[0]} twice: quantized, and as it was")
@@ -54,15 +54,24 @@ class QuantizedTensors:
         return self._names
 
     def stored(self, name: str) -> StoredTensor:
-        """Describe a tensor. Of matrices whose parts have equal shapes, only one is read."""
+        """Describe a tensor. Of matrices whose parts are alike, only one is read."""
         if name not in self._stems:
             return self._files.stored(name)
         stem = self._stems[name]
-        parts = tuple(self._files.stored(stem + ending) for ending in self._endings(stem))
-        if parts not in self._described:
+        alike = tuple(self._likeness(stem, ending) for ending in self._endings(stem))
+        if alike not in self._described:
             weights = self._read(name, self._parts(name))
-            self._described[parts] = StoredTensor(weights.shape, weights.format, weights.num_bytes)
-        return self._described[parts]
+            self._described[alike] = StoredTensor(weights.shape, weights.format, weights.num_bytes)
+        return self._described[alike]
+
+    def _likeness(self, stem: str, ending: str) -> Hashable:
+        """Return what matrices of one shape and format have in common in one of their parts.
+
+        Zero points and scales are not read: they change the format, but hardly the memory.
+        """
+        decides = self._method.deciding.get(ending)
+        numbers = None if decides is None else decides(self._files.tensor(stem + ending))
+        return ending, self._files.stored(stem + ending), numbers
 
     def matrix(self, name: str) -> Weights:
         """Read a matrix in its stored form. Raises ConfigError if it is missing or damaged."""

@@ -15,7 +15,6 @@ from ....backends.linear.base import LinearSpec
 from ....backends.linear.torch import TorchLinear
 from ....backends.models.base import LoadOptions, Model, ModelImpl, ModelSpec
 from ....backends.models.opening import describe
-from ....backends.weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ....core.interfaces import no_progress
 
 ImplClass = type[ModelImpl]
@@ -30,6 +29,7 @@ class DenseAttention:
 
     def __init__(self, model: Model) -> None:
         self._config = model.config
+        self._sinks = _sinks_of(model)
         self._kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._lengths: Sequence[int] = ()
         self.layers: list[int] = []
@@ -57,7 +57,7 @@ class DenseAttention:
                 )
             )
             self._kept[layer, sequence] = keys, values
-            answers.append(_attend(q, keys, values, config, layer))
+            answers.append(_attend(q, keys, values, config, layer, self._sinks[layer]))
         return torch.cat(answers)
 
     def _check_shapes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -73,8 +73,32 @@ class DenseAttention:
             )
 
 
+def _sinks_of(model: Model) -> Sequence[torch.Tensor | None]:
+    """Return the sinks of each layer, None for layers without."""
+    config = model.config
+    if not config.attention_sinks:
+        return [None] * config.num_layers
+    sinks: Sequence[torch.Tensor] = getattr(model, "sinks", ())
+    return [*sinks, *[None] * config.num_layers][: config.num_layers]
+
+
+def _check_sinks(model: Model) -> None:
+    config = model.config
+    found = [one if one is None else (one.dtype, tuple(one.shape)) for one in _sinks_of(model)]
+    wanted = (torch.float32, (config.num_heads,)) if config.attention_sinks else None
+    assert found == [wanted] * config.num_layers, (
+        f"attention_sinks is set, so `sinks` must have a float32 [{config.num_heads}] for each of "
+        f"{config.num_layers} layers, not {found}"
+    )
+
+
 def _attend(
-    q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor, config: Any, layer: int
+    q_thd: torch.Tensor,
+    k_tkd: torch.Tensor,
+    v_tkd: torch.Tensor,
+    config: Any,
+    layer: int,
+    sinks_h: torch.Tensor | None,
 ) -> torch.Tensor:
     group = config.num_heads // config.num_kv_heads
     keys, values = (x.repeat_interleave(group, dim=1) for x in (k_tkd, v_tkd))
@@ -87,14 +111,17 @@ def _attend(
     window = config.layer_kinds[layer].sliding_window
     if window is not None:
         hidden |= places_k <= places_q - window
-    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks_h is not None:  # another column, which takes a share but has no value
+        sinks_hq1 = sinks_h.view(-1, 1, 1).expand(-1, len(q_thd), 1)
+        scores = torch.cat((scores, sinks_hq1.to(scores.dtype)), dim=-1)
+    weights = scores.softmax(-1)[..., : len(keys)]
     return torch.einsum("hqk,khd->qhd", weights, values)
 
 
 def load(impl: ImplClass, path: Path) -> Model:
     """Load a model directory in float32 on the CPU."""
     made = impl(describe(path))
-    checkpoint = SafetensorsCheckpoint(path, made.read_config())
     options = LoadOptions(
         products=_SPEC,
         linear=TorchLinear(_SPEC),
@@ -102,7 +129,7 @@ def load(impl: ImplClass, path: Path) -> Model:
         max_model_len=None,
         progress=no_progress,
     )
-    return made.load(checkpoint, options)
+    return made.load(made.open(), options)
 
 
 def check_reasons(impl: ImplClass, folder: Path) -> None:
@@ -117,6 +144,7 @@ def check_reasons(impl: ImplClass, folder: Path) -> None:
 
 def check_layers(model: Model) -> None:
     """`attend` is called once per layer, in order, with the configured heads."""
+    _check_sinks(model)
     attention = DenseAttention(model)
     hidden_te = _run(model, attention, [_tokens(model, 5)], [0])
     wanted = list(range(model.config.num_layers))

@@ -13,15 +13,22 @@ from safetensors.torch import load_file, save_file
 
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG as TINY
+from tests.backends.tiny_checkpoints import TARGET
 from tests.backends.weights.gguf_writing import write_gguf
-from tests.oracle.architectures import SIZES
+from tests.backends.weights.quantization.checkpoints import write_llama
+from tests.backends.weights.quantization.writers import CASES
+from tests.oracle.architectures import MODELS, SIZES
+from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.base import LoadOptions, Model, ModelImpl
 from tokenmill.backends.models.bridge import plugin
 from tokenmill.backends.models.bridge.bridge import TransformersModels
 from tokenmill.backends.models.bridge.independence import check_independence
+from tokenmill.backends.models.bridge.model import BridgedModel
 from tokenmill.backends.models.opening import choose_model_impl, describe, open_model
+from tokenmill.backends.running.memory_need import weight_bytes
+from tokenmill.backends.running.model_parts import Backends, choose_spec, keeping_of
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost
@@ -144,7 +151,8 @@ def test_without_transformers_the_reason_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setattr(plugin, "find_spec", lambda name: None)
-    reasons = plugin._transformers().reasons_against(describe(tmp_path))
+    spec = describe(write_config(tmp_path, "Granite"))
+    reasons = plugin._transformers().reasons_against(spec)
     assert reasons == ["it needs the package transformers: pip install 'transformers>=5'"]
 
 
@@ -163,8 +171,52 @@ def test_a_checkpoint_without_one_of_its_tensors_is_refused(llama: Path) -> None
 
 
 def test_quantizing_on_load_is_refused(llama: Path) -> None:
-    with pytest.raises(ConfigError, match="remove --quantize-on-load"):
+    with pytest.raises(ConfigError, match=r"q8_0 has no effect: .*'transformers'"):
         load(llama, quantize_on_load="q8_0")
+
+
+def stated_bytes(path: Path) -> int:
+    """The memory for the weights that the engine computes before it loads them."""
+    config = EngineConfig(model_impl="transformers", dtype="float32", device="cpu")
+    backends = Backends(TorchAttention, TorchLinear, TransformersModels)
+    checkpoint, impl = open_model(path, choose_model_impl(PluginHost.load(config)), config)
+    spec = choose_spec(checkpoint, config, backends, no_progress)
+    return weight_bytes(checkpoint, keeping_of(config, backends, spec, impl))
+
+
+@pytest.mark.parametrize("case", ["awq", "gptq, act-order", "fp8, blocks"])
+def test_packed_weights_are_dequantized_and_the_log_has_the_price(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, expected = write_llama(tmp_path, CASES[case])
+    model = load(tmp_path)
+    assert isinstance(model, BridgedModel)
+    loaded = dict(model._model.named_parameters())
+    for name, tensor in expected.items():
+        assert name not in loaded or torch.equal(loaded[name], tensor), name
+    assert len(loaded.keys() & expected.keys()) == len(expected)
+    (event,) = [vars(one) for one in caplog.records if one.msg == "weights_dequantized"]
+    assert sum(event["matrices"].values()) == 7 * TARGET.num_layers
+    assert stated_bytes(tmp_path) == model.num_bytes
+
+
+def test_a_method_that_is_not_supported_is_a_reason(tmp_path: Path) -> None:
+    quantization = {"quant_method": "bitnet"}
+    path = write_config(tmp_path, "Granite", quantization_config=quantization)
+    (reason,) = reasons_against(path)
+    assert "quant_method 'bitnet', which is not supported; supported: awq" in reason
+
+
+def test_only_the_text_model_of_a_multimodal_one_is_loaded(tmp_path: Path) -> None:
+    """Memory for a vision tower would be wasted: requests have no pictures."""
+    whole = MODELS["gemma3, multimodal"].make()
+    whole.save_pretrained(tmp_path)
+    model = load(tmp_path)
+    assert model.config.architecture == "Gemma3ForCausalLM"
+    text = whole.model.language_model
+    assert model.num_parameters == sum(one.numel() for one in text.parameters())
+    assert torch.equal(model.embedding_ve, text.embed_tokens.weight)
+    assert stated_bytes(tmp_path) == model.num_bytes
 
 
 class Mixing:

@@ -50,7 +50,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         path = unquote(urlsplit(self.path).path).strip("/")
         repo = self.server.repo
-        if path in (f"api/models/{repo}", f"api/models/{repo}/revision/main"):
+        revisions = [f"api/models/{repo}/revision/{one}" for one in ("main", COMMIT)]
+        if path in (f"api/models/{repo}", *revisions):
             self._send(200, json.dumps(self._info()).encode(), {}, with_body)
             return
         for revision in ("main", COMMIT):

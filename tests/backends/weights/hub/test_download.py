@@ -45,11 +45,15 @@ def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 class Located:
     """A model that was looked for: its path, and the progress of the download."""
 
-    def __init__(self, hub: FakeHub, name: str, *, allow: bool = True) -> None:
+    def __init__(
+        self, hub: FakeHub, name: str, *, allow: bool = True, revision: str | None = None
+    ) -> None:
         self.progress: list[float] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HF_ENDPOINT", hub.url)
-            self.path = locate_model(name, allow_download=allow, progress=self._note)
+            self.path = locate_model(
+                name, allow_download=allow, progress=self._note, revision=revision
+            )
 
     def _note(self, stage: str, done: float) -> None:
         assert stage == "downloading the model"
@@ -87,11 +91,54 @@ def test_only_files_that_are_opened_are_downloaded_and_only_once(
         assert open_checkpoint(found.path).name == "name"
         assert found.progress == sorted(found.progress) and found.progress[-1] == 1.0
         assert len(found.progress) > 3  # within files, too
-        assert Located(hub, "org/name").path == found.path
-        assert len(hub.fetched) == 3
         hub.asked.clear()
-        assert Located(hub, "org/name", allow=False).path == found.path
+        for allow in (True, False):
+            assert Located(hub, "org/name", allow=allow).path == found.path
         assert hub.asked == []
+
+
+def test_a_model_that_is_there_needs_no_hub(
+    directory: Mapping[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    with fake_hub("org/name", directory) as hub:
+        path = Located(hub, "org/name").path
+    caplog.set_level("INFO")
+    caplog.clear()
+    assert Located(hub, "org/name").path == path
+    (event,) = [vars(one) for one in caplog.records if one.msg == "hub_model"]
+    assert (event["revision"], event["commit"], event["source"]) == ("main", COMMIT, "cache")
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_what_an_interrupted_download_lacks_is_downloaded(
+    missing: str, directory: Mapping[str, bytes]
+) -> None:
+    with fake_hub("org/name", directory) as hub:
+        path = Located(hub, "org/name").path
+        (path / missing).unlink()
+        hub.fetched.clear()
+        Located(hub, "org/name")
+        assert (path / missing).exists()
+
+
+def test_the_cache_names_the_commit_of_a_branch_when_all_files_are_there(
+    directory: Mapping[str, bytes], online: Path
+) -> None:
+    """A start without network must not find half of a model."""
+    index = json.dumps({"weight_map": {"a": "gone.safetensors"}}).encode()
+    with fake_hub("org/name", {**directory, "model.safetensors.index.json": index}) as hub:
+        with pytest.raises(ConfigError, match="cannot be downloaded"):
+            Located(hub, "org/name")
+        assert hub.fetched
+    assert not (online / "models--org--name" / "refs" / "main").exists()
+
+
+def test_a_revision_can_be_pinned(directory: Mapping[str, bytes]) -> None:
+    with fake_hub("org/name", directory) as hub:
+        path = Located(hub, "org/name", revision=COMMIT).path
+        assert path.name == COMMIT
+    assert Located(hub, "org/name", revision=COMMIT).path == path
+    assert Located(hub, f"org/name@{COMMIT}").path == path
 
 
 @pytest.mark.parametrize("name", ["quantize_config.json", "hf_quant_config.json"])

@@ -157,6 +157,21 @@ def test_a_model_that_is_not_cached_says_where_it_was_looked_for_and_how_to_get_
     assert "add --allow-download, or run `hf download org/name m.gguf` first" in message
 
 
+@pytest.mark.parametrize(
+    ("text", "revision", "message"),
+    [
+        ("org/name@v1", "v2", "--revision v2 and --model org/name@v1 contradict each other"),
+        ("org/name", "../../x", r"--revision '../../x' is no branch, tag or commit"),
+        ("./no-such-folder", "v2", "--revision v2 has no effect on ./no-such-folder"),
+    ],
+)
+def test_a_revision_that_cannot_be_meant_is_refused(
+    text: str, revision: str, message: str, cache: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        locate_model(text, allow_download=False, progress=no_progress, revision=revision)
+
+
 def test_a_reference_never_leads_out_of_the_cache(cache: Path) -> None:
     fill(cache, "org/name", "model.safetensors")
     (cache / "models--org--name" / "refs" / "main").write_text("../../..")

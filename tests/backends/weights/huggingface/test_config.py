@@ -260,6 +260,26 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "divisors of rotary frequencies must be positive",
     ),
     "unknown rope number": ({"rope_scaling": {"mrope_section": [1]}}, "mrope_section"),
+    "partial rotary in a part for a kind of layer": (
+        {
+            "architectures": ["Gemma3ForCausalLM"],
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 1e6, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_theta": 1e4},
+            },
+        },
+        "has layers with partial_rotary_factor 0.5 and 1.0",
+    ),
+    "partial rotary in all parts": (
+        {
+            "architectures": ["Gemma3ForCausalLM"],
+            "rope_parameters": {
+                "full_attention": {"partial_rotary_factor": 0.5},
+                "sliding_attention": {"partial_rotary_factor": 0.5},
+            },
+        },
+        "rotates only 0.5 of each head",
+    ),
     "rope per kind of layer": (
         {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}},
         "full_attention in rope_parameters",

@@ -13,7 +13,7 @@ from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.core.errors import ConfigError
 
 from .checkpoints import MATRIX, MODULE, write_tensors
-from .writers import CASES
+from .writers import CASES, integers
 
 AWQ = CASES["awq"]
 GPTQ = CASES["gptq"]
@@ -104,6 +104,27 @@ def test_groups_with_different_schemes_are_told_apart(tmp_path: Path) -> None:
     checkpoint = write_tensors(tmp_path, tensors, config)
     for name, values in expected.items():
         assert torch.equal(checkpoint.tensor(name), values), name
+
+
+def test_matrices_of_equal_parts_but_other_shapes_are_told_apart(tmp_path: Path) -> None:
+    """64 inputs of 4 bits in groups of 32 take as many words and scales as 32 of 8 in groups of 16.
+
+    The description of one matrix is used for those that are like it."""
+    wide = integers("pack-quantized", 4, group_size=32)
+    narrow = integers("pack-quantized", 8, group_size=16)
+    groups, tensors = {}, {}
+    for number, (case, inputs) in enumerate(((wide, 64), (narrow, 32))):
+        settings = case.config["config_groups"]["group_0"] | {"format": "pack-quantized"}
+        groups[f"group_{number}"] = settings
+        parts, _ = case.write(random_matrix(40, inputs))
+        tensors |= {f"{number}{ending}": tensor for ending, tensor in parts.items()}
+    config = wide.config | {"format": "mixed-precision", "config_groups": groups}
+    checkpoint = write_tensors(tmp_path, tensors, config)
+    stored = [checkpoint.stored(f"{number}.weight") for number in range(2)]
+    assert [one.shape for one in stored] == [(40, 64), (40, 32)]
+    assert all(
+        one.format == checkpoint.matrix(f"{n}.weight").format for n, one in enumerate(stored)
+    )
 
 
 def test_old_files_say_in_a_file_of_their_own_how_they_are_quantized(tmp_path: Path) -> None:

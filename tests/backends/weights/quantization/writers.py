@@ -203,7 +203,7 @@ def _awq(*, symmetric: bool, group_size: int = 32) -> Case:
     return Case(config=config, write=write)
 
 
-def _integers(
+def integers(
     format: str,
     bits: int,
     *,
@@ -286,13 +286,13 @@ CASES = {
         config={"quant_method": "fp8", "activation_scheme": "static"},
         write=lambda weights: fp8(weights, (weights.shape[0], weights.shape[1]), ".weight_scale"),
     ),
-    "compressed-tensors, int4": _integers("pack-quantized", 4),
-    "compressed-tensors, int4, zero points": _integers("pack-quantized", 4, symmetric=False),
-    "compressed-tensors, int4, act-order": _integers("pack-quantized", 4, order=True),
-    "compressed-tensors, int8, packed": _integers("pack-quantized", 8, symmetric=False),
-    "compressed-tensors, int3": _integers("pack-quantized", 3),
-    "compressed-tensors, int8": _integers("int-quantized", 8, group_size=None),
-    "compressed-tensors, int8, zero points": _integers(
+    "compressed-tensors, int4": integers("pack-quantized", 4),
+    "compressed-tensors, int4, zero points": integers("pack-quantized", 4, symmetric=False),
+    "compressed-tensors, int4, act-order": integers("pack-quantized", 4, order=True),
+    "compressed-tensors, int8, packed": integers("pack-quantized", 8, symmetric=False),
+    "compressed-tensors, int3": integers("pack-quantized", 3),
+    "compressed-tensors, int8": integers("int-quantized", 8, group_size=None),
+    "compressed-tensors, int8, zero points": integers(
         "int-quantized", 8, group_size=None, symmetric=False
     ),
     "compressed-tensors, fp8": _float("channel", (1, 0)),

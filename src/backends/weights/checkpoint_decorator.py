@@ -1,0 +1,73 @@
+"""A checkpoint that changes some answers of another one, for example the form of its matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from .checkpoint import Checkpoint
+from .model_config import ModelConfig
+from .packed import StoredTensor, WeightFormat, Weights
+
+
+class CheckpointDecorator:
+    """Answers as another checkpoint does; see Checkpoint. Subclasses change some of the methods.
+
+    A method that is changed here does not change the others: whoever changes `matrix` also changes
+    what describes it, `stored` and `dtype`.
+    """
+
+    def __init__(self, inner: Checkpoint) -> None:
+        self._inner = inner
+
+    @property
+    def path(self) -> Path:
+        return self._inner.path
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def files(self) -> Mapping[Path, int]:
+        return self._inner.files
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._inner.config
+
+    @property
+    def dtype(self) -> torch.dtype | WeightFormat:
+        return self._inner.dtype
+
+    @property
+    def quantization(self) -> str | None:
+        return self._inner.quantization
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self._inner.eos_token_ids
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float | int]:
+        return self._inner.sampling_defaults
+
+    def tensor_names(self) -> Sequence[str]:
+        return self._inner.tensor_names()
+
+    def stored(self, name: str) -> StoredTensor:
+        return self._inner.stored(name)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._inner.tensor(name)
+
+    def matrix(self, name: str) -> Weights:
+        return self._inner.matrix(name)
+
+    def looked_up(self, name: str) -> Weights:
+        return self._inner.looked_up(name)
+
+    def release(self) -> None:
+        self._inner.release()
