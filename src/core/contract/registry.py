@@ -276,7 +276,7 @@ class Registry:
 
         `name` is the `quant_method` of `quantization_config` in config.json. The factory returns
         the reader of these settings: a ReadMethod of backends/weights/quantization/methods.py. It
-        runs in a worker, while a model is loaded.
+        runs in a worker, on the device thread.
         """
         self._offer("weight_format", name, factory, None, aliases)
 

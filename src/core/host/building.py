@@ -134,8 +134,7 @@ def build_logits_processors(plugins: PluginSet) -> dict[str, FoundProcessor]:
         built = plugins.registry.build(
             provider.kind, provider.name, setting.options, where=setting.origin
         )
-        if built is not None:
-            found[provider.name] = FoundProcessor(built, provider.source)
+        found[provider.name] = FoundProcessor(built, provider.source)
     return found
 
 
