@@ -57,6 +57,7 @@ def build_parts(
         swaps=host.uses_swap,
         speculation=host.speculator,
         impl=impl,
+        processors=host.logits_processors.classes,
     )
     return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host)
 

@@ -17,6 +17,7 @@ from .backends.models.decoder import Decoder
 from .backends.models.native import NativeModels
 from .backends.running.runner import StepModel
 from .backends.sampling.ops import RowsToDraw, SamplingOps, TorchSampling
+from .backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
 from .backends.state.input_batch import InputBatch
 from .backends.state.kv_cache import KVCache
 from .backends.weights.checkpoint import Checkpoint
@@ -53,6 +54,7 @@ __all__ = [
     "LinearBackend",
     "LinearSpec",
     "LoadOptions",
+    "LogitsProcessor",
     "Method",
     "Model",
     "ModelConfig",
@@ -61,6 +63,8 @@ __all__ = [
     "NativeModels",
     "PackedWeights",
     "Parts",
+    "ProcessedRow",
+    "ProcessorSpec",
     "Projection",
     "QuantizedSample",
     "ReadMethod",

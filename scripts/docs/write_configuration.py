@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.api.cli import main, make_parser
+from tokenmill.core.contract.registry import SLOTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/configuration.md"
@@ -49,7 +50,7 @@ of this page. It may have these tables and keys:
 | `[plugins]` | `strict` | true: a plugin that fails to load stops the start; false: it is skipped |
 | a slot, for example `[scheduler]` | `use` | name of the provider |
 | a slot | any other key | an option of the provider |
-| `[observer.NAME]`, `[admission.NAME]` | any key | an option of the observer or admission NAME |
+| `[observer.NAME]`, `[admission.NAME]`, `[logits_processor.NAME]` | any key | an option of NAME |
 """
 
 Groups = dict[str, list[argparse.Action]]
@@ -162,7 +163,7 @@ def provider_table() -> str:
 
 def provider_rows(provider: dict[str, Any]) -> list[str]:
     kind, name = provider["kind"], provider["name"]
-    table = f"[{kind}.{name}]" if kind in ("observer", "admission") else f"[{kind}]"
+    table = f"[{kind}]" if kind in SLOTS else f"[{kind}.{name}]"
     table = "quant_method" if kind == "weight_format" else table
     names = ", ".join(f"`{n}`" for n in (name, *provider["aliases"]))
     options = provider["options"] or [{"name": None}]

@@ -62,6 +62,9 @@ class RequestOutput:
     outputs: tuple[CompletionOutput, ...]
     """The completions that changed since the last output, by index. For FINAL: all completions."""
     finished: bool
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """One entry per prompt token, None for the first, if the request asked for them. With DELTA
+    only the first output has them."""
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache and were not computed."""
     metrics: RequestMetrics | None = None

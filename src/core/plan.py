@@ -31,6 +31,10 @@ class RequestStart:
     """Seed of this request's noise, in [0, 2**63): given by the caller, or drawn by the engine."""
     stop_token_ids: tuple[int, ...]
     """Tokens that end the request. They must not be sampled before min_tokens are generated."""
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    """The token ids of each bad word. The last one is never sampled after the others."""
+    logits_processors: tuple[str, ...] = ()
+    """Names of the logits processors that the request uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,10 @@ class Grant:
 
     If all of them and all of this step's drafts are accepted, one more token still fits into
     max_tokens and max_model_len."""
+    scored_start: int = 0
+    num_scored_tokens: int = 0
+    """The result gets the log-probabilities of this many prompt tokens: those after the positions
+    from `scored_start` on, all of which the grant computes."""
     num_lookahead_tokens: int = 0
     """KV slots behind the last token of this grant, for which `new_block_ids` has room. A draft
     model writes there while it proposes."""
@@ -121,7 +129,8 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """Log-probability of a sampled token, its rank (1 is the most likely), and the top ones."""
+    """Log-probability of a sampled or prompt token, its rank (1 is the most likely), and the most
+    likely ones."""
 
     token_id: int
     logprob: float
@@ -148,6 +157,8 @@ class StepResult:
     and one more token."""
     logprobs: tuple[tuple[TokenLogprobs, ...], ...] | None = None
     """Per grant, one entry per sampled token if the request set `logprobs`; None if none did."""
+    prompt_logprobs: tuple[tuple[TokenLogprobs, ...], ...] | None = None
+    """Per grant, one entry per scored prompt token; None if no grant scores."""
     failures: tuple[RequestFailure, ...] = ()
     num_proposed_tokens: tuple[int, ...] | None = None
     """Per grant, the number of draft tokens that the executor holds for the next plan. None: 0 for

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
+import msgspec
+
 from .errors import InvalidRequestError
 from .grammar import Grammar
 from .read_only_collections import ReadOnlyDict
@@ -17,6 +19,12 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
+MAX_ALLOWED_TOKEN_IDS = 1 << 17
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_LENGTH = 256
+MAX_LOGPROB_TOKEN_IDS = 128
+MAX_EXTRA_ARGS_BYTES = 16384
+TRUNCATION_SIDES = ("left", "right")
 GREEDY_BELOW = 1e-5
 
 
@@ -34,8 +42,16 @@ class SamplingParams:
 
     `temperature` 0 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0 switch off that filter.
     `max_tokens` None means all tokens for which the context has room. With a `seed` the tokens
-    depend only on the prompt and these parameters. `logprobs` k returns the chosen token and the k
-    most likely ones, computed from the model's raw logits.
+    depend only on the prompt and these parameters. `max_tokens` 0 computes the prompt and generates
+    nothing. `logprobs` k returns the chosen token and the k most likely ones, computed from the
+    model's raw logits; `prompt_logprobs` k does the same for the tokens of the prompt.
+    `logprob_token_ids` names the tokens to return instead of the k most likely ones.
+
+    If `allowed_token_ids` are given, only they are generated. `bad_words` are not: the last token
+    of a word is forbidden after its other tokens. `truncate_prompt_tokens` k drops tokens on the
+    `truncation_side` of the prompt so that k are left; -1 leaves as many as there is room for with
+    `max_tokens`. A stream yields an output for every `stream_interval` tokens. `extra_args` are
+    plain JSON for logits processors, by argument.
 
     Raises InvalidRequestError, whose `param` is the name of the invalid field.
     """
@@ -56,10 +72,18 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
     logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str = "left"
     skip_special_tokens: bool = True
     grammar: Grammar | None = None
     """The answer follows this grammar and ends with it, also before `min_tokens`."""
+    stream_interval: int = 1
+    extra_args: Mapping[str, Any] | None = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
@@ -67,11 +91,19 @@ class SamplingParams:
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
         object.__setattr__(self, "output_kind", OutputKind(self.output_kind))
+        object.__setattr__(self, "bad_words", tuple(self.bad_words or ()))
+        for name in _TOKEN_IDS:
+            ids = getattr(self, name)
+            object.__setattr__(self, name, None if ids is None else tuple(ids))
         _check_ranges(self)
         _check_stops(self)
+        _check_token_ids(self)
+        _check_bad_words(self)
+        _check_truncation(self)
         _check_logit_bias(self)
         if self.grammar is not None and not isinstance(self.grammar, Grammar):
             raise _invalid("grammar", f"must be a Grammar, got {type(self.grammar).__name__}")
+        object.__setattr__(self, "extra_args", _plain(self.extra_args))
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", ReadOnlyDict(self.logit_bias))
 
@@ -88,7 +120,7 @@ class SamplingParams:
 # name: (type, minimum, maximum, whether the minimum itself is allowed)
 _RANGES: dict[str, tuple[type, float, float, bool]] = {
     "n": (int, 1, MAX_N, True),
-    "max_tokens": (int, 1, 2**31, True),
+    "max_tokens": (int, 0, 2**31, True),
     "min_tokens": (int, 0, 2**31, True),
     "temperature": (float, 0.0, 100.0, True),
     "top_p": (float, 0.0, 1.0, False),
@@ -99,8 +131,16 @@ _RANGES: dict[str, tuple[type, float, float, bool]] = {
     "repetition_penalty": (float, 0.0, 100.0, False),
     "seed": (int, -(2**63), 2**63 - 1, True),
     "logprobs": (int, 0, 2**31, True),
+    "prompt_logprobs": (int, 0, 2**31, True),
+    "truncate_prompt_tokens": (int, -1, 2**31, True),
+    "stream_interval": (int, 1, 2**31, True),
 }
-_OPTIONAL = {"max_tokens", "seed", "logprobs"}
+_OPTIONAL = {"max_tokens", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
+_TOKEN_IDS = {
+    "allowed_token_ids": MAX_ALLOWED_TOKEN_IDS,
+    "logprob_token_ids": MAX_LOGPROB_TOKEN_IDS,
+}
+"""Maximum number of ids in each list."""
 
 
 def _check_ranges(params: SamplingParams) -> None:
@@ -139,6 +179,63 @@ def _check_stops(params: SamplingParams) -> None:
     for token_id in params.stop_token_ids:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
             raise _invalid("stop_token_ids", f"takes token ids, got {token_id!r}")
+
+
+def _check_token_ids(params: SamplingParams) -> None:
+    for name, most in _TOKEN_IDS.items():
+        ids = getattr(params, name)
+        if ids is None:
+            continue
+        if not 0 < len(ids) <= most:
+            raise _invalid(name, f"takes 1 to {most} ids, got {len(ids)}")
+        if set(map(type, ids)) != {int} or min(ids) < 0:
+            raise _invalid(name, "takes token ids, which are integers and not negative")
+    if params.logprob_token_ids is not None and params.logprobs is None:
+        raise _invalid("logprob_token_ids", "needs logprobs")
+
+
+def _check_bad_words(params: SamplingParams) -> None:
+    if len(params.bad_words) > MAX_BAD_WORDS:
+        raise _invalid("bad_words", f"takes at most {MAX_BAD_WORDS}, got {len(params.bad_words)}")
+    for text in params.bad_words:
+        is_text = isinstance(text, str) and 0 < len(text) <= MAX_BAD_WORD_LENGTH
+        if not is_text or not text.strip():
+            raise _invalid(
+                "bad_words", f"takes words of 1 to {MAX_BAD_WORD_LENGTH} characters, not only space"
+            )
+
+
+def _check_truncation(params: SamplingParams) -> None:
+    if params.truncate_prompt_tokens == 0:
+        raise _invalid("truncate_prompt_tokens", "must be -1, or at least 1")
+    if params.truncation_side not in TRUNCATION_SIDES:
+        raise _invalid(
+            "truncation_side", f"must be 'left' or 'right', got {params.truncation_side!r:.40}"
+        )
+
+
+def _plain(extra_args: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A read-only copy, which has only values that JSON has."""
+    if extra_args is None:
+        return None
+    try:
+        encoded = msgspec.json.encode(extra_args)
+        found = msgspec.json.decode(encoded, type=dict[str, Any])
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise _invalid("extra_args", "must be plain JSON values by name") from error
+    if len(encoded) > MAX_EXTRA_ARGS_BYTES:
+        raise _invalid(
+            "extra_args", f"takes at most {MAX_EXTRA_ARGS_BYTES} bytes of JSON, got {len(encoded)}"
+        )
+    return ReadOnlyDict({name: _frozen(value) for name, value in found.items()})
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return ReadOnlyDict({name: _frozen(inner) for name, inner in value.items()})
+    return value
 
 
 def _check_logit_bias(params: SamplingParams) -> None:

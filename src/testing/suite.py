@@ -14,6 +14,7 @@ from .conformance import (
     AttentionConformance,
     DraftLengthConformance,
     LinearConformance,
+    LogitsProcessorConformance,
     ModelImplConformance,
     ObserverConformance,
     PackageConformance,
@@ -155,6 +156,16 @@ class TestWeightFormat(WeightFormatConformance):
     @pytest.fixture
     def weight_format(self, subject: Subject) -> Any:
         return subject.make()
+
+
+class TestLogitsProcessor(LogitsProcessorConformance):
+    """Tests every logits processor."""
+
+    kind = "logits_processor"
+
+    @pytest.fixture
+    def logits_processor(self, subject: Subject) -> Any:
+        return _made(subject)
 
 
 class TestObserver(ObserverConformance):

@@ -85,7 +85,6 @@ def test_a_body_that_is_not_valid_is_400(http: httpx.Client, raw: bytes) -> None
         ("n", 0),
         ("n", 129),
         ("n", 2**70),
-        ("max_tokens", 0),
         ("max_tokens", -1),
         ("max_tokens", 1.5),
         ("min_tokens", 3),
@@ -203,7 +202,6 @@ def test_chat_refuses_what_it_cannot_do(real: Served, field: str, value: Any) ->
 
 def test_completions_refuse_what_they_cannot_do(http: httpx.Client) -> None:
     check_error(complete(http, suffix="end"), 400, "suffix")
-    check_error(complete(http, echo=True, logprobs=1), 400, "echo")
     check_error(complete(http, logprobs=21), 400, "logprobs")
 
 

@@ -22,6 +22,7 @@ from tokenmill.testing import (
     AttentionConformance,
     DraftLengthConformance,
     LinearConformance,
+    LogitsProcessorConformance,
     ModelImplConformance,
     ObserverConformance,
     PackageConformance,
@@ -85,6 +86,12 @@ class TestOwnAttentionBackends(AttentionConformance):
 class TestOwnLinearBackends(LinearConformance):
     @pytest.fixture(params=of_kind("linear_backend"), ids=lambda subject: subject.name)
     def linear_backend(self, request: pytest.FixtureRequest) -> Any:
+        return request.param.make()
+
+
+class TestOwnLogitsProcessors(LogitsProcessorConformance):
+    @pytest.fixture(params=of_kind("logits_processor"), ids=lambda subject: subject.name)
+    def logits_processor(self, request: pytest.FixtureRequest) -> Any:
         return request.param.make()
 
 
@@ -225,4 +232,4 @@ def test_each_of_them_is_put_to_a_suite() -> None:
     assert {"cpu", "torch", "triton", "cuda-paged", "flash-attn", "xformers"} <= names
     assert {"none", "ngram", "draft-model", "adaptive", "fixed"} <= names
     assert {"hermes", "llama3-json", "mistral", "gemma", "pythonic", "think"} <= names
-    assert {"prometheus", "stats-log", "preemption-log", "token-bucket"} <= names
+    assert {"prometheus", "stats-log", "preemption-log", "token-bucket", "no-repeat-ngram"} <= names

@@ -26,6 +26,7 @@ from tokenmill.testing import (
     AttentionConformance,
     DraftLengthConformance,
     LinearConformance,
+    LogitsProcessorConformance,
     ModelImplConformance,
     ObserverConformance,
     SchedulerConformance,
@@ -37,6 +38,7 @@ from tokenmill.testing import (
 from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
+from tokenmill.testing.conformance.logits import checks
 from tokenmill.testing.conformance.model.checks import load
 from tokenmill.testing.conformance.weight_format.checks import make_sample
 
@@ -121,6 +123,18 @@ def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:
     suite.test_segments_are_one_matrix_in_their_order(backend, spec)
     suite.test_gate_and_up_equal_the_reference(backend, spec, "silu")
     suite.test_a_head_returns_float32(backend, spec)
+
+
+def test_the_logits_processor_passes_the_kit(packages: Packages) -> None:
+    [code] = [code for code in MODULES if "registry.logits_processor(" in code]
+    processor: Any = subjects(packages, code)["logits_processor"].make()
+    suite = LogitsProcessorConformance()
+    suite.test_it_says_what_it_reads(processor)
+    suite.test_arguments_are_accepted_or_refused_with_a_value_error(processor)
+    made = checks.make(processor)
+    suite.test_a_token_is_left_to_sample(made)
+    suite.test_rows_do_not_change_each_other(made)
+    suite.test_the_same_tokens_give_the_same_logits(made)
 
 
 def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: Path) -> None:

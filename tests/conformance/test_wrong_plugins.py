@@ -29,6 +29,7 @@ from .wrong import (
     packages,
     parsers,
     preemptions,
+    processors,
     schedulers,
     speculators,
     weight_formats,
@@ -38,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
     (schedulers,),
     (preemptions, parsers),
-    (attentions, linears, models, weight_formats),
+    (attentions, linears, models, weight_formats, processors),
     (orders, packages, observers, admissions, draft_lengths),
     (speculators,),
 )

@@ -17,7 +17,7 @@ from tokenmill.core.sampling_params import OutputKind, SamplingParams
         ("n", 0),
         ("n", 129),
         ("n", True),
-        ("max_tokens", 0),
+        ("max_tokens", -1),
         ("max_tokens", 1.5),
         ("min_tokens", -1),
         ("temperature", -0.1),

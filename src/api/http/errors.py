@@ -62,6 +62,10 @@ class ErrorBody(msgspec.Struct):
     error: ErrorDetail
 
 
+_FIELDS = {"extra_args": "vllm_xargs"}
+"""Fields of bodies, by the parameters of the library that have another name."""
+
+
 def as_api_error(error: Exception) -> APIError:
     """The HTTP error for an exception.
 
@@ -71,7 +75,7 @@ def as_api_error(error: Exception) -> APIError:
         case APIError():
             return error
         case InvalidRequestError():
-            return APIError(400, str(error), param=error.param)
+            return APIError(400, str(error), param=_FIELDS.get(error.param or "", error.param))
         case RateLimitedError():
             return APIError(
                 429, str(error), code="rate_limit_exceeded", retry_after=error.retry_after

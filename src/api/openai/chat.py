@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,7 +14,7 @@ from ..answers.json_list import syntax_of
 from .chat_reading import ROLE, ChatReading
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .conversation import encode_conversation
-from .logprobs import chat_logprobs
+from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from .reading.bodies import ChatBody
 from .reading.request_reading import check_combinations, read_body
 from .reading.tools import read_tool_use
@@ -26,6 +26,7 @@ from .responses import (
     ChatDelta,
     ChatLogprobs,
     ChatResponse,
+    PromptLogprobs,
     Usage,
 )
 from .sampling import chat_params
@@ -85,6 +86,7 @@ class ChatAnswer:
         self._body = body
         self.head = head
         self._tokenizer = engine.tokenizer
+        self._names = TokenNames(engine.tokenizer, bool(body.return_tokens_as_token_ids))
         self._prompt_token_ids = (
             list(requests.streams[0].prompt_token_ids) if body.return_token_ids else UNSET
         )
@@ -99,7 +101,14 @@ class ChatAnswer:
             choices=[self._choice(found) for found in output.outputs],
             usage=usage,
             prompt_token_ids=self._prompt_token_ids,
+            prompt_logprobs=self._prompt_logprobs(output),
         )
+
+    def _prompt_logprobs(self, output: RequestOutput) -> PromptLogprobs | UnsetType:
+        if output.prompt_logprobs is None:
+            return UNSET
+        num_top = self._body.prompt_logprobs or 0
+        return prompt_logprobs(output.prompt_logprobs, self._tokenizer, num_top)
 
     def opening(self) -> list[ChatChunk]:
         """The role of each choice; the first chunk has the prompt's token ids, if asked for."""
@@ -142,7 +151,7 @@ class ChatAnswer:
     def _logprobs(self, found: CompletionOutput) -> ChatLogprobs | None:
         if not found.logprobs:
             return None
-        return chat_logprobs(found.logprobs, self._tokenizer)
+        return chat_logprobs(found.logprobs, self._names)
 
 
 def _first_choice(index: int) -> ChatChunkChoice:

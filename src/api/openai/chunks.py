@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
+from anyio import to_thread
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, FinishReason, RequestOutput
@@ -78,7 +80,9 @@ async def stream_chunks(
     async for prompt, output in requests.merged():
         for found in output.outputs:
             tally.count(prompt, output, found)
-            news = answer.chunk(prompt, output, found)
+            build = partial(answer.chunk, prompt, output, found)
+            # The log-probabilities of a long prompt take too long for the event loop.
+            news = await to_thread.run_sync(build) if output.prompt_logprobs else build()
             if news is not None:
                 yield with_usage(news)
         check_ends((output,), engine)

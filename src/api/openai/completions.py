@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import anyio.to_thread
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,11 +16,11 @@ from ...core.shell.admission import LONG_TEXT, check_prompt_text
 from ..http.errors import APIError
 from .chunks import end_reason
 from .context import AnswerHead, check_fan_out, context_of, make_head
-from .logprobs import completion_logprobs
+from .logprobs import Scored, TokenNames, completion_logprobs, prompt_logprobs, scored_prompt
 from .reading.bodies import CompletionBody
 from .reading.request_reading import check_combinations, read_body
 from .request_options import request_options
-from .responses import CompletionChoice, CompletionResponse, Usage
+from .responses import CompletionChoice, CompletionResponse, PromptLogprobs, Usage
 from .sampling import completion_params
 from .sse import respond
 from .streams import submit_all
@@ -64,9 +64,12 @@ class _Answer:
         self._body = body
         self._head = head
         self._tokenizer = engine.tokenizer
+        self._names = TokenNames(engine.tokenizer, bool(body.return_tokens_as_token_ids))
         self._prompts = prompts
         self._n = body.n or 1
         self._offsets: dict[int, int] = {}
+        self._echoed: dict[int, list[Scored]] = {}
+        """The scored tokens of each prompt that is echoed with log-probabilities."""
 
     def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> CompletionResponse:
         choices = [
@@ -106,25 +109,47 @@ class _Answer:
         # because it may be part of a stop string or end within a character.
         offset = self._offsets.get(index, 0)
         logprobs = None
-        if found.logprobs:
-            logprobs, offset = completion_logprobs(found.logprobs, self._tokenizer, offset)
+        scored = self._echoed_tokens(prompt, output) if is_first else []
+        scored = [*scored, *((one.token_id, one) for one in found.logprobs or ())]
+        if scored:
+            num_top = None if self._body.logprob_token_ids else self._body.logprobs
+            logprobs, offset = completion_logprobs(scored, self._names, offset, num_top)
         self._offsets[index] = offset
         with_ids = bool(self._body.return_token_ids)
         return CompletionChoice(
             index=index,
-            text=self._echo(prompt) + found.text if is_first else found.text,
+            text=self._echo(prompt, output) + found.text if is_first else found.text,
             logprobs=logprobs,
             finish_reason=end_reason(found),
             stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
             token_ids=list(found.token_ids) if with_ids else UNSET,
             prompt_token_ids=list(output.prompt_token_ids) if with_ids and is_first else UNSET,
+            prompt_logprobs=self._prompt_logprobs(output),
         )
 
-    def _echo(self, prompt: int) -> str:
+    def _echoed_tokens(self, prompt: int, output: RequestOutput) -> list[Scored]:
+        """The prompt's tokens with their log-probabilities. Only the first output has them."""
+        if not self._body.echo or self._body.logprobs is None:
+            return []
+        if output.prompt_logprobs is not None and prompt not in self._echoed:
+            ids = output.prompt_token_ids
+            self._echoed[prompt] = scored_prompt(ids, output.prompt_logprobs)
+        return self._echoed[prompt]
+
+    def _prompt_logprobs(self, output: RequestOutput) -> PromptLogprobs | UnsetType:
+        num_top = self._body.prompt_logprobs
+        if num_top is None or output.prompt_logprobs is None:
+            return UNSET
+        return prompt_logprobs(output.prompt_logprobs, self._tokenizer, num_top)
+
+    def _echo(self, prompt: int, output: RequestOutput) -> str:
         if not self._body.echo:
             return ""
         found = self._prompts[prompt]
-        return found if isinstance(found, str) else self._tokenizer.decode(found)
+        is_whole = self._body.truncate_prompt_tokens is None
+        if is_whole and isinstance(found, str):
+            return found
+        return self._tokenizer.decode(output.prompt_token_ids)
 
 
 def _prompts(body: CompletionBody) -> list[Prompt]:

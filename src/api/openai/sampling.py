@@ -33,6 +33,12 @@ _SAME_NAME = (
     "include_stop_str_in_output",
     "ignore_eos",
     "skip_special_tokens",
+    "allowed_token_ids",
+    "bad_words",
+    "logprob_token_ids",
+    "truncate_prompt_tokens",
+    "truncation_side",
+    "stream_interval",
 )
 
 
@@ -42,8 +48,26 @@ def completion_params(body: CompletionBody, engine: EngineClient) -> SamplingPar
     Raises InvalidRequestError or APIError with the field's name.
     """
     default = engine.info.sampling_defaults.get("max_tokens", COMPLETION_MAX_TOKENS)
-    max_tokens = body.max_tokens or max(int(default), body.min_tokens or 0)
-    return _common(body, engine, max_tokens=max_tokens, logprobs=body.logprobs)
+    max_tokens = body.max_tokens
+    if max_tokens is None:
+        max_tokens = max(int(default), body.min_tokens or 0)
+    return _common(
+        body,
+        engine,
+        max_tokens=max_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=_scored_prompt(body),
+    )
+
+
+def _scored_prompt(body: CompletionBody) -> int | None:
+    """The number of log-probabilities per prompt token: an echoed prompt has those of the answer.
+
+    None: the prompt is not scored.
+    """
+    echoed = body.logprobs if body.echo else None
+    wishes = [count for count in (echoed, body.prompt_logprobs) if count is not None]
+    return max(wishes, default=None)
 
 
 def chat_params(body: ChatBody, engine: EngineClient) -> SamplingParams:
@@ -51,9 +75,14 @@ def chat_params(body: ChatBody, engine: EngineClient) -> SamplingParams:
 
     Raises InvalidRequestError or APIError with the field's name.
     """
-    max_tokens = body.max_completion_tokens or body.max_tokens
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return _common(body, engine, max_tokens=max_tokens, logprobs=logprobs)
+    max_tokens = body.max_completion_tokens
+    return _common(
+        body,
+        engine,
+        max_tokens=body.max_tokens if max_tokens is None else max_tokens,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+    )
 
 
 def params_with_all_room(
@@ -64,20 +93,23 @@ def params_with_all_room(
     `max_tokens` None allows as many tokens as fit into the context, instead of the engine's small
     default.
     """
-    params = engine.default_sampling_params(max_tokens=max_tokens or NO_LIMIT, **given)
-    return params if max_tokens else params.with_changes(max_tokens=None)
+    if max_tokens is not None:
+        return engine.default_sampling_params(max_tokens=max_tokens, **given)
+    params = engine.default_sampling_params(max_tokens=NO_LIMIT, **given)
+    return params.with_changes(max_tokens=None)
 
 
 def _common(
-    body: SamplingFields, engine: EngineClient, *, max_tokens: int | None, logprobs: int | None
+    body: SamplingFields, engine: EngineClient, *, max_tokens: int | None, **given: Any
 ) -> SamplingParams:
     return params_with_all_room(
         engine,
         **{name: getattr(body, name) for name in _SAME_NAME},
         max_tokens=max_tokens,
         logit_bias=_logit_bias(body),
-        logprobs=logprobs,
+        extra_args=body.vllm_xargs or None,
         output_kind=OutputKind.DELTA,
+        **given,
     )
 
 

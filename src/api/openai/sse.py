@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+import anyio.to_thread
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -72,7 +73,11 @@ async def whole_answer(request: Request, requests: RequestSet, answer: Answer) -
     """
     outputs = await final_unless_disconnected(request, requests)
     check_ends(outputs, context_of(request).engine)
-    return answer.whole(outputs, total_usage(requests, outputs))
+    usage = total_usage(requests, outputs)
+    if not any(output.prompt_logprobs for output in outputs):
+        return answer.whole(outputs, usage)
+    # The log-probabilities of a long prompt take too long for the event loop.
+    return await anyio.to_thread.run_sync(answer.whole, outputs, usage)
 
 
 def json_response(answer: msgspec.Struct) -> Response:

@@ -17,7 +17,7 @@ import torch
 
 from ..sampling.batch import SamplingBatch
 from ..sampling.ops import RowsToDraw, SamplingOps
-from ..sampling.sampler import adjust_logits
+from ..sampling.sampler import adjust_logits, find_exhausted
 from ..state.request_state import RequestState
 
 
@@ -78,6 +78,8 @@ class DraftDrawing:
         if self._batch.adjusts:
             adjust_logits(logits_rd, self._batch)
             token_ids_r = self._sampling.read_logits(logits_rd).best_r
+            for row in find_exhausted(logits_rd, token_ids_r, self._batch):
+                is_finite_r[row] = False
         places_d = None if self._is_widened else self._token_ids_d
         probs: dict[int, torch.Tensor] = {}
         if self._batch.draws_any:

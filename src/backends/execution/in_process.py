@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -25,6 +26,8 @@ from ..models.base import Model, ModelImpl, ModelSpec
 from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
 from ..running.warmup import measure_gpu_memory
+from ..sampling.processing.base import ProcessorSpec
+from ..sampling.processing.calling import LogitsProcessing
 from ..state import kv_cache
 from ..weights.checkpoint import Checkpoint
 
@@ -66,12 +69,15 @@ class ModelExecutor:
         swaps: bool = False,
         speculation: Speculation | None = None,
         impl: ModelImpl | None = None,
+        processors: Mapping[str, Any] | None = None,
     ) -> Self:
         """Make an executor: check the configuration, then read the weights.
 
         `swaps`: reserve host memory for swapped requests. `speculation`: drafts tokens. `impl`:
-        runs the model; None: what `backends` choose for a model without files. Raises ConfigError
-        for a model, device, precision, amount of memory or draft model that cannot work.
+        runs the model; None: what `backends` choose for a model without files. `processors`:
+        classes of logits processors, by name.
+        Raises ConfigError for a model, device, precision, amount of memory, draft model or logits
+        processor that cannot work.
         """
         started = time.monotonic()
         build_cpu_library(config, progress)
@@ -84,6 +90,7 @@ class ModelExecutor:
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks, drafts)
+        logits = ProcessorSpec(vocab_size=info.vocab_size, device=spec.device)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
         model = parts.step_model(cache)
         runner = ModelRunner(
@@ -93,6 +100,7 @@ class ModelExecutor:
             model,
             None if speculation is None else speculation.propose,
             needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
+            processing=LogitsProcessing(processors or {}, logits),
         )
         draft_runner = None
         if drafts is not None:

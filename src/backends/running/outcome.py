@@ -10,6 +10,10 @@ from ..sampling.sampler import Sampled
 from ..sampling.verification import count_accepted
 from ..state.request_state import RequestState
 
+NOT_FINITE = (
+    "the model's output for this request is not a number (NaN or infinity): the request ends"
+)
+
 
 class Outcome(NamedTuple):
     """The result of a step for one sampled request."""
@@ -22,14 +26,15 @@ class Outcome(NamedTuple):
     """The accepted drafts and one more token."""
     logprobs: tuple[TokenLogprobs, ...]
     """One per token; empty if the request asked for none."""
-    is_finite: bool
-    """False if the logits of one of these tokens were not finite: then the tokens are meaningless.
-    Rows after a rejected draft do not count: without drafts they would not exist."""
+    error: str | None
+    """Why one of these tokens could not be sampled; then all of them are meaningless. Rows after a
+    rejected draft do not count: without drafts they would not exist."""
 
 
 def read_outcomes(states: Sequence[RequestState], sampled: Sampled) -> list[Outcome]:
     """Split the sampled rows among the states: each has one row per draft, and one more."""
     token_ids, logprobs, is_finite = sampled.token_ids, sampled.logprobs, sampled.is_finite
+    failures = sampled.failures
     outcomes, begin = [], 0
     for state in states:
         drafts, end = state.draft_token_ids, begin + 1
@@ -38,6 +43,9 @@ def read_outcomes(states: Sequence[RequestState], sampled: Sampled) -> list[Outc
             end += count_accepted(drafts, token_ids[begin : begin + len(drafts)])
             is_fine = all(is_finite[begin:end])
         entries = tuple(logprobs[row] for row in range(begin, end)) if begin in logprobs else ()
-        outcomes.append(Outcome(state, begin, token_ids[begin:end], entries, is_fine))
+        error = None if is_fine else NOT_FINITE
+        if failures:
+            error = next((failures[row] for row in range(begin, end) if row in failures), error)
+        outcomes.append(Outcome(state, begin, token_ids[begin:end], entries, error))
         begin += 1 + len(drafts)
     return outcomes

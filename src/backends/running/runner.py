@@ -19,16 +19,14 @@ from ..attention.base import AttentionBackend
 from ..models.base import Model
 from ..sampling.batch import SamplingBatch
 from ..sampling.ops import SamplingOps, TorchSampling
+from ..sampling.processing.calling import LogitsProcessing
 from ..sampling.sampler import Sampled, sample
 from ..state.input_batch import InputBatch, build_input_batch
 from ..state.kv_cache import KVCache, copy_blocks
 from ..state.request_state import RequestState
-from .outcome import Outcome, read_outcomes
+from .outcome import NOT_FINITE, Outcome, read_outcomes
 from .proposing import Propose, Proposer
-
-NOT_FINITE = (
-    "the model's output for this request is not a number (NaN or infinity): the request ends"
-)
+from .scoring import PromptLogprobs, score_prompts
 
 
 class StepModel(Protocol):
@@ -92,9 +90,11 @@ class ModelRunner:
         propose: Propose | None = None,
         *,
         needs_hidden_states: bool = False,
+        processing: LogitsProcessing | None = None,
     ) -> None:
         """`model` computes whole steps of the decoder; None runs it layer by layer. `propose` is
-        asked for drafts after each step, with hidden states if `needs_hidden_states`."""
+        asked for drafts after each step, with hidden states if `needs_hidden_states`. `processing`
+        calls the logits processors; None: there are none."""
         self._decoder = decoder
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)
@@ -106,6 +106,7 @@ class ModelRunner:
         self._sampling: SamplingBatch | None = None
         self._proposer = None if propose is None else Proposer(propose, self._vocab_size)
         self._needs_hidden_states = needs_hidden_states
+        self._processing = processing
 
     @property
     def states(self) -> Mapping[str, RequestState]:
@@ -149,13 +150,20 @@ class ModelRunner:
         for copies in plan.copies:
             copy_blocks(self._kv_cache, self._attention, copies)
         if not rows:
-            return _make_result(plan, {})
+            return _make_result(plan, {}, {})
         grants = [plan.grants[row] for row in rows]
         cache = self._kv_cache
         batch = build_input_batch(grants, states, cache.block_size, cache.device)
         logits_rv = self._model.logits(batch)
+        scores: dict[int, PromptLogprobs] = {}
+        if batch.scored:
+            num_sampled = len(logits_rv) - batch.num_scored_rows
+            order = [batch.grant_order[i] for i in batch.scored]
+            found = score_prompts(logits_rv[num_sampled:], [(grants[i], states[i]) for i in order])
+            scores = {rows[i]: one for i, one in zip(order, found, strict=True)}
+            logits_rv = logits_rv[:num_sampled]
         if not batch.sampled:
-            return _make_result(plan, {})
+            return _make_result(plan, {}, scores)
         order = [batch.grant_order[i] for i in batch.sampled]
         sampled = self._sample(logits_rv, batch, [states[i] for i in order])
         outcomes = read_outcomes([states[i] for i in order], sampled)
@@ -163,20 +171,24 @@ class ModelRunner:
             outcome.state.settle(outcome.token_ids)
         by_row = {rows[i]: outcome for i, outcome in zip(order, outcomes, strict=True)}
         if self._proposer is None or not any(grant.speculates for grant in grants):
-            return _make_result(plan, by_row)
-        return self._speculate(plan, by_row, self._proposer)
+            return _make_result(plan, by_row, scores)
+        return self._speculate(plan, by_row, scores, self._proposer)
 
     def _speculate(
-        self, plan: StepPlan, by_row: Mapping[int, Outcome], proposer: Proposer
+        self,
+        plan: StepPlan,
+        by_row: Mapping[int, Outcome],
+        scores: Mapping[int, PromptLogprobs],
+        proposer: Proposer,
     ) -> StepResult:
         """Ask for drafts, then give back the blocks that known tokens and drafts do not need."""
-        fine = [(plan.grants[i], outcome) for i, outcome in by_row.items() if outcome.is_finite]
+        fine = [(plan.grants[i], outcome) for i, outcome in by_row.items() if outcome.error is None]
         hidden_re = self._model.hidden_states() if self._needs_hidden_states else None
         got = proposer.propose(plan, fine, hidden_re)
         for grant, outcome in fine:
             if grant.gives_back:
                 outcome.state.give_back(self._kv_cache.block_size)
-        result = _make_result(plan, by_row)
+        result = _make_result(plan, by_row, scores)
         if not got:
             return replace(result, proposal_seconds=proposer.seconds)
         counts = [0] * len(plan.grants)
@@ -222,29 +234,45 @@ class ModelRunner:
     ) -> Sampled:
         if self._sampling is None or not self._sampling.holds(states):
             self._sampling = SamplingBatch(states, logits_rv.shape[1], logits_rv.device)
-        positions_r = batch.positions_t.index_select(0, batch.sampled_rows_r) + 1
-        return sample(logits_rv, self._sampling, positions_r, self._model.sampling)
+        rows_r = batch.sampled_rows_r[: len(logits_rv)] if batch.scored else batch.sampled_rows_r
+        positions_r = batch.positions_t.index_select(0, rows_r) + 1
+        return sample(
+            logits_rv, self._sampling, positions_r, self._model.sampling, self._processing
+        )
 
 
-def _make_result(plan: StepPlan, by_row: Mapping[int, Outcome]) -> StepResult:
-    """The step's result, aligned with the plan's grants. `by_row` has outcomes by grant index.
+def _make_result(
+    plan: StepPlan, by_row: Mapping[int, Outcome], scores: Mapping[int, PromptLogprobs]
+) -> StepResult:
+    """The step's result, aligned with the plan's grants. `by_row` has outcomes by grant index, and
+    `scores` the log-probabilities of prompt tokens.
 
-    Outcomes that are not finite yield a failure and no token. Their state keeps the tokens, because
-    a plan that is made already may compute them. That step then fails in the same way.
+    If any of them is not finite, the request yields a failure and no token. Its state keeps the
+    tokens, because a plan that is made already may compute them. That step then fails in the same
+    way.
     """
     token_ids: list[tuple[int, ...]] = [()] * len(plan.grants)
     logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)
-    failures = []
+    prompt_logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)
+    errors: dict[int, str] = {}
     for row, outcome in by_row.items():
-        if outcome.is_finite:
+        if outcome.error is None:
             token_ids[row] = tuple(outcome.token_ids)
             logprobs[row] = outcome.logprobs
         else:
-            engine_id = plan.grants[row].engine_id
-            failures.append(RequestFailure(engine_id=engine_id, message=NOT_FINITE))
+            errors[row] = outcome.error
+    for row, scored in scores.items():
+        if scored is None:
+            errors[row] = NOT_FINITE
+        else:
+            prompt_logprobs[row] = scored
     return StepResult(
         step_id=plan.step_id,
         token_ids=tuple(token_ids),
         logprobs=tuple(logprobs) if any(logprobs) else None,
-        failures=tuple(failures),
+        prompt_logprobs=tuple(prompt_logprobs) if scores else None,
+        failures=tuple(
+            RequestFailure(engine_id=plan.grants[row].engine_id, message=error)
+            for row, error in errors.items()
+        ),
     )

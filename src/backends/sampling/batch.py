@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -48,6 +48,16 @@ class Row:
         assert counts is not None, "only rows with penalties are counted"
         return counts.after(self.state.draft_token_ids[: self.num_drafts_before])
 
+    @property
+    def forbidden(self) -> list[int]:
+        """The tokens that would complete a bad word."""
+        state = self.state
+        words = state.start.bad_word_ids
+        longest = max(map(len, words)) - 1
+        begin = max(state.start.num_prompt_tokens, len(state.token_ids) - longest)
+        last = [*state.token_ids[begin:], *state.draft_token_ids[: self.num_drafts_before]]
+        return [word[-1] for word in words if last[len(last) - len(word) + 1 :] == [*word[:-1]]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -82,6 +92,15 @@ class LogitBias:
     rows_n: torch.Tensor
     token_ids_n: torch.Tensor
     values_n: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedTokens:
+    """Rows that may sample only some tokens, and these tokens as parallel columns: row, token."""
+
+    rows_g: torch.Tensor
+    rows_n: torch.Tensor
+    token_ids_n: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +143,18 @@ class SamplingBatch:
         self.bias = _bias(params, device)
         self.penalties = _penalties(rows)
         self.min_tokens = [(i, row) for i, row in enumerate(rows) if params[i].min_tokens]
+        self.allowed = _allowed(params, device)
+        self.bad_words = [(i, row) for i, row in enumerate(rows) if row.state.start.bad_word_ids]
+        self.processed = [
+            (i, row) for i, row in enumerate(rows) if row.state.start.logits_processors
+        ]
+        """Rows whose requests use logits processors."""
+        self.masked = [
+            i
+            for i, row in enumerate(rows)
+            if row.state.start.bad_word_ids or params[i].allowed_token_ids is not None
+        ]
+        """Rows that may be left without any token to sample."""
         self.num_logprobs = {i: p.logprobs for i, p in enumerate(params) if p.logprobs is not None}
         """By row; rows without logprobs have no entry."""
 
@@ -155,7 +186,11 @@ class SamplingBatch:
     def adjusts(self) -> bool:
         """Whether any row's logits change before a token is chosen. Masks of a grammar belong
         there, too."""
-        return bool(self.min_tokens) or self.bias is not None or self.penalties is not None
+        return (
+            bool(self.min_tokens or self.masked or self.processed)
+            or self.bias is not None
+            or self.penalties is not None
+        )
 
     def holds(self, states: Sequence[RequestState]) -> bool:
         """Whether this batch was made for the rows of these states, in this order."""
@@ -264,6 +299,19 @@ def _bias(params: Sequence[SamplingParams], device: torch.device) -> LogitBias |
         rows_n=_integers(rows, device),
         token_ids_n=_integers(token_ids, device),
         values_n=torch.tensor(values, dtype=torch.float32, device=device),
+    )
+
+
+def _allowed(params: Sequence[SamplingParams], device: torch.device) -> AllowedTokens | None:
+    ids = {i: p.allowed_token_ids for i, p in enumerate(params) if p.allowed_token_ids is not None}
+    if not ids:
+        return None
+    rows = np.repeat(np.array(list(ids)), [len(one) for one in ids.values()])
+    token_ids = np.fromiter(chain.from_iterable(ids.values()), np.int64)
+    return AllowedTokens(
+        rows_g=_integers(list(ids), device),
+        rows_n=torch.from_numpy(rows).to(device, non_blocking=True),
+        token_ids_n=torch.from_numpy(token_ids).to(device, non_blocking=True),
     )
 
 

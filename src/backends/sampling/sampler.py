@@ -1,9 +1,10 @@
 """From logits to tokens, for all rows at once.
 
-Order: raw logits give the log-probabilities; then bias, min_tokens, penalties, temperature, min_p,
-top_k and top_p; then the draw. A row's result depends only on its own logits, parameters, seed and
-position, never on other rows. A sequence with drafts has one more row for each draft; that row is
-sampled as if the drafts before it were accepted.
+Order: raw logits give the log-probabilities; then bias, penalties, logits processors, min_tokens,
+allowed tokens, bad words, temperature, min_p, top_k and top_p; then the draw. A row's result
+depends only on its own logits, parameters, seed and position, never on other rows. A sequence with
+drafts has one more row for each draft; that row is sampled as if the drafts before it were
+accepted.
 
 Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
 """
@@ -11,14 +12,20 @@ Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from ...core.plan import TokenLogprobs
-from .batch import LogitBias, Penalties, Row, SamplingBatch
+from .batch import AllowedTokens, LogitBias, Penalties, Row, SamplingBatch
+from .logprobs import describe, logprobs_of
 from .ops import RowsToDraw, SamplingOps
+from .processing.calling import LogitsProcessing
+
+NO_TOKEN_LEFT = (
+    "allowed_token_ids and bad_words together leave no token that this request may generate"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +35,8 @@ class Sampled:
     token_ids: list[int]
     is_finite: list[bool]
     """False if the logits held NaN or infinity: then the token is meaningless."""
+    failures: dict[int, str]
+    """By row: why no token could be sampled, for the rows where this is so."""
     logprobs: dict[int, TokenLogprobs]
     """By row; rows without logprobs have no entry."""
 
@@ -37,15 +46,18 @@ def sample(
     batch: SamplingBatch,
     positions_r: torch.Tensor,
     ops: SamplingOps,
+    processing: LogitsProcessing | None = None,
 ) -> Sampled:
     """Sample one token per row. Logits are float32 and are overwritten; `positions_r`, int64, are
     the positions of the tokens to sample."""
     reading = ops.read_logits(logits_rv)
     logprobs_lv = _raw_logprobs(logits_rv, batch) if batch.num_logprobs else None
     best_r = reading.best_r
+    failures: dict[int, str] = {}
     if batch.adjusts:
-        adjust_logits(logits_rv, batch)
+        failures = adjust_logits(logits_rv, batch, processing)
         best_r = ops.read_logits(logits_rv).best_r
+    exhausted = find_exhausted(logits_rv, best_r, batch)
     token_ids_r = best_r  # right for greedy rows; `draw` overwrites the others
     if batch.draws_any:
         ops.draw(
@@ -56,18 +68,46 @@ def sample(
     return Sampled(
         token_ids=token_ids_r.tolist(),
         is_finite=reading.is_finite_r.tolist(),
+        failures=dict.fromkeys(exhausted, NO_TOKEN_LEFT) | failures,
         logprobs={} if logprobs_lv is None else _describe(logprobs_lv, token_ids_r, batch),
     )
 
 
-def adjust_logits(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:
-    """Apply bias, min_tokens and penalties, in place."""
+def adjust_logits(
+    logits_rv: torch.Tensor, batch: SamplingBatch, processing: LogitsProcessing | None = None
+) -> dict[int, str]:
+    """Apply bias, penalties, logits processors and masks, in place.
+
+    Returns the failures of logits processors, by row. Without `processing` none is called.
+    """
+    failures: dict[int, str] = {}
     if batch.bias is not None:
         _add_bias(logits_rv, batch.bias)
-    if batch.min_tokens:
-        _forbid_early_stops(logits_rv, batch.min_tokens)
     if batch.penalties is not None:
         _penalize(logits_rv, batch.penalties)
+    if batch.processed and processing is not None:
+        failures = processing.apply(logits_rv, batch.processed)
+    if batch.min_tokens:
+        _forbid_early_stops(logits_rv, batch.min_tokens)
+    if batch.allowed is not None:
+        _keep_allowed(logits_rv, batch.allowed)
+    if batch.bad_words:
+        _forbid_bad_words(logits_rv, batch.bad_words)
+    return failures
+
+
+def find_exhausted(
+    logits_rv: torch.Tensor, best_r: torch.Tensor, batch: SamplingBatch
+) -> list[int]:
+    """The rows whose masks left no token. Their logits become 0, so that a draw finds one."""
+    if not batch.masked:
+        return []
+    rows = torch.tensor(batch.masked, device=logits_rv.device)
+    values = logits_rv[rows, best_r.index_select(0, rows)].tolist()
+    found = [i for i, value in zip(batch.masked, values, strict=True) if value == -torch.inf]
+    if found:
+        logits_rv[found] = 0.0
+    return found
 
 
 def _add_bias(logits_rv: torch.Tensor, bias: LogitBias) -> None:
@@ -82,6 +122,19 @@ def _forbid_early_stops(logits_rv: torch.Tensor, min_tokens: Sequence[tuple[int,
             # A model may name an end token beyond its logits.
             stops = [token_id for token_id in start.stop_token_ids if token_id < vocab_size]
             logits_rv[index, stops] = -torch.inf
+
+
+def _keep_allowed(logits_rv: torch.Tensor, allowed: AllowedTokens) -> None:
+    kept_n = logits_rv[allowed.rows_n, allowed.token_ids_n]
+    logits_rv.index_fill_(0, allowed.rows_g, -torch.inf)
+    logits_rv[allowed.rows_n, allowed.token_ids_n] = kept_n
+
+
+def _forbid_bad_words(logits_rv: torch.Tensor, bad_words: Sequence[tuple[int, Row]]) -> None:
+    places = [(index, token_id) for index, row in bad_words for token_id in row.forbidden]
+    if places:
+        rows_n, token_ids_n = torch.tensor(places, device=logits_rv.device).unbind(dim=1)
+        logits_rv[rows_n, token_ids_n] = -torch.inf
 
 
 def _penalize(logits_rv: torch.Tensor, penalties: Penalties) -> None:
@@ -114,26 +167,11 @@ def _raw_logprobs(logits_rv: torch.Tensor, batch: SamplingBatch) -> torch.Tensor
 def _describe(
     logprobs_lv: torch.Tensor, token_ids_r: torch.Tensor, batch: SamplingBatch
 ) -> dict[int, TokenLogprobs]:
-    rows_l = torch.tensor(list(batch.num_logprobs), device=logprobs_lv.device)
-    chosen_l1 = token_ids_r.index_select(0, rows_l).unsqueeze(1)
-    logprob_l1 = logprobs_lv.gather(1, chosen_l1)
-    rank_l = (logprobs_lv > logprob_l1).sum(dim=1) + 1
-    top = logprobs_lv.topk(min(max(batch.num_logprobs.values()), logprobs_lv.shape[1]), dim=1)
-    found = zip(
-        batch.num_logprobs.items(),
-        chosen_l1.squeeze(1).tolist(),
-        logprob_l1.squeeze(1).tolist(),
-        rank_l.tolist(),
-        top.indices.tolist(),
-        top.values.tolist(),
-        strict=True,
-    )
-    return {
-        row: TokenLogprobs(
-            token_id=token_id,
-            logprob=logprob,
-            rank=rank,
-            top=tuple(zip(ids[:count], values[:count], strict=True)),
-        )
-        for (row, count), token_id, logprob, rank, ids, values in found
-    }
+    rows, counts = list(batch.num_logprobs), list(batch.num_logprobs.values())
+    rows_l = torch.tensor(rows, device=logprobs_lv.device)
+    found = describe(logprobs_lv, token_ids_r.index_select(0, rows_l), counts)
+    for place, row in enumerate(rows):
+        wanted = batch.rows[row].params.logprob_token_ids
+        if wanted is not None:
+            found[place] = replace(found[place], top=logprobs_of(logprobs_lv[place], wanted))
+    return dict(zip(rows, found, strict=True))

@@ -45,7 +45,12 @@ class InputBatch:
     sampled: Sequence[int]
     """Indices of the sequences that are sampled."""
     sampled_rows_r: torch.Tensor
-    """int64: for each sampled sequence the row of its last known token, then its drafts' rows."""
+    """int64, the rows that get logits: for each sampled sequence the row of its last known token,
+    then its drafts' rows. After all of these, the rows that score prompt tokens."""
+    scored: Sequence[int]
+    """Indices of the sequences with prompt tokens to score."""
+    num_scored_rows: int
+    """Number of rows that score prompt tokens."""
 
 
 def build_input_batch(
@@ -64,6 +69,9 @@ def build_input_batch(
     token_ids = chain.from_iterable(state.input_token_ids(grant) for grant, state in rows)
     sampled = [i for i, (grant, _) in enumerate(rows) if grant.samples]
     drafts_b = np.array([grant.num_draft_tokens for grant, _ in rows])
+    sampled_rows_r = _sampled_rows(ends_b[sampled], drafts_b[sampled])
+    scored = [i for i, (grant, _) in enumerate(rows) if grant.num_scored_tokens]
+    scoring = [_scored_rows(rows[i][0], ends_b[i]) for i in scored]
 
     def on_device(array: npt.NDArray[np.integer], dtype: type[np.integer]) -> torch.Tensor:
         tensor = torch.from_numpy(array.astype(dtype, copy=False))
@@ -87,7 +95,9 @@ def build_input_batch(
         ),
         grant_order=order,
         sampled=sampled,
-        sampled_rows_r=on_device(_sampled_rows(ends_b[sampled], drafts_b[sampled]), np.int64),
+        sampled_rows_r=on_device(np.concatenate((sampled_rows_r, *scoring)), np.int64),
+        scored=scored,
+        num_scored_rows=sum(map(len, scoring)),
     )
 
 
@@ -100,6 +110,12 @@ def _sampled_rows(
     counts_b = drafts_b + 1
     before_r: npt.NDArray[np.int64] = np.repeat(ends_b - counts_b.cumsum(), counts_b)
     return before_r + np.arange(len(before_r))
+
+
+def _scored_rows(grant: Grant, end: int) -> npt.NDArray[np.int64]:
+    """The rows that score prompt tokens, of a sequence whose last row is before `end`."""
+    first = end - grant.num_tokens + grant.scored_start - grant.start
+    return np.arange(first, first + grant.num_scored_tokens)
 
 
 def _block_tables(states: Sequence[InputSequence]) -> npt.NDArray[np.int32]:

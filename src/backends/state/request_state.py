@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ class RequestState:
         "draft_probs_kv",
         "draft_token_ids",
         "num_computed_tokens",
+        "processor_states",
         "start",
         "token_counts",
         "token_ids",
@@ -34,7 +36,10 @@ class RequestState:
         # On a GPU such an id would end the whole process, not only this request.
         params = start.sampling_params
         _check_ids(start.token_ids, vocab_size, start.engine_id)
-        _check_ids(tuple(params.logit_bias or ()), vocab_size, start.engine_id)
+        for ids in (params.logit_bias, params.allowed_token_ids, params.logprob_token_ids):
+            _check_ids(tuple(ids or ()), vocab_size, start.engine_id)
+        for ids in start.bad_word_ids:
+            _check_ids(ids, vocab_size, start.engine_id)
         self.start = start
         self.token_ids = ReadOnlyList(start.token_ids)
         """Known tokens, without drafts. Speculators read this list; only `settle` appends to it."""
@@ -47,6 +52,8 @@ class RequestState:
         not random."""
         self.token_counts = _count_tokens(start) if is_penalized(params) else None
         """None for a request without penalties."""
+        self.processor_states: dict[str, Any] = {}
+        """By name of a logits processor: what it keeps of the request."""
         self._table: npt.NDArray[np.int32] = np.empty(16, dtype=np.int32)
         self._num_blocks = 0
         self._num_passed_blocks = 0
@@ -94,6 +101,11 @@ class RequestState:
         """The tokens that this grant computes, drafts at the end."""
         token_ids = self.token_ids[grant.start : grant.start + grant.num_tokens]
         return [*token_ids, *self.draft_token_ids] if self.draft_token_ids else token_ids
+
+    def scored_token_ids(self, grant: Grant) -> Sequence[int]:
+        """The prompt tokens that this grant scores."""
+        start = grant.scored_start + 1
+        return self.token_ids[start : start + grant.num_scored_tokens]
 
     def settle(self, token_ids: Sequence[int]) -> None:
         """Append a step's output: the accepted drafts and one more token. Rejected drafts no longer

@@ -52,8 +52,9 @@ COMPUTING = ("attention_backend", "linear_backend", "model_impl", *PARSERS)
 """Slots in which "auto" means the first provider that has no `reasons_against` the model."""
 WATCHERS = ("observer", "admission")
 """Kinds of which every provider of an enabled plugin is built, with a PluginContext."""
-KINDS = (*SLOTS, *WATCHERS, "weight_format")
-"""All kinds. A model's files name the weight format that they need."""
+KINDS = (*SLOTS, *WATCHERS, "weight_format", "logits_processor")
+"""All kinds. A model's files name the weight format that they need, and a request's arguments the
+logits processors that it uses."""
 
 REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "scheduler": ("schedule",),
@@ -68,6 +69,14 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "reasoning_parser": ("reasons_against", "parse", "needs_special_tokens"),
     "admission": ("admit",),
     "weight_format": ("__call__",),
+    "logits_processor": (
+        "arguments",
+        "example",
+        "allows_drafts",
+        "check",
+        "reasons_against",
+        "__call__",
+    ),
 }
 
 
@@ -267,7 +276,7 @@ class Registry:
 
         `name` is the `quant_method` of `quantization_config` in config.json. The factory returns
         the reader of these settings: a ReadMethod of backends/weights/quantization/methods.py. It
-        runs in a worker, while a model is loaded.
+        runs in a worker, on the device thread.
         """
         self._offer("weight_format", name, factory, None, aliases)
 
@@ -355,6 +364,17 @@ class Registry:
         engine thread.
         """
         self._offer("admission", name, factory, options, ())
+
+    def logits_processor(
+        self, name: str, factory: Callable[..., Any], *, options: type[Any] | None = None
+    ) -> None:
+        """Offer a logits processor, which requests use by naming its arguments in `extra_args`.
+
+        The factory returns the processor's class (see LogitsProcessor in
+        backends/sampling/processing/base.py). It is used if its plugin is enabled: the class by
+        the engine, an instance in a worker, on the device thread.
+        """
+        self._offer("logits_processor", name, factory, options, ())
 
     if not TYPE_CHECKING:  # a type checker finds the misspelling itself
 

@@ -23,6 +23,7 @@ def accept(
     request: Request, grant: Grant, token_ids: Sequence[int], max_model_len: int
 ) -> AcceptedRun:
     """Append the sampled tokens up to the token that ends the request; drop the tokens after it.
+    A request with max_tokens 0 ends with its prompt.
 
     The KV of accepted drafts is in the cache. The KV of the last token is not computed yet.
     """
@@ -37,6 +38,8 @@ def accept(
         reason, stop_reason = check_end(request, token_id, max_model_len)
         if reason is not None:
             return AcceptedRun(tuple(token_ids[: i + 1]), reason, stop_reason)
+    if not request.max_tokens and request.num_computed_tokens >= request.num_prompt_tokens:
+        return AcceptedRun((), FinishReason.LENGTH)
     return AcceptedRun(tuple(token_ids))
 
 

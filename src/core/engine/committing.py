@@ -24,6 +24,8 @@ class RequestUpdate:
     engine_id: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the prompt tokens after those of earlier updates; the first prompt token has none."""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
@@ -78,6 +80,8 @@ class StepCommitter:
         Blocks are published before the request may end, because its end gives them back.
         """
         token_ids = result.token_ids[row]
+        scored = () if result.prompt_logprobs is None else result.prompt_logprobs[row]
+        request.num_scored_tokens += len(scored)
         run = accept(request, grant, token_ids, self.max_model_len)
         for _ in run.token_ids:
             tally.count_token(request, now)
@@ -90,13 +94,14 @@ class StepCommitter:
         drop_passed(self.pool, request)
         if run.finish_reason is not None:
             self.end(request, run.finish_reason, now)
-        if not grant.samples:
+        if not (grant.samples or scored or run.finish_reason is not None):
             return None
         logprobs = () if result.logprobs is None else result.logprobs[row][: len(run.token_ids)]
         return RequestUpdate(
             engine_id=request.engine_id,
             token_ids=run.token_ids,
             logprobs=logprobs,
+            prompt_logprobs=scored,
             finish_reason=run.finish_reason,
             stop_reason=run.stop_reason,
         )

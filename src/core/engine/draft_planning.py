@@ -33,7 +33,11 @@ class DraftPlanner:
 
     def add_drafts(self, step: Step) -> None:
         """Add drafts to a step. Call it once per step that becomes a plan, after its last grant."""
-        grants = [pending for pending in step.grants.values() if pending.samples]
+        grants = [
+            pending
+            for pending in step.grants.values()
+            if pending.samples and pending.request.allows_drafts
+        ]
         for pending in by_rank(p for p in grants if _num_ready(p)):
             step.add_drafts(pending, _num_ready(pending))
         self._forget_ended()

@@ -200,7 +200,7 @@ class EngineCore:
                 param="priority",
             )
         # The last generated token needs no KV of its own.
-        num_tokens = request.num_prompt_tokens + request.max_tokens - 1
+        num_tokens = request.num_prompt_tokens + max(request.max_tokens - 1, 0)
         needed = self.pool.max_blocks_held(num_tokens, self._step_tokens)
         if needed > self.pool.num_blocks:
             raise InvalidRequestError(

@@ -207,12 +207,15 @@ class StepPlanner:
             sampling_params=request.sampling_params,
             seed=request.seed,
             stop_token_ids=request.stop_token_ids,
+            bad_word_ids=request.bad_word_ids,
+            logits_processors=request.logits_processors,
         )
 
     def _grant(self, pending: PendingGrant) -> Grant:
         request = pending.request
         start = request.num_computed_tokens + request.num_inflight_tokens
         num_tokens = pending.num_tokens + pending.num_draft_tokens
+        scored = request.scored_range(start, start + pending.num_tokens)
         request.block_ids.extend(pending.new_block_ids)
         request.num_inflight_tokens += num_tokens
         request.num_inflight_samples += pending.samples
@@ -228,6 +231,8 @@ class StepPlanner:
             samples=pending.samples,
             num_draft_tokens=pending.num_draft_tokens,
             max_draft_tokens=pending.max_draft_tokens,
+            scored_start=scored.start,
+            num_scored_tokens=len(scored),
             num_lookahead_tokens=pending.num_lookahead_tokens,
         )
 

@@ -56,6 +56,11 @@ class Request:
     arrival_time: float
     seed: int
     eos_token_ids: tuple[int, ...] = ()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    logits_processors: tuple[str, ...] = ()
+    """Names of the logits processors that it uses."""
+    allows_drafts: bool = True
+    """Whether all of them work with draft tokens."""
     prompt_index: int = 0
     choice_index: int = 0
     priority: int = 0
@@ -71,6 +76,9 @@ class Request:
     publishes: bool = True
     """Whether other requests may find its full blocks in the prefix cache."""
     group: PromptGroup | None = None
+    scores_prompt: bool = False
+    """Whether the log-probabilities of its prompt tokens are computed. Of the choices of a prompt,
+    only the first does this."""
 
     sequence: int = 0
     """Unique number in the order of arrival. Priority and sequence make the rank."""
@@ -100,6 +108,9 @@ class Request:
     num_cached_tokens: int = 0
     num_counted_prompt_tokens: int = 0
     """Prompt tokens already in the statistics, so that recomputing does not count them again."""
+    num_scored_tokens: int = 0
+    """Prompt tokens whose log-probabilities are known. After a preemption they are not computed
+    again."""
     num_draft_tokens: int = 0
     """Draft tokens that were verified."""
     num_accepted_tokens: int = 0
@@ -147,7 +158,8 @@ class Request:
     def num_uncomputed_tokens(self) -> int:
         """Tokens that a plan could grant now. 0 once open plans will sample the last token."""
         expected = len(self.token_ids) + self.num_inflight_samples
-        if expected - len(self.prompt_token_ids) >= self.max_tokens:
+        # With max_tokens 0 the prompt is computed, too.
+        if expected - len(self.prompt_token_ids) >= (self.max_tokens or 1):
             return 0
         return expected - self.num_computed_tokens - self.num_inflight_tokens
 
@@ -158,7 +170,7 @@ class Request:
         # The same as `num_uncomputed_tokens` <= 1, inlined: every step reads it for every request.
         expected = len(self.token_ids) + self.num_inflight_samples
         uncomputed = expected - self.num_computed_tokens - self.num_inflight_tokens
-        return uncomputed <= 1 or expected - len(self.prompt_token_ids) >= self.max_tokens
+        return uncomputed <= 1 or expected - len(self.prompt_token_ids) >= (self.max_tokens or 1)
 
     @property
     def is_preempted(self) -> bool:
@@ -175,6 +187,17 @@ class Request:
         """Tokens that end the request: the model's own, unless ignored, and those of the caller."""
         eos = () if self.sampling_params.ignore_eos else self.eos_token_ids
         return (*eos, *self.sampling_params.stop_token_ids)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether no log-probability of a prompt token is missing."""
+        return not self.scores_prompt or self.num_scored_tokens >= self.num_prompt_tokens - 1
+
+    def scored_range(self, start: int, end: int) -> range:
+        """The positions in [start, end) whose logits score the prompt token after them."""
+        if not self.scores_prompt:
+            return range(0)
+        return range(max(start, self.num_scored_tokens), min(end, self.num_prompt_tokens - 1))
 
     def hashes_for(self, num_blocks: int, block_size: int) -> Sequence[bytes]:
         """Hashes of the first `num_blocks` blocks. All tokens in these blocks must be known."""

@@ -33,6 +33,9 @@ class StepLimits:
     watermark_blocks: int
     """Number of blocks that a newly started request must leave available while others run."""
     enable_prefix_caching: bool
+    max_num_scored_tokens: int = 1024
+    """Maximum number of prompt tokens whose log-probabilities are computed in one step. Each needs
+    a row of logits, in addition to the rows that are sampled."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,10 +60,21 @@ class PendingGrant:
     num_lookahead_tokens: int = 0
 
     @property
+    def begin(self) -> int:
+        """Position of the first token that the grant computes."""
+        if self.is_start:
+            return self.start
+        return self.request.num_computed_tokens + self.request.num_inflight_tokens
+
+    @property
     def end(self) -> int:
         """Position after the last token that the grant computes."""
-        computed = self.request.num_computed_tokens + self.request.num_inflight_tokens
-        return (self.start if self.is_start else computed) + self.num_tokens + self.num_draft_tokens
+        return self.begin + self.num_tokens + self.num_draft_tokens
+
+    @property
+    def scored(self) -> range:
+        """The positions whose logits score the prompt token after them."""
+        return self.request.scored_range(self.begin, self.begin + self.num_tokens)
 
     @property
     def table_len(self) -> int:
@@ -99,6 +113,7 @@ class Step:
         views = tuple(self._members)
         self.running, self.waiting = views[: len(running)], views[len(running) :]
         self.budget = limits.max_num_batched_tokens
+        self._scoring_budget = limits.max_num_scored_tokens
         self.grants: dict[str, PendingGrant] = {}
         self.preempted: dict[str, PendingPreemption] = {}
         self.copies: list[BlockCopies] = []
@@ -190,7 +205,7 @@ class Step:
             and request.status is not RequestStatus.FINISHED
         )
 
-    def _bound(self, request: Request, uncomputed: int, max_tokens: int | None) -> int:
+    def _bound(self, request: Request, start: int, uncomputed: int, max_tokens: int | None) -> int:
         bound: float = min(uncomputed, self.budget)  # a policy may pass a fraction
         if self._token_limits:
             bound = min(bound, self._token_limits.get(request.engine_id, bound))
@@ -198,28 +213,37 @@ class Step:
             bound = min(bound, max_tokens)
         if self._limits.long_prefill_token_threshold and len(self._members) > 1:
             bound = min(bound, self._limits.long_prefill_token_threshold)
-        return max(0, int(bound))
+        num_tokens = max(0, int(bound))
+        return self._scorable(request, start, num_tokens) if request.scores_prompt else num_tokens
+
+    def _scorable(self, request: Request, start: int, num_tokens: int) -> int:
+        """How many of the `num_tokens` tokens from `start` on this step may compute, given that it
+        scores them."""
+        scored = request.scored_range(start, start + num_tokens)
+        if len(scored) <= self._scoring_budget:
+            return num_tokens
+        return scored.start + self._scoring_budget - start
 
     def _extend(self, request: Request, max_tokens: int | None) -> int:
         uncomputed = request.num_uncomputed_tokens
-        num_tokens = self._bound(request, uncomputed, max_tokens)
+        start = request.num_computed_tokens + request.num_inflight_tokens
+        num_tokens = self._bound(request, start, uncomputed, max_tokens)
         if not num_tokens:
             return 0
-        end = request.num_computed_tokens + request.num_inflight_tokens + num_tokens
-        missing = self._pool.num_blocks_for(end) - request.table_len
+        missing = self._pool.num_blocks_for(start + num_tokens) - request.table_len
         if missing > 0 and not self._make_room(request, missing):
             return 0
         blocks = [self._pool.take() for _ in range(missing)]
-        return self._grant(
-            PendingGrant(request, num_tokens, blocks, samples=num_tokens == uncomputed)
-        )
+        samples = num_tokens == uncomputed and request.max_tokens > 0
+        return self._grant(PendingGrant(request, num_tokens, blocks, samples=samples))
 
     def _start(self, request: Request, max_tokens: int | None) -> int:
         if not self._may_start(request):
             return 0
         hit = self._find_hit(request)
         start = max(hit.num_tokens, request.num_computed_tokens if request.is_swapped else 0)
-        num_tokens = self._bound(request, request.num_tokens - start, max_tokens)
+        uncomputed = request.num_tokens - start
+        num_tokens = self._bound(request, start, uncomputed, max_tokens)
         if not num_tokens:
             return 0
         num_passed = self._pool.num_passed_blocks(start)
@@ -244,7 +268,7 @@ class Step:
                 start=start,
                 num_passed_blocks=num_passed,
                 is_start=True,
-                samples=num_tokens == request.num_tokens - start,
+                samples=num_tokens == uncomputed and request.max_tokens > 0,
             )
         )
 
@@ -278,6 +302,8 @@ class Step:
     def _find_hit(self, request: Request) -> PrefixHit:
         if not self._limits.enable_prefix_caching and request.group is None:
             return PrefixHit()
+        if not request.is_scored:
+            return PrefixHit()  # cached blocks hold no logits
         return find_prefix(self._pool, request)
 
     def _make_room(self, needy: Request, num_blocks: int) -> bool:
@@ -339,6 +365,7 @@ class Step:
         given_back = self.grants.pop(request.engine_id, None)
         if given_back is not None:
             self.budget += given_back.num_tokens
+            self._scoring_budget += len(given_back.scored)
             self._pool.drop(reversed(given_back.new_block_ids))
         self.preempted[request.engine_id] = self._take_out(request, victim.mode)
         self._pool.drop(reversed(request.block_ids))
@@ -360,4 +387,6 @@ class Step:
     def _grant(self, grant: PendingGrant) -> int:
         self.grants[grant.request.engine_id] = grant
         self.budget -= grant.num_tokens
+        if grant.request.scores_prompt:
+            self._scoring_budget -= len(grant.scored)
         return grant.num_tokens

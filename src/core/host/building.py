@@ -18,6 +18,7 @@ from ..errors import ConfigError, PluginError
 from ..speculation_settings import SpeculationSettings
 from .choice import choose
 from .hook_checks import SLOT_HOOKS, marked_names
+from .logits_processors import FoundProcessor
 from .plugin_set import PluginSet
 from .plugins_file import NamedSetting, read_settings
 
@@ -125,13 +126,29 @@ def _build_watchers(
                 raise  # the plugin also fills a slot, so it cannot be left out
 
 
+def build_logits_processors(plugins: PluginSet) -> dict[str, FoundProcessor]:
+    """Build the classes of all logits processors of loaded plugins. Raises PluginError."""
+    found = {}
+    for provider in plugins.registry.providers("logits_processor"):
+        setting = _setting(plugins, provider)
+        built = plugins.registry.build(
+            provider.kind, provider.name, setting.options, where=setting.origin
+        )
+        found[provider.name] = FoundProcessor(built, provider.source)
+    return found
+
+
 def _build_watcher(plugins: PluginSet, provider: Provider, context: PluginContext) -> None:
-    setting = plugins.settings.named.get(
-        (provider.kind, provider.name),
-        NamedSetting(options=MappingProxyType({}), origin=f"[{provider.kind}.{provider.name}]"),
-    )
+    setting = _setting(plugins, provider)
     watcher = plugins.registry.build(
         provider.kind, provider.name, setting.options, context=context, where=setting.origin
     )
     if watcher is not None:
         plugins.register(provider, watcher)
+
+
+def _setting(plugins: PluginSet, provider: Provider) -> NamedSetting:
+    return plugins.settings.named.get(
+        (provider.kind, provider.name),
+        NamedSetting(options=MappingProxyType({}), origin=f"[{provider.kind}.{provider.name}]"),
+    )

@@ -37,12 +37,14 @@ from ..contract.policy import (
 from ..contract.registry import Registry
 from ..contract.speculation import SpeculationLimits
 from ..errors import CONTAINED, PluginError, RequestFailedError
-from .building import BuiltPlugins, build_plugins, proposes
+from ..sampling_params import SamplingParams
+from .building import BuiltPlugins, build_logits_processors, build_plugins, proposes
 from .choice import SPECULATION, chosen_names
 from .direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
 from .failure_log import FailureLog
 from .guard import ADMITS, DECIDES, FAILED, OBSERVES, Rule, make_guards
 from .hook_callers import Decision, Observers
+from .logits_processors import LogitsProcessors, ProcessorUse
 from .proposal_hook import ProposalHook
 
 EVENTS: Mapping[type, str] = {
@@ -82,6 +84,7 @@ class PluginHost:
         self._admit = self._decision("admit", ADMITS, wrapper_rule=ADMITS, check=_check_refusal)
         self._events = {event: self._observers(hook) for event, hook in EVENTS.items()}
         self._metrics = self._observers("render_metrics")
+        self._logits_processors: LogitsProcessors | None = None
         self.speculator: ProposalHook | None = self._make_speculator()
         """Proposes draft tokens. Call its `propose` on the device thread. None: no drafts."""
         self.guards = (
@@ -113,6 +116,20 @@ class PluginHost:
     def choice(self, slot: str) -> Choice:
         """The choice of flags and plugins.toml for a slot."""
         return self._built.choices[slot]
+
+    @property
+    def logits_processors(self) -> LogitsProcessors:
+        """The logits processors of the enabled plugins. They are built on first use, because they
+        import torch. Raises PluginError."""
+        if self._logits_processors is None:
+            found = build_logits_processors(self._built.plugins)
+            self._logits_processors = LogitsProcessors(found, self._log)
+            self.guards = (*self.guards, *self._logits_processors.guards)
+        return self._logits_processors
+
+    def processors_of(self, params: SamplingParams) -> ProcessorUse:
+        """The logits processors that a request uses. Raises what LogitsProcessors.used_by does."""
+        return self.logits_processors.used_by(params) if params.extra_args else ProcessorUse()
 
     @property
     def speculation_limits(self) -> SpeculationLimits | None:

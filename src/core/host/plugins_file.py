@@ -19,7 +19,7 @@ from ..errors import ConfigError
 from ..suggest import near_and_known
 
 FILE_NAME = "plugins.toml"
-_NAMED = ("observer", "admission")
+_NAMED = ("observer", "admission", "logits_processor")
 _TABLES = ("plugins", *SLOTS, *_NAMED)
 _PLUGINS_KEYS = ("enable", "disable", "strict")
 
@@ -38,7 +38,7 @@ class SlotSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSetting:
-    """Options of one observer or admission."""
+    """Options of one observer, admission or logits processor."""
 
     options: Table
     origin: str
@@ -54,7 +54,7 @@ class PluginSettings:
     strict: bool | None = None
     slots: Mapping[str, SlotSetting] = field(default_factory=dict)
     named: Mapping[tuple[str, str], NamedSetting] = field(default_factory=dict)
-    """By kind (observer, admission) and name."""
+    """By kind (observer, admission, logits_processor) and name."""
     builtin: tuple[str, ...] = ()
     """Plugins that the packaged file enables. They must be installed."""
 

@@ -86,7 +86,11 @@ def join(older: RequestOutput, newer: RequestOutput) -> RequestOutput:
     for found in newer.outputs:
         before = parts.get(found.index)
         parts[found.index] = found if before is None else _join_completions(before, found)
-    return replace(newer, outputs=tuple(parts[index] for index in sorted(parts)))
+    return replace(
+        newer,
+        outputs=tuple(parts[index] for index in sorted(parts)),
+        prompt_logprobs=older.prompt_logprobs or newer.prompt_logprobs,
+    )
 
 
 def _join_completions(older: CompletionOutput, newer: CompletionOutput) -> CompletionOutput:

@@ -12,10 +12,14 @@ from ..config import EngineConfig
 from ..engine.blocks import hash_root
 from ..engine.request import PromptGroup, Request
 from ..errors import InvalidRequestError
+from ..host.logits_processors import ProcessorUse
 from ..interfaces import ModelInfo, Tokenizer
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 
+NO_PROCESSORS = ProcessorUse()
+MAX_PROMPT_LOGPROBS = 1 << 17
+"""Log-probabilities of one prompt's tokens. Each takes about 100 bytes of memory."""
 LONG_TEXT = 4096
 """Characters. Texts of this length or more are tokenized on another thread, because that takes a
 millisecond or more."""
@@ -47,12 +51,15 @@ async def checked_prompt(
     """
     check_sampling_params(params, info, config.max_logprobs)
     if not isinstance(prompt, str):  # before each id of a long list is checked
+        prompt = truncate_prompt(prompt, params, max_model_len)
         room_for_output(len(prompt), params, max_model_len)
         return check_prompt_ids(prompt, info)
     check_prompt_text(prompt, tokenizer, max_model_len)
     if len(prompt) < LONG_TEXT:
-        return check_prompt_ids(tokenizer.encode(prompt), info)
-    return check_prompt_ids(await asyncio.to_thread(tokenizer.encode, prompt), info)
+        ids = tokenizer.encode(prompt)
+    else:
+        ids = await asyncio.to_thread(tokenizer.encode, prompt)
+    return check_prompt_ids(truncate_prompt(ids, params, max_model_len), info)
 
 
 def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> None:
@@ -89,16 +96,83 @@ def check_sampling_params(params: SamplingParams, info: ModelInfo, max_logprobs:
 
     Raises InvalidRequestError for token ids outside the vocabulary, and for too many logprobs.
     """
-    for token_id in params.stop_token_ids:
-        _check_id(token_id, info.vocab_size, "stop_token_ids")
-    for token_id in params.logit_bias or ():
-        _check_id(token_id, info.vocab_size, "logit_bias")
-    if params.logprobs is not None and params.logprobs > max_logprobs:
+    for name in ("stop_token_ids", "logit_bias", "allowed_token_ids", "logprob_token_ids"):
+        _check_id(max(getattr(params, name) or (0,)), info.vocab_size, name)
+    if params.min_tokens and params.allowed_token_ids is not None:
+        _check_goes_on(params, info)
+    for name, count in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+        if count is not None and count > max_logprobs:
+            raise InvalidRequestError(
+                f"at most {max_logprobs} {name} can be asked for (--max-logprobs), got {count}",
+                param=name,
+            )
+
+
+def _check_goes_on(params: SamplingParams, info: ModelInfo) -> None:
+    """Refuse a request that may generate only tokens that end it, but must not end."""
+    ends = set(params.stop_token_ids)
+    if not params.ignore_eos:
+        ends.update(info.eos_token_ids)
+    if ends.issuperset(params.allowed_token_ids or ()):
         raise InvalidRequestError(
-            f"at most {max_logprobs} logprobs can be asked for (--max-logprobs), "
-            f"got {params.logprobs}",
-            param="logprobs",
+            "allowed_token_ids has only tokens that end the request, which min_tokens forbids",
+            param="allowed_token_ids",
         )
+
+
+async def encode_bad_words(
+    words: Sequence[str], tokenizer: Tokenizer
+) -> tuple[tuple[int, ...], ...]:
+    """The token ids of each word, and of the word after a space if that is another token. Another
+    thread encodes them."""
+    return await asyncio.to_thread(_encode_bad_words, words, tokenizer) if words else ()
+
+
+def _encode_bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    found: list[tuple[int, ...]] = []
+    for word in words:
+        bare = word.lstrip()
+        plain, spaced = (
+            tuple(tokenizer.encode(text, add_special_tokens=False, parse_special=False))
+            for text in (bare, f" {bare}")
+        )
+        found.append(plain)
+        # As in vLLM. A space that is a token of its own changes nothing.
+        if len(spaced) == len(plain) and spaced[:1] != plain[:1]:
+            found.append(spaced)
+    return tuple(filter(None, found))
+
+
+def truncate_prompt(
+    prompt_token_ids: Sequence[int], params: SamplingParams, max_model_len: int
+) -> Sequence[int]:
+    """The part of a prompt that `truncate_prompt_tokens` leaves."""
+    most = params.truncate_prompt_tokens
+    if most is None:
+        return prompt_token_ids
+    if most == -1:
+        most = max_model_len - (1 if params.max_tokens is None else params.max_tokens)
+    if not 0 < most < len(prompt_token_ids):
+        return prompt_token_ids
+    if params.truncation_side == "left":
+        return prompt_token_ids[-most:]
+    return prompt_token_ids[:most]
+
+
+def check_prompt_logprobs(num_prompt_tokens: int, params: SamplingParams) -> None:
+    """Refuse log-probabilities of a prompt that would take too much memory.
+
+    Raises InvalidRequestError.
+    """
+    count = params.prompt_logprobs
+    if count is None or num_prompt_tokens * (count + 1) <= MAX_PROMPT_LOGPROBS:
+        return
+    raise InvalidRequestError(
+        f"prompt_logprobs {count} for {num_prompt_tokens} prompt tokens are "
+        f"{num_prompt_tokens * (count + 1)} log-probabilities, and at most {MAX_PROMPT_LOGPROBS} "
+        "are returned. Lower prompt_logprobs or shorten the prompt.",
+        param="prompt_logprobs",
+    )
 
 
 def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_len: int) -> int:
@@ -107,7 +181,7 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
     Raises InvalidRequestError with both numbers if prompt and max_tokens exceed the context.
     """
     room = max_model_len - num_prompt_tokens
-    if room < 1:
+    if room < (0 if params.max_tokens == 0 else 1):
         raise InvalidRequestError(
             f"this model's maximum context length is {max_model_len} tokens and the prompt has "
             f"{num_prompt_tokens}, which leaves no room for output. Shorten the prompt.",
@@ -151,6 +225,8 @@ def make_requests(
     max_model_len: int,
     info: ModelInfo,
     config: EngineConfig,
+    bad_word_ids: tuple[tuple[int, ...], ...] = (),
+    processors: ProcessorUse = NO_PROCESSORS,
 ) -> list[Request]:
     """Make the engine's requests for one prompt: `n` choices that share the prompt's blocks.
 
@@ -158,6 +234,7 @@ def make_requests(
     InvalidRequestError if the prompt is too long.
     """
     max_tokens = room_for_output(len(prompt_token_ids), params, max_model_len)
+    check_prompt_logprobs(len(prompt_token_ids), params)
     group = PromptGroup() if params.n > 1 else None
     # Without prefix caching the choices of a prompt still share its blocks, but only they do. The
     # scope must be random: a request id would not do, because a client may use its id again.
@@ -174,6 +251,9 @@ def make_requests(
             arrival_time=arrival_time,
             seed=seed if index == 0 else random.Random(f"{seed}/{index}").getrandbits(63),
             eos_token_ids=info.eos_token_ids,
+            bad_word_ids=bad_word_ids,
+            logits_processors=processors.names,
+            allows_drafts=processors.allows_drafts,
             priority=options.priority,
             user=options.user,
             api_key_id=options.api_key_id,
@@ -186,6 +266,7 @@ def make_requests(
             cache_root=hash_root(info.name, options.cache_salt or "", scope),
             publishes=config.enable_prefix_caching or group is not None,
             group=group,
+            scores_prompt=params.prompt_logprobs is not None and index == 0,
         )
         for index, engine_id in enumerate(engine_ids(request_id, options.prompt_index, params.n))
     ]

@@ -28,7 +28,12 @@ from ..log import get_logger
 from ..outputs import RequestOutput
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
-from .admission import checked_prompt, default_sampling_params, make_requests
+from .admission import (
+    checked_prompt,
+    default_sampling_params,
+    encode_bad_words,
+    make_requests,
+)
 from .output_stream import Completion, OutputStream
 from .step_loop import StepLoop
 
@@ -37,6 +42,8 @@ log = get_logger("engine")
 DRAINING = "the engine is shutting down and accepts no new requests"
 DEVICE_THREAD = "tokenmill-device"
 """Beginning of the name of each engine's device thread."""
+SCORING_BYTES = 1 << 28
+"""Memory for the float32 logits of the prompt tokens that a step scores."""
 CLOSING_SECONDS = 5.0
 """Time that the open steps get to end when the engine drains or closes. A step takes less than a
 second on most machines; a device that hangs must not keep the program from ending."""
@@ -196,6 +203,8 @@ class EngineShell(EngineClient):
             config=self._config,
             max_model_len=self._max_model_len,
         )
+        processors = self._started().plugins.processors_of(params)
+        bad_word_ids = await encode_bad_words(params.bad_words, self.tokenizer)
         loop = self._check_accepting()  # the engine may have been closed during tokenization
         requests = make_requests(
             request_id=loop.free_id(
@@ -209,6 +218,8 @@ class EngineShell(EngineClient):
             max_model_len=self._max_model_len,
             info=self.info,
             config=self._config,
+            bad_word_ids=bad_word_ids,
+            processors=processors,
         )
         stream = self._make_stream(requests, prompt)
         loop.add(requests, stream)
@@ -334,6 +345,7 @@ def make_core(
             long_prefill_token_threshold=config.long_prefill_token_threshold,
             watermark_blocks=int(config.watermark * info.num_blocks),
             enable_prefix_caching=config.enable_prefix_caching,
+            max_num_scored_tokens=max(1, SCORING_BYTES // (4 * info.vocab_size)),
         ),
         plugins=plugins,
         max_num_queued_reqs=config.max_num_queued_reqs,

@@ -40,6 +40,7 @@ class Completion:
             else None
         )
         self._num_tokens = 0
+        self._due_at = 1
         self._text = ""
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
@@ -48,6 +49,8 @@ class Completion:
         """Apply an update. If it returns a StopFound, the caller must end the request there."""
         if self.finish_reason is not None:
             return None
+        if not update.token_ids and update.finish_reason is None:
+            return None  # a part of the prompt was computed
         self.has_news = True
         ended_by_token = update.finish_reason is FinishReason.STOP and bool(update.token_ids)
         for i, token_id in enumerate(update.token_ids):
@@ -64,6 +67,13 @@ class Completion:
         if update.finish_reason is not None:
             self._finish(update.finish_reason, update.stop_reason)
         return None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the news should go out now: the first token, the end, or enough tokens since the
+        last output."""
+        is_enough = self._num_tokens >= self._due_at or self.finish_reason is not None
+        return self.has_news and is_enough
 
     def _add_text(self, text: str) -> StopFound | None:
         if self._matcher is None or self._num_tokens < self._params.min_tokens:
@@ -97,6 +107,7 @@ class Completion:
             stop_reason=self.stop_reason,
         )
         self.has_news = False
+        self._due_at = self._num_tokens + self._params.stream_interval
         if not keep:
             self._text = ""
             self._token_ids.clear()
@@ -132,11 +143,18 @@ class OutputStream:
         self._news = asyncio.Event()
         self.on_news: Callable[[OutputStream], None] | None = None
         """Called instead of waking a reader, whenever there is something to `read`."""
+        wants_scores = requests[0].sampling_params.prompt_logprobs is not None
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = [None] if wants_scores else None
 
     @property
     def is_finished(self) -> bool:
         """True when every completion has ended, even if its end was not read yet."""
         return self._error is not None or all(c.finish_reason is not None for c in self.completions)
+
+    def add_prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
+        """Append the log-probabilities of the next prompt tokens."""
+        if self._prompt_logprobs is not None:
+            self._prompt_logprobs += logprobs
 
     def fail(self, message: str) -> None:
         """End the stream with RequestFailedError."""
@@ -145,6 +163,8 @@ class OutputStream:
 
     def wake(self) -> None:
         """Wake the reader if there is an output for it. Called once per step."""
+        if not any(completion.is_due for completion in self.completions):
+            return
         if self._output_kind is not OutputKind.FINAL or self.is_finished:
             self._notify()
 
@@ -194,9 +214,19 @@ class OutputStream:
             prompt_token_ids=self.prompt_token_ids,
             outputs=tuple(c.take(keep=keep) for c in self.completions if everything or c.has_news),
             finished=self._is_exhausted,
+            prompt_logprobs=self._take_prompt_logprobs(keep=keep),
             num_cached_tokens=self.requests[0].num_cached_tokens,
             metrics=self._metrics(),
         )
+
+    def _take_prompt_logprobs(self, *, keep: bool) -> tuple[TokenLogprobs | None, ...] | None:
+        """All of them, since they are complete before the first token; once unless `keep`."""
+        if self._prompt_logprobs is None:
+            return None
+        found = tuple(self._prompt_logprobs)
+        if not keep:
+            self._prompt_logprobs = None
+        return found
 
     def _metrics(self) -> RequestMetrics:
         """Times of the first completion, whose prompt the others share, and counts over all."""

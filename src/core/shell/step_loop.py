@@ -265,6 +265,8 @@ class StepLoop:
         if update.error is not None:
             self._fail(stream, update.error)
             return
+        if update.prompt_logprobs:
+            stream.add_prompt_logprobs(update.prompt_logprobs)
         try:
             found = completion.apply(update)
         except Exception:

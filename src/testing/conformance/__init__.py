@@ -10,6 +10,7 @@ from .admission import AdmissionConformance
 from .attention.suite import AttentionConformance
 from .draft_length import DraftLengthConformance
 from .linear.suite import LinearConformance
+from .logits.suite import LogitsProcessorConformance
 from .model.suite import ModelImplConformance
 from .observer import ObserverConformance
 from .package import PackageConformance
@@ -25,6 +26,7 @@ __all__ = [
     "AttentionConformance",
     "DraftLengthConformance",
     "LinearConformance",
+    "LogitsProcessorConformance",
     "ModelImplConformance",
     "ObserverConformance",
     "PackageConformance",

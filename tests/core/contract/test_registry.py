@@ -136,7 +136,8 @@ def test_every_kind_says_in_which_process_and_thread_it_runs() -> None:
         if kind in PARSERS:
             assert "in the process of the API, on its event loop." in said, kind
             continue
-        is_in_worker = kind in (*COMPUTING, "speculative_method")
+        others = ("speculative_method", "weight_format", "logits_processor")
+        is_in_worker = kind in (*COMPUTING, *others)
         place = "in a worker" if is_in_worker else "engine's"
         assert place in said and " thread." in said, kind
 

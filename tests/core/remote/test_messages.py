@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -42,7 +43,14 @@ LOAD = Load(
     is_draining=False,
 )
 PARAMS = SamplingParams(
-    n=2, stop=("a", "b"), logit_bias={5: 1.5, 6: -2}, logprobs=3, output_kind=OutputKind.DELTA
+    n=2,
+    stop=("a", "b"),
+    logit_bias={5: 1.5, 6: -2},
+    logprobs=3,
+    output_kind=OutputKind.DELTA,
+    allowed_token_ids=(5, 6),
+    bad_words=("c",),
+    extra_args={"a": [1, {"b": None}], "c": "d"},
 )
 
 
@@ -110,7 +118,8 @@ def stream_of(kind: OutputKind) -> RemoteStream:
 def test_a_slow_reader_gets_all_new_parts_as_one_output() -> None:
     async def read() -> None:
         stream = stream_of(OutputKind.DELTA)
-        stream.add(output("a", 1))
+        scored = (None, TokenLogprobs(token_id=4, logprob=-2.5, rank=3))
+        stream.add(replace(output("a", 1), prompt_logprobs=scored))
         stream.add(output("x", 8, index=1))
         stream.add(output("b", 2, 3, end=FinishReason.LENGTH))
         [found] = [found async for found in stream]
@@ -118,6 +127,7 @@ def test_a_slow_reader_gets_all_new_parts_as_one_output() -> None:
         assert found.outputs[0].token_ids == (1, 2, 3)
         assert [p.token_id for p in found.outputs[0].logprobs or ()] == [1, 2, 3]
         assert found.outputs[0].finish_reason is FinishReason.LENGTH
+        assert found.prompt_logprobs == scored
         assert (found.prompt, found.prompt_token_ids, found.finished) == ("p", (1,), True)
 
     asyncio.run(read())

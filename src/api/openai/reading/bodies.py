@@ -20,7 +20,11 @@ from ....core.request_options import (
     MAX_USER,
 )
 from ....core.sampling_params import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORD_LENGTH,
+    MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_N,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
@@ -38,11 +42,13 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_CLIENT_ID)]
 ModelName = Annotated[str, Meta(max_length=256)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Count = Annotated[int, Meta(ge=1, le=2**31)]
+Count = Annotated[int, Meta(ge=0, le=2**31)]
+Limit = Annotated[int, Meta(ge=1, le=2**31)]
 StopStrings = str | Annotated[list[str], Meta(max_length=MAX_STOP_STRINGS)]
 LogitBias = Annotated[
     dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_LOGIT_BIAS)
 ]
+BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_BAD_WORD_LENGTH)]
 PromptItem = str | int | list[int]
 Metadata = Annotated[
     dict[
@@ -96,10 +102,26 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     metadata: Metadata | None = None
     return_token_ids: bool | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    allowed_token_ids: (
+        Annotated[list[int], Meta(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)] | None
+    ) = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    logprob_token_ids: (
+        Annotated[list[int], Meta(min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)] | None
+    ) = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    stream_interval: Limit | None = None
+    return_tokens_as_token_ids: bool | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    """Arguments of logits processors."""
     best_of: int | None = None
     """Only 1 and the value of `n` are accepted."""
-    # A hint that is ignored, because it never changes an answer.
+    # Hints that are ignored, because they never change an answer.
     session_id: str | None = None
+    spaces_between_special_tokens: bool | None = None
+    """Text is made of the tokens' own bytes, so there are never such spaces."""
 
 
 class CompletionBody(SamplingFields, kw_only=True):

@@ -15,7 +15,7 @@ from ...http.body_budget import Account
 from ...http.errors import APIError
 from ...http.ignored_fields import name_ignored
 from ..context import context_of
-from .bodies import ChatBody, CompletionBody, SamplingFields
+from .bodies import ChatBody, SamplingFields
 from .body_errors import explain_syntax, explain_value
 from .unknown_fields import UnknownField, refuse_unknown, unknown_fields
 from .unsupported import unsupported
@@ -104,8 +104,8 @@ def check_combinations(body: SamplingFields) -> None:
         raise APIError(400, "stream_options needs stream: true", param="stream_options")
     if options is not None and options.include_obfuscation:
         raise unsupported("stream_options.include_obfuscation", "leave it out")
-    if isinstance(body, CompletionBody) and body.echo and body.logprobs is not None:
-        raise unsupported("echo", "log-probabilities of the prompt are not computed")
+    if body.prompt_logprobs is not None and body.stream:
+        raise unsupported("prompt_logprobs", "leave out stream: true, or use echo with logprobs")
     if isinstance(body, ChatBody):
         _check_chat(body)
 

@@ -34,8 +34,6 @@ _NO_TRANSFER = "KV blocks are not transferred between servers"
 _NO_MEDIA = "this server reads and writes text only"
 
 _BOTH = {
-    "allowed_token_ids": Unsupported("use logit_bias"),
-    "bad_words": Unsupported("use logit_bias", ([],)),
     "early_stopping": Unsupported("there is no beam search", (False,)),
     "ec_transfer_params": Unsupported(_NO_TRANSFER),
     "guided_choice": Unsupported(_NO_GRAMMAR),
@@ -46,25 +44,17 @@ _BOTH = {
     "guided_whitespace_pattern": Unsupported(_NO_GRAMMAR),
     "kv_transfer_params": Unsupported(_NO_TRANSFER),
     "length_penalty": Unsupported("there is no beam search", (1.0,)),
-    "logprob_token_ids": Unsupported("use logprobs"),
-    "logits_processors": Unsupported("use logit_bias", ([],)),
-    "prompt_logprobs": Unsupported("log-probabilities of the prompt are not computed"),
+    "logits_processors": Unsupported("name their arguments in vllm_xargs", ([],)),
     "repetition_detection": Unsupported("use repetition_penalty"),
     "response_format": Unsupported(_NO_GRAMMAR, ({"type": "text"},)),
     "return_mm_kwargs": Unsupported(_NO_MEDIA, (False,)),
     "return_token_offsets": Unsupported("use return_token_ids", (False,)),
-    "return_tokens_as_token_ids": Unsupported("use return_token_ids", (False,)),
     "routed_experts_prompt_start": Unsupported("routing of experts is not returned"),
     "service_tier": Unsupported("use 'auto' or 'default'", ("auto", "default")),
-    "spaces_between_special_tokens": Unsupported("they are always kept", (True,)),
     "store": Unsupported("this server stores no answers", (False,)),
-    "stream_interval": Unsupported("every step is sent", (1,)),
     "structured_outputs": Unsupported(_NO_GRAMMAR),
     "thinking_token_budget": Unsupported("use max_tokens"),
-    "truncate_prompt_tokens": Unsupported("shorten the prompt"),
-    "truncation_side": Unsupported("prompts are not truncated"),
     "use_beam_search": Unsupported("there is no beam search", (False,)),
-    "vllm_xargs": Unsupported("there are no custom logits processors", ({},)),
     "watermarking": Unsupported("answers have no watermark", (False,)),
 }
 _IN_COMPLETIONS = {

@@ -1,0 +1,1 @@
+"""Logits processors: their contract, their calls, and our own."""

@@ -1,0 +1,99 @@
+"""Calls logits processors, and contains their failures.
+
+Shape suffixes: r sampled rows, g rows that a processor changes, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ....core.errors import ConfigError
+from ....core.log import get_logger
+from ..batch import Row
+from .base import LogitsProcessor, ProcessedRow, ProcessorSpec
+
+log = get_logger("sampling")
+
+IndexedRow = tuple[int, Row]
+"""A row and its index among the sampled rows."""
+
+
+class LogitsProcessing:
+    """The processors of one model. Raises ConfigError if one cannot serve it."""
+
+    def __init__(self, classes: Mapping[str, Any], spec: ProcessorSpec) -> None:
+        for name, kind in classes.items():
+            reasons = kind.reasons_against(spec)
+            if reasons:
+                raise ConfigError(
+                    f"the logits processor {name!r} cannot serve this model: {'; '.join(reasons)}"
+                )
+        self._processors: dict[str, LogitsProcessor] = {
+            name: kind(spec) for name, kind in classes.items()
+        }
+
+    def apply(self, logits_rv: torch.Tensor, rows: Sequence[IndexedRow]) -> dict[int, str]:
+        """Change the logits of the rows whose requests use processors.
+
+        Returns, by row, why it could not be done. The logits of such a row become 0.
+        """
+        failures: dict[int, str] = {}
+        for name, processor in self._processors.items():
+            used = [one for one in rows if _uses(one, name) and one[0] not in failures]
+            if used:
+                failures |= _call(name, processor, logits_rv, used)
+        for index in failures:
+            logits_rv[index] = 0.0
+        return failures
+
+
+def _uses(row: IndexedRow, name: str) -> bool:
+    return name in row[1].state.start.logits_processors
+
+
+def _call(
+    name: str, processor: LogitsProcessor, logits_rv: torch.Tensor, rows: Sequence[IndexedRow]
+) -> dict[int, str]:
+    """Call a processor for all rows together or, if that fails, for each row alone."""
+    try:
+        _process(name, processor, logits_rv, rows)
+    except Exception as error:
+        if len(rows) > 1:
+            failures: dict[int, str] = {}
+            for one in rows:
+                failures |= _call(name, processor, logits_rv, [one])
+            return failures
+        index, row = rows[0]
+        engine_id = row.state.start.engine_id
+        log.warning("logits_processor_failed", processor=name, engine_id=engine_id, exc_info=error)
+        return {index: f"the logits processor {name!r} failed for this request"}
+    return {}
+
+
+def _process(
+    name: str, processor: LogitsProcessor, logits_rv: torch.Tensor, rows: Sequence[IndexedRow]
+) -> None:
+    """Let the processor change a copy of the rows, so that one that fails changes nothing."""
+    index_g = torch.tensor([index for index, _ in rows], device=logits_rv.device)
+    logits_gv = logits_rv.index_select(0, index_g)
+    processor.apply(logits_gv, [_view(name, processor, row) for _, row in rows])
+    if not logits_gv.amax(dim=1).isfinite().all():
+        raise ValueError("it left no token, or made a logit NaN or infinite")
+    logits_rv[index_g] = logits_gv
+
+
+def _view(name: str, processor: LogitsProcessor, row: Row) -> ProcessedRow:
+    state = row.state
+    if name not in state.processor_states:
+        given = state.start.sampling_params.extra_args or {}
+        arguments = {one: given[one] for one in processor.arguments if one in given}
+        state.processor_states[name] = processor.begin(arguments)
+    drafts = state.draft_token_ids[: row.num_drafts_before]
+    return ProcessedRow(
+        state=state.processor_states[name],
+        token_ids=[*state.token_ids, *drafts] if drafts else state.token_ids,
+        num_prompt_tokens=state.start.num_prompt_tokens,
+    )

@@ -1,0 +1,91 @@
+"""The logits processors of the enabled plugins: which a request uses, and whether it may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..contract.logits_processor import ProcessorClass
+from ..contract.plugin_info import Source
+from ..errors import InvalidRequestError, PluginError, RequestFailedError
+from ..sampling_params import SamplingParams
+from ..suggest import near_and_known
+from .failure_log import FailureLog
+from .guard import ADMITS, FAILED, Guard
+
+
+class ProcessorUse(NamedTuple):
+    """The logits processors that a request uses."""
+
+    names: tuple[str, ...] = ()
+    allows_drafts: bool = True
+    """Whether all of them work with draft tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProcessor:
+    """A processor's class and the plugin that offers it."""
+
+    kind: ProcessorClass
+    source: Source
+
+
+class LogitsProcessors:
+    """All processors by name, in the order of their plugins.
+
+    Raises PluginError if two of them have an argument in common.
+    """
+
+    def __init__(self, found: Mapping[str, FoundProcessor], log: FailureLog) -> None:
+        self.classes = {name: one.kind for name, one in found.items()}
+        self._by_argument: dict[str, str] = {}
+        self._guards = {}
+        for name, one in found.items():
+            self._guards[name] = Guard(one.kind.check, one.source, "check", ADMITS, log)
+            for argument in one.kind.arguments:
+                other = self._by_argument.setdefault(argument, name)
+                if other != name:
+                    raise PluginError(
+                        f"the logits processors {other!r} and {name!r} both read the argument "
+                        f"{argument!r}; disable one of their plugins in plugins.toml"
+                    )
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        return tuple(self._guards.values())
+
+    def used_by(self, params: SamplingParams) -> ProcessorUse:
+        """The processors that a request uses, once they accept its arguments.
+
+        Raises InvalidRequestError for an unknown or invalid argument, and RequestFailedError for a
+        processor that fails.
+        """
+        given = params.extra_args or {}
+        unknown = [name for name in given if name not in self._by_argument]
+        if unknown:
+            near = near_and_known(unknown[0], self._by_argument)
+            raise _invalid(f"no logits processor reads the argument {unknown[0][:64]!r}{near}")
+        wanted = {self._by_argument[argument] for argument in given}
+        names = tuple(name for name in self.classes if name in wanted)
+        for name in names:
+            own = self.classes[name].arguments
+            self._check(name, {one: given[one] for one in own if one in given})
+        return ProcessorUse(names, all(self.classes[name].allows_drafts for name in names))
+
+    def _check(self, name: str, arguments: Mapping[str, object]) -> None:
+        guard = self._guards[name]
+        try:
+            answer = guard.call(arguments)
+        except ValueError as error:
+            example = dict(self.classes[name].example)
+            raise _invalid(f"{error} (logits processor {name!r}; example: {example})") from error
+        except Exception as error:
+            guard.fail(error)
+            answer = FAILED
+        if answer is FAILED:
+            raise RequestFailedError(f"the arguments could not be checked: {guard.source} failed")
+
+
+def _invalid(what: str) -> InvalidRequestError:
+    return InvalidRequestError(what, param="extra_args")
