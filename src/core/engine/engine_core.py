@@ -25,6 +25,7 @@ from .queues import RequestQueues
 from .request import Request
 from .statistics import StepTally, describe_admitted, describe_planned
 from .step import StepLimits
+from .suspects import Suspects
 
 
 class EngineCore:
@@ -62,6 +63,7 @@ class EngineCore:
             else DraftPlanner(plugins.draft_length, speculation, max_model_len)
         )
         self._queues = RequestQueues()
+        suspects = Suspects()
         ended: list[str] = []
         self._planner = StepPlanner(
             queues=self._queues,
@@ -70,6 +72,7 @@ class EngineCore:
             limits=limits,
             plugins=plugins,
             drafts=self._drafts,
+            suspects=suspects,
             ended=ended,
         )
         self._committer = StepCommitter(
@@ -79,6 +82,7 @@ class EngineCore:
             max_model_len=max_model_len,
             plugins=plugins,
             drafts=self._drafts,
+            suspects=suspects,
             ended=ended,
         )
         self._open: deque[OpenPlan] = deque()
@@ -261,9 +265,10 @@ class EngineCore:
         return updates
 
     def fail(self, plan: StepPlan, message: str, now: float) -> list[RequestUpdate]:
-        """End the requests of the oldest open plan with an error, because its step raised.
+        """Close the oldest open plan, because its step raised.
 
-        All other requests continue.
+        Its requests are computed again, in two groups and apart from all others. A group that
+        raises is split again. A request that was alone ends with the error `message`.
         """
         opened = self._close_oldest(plan)
         updates = self._committer.fail(opened, message, now)

@@ -86,6 +86,9 @@ class Request:
     num_open_plans: int = 0
     """Open plans that compute the request or copy its blocks. Its blocks are not given back before
     these plans are committed."""
+    num_stale_plans: int = 0
+    """Open plans that grant the request tokens from before it was taken back. Their results do not
+    count for it."""
     block_ids: list[int] = field(default_factory=list)
     """The blocks that it holds: its block table without the blocks that the window has passed."""
     num_passed_blocks: int = 0
