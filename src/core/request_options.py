@@ -30,6 +30,16 @@ NO_METADATA: Mapping[str, str] = ReadOnlyDict()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """The limits of one API key; 0: no limit. The built-in token bucket applies them."""
+
+    requests_per_minute: float = 0.0
+    tokens_per_minute: float = 0.0
+    """Prompts and answers together."""
+    max_concurrent_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
     """Identity of a request's sender, and options such as its priority.
 
@@ -48,7 +58,9 @@ class RequestOptions:
     user: str | None = None
     """The end user that the client names."""
     api_key_id: str | None = None
-    """A keyed hash of the request's API key; never the key itself."""
+    """The name of the request's API key, or a keyed hash of it; never the key itself."""
+    key_limits: KeyLimits | None = None
+    """The limits of the API key. None: those that the admission plugins are configured with."""
     cache_salt: str | None = None
     """Only requests with the same salt share KV blocks."""
     metadata: Mapping[str, str] = NO_METADATA

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 
 from ...core.request_options import MAX_CLIENT_ID, RequestOptions
-from ..http.auth import api_key_id
+from ..http.auth import api_key_id, key_limits
 from ..http.errors import APIError
 from ..http.request_id import HEADER
 from .reading.bodies import SamplingFields
@@ -29,6 +29,7 @@ def request_options(
         priority=body.priority or 0,
         user=body.user,
         api_key_id=api_key_id(request.scope),
+        key_limits=key_limits(request.scope),
         cache_salt=body.cache_salt,
         metadata=_metadata(request, body, metadata_headers),
     )

@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 
-from ..contract.client import Load
+from ..contract.client import LiveRequest, Load
 from ..contract.events import Admitted, Planned, StepDone
 from ..contract.speculation import SpeculationLimits
 from ..errors import InvalidRequestError, OverloadedError, RateLimitedError
@@ -23,7 +23,7 @@ from .draft_planning import DraftPlanner
 from .planning import OpenPlan, StepPlanner
 from .queues import RequestQueues
 from .request import Request
-from .statistics import StepTally, describe_admitted, describe_planned
+from .statistics import StepTally, describe_admitted, describe_live, describe_planned
 from .step import StepLimits
 from .suspects import Suspects
 
@@ -128,6 +128,14 @@ class EngineCore:
             stalled_for=0.0,
             is_alive=True,
             is_draining=False,
+        )
+
+    def describe_live(self, now: float) -> tuple[LiveRequest, ...]:
+        """The requests that have not ended, in order of arrival."""
+        return tuple(
+            describe_live(request, now)
+            for request in sorted(self._queues, key=lambda r: r.sequence)
+            if request.finish_reason is None
         )
 
     def add(self, requests: Sequence[Request], now: float) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ..outputs import FinishReason
-from ..request_options import NO_METADATA
+from ..request_options import NO_METADATA, KeyLimits
 from ..sampling_params import SamplingParams
 from .blocks import hash_block
 from .read_only import ReadOnlyRequest
@@ -61,6 +61,7 @@ class Request:
     priority: int = 0
     user: str | None = None
     api_key_id: str | None = None
+    key_limits: KeyLimits | None = None
     client_request_id: str | None = None
     metadata: Mapping[str, str] = NO_METADATA
     deadline: float | None = None

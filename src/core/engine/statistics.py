@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..contract.client import LiveRequest
 from ..contract.events import Admitted, FinishedRequest, Planned, Preempted
 from ..plan import StepPlan
 from .request import Request
@@ -90,6 +91,24 @@ def describe_preempted(preemption: PendingPreemption, total: int) -> Preempted:
         num_computed_tokens=request.num_computed_tokens,
         num_blocks=len(request.block_ids),
         total_cumulative_preemption_cnt=total,
+    )
+
+
+def describe_live(request: Request, now: float) -> LiveRequest:
+    """The state of a request that has not ended."""
+    return LiveRequest(
+        request_id=request.request_id,
+        prompt_index=request.prompt_index,
+        choice_index=request.choice_index,
+        status=request.status.value,
+        priority=request.priority,
+        api_key_id=request.api_key_id,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_generated_tokens=request.num_generated_tokens,
+        num_computed_tokens=request.num_computed_tokens,
+        num_blocks=request.num_blocks,
+        num_preemptions=request.num_preemptions,
+        age=now - request.arrival_time,
     )
 
 

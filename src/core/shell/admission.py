@@ -177,6 +177,7 @@ def make_requests(
             priority=options.priority,
             user=options.user,
             api_key_id=options.api_key_id,
+            key_limits=options.key_limits,
             client_request_id=options.client_request_id,
             metadata=options.metadata,
             deadline=None
