@@ -18,7 +18,7 @@ from .http.errors import APIError, handle_error
 from .http.host_check import CheckHost
 from .http.ignored_fields import NameIgnoredFields
 from .http.keys import KeyRing
-from .http.request_id import EchoRequestId
+from .http.request_id import TrackRequests
 from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
@@ -62,7 +62,10 @@ def create_app(
     """
     settings = settings or ServerSettings()
     keys = keys or make_key_ring(settings)
-    middleware = [Middleware(EchoRequestId), Middleware(NameIgnoredFields)]
+    middleware = [
+        Middleware(TrackRequests, logs=settings.access_log),
+        Middleware(NameIgnoredFields),
+    ]
     if settings.root_path:
         middleware.insert(0, Middleware(StripRootPath, root_path=settings.root_path))
     if settings.is_local and not settings.needs_key:

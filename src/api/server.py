@@ -33,7 +33,6 @@ class ServeOptions:
     address: Address = field(default_factory=Address)
     shutdown_timeout: float = 30.0
     """Seconds that accepted requests get to finish after the first SIGTERM or Ctrl-C."""
-    access_log: bool = False
     engine_process: bool = False
     """Run the engine in a supervised process of its own."""
     max_engine_restarts: int = 5
@@ -61,7 +60,7 @@ def make_server(
             ws="none",
             lifespan="off",
             log_config=None,
-            access_log=options.access_log,
+            access_log=False,
             timeout_graceful_shutdown=None,
             server_header=False,
             ssl_certfile=options.address.ssl_certfile,
@@ -132,17 +131,14 @@ async def _announce(
     on_ready(engine, url)
 
 
-def configure_logging(level: str) -> None:
+def configure_logging(level: str, *, as_json: bool = False) -> None:
     """Log the "tokenmill" logger and uvicorn's warnings to stderr, one line per event."""
-    from ..core.log import EventFormatter
+    from ..core.log import EventFormatter, JsonFormatter
 
     handler = logging.StreamHandler()
-    handler.setFormatter(EventFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    for name, at_least in (
-        ("tokenmill", level),
-        ("uvicorn.error", "WARNING"),
-        ("uvicorn.access", level),
-    ):
+    text = EventFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+    handler.setFormatter(JsonFormatter() if as_json else text)
+    for name, at_least in (("tokenmill", level), ("uvicorn.error", "WARNING")):
         logger = logging.getLogger(name)
         logger.filters = [Throttle()] if name == "uvicorn.error" else []
         logger.handlers = [handler]  # replaces the handler of `cli`, which shows warnings only

@@ -13,10 +13,13 @@ import sys
 from typing import Any
 
 from ...core.errors import ConfigError
+from ...core.log import get_logger
 from .address_flags import add_address_flags
 from .engine_flags import add_engine_flags, engine_config, merge_model_argument, parse_size
 from .key_flags import SECRET_VARIABLE, add_key_flags, admin_key, api_keys
 from .progress import ProgressDisplay
+
+log = get_logger("api")
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
@@ -129,6 +132,13 @@ def add_parser(subparsers: Any) -> None:
         choices=["debug", "info", "warning", "error"],
         help="lowest level of log lines that are shown (default: %(default)s)",
     )
+    group.add_argument(
+        "--log-format",
+        default="auto",
+        choices=["auto", "text", "json"],
+        help="format of the log on stderr: lines for people, or one JSON object per line; auto: "
+        "text on a terminal, else JSON (default: %(default)s)",
+    )
     add_engine_flags(parser, leave_out=("served_model_name",))
     parser.set_defaults(run=run)
 
@@ -143,7 +153,8 @@ def run(args: argparse.Namespace) -> int:
     from ..server import ServeOptions, configure_logging, serve
     from ..stopping import leave_if_hung
 
-    configure_logging(args.log_level)
+    as_json = args.log_format == "json" or (args.log_format == "auto" and not sys.stderr.isatty())
+    configure_logging(args.log_level, as_json=as_json)
     address = Address(
         host=args.host,
         port=args.port,
@@ -154,7 +165,6 @@ def run(args: argparse.Namespace) -> int:
     options = ServeOptions(
         address=address,
         shutdown_timeout=args.shutdown_timeout,
-        access_log=args.access_log,
         engine_process=args.engine_process,
         max_engine_restarts=args.max_engine_restarts,
         settings=ServerSettings(
@@ -172,23 +182,27 @@ def run(args: argparse.Namespace) -> int:
             strict_fields=args.strict_fields,
             model_aliases=names[1:],
             root_path=args.root_path,
+            access_log=args.access_log,
         ),
     )
-    with ProgressDisplay() as progress:
+    with ProgressDisplay(_log_stage if as_json else None) as progress:
 
         def on_ready(engine: Any, url: str) -> None:
             progress.stop()
             _announce(engine.model_name, url, has_key=options.settings.needs_key)
 
         if not options.settings.needs_key and not address.is_loopback and not address.uds:
-            print(
-                f"warning: without --api-key, everyone who can reach {args.host} can use this "
-                "server",
-                file=sys.stderr,
+            log.warning(
+                "server_is_open",
+                reason=f"without --api-key, everyone who can reach {args.host} can use this server",
             )
         asyncio.run(serve(config, options, progress, on_ready))
     leave_if_hung()
     return 0
+
+
+def _log_stage(stage: str, is_done: bool) -> None:
+    log.info("stage_done" if is_done else "stage_begun", stage=stage)
 
 
 def _take_model_names(args: argparse.Namespace) -> tuple[str, ...]:

@@ -44,6 +44,8 @@ class ServerSettings:
     """Further names of the model that requests may have."""
     root_path: str = ""
     """Prefix under which a proxy shows the server; requests may have it or not."""
+    access_log: bool = False
+    """Log every HTTP request."""
     strict_fields: bool = False
     """Refuse unknown fields, and bodies without `model`. False: a header names ignored fields."""
     stall_timeout: float = 10.0

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
-from ..log import EventFormatter
+from ..log import event_fields
 
 ROOT = "tokenmill"
 SEND_SECONDS = 1.0
@@ -53,7 +53,7 @@ class Forwarder(logging.Handler):
             text=record.getMessage()[:MAX_TEXT],
             created=record.created,
             error=error and error[-MAX_TEXT:],
-            fields={k: _plain(v) for k, v in EventFormatter.fields_of(record).items()},
+            fields={k: _plain(v) for k, v in event_fields(record).items()},
         )
         with suppress(OSError):
             self._sock.send(_encode(message))
