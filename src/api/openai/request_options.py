@@ -10,6 +10,7 @@ from ...core.request_options import MAX_CLIENT_ID, RequestOptions
 from ..http.auth import api_key_id, key_limits
 from ..http.errors import APIError
 from ..http.request_id import HEADER, name_request, request_id_of
+from ..http.trace_headers import trace_headers
 from .reading.bodies import SamplingFields
 
 
@@ -33,6 +34,7 @@ def request_options(
         key_limits=key_limits(request.scope),
         cache_salt=body.cache_salt,
         metadata=_metadata(request, body, metadata_headers),
+        trace_headers=trace_headers(request),
     )
 
 

@@ -64,6 +64,7 @@ class Request:
     key_limits: KeyLimits | None = None
     client_request_id: str | None = None
     metadata: Mapping[str, str] = NO_METADATA
+    trace_headers: Mapping[str, str] = NO_METADATA
     deadline: float | None = None
     """Time of the engine's clock at which the request ends with the tokens that it has."""
     cache_salt: str | None = None

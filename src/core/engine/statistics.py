@@ -138,6 +138,7 @@ def describe_finished(request: Request, now: float) -> FinishedRequest:
         user=request.user,
         api_key_id=request.api_key_id,
         metadata=request.metadata,
+        trace_headers=request.trace_headers,
         cache_salt=request.cache_salt,
         deadline=request.deadline,
     )

@@ -180,6 +180,7 @@ def make_requests(
             key_limits=options.key_limits,
             client_request_id=options.client_request_id,
             metadata=options.metadata,
+            trace_headers=options.trace_headers,
             deadline=None
             if config.request_timeout is None
             else arrival_time + config.request_timeout,

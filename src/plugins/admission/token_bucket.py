@@ -147,7 +147,7 @@ class TokenBucket:
 
     def _has_too_many(self, request: RequestView, limit: int) -> bool:
         """Whether the key has `limit` live calls besides the one that this request belongs to."""
-        live = self._live.get(request.api_key_id, {})
+        live = self._live.get(request.api_key_id, Counter())
         return 0 < limit <= len(live) - (request.request_id in live)
 
     def _end_choice(self, key: str | None, request_id: str) -> None:
