@@ -129,13 +129,14 @@ async def plugins(request: Request) -> Response:
 async def debug_state(request: Request) -> Response:
     """The inside of the engine: configuration, model, load, live requests and plugins."""
     engine = context_of(request).engine
+    await engine.refresh()
     state = {
         "version": __version__,
         "config": engine.config,
         "model": engine.info,
         "max_model_len": engine.max_model_len,
         "load": engine.load(),
-        "requests": await engine.live_requests(),
+        "requests": engine.live_requests(),
         "plugins": engine.plugins(),
         "hooks": engine.hook_stats(),
     }

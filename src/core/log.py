@@ -48,6 +48,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # all that a record of another process has
+            line["exception"] = record.exc_text
         return json.dumps(line | event_fields(record), default=str)
 
 

@@ -146,7 +146,7 @@ class EngineClient(Protocol):
         """How busy the engine is at this moment."""
         ...
 
-    async def live_requests(self) -> tuple[LiveRequest, ...]:
+    def live_requests(self) -> tuple[LiveRequest, ...]:
         """The requests that have not ended, in order of arrival."""
         ...
 

@@ -241,7 +241,7 @@ class EngineShell(EngineClient):
             is_draining=self._is_draining,
         )
 
-    async def live_requests(self) -> tuple[LiveRequest, ...]:
+    def live_requests(self) -> tuple[LiveRequest, ...]:
         return self._running_loop().core.describe_live(time.monotonic())
 
     def plugins(self) -> tuple[PluginInfo, ...]:
