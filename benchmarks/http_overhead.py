@@ -22,8 +22,9 @@ from recording import make_parser, record, summarize
 from tqdm import tqdm
 
 from tokenmill import AsyncEngine, SamplingParams
+from tokenmill.api.listening import bind
 from tokenmill.api.openai.context import ServerSettings
-from tokenmill.api.server import ServeOptions, bind, make_server
+from tokenmill.api.server import ServeOptions, make_server
 from tokenmill.core.sampling_params import OutputKind
 
 CLIENT = Path(__file__).parent / "cpu/peers/http_load.py"

@@ -61,6 +61,7 @@ from .core.errors import ConfigError, PluginError
 from .core.interfaces import ChatFormat, Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
+from .core.request_options import KeyLimits
 
 __all__ = [
     "HOOK_API",
@@ -81,6 +82,7 @@ __all__ = [
     "FinishReason",
     "Finished",
     "FinishedRequest",
+    "KeyLimits",
     "Load",
     "Parsing",
     "Planned",

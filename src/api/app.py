@@ -17,7 +17,9 @@ from .http.auth import RequireKey
 from .http.errors import APIError, handle_error
 from .http.host_check import CheckHost
 from .http.ignored_fields import NameIgnoredFields
-from .http.request_id import EchoRequestId
+from .http.keys import KeyRing
+from .http.request_id import TrackRequests
+from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
 from .openai.context import AppContext, ServerSettings
@@ -46,14 +48,27 @@ ROUTES = (
 )
 
 
-def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> Starlette:
+ADMIN_ROUTES = (Route("/debug/state", operations.debug_state),)
+"""Routes that change or reveal the server's inside. They exist only with an admin key."""
+
+
+def create_app(
+    engine: EngineClient, settings: ServerSettings | None = None, keys: KeyRing | None = None
+) -> Starlette:
     """An ASGI app that serves a started engine; the caller starts and closes the engine.
 
+    `keys`: the keys that `make_key_ring` made of the settings.
     Raises PluginError if the chosen parsers of answers cannot be built.
     """
     settings = settings or ServerSettings()
-    middleware = [Middleware(EchoRequestId), Middleware(NameIgnoredFields)]
-    if settings.is_local and not settings.api_keys:
+    keys = keys or make_key_ring(settings)
+    middleware = [
+        Middleware(TrackRequests, logs=settings.access_log),
+        Middleware(NameIgnoredFields),
+    ]
+    if settings.root_path:
+        middleware.insert(0, Middleware(StripRootPath, root_path=settings.root_path))
+    if settings.is_local and not settings.needs_key:
         middleware.append(Middleware(CheckHost, allowed=settings.allowed_hosts))
     if settings.allowed_origins:
         middleware.append(
@@ -64,12 +79,12 @@ def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> 
                 allow_headers=["*"],
             )
         )
-    if settings.api_keys:
-        middleware.append(
-            Middleware(RequireKey, keys=settings.api_keys, secret=settings.api_key_secret)
-        )
+    admin_routes = ADMIN_ROUTES if keys.has_admin else ()
+    if keys.has_admin or keys.has_tenants:
+        paths = [route.path for route in admin_routes]
+        middleware.append(Middleware(RequireKey, keys=keys, admin_paths=paths))
     app = Starlette(
-        routes=list(ROUTES),
+        routes=[*ROUTES, *admin_routes],
         middleware=middleware,
         exception_handlers={
             APIError: handle_error,
@@ -82,3 +97,13 @@ def create_app(engine: EngineClient, settings: ServerSettings | None = None) -> 
     parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format)
     app.state.context = AppContext(engine=engine, settings=settings, parsers=parsers)
     return app
+
+
+def make_key_ring(settings: ServerSettings) -> KeyRing:
+    """The keys that the settings name. Raises ConfigError for a key file that cannot be used."""
+    return KeyRing(
+        settings.api_keys,
+        secret=settings.api_key_secret,
+        file=settings.api_key_file,
+        admin_key=settings.admin_key,
+    )

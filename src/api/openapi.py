@@ -96,7 +96,9 @@ def openapi_document(routes: Iterable[BaseRoute], settings: ServerSettings) -> d
         "paths": paths,
         "components": {"schemas": components},
     }
-    return _with_keys(document) if settings.api_keys else document
+    if settings.root_path:
+        document["servers"] = [{"url": settings.root_path}]
+    return _with_keys(document) if settings.needs_key else document
 
 
 def _with_keys(document: dict[str, Any]) -> dict[str, Any]:

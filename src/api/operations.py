@@ -126,6 +126,23 @@ async def plugins(request: Request) -> Response:
     return _json({"plugins": engine.plugins(), "hooks": engine.hook_stats()})
 
 
+async def debug_state(request: Request) -> Response:
+    """The inside of the engine: configuration, model, load, live requests and plugins."""
+    engine = context_of(request).engine
+    await engine.refresh()
+    state = {
+        "version": __version__,
+        "config": engine.config,
+        "model": engine.info,
+        "max_model_len": engine.max_model_len,
+        "load": engine.load(),
+        "requests": engine.live_requests(),
+        "plugins": engine.plugins(),
+        "hooks": engine.hook_stats(),
+    }
+    return _json(state)
+
+
 async def tokenize(request: Request) -> Response:
     """The token ids of a text or a conversation."""
     context = context_of(request)

@@ -4,42 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
-import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import uvicorn
 
 from ..assembly import build_engine, build_engine_process
 from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
-from ..core.errors import ConfigError, EngineStoppedError
+from ..core.errors import EngineStoppedError
 from ..core.interfaces import Progress
 from ..core.remote.client import EngineProcess
 from ..core.shell.engine_shell import EngineShell
-from .app import create_app
+from .app import create_app, make_key_ring
 from .http.connections import Connection
+from .http.keys import KeyRing
 from .http.log_throttle import Throttle
+from .listening import Address, listening
 from .openai.context import ServerSettings
 from .stopping import LAST_WORDS, Stopper
-
-BACKLOG = 1024
-SEND_BUFFER_BYTES = 256 << 10
-"""Limit of unsent data in the kernel per connection; the kernel takes twice as much memory for it.
-Without a limit it holds several MB for a client that does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """The server's address, shutdown time and HTTP settings."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
+    address: Address = field(default_factory=Address)
     shutdown_timeout: float = 30.0
     """Seconds that accepted requests get to finish after the first SIGTERM or Ctrl-C."""
-    access_log: bool = False
     engine_process: bool = False
     """Run the engine in a supervised process of its own."""
     max_engine_restarts: int = 5
@@ -55,44 +48,23 @@ class _Server(uvicorn.Server):
         yield
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening TCP socket.
-
-    `serve` opens it before the model is loaded, so that a port in use is reported at once. Raises
-    ConfigError if the address is empty or cannot be used.
-    """
-    if not host:
-        raise ConfigError(
-            "--host is empty; give 127.0.0.1 for this machine, 0.0.0.0 for all networks"
-        )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    try:
-        sock.bind((host, port))
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}; "
-            "choose another with --host or --port"
-        ) from error
-    return sock
-
-
-def make_server(engine: EngineClient, options: ServeOptions) -> uvicorn.Server:
-    """A uvicorn server for a started engine. It installs no signal handlers."""
+def make_server(
+    engine: EngineClient, options: ServeOptions, keys: KeyRing | None = None
+) -> uvicorn.Server:
+    """A uvicorn server for a started engine. It installs no signal handlers. `keys`: see
+    `create_app`."""
     return _Server(
         uvicorn.Config(
-            create_app(engine, options.settings),
+            create_app(engine, options.settings, keys),
             http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
-            access_log=options.access_log,
+            access_log=False,
             timeout_graceful_shutdown=None,
             server_header=False,
+            ssl_certfile=options.address.ssl_certfile,
+            ssl_keyfile=options.address.ssl_keyfile,
         )
     )
 
@@ -109,11 +81,15 @@ async def serve(
     configuration, model, plugin or address, and EngineStoppedError if the engine's process fails
     too often.
     """
-    with bind(options.host, options.port) as sock, Stopper(options.shutdown_timeout) as stopper:
+    keys = make_key_ring(options.settings)
+    with listening(options.address) as sock, Stopper(options.shutdown_timeout) as stopper:
+        if options.settings.api_key_file is not None:
+            stopper.call_at_hangup(keys.reload)
         async with _make_engine(config, options, progress) as engine:
-            server = make_server(engine, options)
+            server = make_server(engine, options, keys)
             stopper.install(engine, server)
-            tasks = [asyncio.create_task(_announce(engine, server, sock, on_ready))]
+            url = options.address.url(sock)
+            tasks = [asyncio.create_task(_announce(engine, server, url, on_ready))]
             if isinstance(engine, EngineProcess):
                 tasks.append(asyncio.create_task(_end_without_engine(engine, server)))
             await server.serve(sockets=[sock])
@@ -147,38 +123,25 @@ async def _end_without_engine(engine: EngineProcess, server: uvicorn.Server) -> 
 async def _announce(
     engine: EngineClient,
     server: uvicorn.Server,
-    sock: socket.socket,
+    url: str,
     on_ready: Callable[[EngineClient, str], None],
 ) -> None:
     while not server.started:  # noqa: ASYNC110 (uvicorn has no event for it)
         await asyncio.sleep(0.01)
-    on_ready(engine, local_url(*sock.getsockname()[:2]))
+    on_ready(engine, url)
 
 
-def local_url(host: str, port: int) -> str:
-    """The URL for a client on this machine.
-
-    0.0.0.0 and :: mean all addresses to a server and none to a client, so loopback replaces them.
-    """
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if address.is_unspecified:
-        host = "::1" if address.version == 6 else "127.0.0.1"
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def configure_logging(level: str) -> None:
+def configure_logging(level: str, *, as_json: bool = False) -> None:
     """Log the "tokenmill" logger and uvicorn's warnings to stderr, one line per event."""
-    from ..core.log import EventFormatter
+    from ..core.log import EventFormatter, JsonFormatter
 
     handler = logging.StreamHandler()
-    handler.setFormatter(EventFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    for name, at_least in (
-        ("tokenmill", level),
-        ("uvicorn.error", "WARNING"),
-        ("uvicorn.access", level),
-    ):
+    text = EventFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+    handler.setFormatter(JsonFormatter() if as_json else text)
+    others = ("uvicorn.error", "opentelemetry")
+    for name, at_least in (("tokenmill", level), *((other, "WARNING") for other in others)):
         logger = logging.getLogger(name)
-        logger.filters = [Throttle()] if name == "uvicorn.error" else []
+        logger.filters = [Throttle()] if name in others else []
         logger.handlers = [handler]  # replaces the handler of `cli`, which shows warnings only
         logger.setLevel(at_least.upper())
         logger.propagate = False

@@ -66,6 +66,15 @@ class Stopper:
             target=_listen, args=(reader, loop, drain, stop), name="tokenmill-signals", daemon=True
         ).start()
 
+    def call_at_hangup(self, react: Callable[[], None]) -> None:
+        """Call a function in the event loop at each SIGHUP, until the end of the `with` block."""
+        loop = asyncio.get_running_loop()
+
+        def forward(number: int, frame: object) -> None:
+            loop.call_soon_threadsafe(react)
+
+        self._restore.callback(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, forward))
+
     async def _drain(self, engine: EngineClient, server: uvicorn.Server) -> None:
         log.info("draining", timeout=self._timeout)
         try:

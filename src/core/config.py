@@ -216,6 +216,11 @@ class EngineConfig:
     metrics_prefix: str = _knob(
         "tokenmill:", "prefix of Prometheus metric names; 'vllm:' fits existing dashboards"
     )
+    otlp_traces_endpoint: str | None = _knob(
+        None,
+        "URL to send OpenTelemetry traces to, by OTLP over HTTP, such as "
+        "http://localhost:4318/v1/traces; needs the extra otel; default: no traces",
+    )
 
     def __post_init__(self) -> None:
         for name, low, high in (

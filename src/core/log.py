@@ -7,10 +7,13 @@ and logging configuration, and gets warnings through `logging` as from any libra
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
+from structlog.contextvars import get_contextvars
 
 _PROCESSORS: list[Any] = [
     structlog.stdlib.filter_by_level,
@@ -19,22 +22,41 @@ _PROCESSORS: list[Any] = [
 ]
 
 
+_RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
 class EventFormatter(logging.Formatter):
     """Formats a log record as one line `event key=value ...`, for the "tokenmill" logger."""
 
-    _own = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-
     def format(self, record: logging.LogRecord) -> str:
-        fields = self.fields_of(record)
+        fields = event_fields(record)
         text = super().format(record)
         return " ".join(
             [text, *(f"{k}={v!r}" if isinstance(v, str) else f"{k}={v}" for k, v in fields.items())]
         )
 
-    @classmethod
-    def fields_of(cls, record: logging.LogRecord) -> dict[str, object]:
-        """The fields of the event."""
-        return {name: value for name, value in vars(record).items() if name not in cls._own}
+
+class JsonFormatter(logging.Formatter):
+    """Formats a log record as one JSON object: time (UTC), level, logger, event and its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # all that a record of another process has
+            line["exception"] = record.exc_text
+        return json.dumps(line | event_fields(record), default=str)
+
+
+def event_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields of an event, and those of its context, such as the id of the HTTP request."""
+    own = {k: v for k, v in vars(record).items() if k not in _RECORD_FIELDS}
+    return get_contextvars() | own
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -30,6 +30,16 @@ NO_METADATA: Mapping[str, str] = ReadOnlyDict()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """The limits of one API key; 0: no limit. The built-in token bucket applies them."""
+
+    requests_per_minute: float = 0.0
+    tokens_per_minute: float = 0.0
+    """Prompts and answers together."""
+    max_concurrent_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
     """Identity of a request's sender, and options such as its priority.
 
@@ -48,18 +58,23 @@ class RequestOptions:
     user: str | None = None
     """The end user that the client names."""
     api_key_id: str | None = None
-    """A keyed hash of the request's API key; never the key itself."""
+    """The name of the request's API key, or a keyed hash of it; never the key itself."""
+    key_limits: KeyLimits | None = None
+    """The limits of the API key. None: those that the admission plugins are configured with."""
     cache_salt: str | None = None
     """Only requests with the same salt share KV blocks."""
     metadata: Mapping[str, str] = NO_METADATA
     """Further facts for policies and observers, for example the tenant."""
+    trace_headers: Mapping[str, str] = NO_METADATA
+    """W3C's headers traceparent and tracestate, of the trace that the request belongs to."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _LENGTHS.items():
             _check_text(name, getattr(self, name), low, high)
         _check_integer("prompt_index", self.prompt_index, 0, MAX_INTEGER)
         _check_integer("priority", self.priority, -MAX_INTEGER, MAX_INTEGER)
-        object.__setattr__(self, "metadata", _checked_metadata(self.metadata))
+        for name in ("metadata", "trace_headers"):
+            object.__setattr__(self, name, _checked_pairs(name, getattr(self, name)))
 
     def with_changes(self, **changes: Any) -> Self:
         """A validated copy with some fields changed.
@@ -94,19 +109,19 @@ def _check_integer(name: str, value: object, low: int, high: int) -> None:
         raise _invalid(name, f"must be an integer in [{low}, {high}], got {value!r}")
 
 
-def _checked_metadata(given: object) -> Mapping[str, str]:
+def _checked_pairs(name: str, given: object) -> Mapping[str, str]:
     if not isinstance(given, Mapping):
-        raise _invalid("metadata", f"must map texts to texts, got {type(given).__name__}")
+        raise _invalid(name, f"must map texts to texts, got {type(given).__name__}")
+    if not given:
+        return NO_METADATA
     if len(given) > MAX_METADATA_PAIRS:
-        raise _invalid("metadata", f"takes at most {MAX_METADATA_PAIRS} pairs, got {len(given)}")
+        raise _invalid(name, f"takes at most {MAX_METADATA_PAIRS} pairs, got {len(given)}")
     for key, value in given.items():
         if not isinstance(key, str) or not 0 < len(key) <= MAX_METADATA_KEY:
-            raise _invalid(
-                "metadata", f"takes keys of 1 to {MAX_METADATA_KEY} characters, {_seen(key)}"
-            )
+            raise _invalid(name, f"takes keys of 1 to {MAX_METADATA_KEY} characters, {_seen(key)}")
         if not isinstance(value, str) or len(value) > MAX_METADATA_VALUE:
             raise _invalid(
-                "metadata",
+                name,
                 f"takes texts of at most {MAX_METADATA_VALUE} characters, {_seen(value)} "
                 f"for {key!r}",
             )

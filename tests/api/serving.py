@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 import httpx
+import uvicorn
 
+from tokenmill.api.listening import Address, listening
 from tokenmill.api.openai.context import ServerSettings
-from tokenmill.api.server import ServeOptions, bind, make_server
+from tokenmill.api.server import ServeOptions, make_server
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import StepPlan, StepResult
@@ -73,6 +76,8 @@ class Served:
     ) -> None:
         self.engine = engine
         self.url = url
+        self.headers: dict[str, str] = {}
+        """Headers with which `wait_until` asks."""
         self._loop = loop
 
     def client(self, **options: Any) -> httpx.Client:
@@ -85,7 +90,7 @@ class Served:
 
     def wait_until(self, is_reached: Callable[[Any], bool]) -> None:
         """Poll /load until it is as wanted."""
-        with self.client() as client:
+        with self.client(headers=dict(self.headers)) as client:
             end = time.monotonic() + PATIENCE
             while not is_reached(load := client.get("/load").json()):
                 assert time.monotonic() < end, f"still {load}"
@@ -101,24 +106,29 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve_engine(engine: EngineShell | EngineProcess, **changes: Any) -> Iterator[Served]:
+def serve_engine(
+    engine: EngineShell | EngineProcess, *, address: Address | None = None, **changes: Any
+) -> Iterator[Served]:
     """Start the engine and serve it; both end with the block."""
-    settings = ServerSettings(is_local=True, **changes)
+    address = address or Address(port=0)
+    settings = ServerSettings(**{"is_local": True} | changes)
     started: list[Served] = []
     errors: list[BaseException] = []
     is_up, end = threading.Event(), threading.Event()
 
     async def main() -> None:
-        sock = bind("127.0.0.1", 0)
-        async with engine:
-            server = make_server(engine, ServeOptions(settings=settings))
-            serving = asyncio.create_task(server.serve(sockets=[sock]))
-            url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-            started.append(Served(engine, url, asyncio.get_running_loop()))
-            is_up.set()
-            await asyncio.to_thread(end.wait)
-            server.should_exit = server.force_exit = True
-            await serving
+        with listening(address) as sock:
+            async with engine:
+                server = make_server(engine, ServeOptions(settings=settings, address=address))
+                await serve(server, sock)
+
+    async def serve(server: uvicorn.Server, sock: socket.socket) -> None:
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        started.append(Served(engine, address.url(sock), asyncio.get_running_loop()))
+        is_up.set()
+        await asyncio.to_thread(end.wait)
+        server.should_exit = server.force_exit = True
+        await serving
 
     def run() -> None:
         try:

@@ -1,23 +1,192 @@
-"""The URL that `serve` prints works for a client on the same machine."""
+"""Where the server listens: TCP of both kinds, Unix sockets, HTTPS, and behind a proxy's prefix."""
 
 from __future__ import annotations
 
+import os
 import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
+import openai
 import pytest
+import trustme
 
-from tokenmill.api.server import bind, local_url
+from tokenmill.api.listening import Address, bind, listening
+from tokenmill.core.errors import ConfigError
+
+from .serving import PATIENCE, Served, serve_engine, toy_engine
+
+ASK = {"prompt": "abc", "max_tokens": 2}
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
 def test_the_printed_url_reaches_the_listening_socket(host: str) -> None:
-    with bind(host, 0) as sock:
-        url = urlsplit(local_url(*sock.getsockname()[:2]))
-        assert (url.hostname, url.port) == ("127.0.0.1", sock.getsockname()[1])
-        socket.create_connection((url.hostname, url.port), timeout=20).close()
+    address = Address(host=host, port=0)
+    with listening(address) as sock:
+        url = urlsplit(address.url(sock))
+        assert (url.scheme, url.hostname) == ("http", "127.0.0.1")
+        assert url.port == sock.getsockname()[1]
+        socket.create_connection(("127.0.0.1", url.port), timeout=20).close()
+
+
+class Bound:
+    """A socket that is bound to an IPv6 address, on machines without IPv6."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    def getsockname(self) -> tuple[str, int, int, int]:
+        return self._host, 8000, 0, 0
 
 
 @pytest.mark.parametrize("host", ["::1", "::"])
 def test_an_address_of_ipv6_is_in_brackets(host: str) -> None:
-    assert local_url(host, 8000) == "http://[::1]:8000"
+    assert Address(host=host).url(Bound(host)) == "http://[::1]:8000"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]", "::"])
+def test_a_server_listens_on_ipv6(host: str) -> None:
+    try:
+        bind("::1", 0).close()
+    except ConfigError:
+        pytest.skip("this machine has no IPv6")
+    with serve_engine(toy_engine(), address=Address(host=host, port=0)) as served:
+        assert served.url.startswith("http://[::1]:")
+        with served.client() as http:
+            assert http.post("/v1/completions", json=ASK).status_code == 200
+        if host == "::":
+            port = urlsplit(served.url).port
+            socket.create_connection(("127.0.0.1", port), timeout=20).close()
+
+
+# Unix sockets
+
+
+def over(path: Path) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=str(path))
+    return httpx.Client(transport=transport, base_url="http://any.name", timeout=PATIENCE)
+
+
+def test_a_unix_socket_serves_its_owner_and_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    before = os.umask(0o077)
+    try:
+        with serve_engine(toy_engine(), address=Address(uds=path), is_local=False) as served:
+            assert served.url == f"unix:{path}"
+            assert path.stat().st_mode & 0o077 == 0
+            with over(path) as http:
+                assert http.post("/v1/completions", json=ASK).status_code == 200
+                with http.stream("POST", "/v1/completions", json=ASK | {"stream": True}) as answer:
+                    assert list(answer.iter_lines())[-2:] == ["data: [DONE]", ""]
+    finally:
+        os.umask(before)
+    assert not path.exists()
+
+
+def test_the_socket_of_a_server_that_died_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(path))
+    with listening(Address(uds=path)), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+
+
+def test_a_socket_in_use_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    used, file = tmp_path / "socket", tmp_path / "notes"
+    file.write_text("mine")
+    with listening(Address(uds=used)):
+        for path, reason in ((used, "another server"), (file, "not a socket")):
+            with pytest.raises(ConfigError, match=reason), listening(Address(uds=path)):
+                pass
+        assert used.exists()
+    assert file.read_text() == "mine"
+    with (
+        pytest.raises(ConfigError, match="too long"),
+        listening(Address(uds=Path("/" + 200 * "x"))),
+    ):
+        pass
+
+
+# HTTPS
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def secure(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("tls")
+    issued = authority.issue_cert("127.0.0.1")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    address = Address(port=0, ssl_certfile=certificate, ssl_keyfile=key)
+    with serve_engine(toy_engine(), address=address) as served:
+        yield served
+
+
+def test_https_serves_answers_and_streams(secure: Served, authority: trustme.CA) -> None:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    assert secure.url.startswith("https://127.0.0.1:")
+    with (
+        secure.client(verify=context) as http,
+        openai.OpenAI(base_url=f"{secure.url}/v1", api_key="none", http_client=http) as client,
+    ):
+        assert client.completions.create(model="simulated", prompt="abc", max_tokens=2).choices
+        chunks = client.completions.create(
+            model="simulated", prompt="abc", max_tokens=5, stream=True
+        )
+        assert len("".join(chunk.choices[0].text for chunk in chunks)) == 5
+
+
+def test_a_client_that_does_not_trust_the_certificate_hangs_up(secure: Served) -> None:
+    with secure.client() as http, pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY"):
+        http.get("/health")
+
+
+def test_an_https_server_does_not_answer_plain_http(secure: Served) -> None:
+    plain = secure.url.replace("https", "http")
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"{plain}/health", timeout=PATIENCE, trust_env=False)
+
+
+def test_a_certificate_that_cannot_be_used_is_refused_at_once(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    one, other = authority.issue_cert("a.test"), authority.issue_cert("b.test")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    certificate.write_bytes(one.cert_chain_pems[0].bytes())
+    key.write_bytes(other.private_key_pem.bytes())
+    for files, reason in (
+        ({"ssl_certfile": certificate, "ssl_keyfile": key}, "belong together"),
+        ({"ssl_certfile": tmp_path / "none.pem"}, "no such file"),
+        ({"ssl_keyfile": key}, "needs --ssl-certfile"),
+    ):
+        with pytest.raises(ConfigError, match=reason), listening(Address(port=0, **files)):
+            pass
+
+
+# Behind a proxy
+
+
+def test_paths_with_and_without_the_proxys_prefix_are_served() -> None:
+    with (
+        serve_engine(toy_engine(), root_path="/llm", api_keys=("k",), admin_key="a") as served,
+        served.client() as http,
+    ):
+        key = {"Authorization": "Bearer k"}
+        for prefix in ("", "/llm"):
+            assert http.get(f"{prefix}/health").status_code == 200
+            assert http.get(f"{prefix}/v1/models").status_code == 401
+            assert http.get(f"{prefix}/v1/models", headers=key).status_code == 200
+            assert http.get(f"{prefix}/debug/state", headers=key).status_code == 403
+        for path in ("/llmx/health", "/llm/llm/health", "/llm//health", "/LLM/health"):
+            assert http.get(path).status_code == 401, path
+        document = http.get("/llm/openapi.json", headers=key).json()
+        assert document["servers"] == [{"url": "/llm"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.weights.quantization.sample import QuantizedSample
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
+from tokenmill.plugins.observers.otel.traces import OtelTraces
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import (
     AdmissionConformance,
@@ -202,9 +204,24 @@ class TestOwnReasoningParsers(ReasoningParserConformance):
 
 
 class TestOwnObservers(ObserverConformance):
-    @pytest.fixture(params=of_kind("observer"), ids=lambda subject: subject.name)
+    """Those that are active by default."""
+
+    @pytest.fixture(
+        params=[subject for subject in of_kind("observer") if subject.name != "otel"],
+        ids=lambda subject: subject.name,
+    )
     def observer(self, request: pytest.FixtureRequest) -> object:
         return request.param.make()
+
+
+class TestTraces(ObserverConformance):
+    """With an address where no collector listens."""
+
+    @pytest.fixture
+    def observer(self) -> Iterator[object]:
+        traces = OtelTraces("http://127.0.0.1:9/v1/traces")
+        yield traces
+        traces.close()
 
 
 TIGHT = TokenBucketOptions(requests_per_minute=6, tokens_per_minute=600, burst=10)

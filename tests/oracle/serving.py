@@ -34,12 +34,12 @@ def serve(
         )
         attention_backend = llm.engine.info.attention_backend
         metrics = llm.engine.render_metrics().decode()
-    num_swaps = _count(metrics, "num_preemptions", mode="swap")
+    num_swaps = _count(metrics, "num_preemptions_by_mode", mode="swap")
     return Served(
         attention_backend=attention_backend,
         token_ids=[output.outputs[0].token_ids for output in outputs],
         num_preempted=sum(o.metrics is not None and o.metrics.num_preemptions > 0 for o in outputs),
-        num_preemptions=_count(metrics, "num_preemptions", mode="recompute") + num_swaps,
+        num_preemptions=_count(metrics, "num_preemptions"),
         num_swaps=num_swaps,
         num_hit_tokens=sum(output.num_cached_tokens for output in outputs),
         num_draft_tokens=_count(metrics, "spec_decode_num_draft_tokens"),

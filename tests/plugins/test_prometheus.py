@@ -21,35 +21,48 @@ from tokenmill.plugins.observers.prometheus import PrometheusMetrics
 from .samples import context, finished_request, started, step_done
 
 LABELS = {"model_name": "smol", "engine": "0"}
-VLLM_NAMES = [
-    "cache_config_info",
-    "num_requests_running",
-    "num_requests_waiting",
-    "kv_cache_usage_perc",
-    "prefix_cache_hit_rate",
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+COUNTERS = (
     "num_preemptions",
     "prompt_tokens",
     "prompt_tokens_cached",
     "generation_tokens",
-    "request_success",
     "prefix_cache_queries",
     "prefix_cache_hits",
-    "time_to_first_token_seconds",
-    "inter_token_latency_seconds",
-    "request_time_per_output_token_seconds",
-    "e2e_request_latency_seconds",
-    "request_queue_time_seconds",
-    "request_prefill_time_seconds",
-    "request_decode_time_seconds",
-    "request_inference_time_seconds",
-    "iteration_tokens_total",
-    "request_prompt_tokens",
-    "request_generation_tokens",
-    "request_params_n",
-    "request_params_max_tokens",
-    "request_prefill_kv_computed_tokens",
-    "request_num_preemptions",
-]
+    "spec_decode_num_drafts",
+    "spec_decode_num_draft_tokens",
+    "spec_decode_num_accepted_tokens",
+)
+LABELLED = {
+    "request_success": "finished_reason",
+    "prompt_tokens_by_source": "source",
+    "spec_decode_num_accepted_tokens_per_pos": "position",
+}
+"""Counters with one more label."""
+PER_TOKEN = "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80"
+PER_REQUEST = "0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
+LENGTHS = "1 2 5 10 20 50 100"
+"""For a model of 100 tokens, as here."""
+HISTOGRAMS = {
+    "time_to_first_token_seconds": "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 "
+    "7.5 10 20 40 80 160 640 2560",
+    "inter_token_latency_seconds": PER_TOKEN,
+    "request_time_per_output_token_seconds": PER_TOKEN,
+    "e2e_request_latency_seconds": PER_REQUEST,
+    "request_queue_time_seconds": PER_REQUEST,
+    "request_prefill_time_seconds": PER_REQUEST,
+    "request_decode_time_seconds": PER_REQUEST,
+    "request_inference_time_seconds": PER_REQUEST,
+    "iteration_tokens_total": "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384",
+    "request_prompt_tokens": LENGTHS,
+    "request_generation_tokens": LENGTHS,
+    "request_max_num_generation_tokens": LENGTHS,
+    "request_params_max_tokens": LENGTHS,
+    "request_prefill_kv_computed_tokens": LENGTHS,
+    "request_params_n": "1 2 5 10 20",
+    "request_num_preemptions": "1 2 3 4 5 10 20",
+}
+"""Upper bounds by name, without +Inf."""
 
 
 class Scrape:
@@ -78,9 +91,22 @@ def scrape(metrics: PrometheusMetrics) -> Scrape:
     return Scrape(metrics.render_metrics())
 
 
-def test_all_names_are_there_from_the_start(metrics: PrometheusMetrics) -> None:
+def test_the_families_of_vllm_are_there_from_the_start_with_its_types_and_labels(
+    metrics: PrometheusMetrics,
+) -> None:
     families = scrape(metrics).families
-    assert {f"vllm:{name}" for name in VLLM_NAMES} <= set(families)
+    kinds = {"gauge": GAUGES, "counter": COUNTERS, "histogram": HISTOGRAMS}
+    for kind, names in kinds.items():
+        for name in names:
+            family = families[f"vllm:{name}"]
+            assert family.type == kind, name
+            for sample in family.samples:
+                assert sample.labels.keys() - {"le"} == LABELS.keys(), name
+    for name, label in LABELLED.items():
+        family = families[f"vllm:{name}"]
+        assert family.type == "counter"
+        assert all(s.labels.keys() == {*LABELS, label} for s in family.samples), name
+    assert families["vllm:cache_config_info"].type == "gauge"
     assert all(family.documentation for family in families.values())
     for reason in FinishReason:
         assert scrape(metrics).value("vllm:request_success_total", finished_reason=reason) == 0
@@ -103,6 +129,8 @@ def test_a_step_moves_counters_gauges_and_latencies(metrics: PrometheusMetrics) 
     assert seen.value("vllm:generation_tokens_total") == 4
     assert seen.value("vllm:prefix_cache_queries_total") == 80
     assert seen.value("vllm:prefix_cache_hits_total") == 20
+    assert seen.value("vllm:prompt_tokens_by_source_total", source="computed") == 40
+    assert seen.value("vllm:prompt_tokens_by_source_total", source="local_cache_hit") == 20
     assert seen.value("vllm:num_requests_running") == 1
     assert seen.value("vllm:num_requests_waiting") == 0
     assert seen.value("vllm:kv_cache_usage_perc") == 0.5
@@ -140,10 +168,31 @@ def test_a_value_falls_into_the_first_bucket_that_holds_it(metrics: PrometheusMe
     assert seen.value("vllm:inter_token_latency_seconds_sum") == pytest.approx(100.03)
 
 
-def test_length_buckets_go_by_one_two_five_up_to_the_longest(metrics: PrometheusMetrics) -> None:
-    family = scrape(metrics).families["vllm:request_prompt_tokens"]
-    bounds = [s.labels["le"] for s in family.samples if s.name.endswith("_bucket")]
-    assert bounds == ["1.0", "2.0", "5.0", "10.0", "20.0", "50.0", "100.0", "+Inf"]
+def test_buckets_are_those_of_vllm(metrics: PrometheusMetrics) -> None:
+    families = scrape(metrics).families
+    for name, bounds in HISTOGRAMS.items():
+        samples = families[f"vllm:{name}"].samples
+        found = [s.labels["le"] for s in samples if s.name.endswith("_bucket")]
+        assert found == [*(str(float(bound)) for bound in bounds.split()), "+Inf"], name
+
+
+def test_the_choices_of_a_prompt_are_counted_together_where_vllm_does(
+    metrics: PrometheusMetrics,
+) -> None:
+    for request_id, lengths in (("a", (3, 9, 5)), ("b", (4,))):
+        for i, length in enumerate(lengths):
+            choice = finished_request(
+                request_id=request_id,
+                n=len(lengths),
+                choice_index=i,
+                num_generation_tokens=length,
+            )
+            metrics.on_finished(Finished(requests=(choice,)))
+    seen = scrape(metrics)
+    for name, total in (("request_max_num_generation_tokens", 13), ("request_params_n", 4)):
+        assert seen.value(f"vllm:{name}_count") == 2
+        assert seen.value(f"vllm:{name}_sum") == total
+    assert seen.value("vllm:request_generation_tokens_count") == 4
 
 
 def test_a_finished_request_is_counted_by_reason_and_stage(metrics: PrometheusMetrics) -> None:
@@ -181,8 +230,9 @@ def test_preemptions_and_plugin_failures_are_counted(metrics: PrometheusMetrics)
         PluginFailed(plugin="acme", hook="on_step", error="x", action="dropped", count=3)
     )
     seen = scrape(metrics)
-    assert seen.value("vllm:num_preemptions_total", mode="recompute") == 1
-    assert seen.value("vllm:num_preemptions_total", mode="swap") == 0
+    assert seen.value("vllm:num_preemptions_total") == 1
+    assert seen.value("vllm:num_preemptions_by_mode_total", mode="recompute") == 1
+    assert seen.value("vllm:num_preemptions_by_mode_total", mode="swap") == 0
     assert seen.value("vllm:num_swap_fallbacks_total") == 1
     labels = {"plugin": "acme", "hook": "on_step", "action": "dropped"}
     assert seen.value("vllm:plugin_failures_total", **labels) == 1

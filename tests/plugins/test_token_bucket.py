@@ -8,13 +8,10 @@ import pytest
 
 from tokenmill.core.contract.events import Admitted, Finished
 from tokenmill.core.contract.policy import Refusal
-from tokenmill.plugins.admission.token_bucket import (
-    TokenBucket,
-    TokenBucketOptions,
-    make_token_bucket,
-)
+from tokenmill.core.request_options import KeyLimits
+from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
 
-from .samples import context, finished_request
+from .samples import finished_request
 from .steps import FakeRequest
 
 ANY = cast(Any, None)
@@ -116,6 +113,51 @@ def test_a_clock_that_goes_back_changes_nothing() -> None:
     assert refusal is not None and refusal.retry_after == pytest.approx(1.0)
 
 
-def test_without_a_limit_it_stays_out() -> None:
-    assert make_token_bucket(context(), TokenBucketOptions()) is None
-    assert make_token_bucket(context(), TokenBucketOptions(tokens_per_minute=1)) is not None
+def admits(bucket: TokenBucket, request_id: str, limits: KeyLimits | None, **fields: Any) -> bool:
+    """Whether a request may come in; if so it is queued."""
+    request = FakeRequest(request_id=request_id, api_key_id="k", key_limits=limits, **fields)
+    if bucket.admit(cast(Any, request), ANY) is not None:
+        return False
+    bucket.on_admitted(
+        Admitted(request_id=request_id, api_key_id="k", num_prompt_tokens=8, max_tokens=16)
+    )
+    return True
+
+
+def test_the_limits_of_a_key_replace_those_of_the_options() -> None:
+    bucket = TokenBucket(TokenBucketOptions(requests_per_minute=1))
+    two, unlimited = KeyLimits(requests_per_minute=2), KeyLimits()
+    assert [admits(bucket, str(i), two) for i in range(3)] == [True, True, False]
+    assert [admits(bucket, str(i), unlimited) for i in range(3)] == [True] * 3
+    assert [admits(bucket, str(i), None) for i in range(2)] == [True, False]
+
+
+def test_new_limits_of_a_key_apply_at_once() -> None:
+    bucket = TokenBucket(TokenBucketOptions())
+    one, three = (KeyLimits(requests_per_minute=rate) for rate in (1, 3))
+    assert [admits(bucket, str(i), one) for i in range(2)] == [True, False]
+    assert [admits(bucket, str(i), three) for i in range(4)] == [True, True, True, False]
+
+
+def test_a_key_has_a_limited_number_of_live_calls() -> None:
+    bucket = TokenBucket(TokenBucketOptions(max_concurrent_requests=2))
+    assert [admits(bucket, name, None) for name in ("a", "b", "b", "c")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    life = finished_request(request_id="b", api_key_id="k", max_tokens=16, num_generation_tokens=16)
+    bucket.on_finished(Finished(requests=(life,)))
+    assert not admits(bucket, "c", None), "the second prompt of b lives"
+    bucket.on_finished(Finished(requests=(life,)))
+    assert admits(bucket, "c", None)
+
+
+def test_an_unlimited_key_keeps_nothing_of_requests_that_ended() -> None:
+    bucket = TokenBucket(TokenBucketOptions())
+    for i in range(10):
+        assert admits(bucket, str(i), None)
+        life = finished_request(request_id=str(i), api_key_id="k", max_tokens=16)
+        bucket.on_finished(Finished(requests=(life,)))
+    assert not any(bucket._live.values())

@@ -100,6 +100,7 @@ def a_failed_step_publishes_its_blocks(patch: Planter) -> None:
             if found.status is RequestStatus.RUNNING:
                 found.num_computed_tokens += grant.num_tokens
                 accepting.publish(self.pool, found)
+                found.num_computed_tokens -= grant.num_tokens
         return original(self, plan, message, now)
 
     patch.setattr(EngineCore, "fail", fail)
@@ -196,6 +197,31 @@ def the_last_partial_block_is_not_copied_out(patch: Planter) -> None:
     patch.setattr(Step, "_take_out", take_out)
 
 
+@bug("ended for the fault of another request")
+def a_failed_step_ends_all_of_its_requests(patch: Planter) -> None:
+    def fail(self: StepCommitter, opened: OpenPlan, message: str, now: float) -> Any:
+        for found in opened.swapped_out:
+            self._distrust_host_copy(found)
+            self._unpin(found)
+        pairs = zip(opened.requests, opened.plan.grants, strict=True)
+        return [
+            self._fail(found, message, now) for found, grant in pairs if self._settle(found, grant)
+        ]
+
+    patch.setattr(StepCommitter, "fail", fail)
+
+
+@bug("a grant that samples yields one token")
+def the_result_of_a_plan_counts_for_requests_that_were_taken_back(patch: Planter) -> None:
+    original = StepCommitter._take_back
+
+    def take_back(self: StepCommitter, found: Request) -> None:
+        original(self, found)
+        found.num_stale_plans = 0
+
+    patch.setattr(StepCommitter, "_take_back", take_back)
+
+
 @bug(OVERWRITTEN, settings=FAILING_SWAPS)
 def a_failed_copy_is_trusted(patch: Planter) -> None:
     patch.setattr(StepCommitter, "_distrust_host_copy", lambda self, found: None)
@@ -212,7 +238,7 @@ def host_blocks_are_never_given_back(patch: Planter) -> None:
     patch.setattr(EngineCore, "_close_oldest", close_oldest)
 
 
-@bug(COUNTS)
+@bug(COUNTS, "a cached block has no hash")
 def rollback_forgets_the_last_change(patch: Planter) -> None:
     original = BlockPool.rollback
 

@@ -25,6 +25,10 @@ _ALIASES = {"kv_cache_memory": ("--kv-cache-memory-bytes",)}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
+OBSERVING = ("metrics_prefix", "otlp_traces_endpoint")
+"""Settings that only a server needs."""
+
+
 def add_engine_flags(parser: argparse.ArgumentParser, *, leave_out: Sequence[str] = ()) -> None:
     """Add one flag for each field of EngineConfig, except the fields in `leave_out`."""
     group = parser.add_argument_group("engine", "settings that vLLM also has carry vLLM's names")

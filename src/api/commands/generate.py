@@ -7,7 +7,7 @@ import asyncio
 import sys
 from typing import Any
 
-from .engine_flags import add_engine_flags, engine_config
+from .engine_flags import OBSERVING, add_engine_flags, engine_config
 from .progress import ProgressDisplay
 from .sampling_flags import add_sampling_flags, sampling_options
 
@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("prompt", help="text to continue, or - to read it from standard input")
     add_sampling_flags(parser)
-    add_engine_flags(parser, leave_out=("seed", "served_model_name", "metrics_prefix"))
+    add_engine_flags(parser, leave_out=("seed", "served_model_name", *OBSERVING))
     parser.set_defaults(run=run)
 
 

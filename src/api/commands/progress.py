@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -16,9 +17,11 @@ class ProgressDisplay:
     It is a context manager.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, announce: Callable[[str, bool], None] | None = None) -> None:
+        """`announce`: called with a stage and whether it is done, instead of all that is shown."""
         self._bar: Progress | None = None
-        if sys.stderr.isatty():
+        self._announce = announce or _print
+        if announce is None and sys.stderr.isatty():
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -49,15 +52,19 @@ class ProgressDisplay:
 
     def __call__(self, stage: str, fraction: float) -> None:
         if self._bar is None:
-            self._print(stage, fraction)
+            self._note(stage, fraction)
             return
         if stage not in self._tasks:
             self._tasks[stage] = self._bar.add_task(stage, total=1.0)
         self._bar.update(self._tasks[stage], completed=fraction)
 
-    def _print(self, stage: str, fraction: float) -> None:
+    def _note(self, stage: str, fraction: float) -> None:
         if stage not in self._announced:
             self._announced.add(stage)
-            print(f"{stage} ...", file=sys.stderr, flush=True)
+            self._announce(stage, False)
         if fraction >= 1.0:
-            print(f"{stage}: done", file=sys.stderr, flush=True)
+            self._announce(stage, True)
+
+
+def _print(stage: str, is_done: bool) -> None:
+    print(f"{stage}: done" if is_done else f"{stage} ...", file=sys.stderr, flush=True)

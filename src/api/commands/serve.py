@@ -8,15 +8,19 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 from typing import Any
 
 from ...core.errors import ConfigError
+from ...core.log import get_logger
+from .address_flags import add_address_flags
 from .engine_flags import add_engine_flags, engine_config, merge_model_argument, parse_size
+from .key_flags import SECRET_VARIABLE, add_key_flags, admin_key, api_keys
 from .progress import ProgressDisplay
 
-KEY_VARIABLE = "TOKENMILL_API_KEY"
-SECRET_VARIABLE = "TOKENMILL_API_KEY_SECRET"
+log = get_logger("api")
+
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 
@@ -34,12 +38,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
     group = parser.add_argument_group("server")
-    group.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
-    )
-    group.add_argument(
-        "--port", type=_port, default=8000, help="port; 0: any free port (default: %(default)s)"
-    )
+    add_address_flags(group)
     group.add_argument(
         "--served-model-name",
         action="extend",
@@ -48,14 +47,7 @@ def add_parser(subparsers: Any) -> None:
         help="names of the model in the API: answers and metrics have the first, requests may have "
         "any (default: the model's own name)",
     )
-    group.add_argument(
-        "--api-key",
-        action="append",
-        metavar="KEY",
-        help=f"key that clients must send; may be repeated (default: ${KEY_VARIABLE}, or no key). "
-        f"Plugins see a keyed hash of it, which changes at each start unless ${SECRET_VARIABLE} "
-        "is set",
-    )
+    add_key_flags(group)
     group.add_argument(
         "--metadata-header",
         action="append",
@@ -140,6 +132,13 @@ def add_parser(subparsers: Any) -> None:
         choices=["debug", "info", "warning", "error"],
         help="lowest level of log lines that are shown (default: %(default)s)",
     )
+    group.add_argument(
+        "--log-format",
+        default="auto",
+        choices=["auto", "text", "json"],
+        help="format of the log on stderr: lines for people, or one JSON object per line; auto: "
+        "text on a terminal, else JSON (default: %(default)s)",
+    )
     add_engine_flags(parser, leave_out=("served_model_name",))
     parser.set_defaults(run=run)
 
@@ -149,49 +148,61 @@ def run(args: argparse.Namespace) -> int:
     merge_model_argument(args)
     names = _take_model_names(args)
     config = engine_config(args)
-    from ..http.host_check import host_name, is_loopback
+    from ..listening import Address
     from ..openai.context import ServerSettings
     from ..server import ServeOptions, configure_logging, serve
     from ..stopping import leave_if_hung
 
-    configure_logging(args.log_level)
-    is_local = is_loopback(host_name(args.host))
-    options = ServeOptions(
+    as_json = args.log_format == "json" or (args.log_format == "auto" and not sys.stderr.isatty())
+    configure_logging(args.log_level, as_json=as_json)
+    address = Address(
         host=args.host,
         port=args.port,
+        uds=args.uds,
+        ssl_certfile=args.ssl_certfile,
+        ssl_keyfile=args.ssl_keyfile,
+    )
+    options = ServeOptions(
+        address=address,
         shutdown_timeout=args.shutdown_timeout,
-        access_log=args.access_log,
         engine_process=args.engine_process,
         max_engine_restarts=args.max_engine_restarts,
         settings=ServerSettings(
-            api_keys=_keys(args),
+            api_keys=api_keys(args),
+            api_key_file=args.api_key_file,
+            admin_key=admin_key(args),
             api_key_secret=os.environ.get(SECRET_VARIABLE, "").encode() or None,
             metadata_headers=tuple(args.metadata_header or ()),
             max_body_bytes=args.max_body_bytes,
             allowed_origins=tuple(args.allowed_origins or ()),
-            is_local=is_local,
+            is_local=address.is_loopback,
             allowed_hosts=tuple(args.allowed_host or ()),
             stall_timeout=args.stall_timeout,
             sse_keep_alive_interval=args.sse_keep_alive_interval,
             strict_fields=args.strict_fields,
             model_aliases=names[1:],
+            root_path=args.root_path,
+            access_log=args.access_log,
         ),
     )
-    with ProgressDisplay() as progress:
+    with ProgressDisplay(_log_stage if as_json else None) as progress:
 
         def on_ready(engine: Any, url: str) -> None:
             progress.stop()
-            _announce(engine.model_name, url, has_key=bool(options.settings.api_keys))
+            _announce(engine.model_name, url, has_key=options.settings.needs_key)
 
-        if not options.settings.api_keys and not is_local:
-            print(
-                f"warning: without --api-key, everyone who can reach {args.host} can use this "
-                "server",
-                file=sys.stderr,
+        if not options.settings.needs_key and not address.is_loopback and not address.uds:
+            log.warning(
+                "server_is_open",
+                reason=f"without --api-key, everyone who can reach {args.host} can use this server",
             )
         asyncio.run(serve(config, options, progress, on_ready))
     leave_if_hung()
     return 0
+
+
+def _log_stage(stage: str, is_done: bool) -> None:
+    log.info("stage_done" if is_done else "stage_begun", stage=stage)
 
 
 def _take_model_names(args: argparse.Namespace) -> tuple[str, ...]:
@@ -210,23 +221,6 @@ def _take_model_names(args: argparse.Namespace) -> tuple[str, ...]:
         )
     args.served_model_name = names[0] if names else None
     return names
-
-
-def _keys(args: argparse.Namespace) -> tuple[str, ...]:
-    """The API keys from --api-key, or from the environment variable.
-
-    Raises ConfigError for an empty key, so that an unset shell variable does not open the server
-    to everyone.
-    """
-    given = args.api_key
-    if given is None:
-        key = os.environ.get(KEY_VARIABLE)
-        given = [] if key is None else [key]
-    if not all(key.strip() for key in given):
-        raise ConfigError(
-            f"an API key is empty; give --api-key or {KEY_VARIABLE} a value, or neither"
-        )
-    return tuple(key.strip() for key in given)
 
 
 def _header_name(text: str) -> str:
@@ -255,12 +249,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give 0 to 65535")
-    return int(text)
-
-
 def _announce(model: str, url: str, *, has_key: bool) -> None:
     message = {"role": "user", "content": "What is the capital of Japan?"}
     body = json.dumps(
@@ -268,6 +256,8 @@ def _announce(model: str, url: str, *, has_key: bool) -> None:
     ).replace("'", "'\\''")  # for the shell
     key = " -H 'Authorization: Bearer YOUR_KEY'" if has_key else ""
     print(f"\n{model} is served at {url}\nTry:\n", flush=True)
+    if url.startswith("unix:"):
+        url = f"--unix-socket {shlex.quote(url.removeprefix('unix:'))} http://localhost"
     print(
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'\n",
         flush=True,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import secrets
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ...core.request_options import KeyLimits
 from .errors import APIError, error_response
+from .keys import KeyHolder, KeyRing
 
-KEY_ID_DIGITS = 16
-"""Hexadecimal digits of a key's id: enough that no two keys of one server get the same id."""
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping"})
 
 
@@ -22,44 +19,58 @@ class RequireKey:
     Anthropic's clients send the key as x-api-key instead. A bearer token goes first.
 
     It decides on the path that the router will match, never on a URL made from the Host header
-    (CVE-2026-48746). It compares digests in constant time, always with all keys.
+    (CVE-2026-48746). Admin paths are open to the admin key only.
 
-    It stores the key's id for `api_key_id`. The id is HMAC-SHA256 of the key with `secret`, so a
-    reader of the logs cannot test guessed keys against it. Without `secret`, a random one is drawn
-    and ids change with every start.
+    It stores the key's holder for `api_key_id` and `key_limits`.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], secret: bytes | None = None) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, admin_paths: Collection[str] = ()) -> None:
         self._app = app
-        secret = secret or secrets.token_bytes(32)
-        self._ids = {_digest(key.encode()): _key_id(key, secret) for key in keys}
+        self._keys = keys
+        self._admin_paths = frozenset(admin_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key_id = self._find(scope) if scope["type"] == "http" else None
-        if key_id is not None:
-            scope.setdefault("state", {})["api_key_id"] = key_id
-        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS or key_id is not None:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        error = APIError(401, _refusal(scope), code="invalid_api_key")
-        await error_response(error, scope["path"])(scope, receive, send)
+        holder = self._find(scope)
+        if holder is not None:
+            scope.setdefault("state", {})["key_holder"] = holder
+        error = self._refusal(scope, holder)
+        app = self._app if error is None else error_response(error, scope["path"])
+        await app(scope, receive, send)
 
-    def _find(self, scope: Scope) -> str | None:
-        key = _sent_key(scope)
-        digest = _digest(key)
-        found = [
-            key_id for known, key_id in self._ids.items() if hmac.compare_digest(digest, known)
-        ]
-        return found[0] if found and key else None
+    def _find(self, scope: Scope) -> KeyHolder | None:
+        return self._keys.find(_sent_key(scope))
+
+    def _refusal(self, scope: Scope, holder: KeyHolder | None) -> APIError | None:
+        path = scope["path"]
+        if path in self._admin_paths:
+            if holder is not None and not holder.is_admin:
+                return APIError(403, "this path needs the admin key", code="admin_key_required")
+        elif path in PUBLIC_PATHS or not self._keys.has_tenants:
+            return None
+        return None if holder is not None else APIError(401, _hint(scope), code="invalid_api_key")
 
 
 def api_key_id(scope: Scope) -> str | None:
-    """The id of the API key that a request was sent with; None if the server needs no key."""
-    found: str | None = scope.get("state", {}).get("api_key_id")
+    """The id of the API key that a request was sent with; None without a known key."""
+    holder = _holder(scope)
+    return None if holder is None else holder.id
+
+
+def key_limits(scope: Scope) -> KeyLimits | None:
+    """The limits of the API key that a request was sent with; None if it has none of its own."""
+    holder = _holder(scope)
+    return None if holder is None else holder.limits
+
+
+def _holder(scope: Scope) -> KeyHolder | None:
+    found: KeyHolder | None = scope.get("state", {}).get("key_holder")
     return found
 
 
-def _refusal(scope: Scope) -> str:
+def _hint(scope: Scope) -> str:
     if _sent_key(scope):
         return "this server does not know the API key that was sent"
     return "this server needs an API key: send `Authorization: Bearer KEY`"
@@ -75,11 +86,3 @@ def _sent_key(scope: Scope) -> bytes:
 def _header(scope: Scope, name: bytes) -> bytes:
     found: bytes = next((value for known, value in scope["headers"] if known == name), b"")
     return found
-
-
-def _key_id(key: str, secret: bytes) -> str:
-    return hmac.digest(secret, key.encode(), "sha256").hex()[:KEY_ID_DIGITS]
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

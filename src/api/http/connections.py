@@ -38,8 +38,9 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # Any unsent byte stops the stream and starts the deadline of a stalled reader.
-        transport.set_write_buffer_limits(high=0)
+        # Any unsent byte stops the stream and starts the deadline of a stalled reader. With 0, a
+        # TLS transport of asyncio stops it without an unsent byte, too.
+        transport.set_write_buffer_limits(high=0 if self.scheme == "http" else 1)
         if len(self.connections) > max_connections():
             self.app = _refuse
         self._watch_head()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
@@ -25,6 +26,10 @@ class ServerSettings:
     api_keys: Sequence[str] = ()
     api_key_secret: bytes | None = None
     """Makes API key ids the same after a restart. None: a new secret is drawn at every start."""
+    api_key_file: Path | None = None
+    """Named keys with limits, see `key_file`."""
+    admin_key: str | None = None
+    """The key of the admin routes. None: they do not exist."""
     metadata_headers: Sequence[str] = ()
     """Headers whose values are copied into a request's metadata."""
     max_body_bytes: int = 4 << 20
@@ -37,11 +42,20 @@ class ServerSettings:
     """Seconds without a chunk before a comment is sent; 0: never."""
     model_aliases: Sequence[str] = ()
     """Further names of the model that requests may have."""
+    root_path: str = ""
+    """Prefix under which a proxy shows the server; requests may have it or not."""
+    access_log: bool = False
+    """Log every HTTP request."""
     strict_fields: bool = False
     """Refuse unknown fields, and bodies without `model`. False: a header names ignored fields."""
     stall_timeout: float = 10.0
     """Seconds with work but without a completed step after which the engine counts as stalled, if
     they are also STALL_FACTOR times the expected duration of a step."""
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether clients need an API key."""
+        return bool(self.api_keys or self.api_key_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

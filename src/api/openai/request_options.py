@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
 from starlette.requests import Request
 
 from ...core.request_options import MAX_CLIENT_ID, RequestOptions
-from ..http.auth import api_key_id
+from ..http.auth import api_key_id, key_limits
 from ..http.errors import APIError
-from ..http.request_id import HEADER
+from ..http.request_id import HEADER, name_request, request_id_of
+from ..http.trace_headers import trace_headers
 from .reading.bodies import SamplingFields
 
 
@@ -19,18 +19,22 @@ def request_options(
 ) -> RequestOptions:
     """The request's id, sender, priority and metadata.
 
-    The id is `prefix` and the client's id, or a new id without one. Raises APIError or
+    The id is `prefix` and the client's id, or the server's id of the request. Raises APIError or
     InvalidRequestError with the field's name.
     """
     client_request_id = body.request_id or request.headers.get(HEADER, "")[:MAX_CLIENT_ID] or None
+    request_id = f"{prefix}-{client_request_id or request_id_of(request.scope)}"
+    name_request(request.scope, request_id)
     return RequestOptions(
-        request_id=f"{prefix}-{client_request_id or uuid.uuid4().hex}",
+        request_id=request_id,
         client_request_id=client_request_id,
         priority=body.priority or 0,
         user=body.user,
         api_key_id=api_key_id(request.scope),
+        key_limits=key_limits(request.scope),
         cache_salt=body.cache_salt,
         metadata=_metadata(request, body, metadata_headers),
+        trace_headers=trace_headers(request),
     )
 
 

@@ -45,6 +45,26 @@ class Load:
         return self.stalled_for > max(timeout, STALL_FACTOR * self.expected_step_seconds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRequest:
+    """A choice of a request that has not ended, for an administrator."""
+
+    request_id: str
+    prompt_index: int
+    choice_index: int
+    status: str
+    """"waiting" or "running"."""
+    priority: int
+    api_key_id: str | None
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    num_computed_tokens: int
+    num_blocks: int
+    num_preemptions: int
+    age: float
+    """Seconds since its arrival."""
+
+
 class RequestStream(Protocol):
     """The outputs of one accepted request. Closing the stream early aborts the request."""
 
@@ -124,6 +144,10 @@ class EngineClient(Protocol):
 
     def load(self) -> Load:
         """How busy the engine is at this moment."""
+        ...
+
+    def live_requests(self) -> tuple[LiveRequest, ...]:
+        """The requests that have not ended, in order of arrival."""
         ...
 
     def plugins(self) -> tuple[PluginInfo, ...]:

@@ -135,6 +135,8 @@ class FinishedRequest:
     user: str | None = None
     api_key_id: str | None = None
     metadata: Mapping[str, str] = NO_METADATA
+    trace_headers: Mapping[str, str] = NO_METADATA
+    """W3C's headers traceparent and tracestate, if the client sent them."""
     cache_salt: str | None = None
     """It may be a secret: do not log it."""
     deadline: float | None = None

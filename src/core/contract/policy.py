@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..request_options import KeyLimits
+
 
 class RequestView(Protocol):
     """A request as policies see it. All of it is read-only."""
@@ -50,7 +52,13 @@ class RequestView(Protocol):
 
     @property
     def api_key_id(self) -> str | None:
-        """A keyed hash of the request's API key, never the key itself. None without a key."""
+        """The name of the request's API key, or a keyed hash of it, never the key itself. None
+        without a key."""
+        ...
+
+    @property
+    def key_limits(self) -> KeyLimits | None:
+        """The limits of the API key. None: those that the plugin is configured with."""
         ...
 
     @property

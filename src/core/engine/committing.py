@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..contract.events import Finished
@@ -15,6 +16,7 @@ from .planning import OpenPlan
 from .queues import RequestQueues
 from .request import Request, RequestStatus
 from .statistics import StepTally, describe_finished
+from .suspects import Suspect, Suspects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,7 @@ class StepCommitter:
     max_model_len: int
     plugins: PluginHost
     drafts: DraftPlanner | None
+    suspects: Suspects
     ended: list[str]
     """Ids of the requests that the next plan lets the executor forget."""
 
@@ -55,9 +58,8 @@ class StepCommitter:
         failures = {failure.engine_id: failure.message for failure in result.failures}
         updates = []
         for i, (grant, request) in enumerate(zip(plan.grants, opened.requests, strict=True)):
-            self._settle(request, grant)
-            if request.status is RequestStatus.FINISHED:
-                continue  # it ended while the step ran: its tokens are dropped
+            if not self._settle(request, grant):
+                continue  # its tokens are dropped
             if request.engine_id in failures:
                 updates.append(self._fail(request, failures[request.engine_id], now))
                 continue
@@ -107,16 +109,44 @@ class StepCommitter:
         )
 
     def fail(self, opened: OpenPlan, message: str, now: float) -> list[RequestUpdate]:
-        """End the requests of a plan with an error, because its step raised."""
+        """Have the requests of a plan computed again, because its step raised.
+
+        If the step computed only one request, that request ends with an error instead.
+        """
         for request in opened.swapped_out:
             self._distrust_host_copy(request)
             self._unpin(request)
-        updates = []
-        for grant, request in zip(opened.plan.grants, opened.requests, strict=True):
-            self._settle(request, grant)
-            if request.status is not RequestStatus.FINISHED:
-                updates.append(self._fail(request, message, now))
-        return updates
+        num_computed = sum(not request.num_stale_plans for request in opened.requests)
+        pairs = zip(opened.requests, opened.plan.grants, strict=True)
+        failed = [(request, grant) for request, grant in pairs if self._settle(request, grant)]
+        if num_computed == 1:
+            return [self._fail(request, message, now) for request, _ in failed]
+        if failed:
+            self._suspect(failed)
+        return []
+
+    def _suspect(self, failed: Sequence[tuple[Request, Grant]]) -> None:
+        """Repeat these requests. Suspects hold no blocks, so that those repeated next find room."""
+        self.suspects.split(
+            [
+                Suspect(request, grant.start + grant.num_tokens - grant.num_draft_tokens)
+                for request, grant in failed
+            ]
+        )
+        for request in self.suspects:
+            if request.status is RequestStatus.RUNNING:
+                self._take_back(request)
+
+    def _take_back(self, request: Request) -> None:
+        """Let a running request wait again, with all of its tokens to be recomputed."""
+        self.queues.requeue(request)
+        self.ended.append(request.engine_id)
+        self.pool.drop(reversed(request.block_ids))
+        request.block_ids.clear()
+        request.num_passed_blocks = request.num_published_blocks = 0
+        request.num_computed_tokens = request.num_proposed_tokens = 0
+        request.num_inflight_tokens = request.num_inflight_samples = 0
+        request.num_stale_plans = request.num_open_plans
 
     def _distrust_host_copy(self, request: Request) -> None:
         """Have a swapped request recomputed: the step that should have copied its blocks failed."""
@@ -124,10 +154,17 @@ class StepCommitter:
         request.host_block_ids.clear()
         request.num_computed_tokens = 0
 
-    def _settle(self, request: Request, grant: Grant) -> None:
-        request.num_inflight_tokens -= grant.num_tokens
-        request.num_inflight_samples -= grant.samples
+    def _settle(self, request: Request, grant: Grant) -> bool:
+        """Close a grant; False if its result does not count: the request ended, or was taken back,
+        while the step ran."""
+        is_stale = request.num_stale_plans > 0
+        if is_stale:
+            request.num_stale_plans -= 1
+        else:
+            request.num_inflight_tokens -= grant.num_tokens
+            request.num_inflight_samples -= grant.samples
         self._unpin(request)
+        return not is_stale and request.status is not RequestStatus.FINISHED
 
     def _unpin(self, request: Request) -> None:
         request.num_open_plans -= 1

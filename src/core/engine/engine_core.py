@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 
-from ..contract.client import Load
+from ..contract.client import LiveRequest, Load
 from ..contract.events import Admitted, Planned, StepDone
 from ..contract.speculation import SpeculationLimits
 from ..errors import InvalidRequestError, OverloadedError, RateLimitedError
@@ -23,8 +23,9 @@ from .draft_planning import DraftPlanner
 from .planning import OpenPlan, StepPlanner
 from .queues import RequestQueues
 from .request import Request
-from .statistics import StepTally, describe_admitted, describe_planned
+from .statistics import StepTally, describe_admitted, describe_live, describe_planned
 from .step import StepLimits
+from .suspects import Suspects
 
 
 class EngineCore:
@@ -62,6 +63,7 @@ class EngineCore:
             else DraftPlanner(plugins.draft_length, speculation, max_model_len)
         )
         self._queues = RequestQueues()
+        suspects = Suspects()
         ended: list[str] = []
         self._planner = StepPlanner(
             queues=self._queues,
@@ -70,6 +72,7 @@ class EngineCore:
             limits=limits,
             plugins=plugins,
             drafts=self._drafts,
+            suspects=suspects,
             ended=ended,
         )
         self._committer = StepCommitter(
@@ -79,6 +82,7 @@ class EngineCore:
             max_model_len=max_model_len,
             plugins=plugins,
             drafts=self._drafts,
+            suspects=suspects,
             ended=ended,
         )
         self._open: deque[OpenPlan] = deque()
@@ -124,6 +128,14 @@ class EngineCore:
             stalled_for=0.0,
             is_alive=True,
             is_draining=False,
+        )
+
+    def describe_live(self, now: float) -> tuple[LiveRequest, ...]:
+        """The requests that have not ended, in order of arrival."""
+        return tuple(
+            describe_live(request, now)
+            for request in sorted(self._queues, key=lambda r: r.sequence)
+            if request.finish_reason is None
         )
 
     def add(self, requests: Sequence[Request], now: float) -> None:
@@ -261,9 +273,10 @@ class EngineCore:
         return updates
 
     def fail(self, plan: StepPlan, message: str, now: float) -> list[RequestUpdate]:
-        """End the requests of the oldest open plan with an error, because its step raised.
+        """Close the oldest open plan, because its step raised.
 
-        All other requests continue.
+        Its requests are computed again, in two groups and apart from all others. A group that
+        raises is split again. A request that was alone ends with the error `message`.
         """
         opened = self._close_oldest(plan)
         updates = self._committer.fail(opened, message, now)

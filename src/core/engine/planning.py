@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..contract.fallback import decode_first, last_come
@@ -11,9 +12,10 @@ from ..plan import Grant, RequestStart, StepPlan
 from .blocks import BlockPool
 from .draft_planning import DraftPlanner
 from .queues import RequestQueues
-from .request import Request
+from .request import Request, RequestStatus
 from .statistics import describe_preempted
 from .step import PendingGrant, PendingPreemption, PreemptHook, Step, StepLimits
+from .suspects import Suspects
 
 STARVATION_STEPS = 1000
 """Number of steps without a token after which the most senior request is served first, whatever
@@ -67,6 +69,7 @@ class StepPlanner:
     limits: StepLimits
     plugins: PluginHost
     drafts: DraftPlanner | None
+    suspects: Suspects
     ended: list[str]
     """Ids of the requests that the next plan lets the executor forget."""
     step_id: int = 0
@@ -80,6 +83,8 @@ class StepPlanner:
 
         None: a plan must be committed first, or the scheduler waits (see `wake_at`).
         """
+        if suspects := self.suspects.current():
+            return None if has_open_plans else self._decide_apart(suspects, now)
         step = self._begin_step(now, self.plugins.preempt)
         if step.starving is not None:
             step.schedule(step.starving.view)
@@ -99,24 +104,51 @@ class StepPlanner:
             self.plugins.reject_schedule("granted nothing although a request could run")
         return step
 
+    def _decide_apart(self, suspects: Sequence[Request], now: float) -> Step | None:
+        """Let only suspects run. If there is no room for them, let the other requests go on.
+
+        The built-in policy decides, because policies do not know that the step is not for all.
+        """
+        running = [r for r in suspects if r.status is RequestStatus.RUNNING]
+        waiting = _preempted_first(r for r in suspects if r.status is RequestStatus.WAITING)
+        others = [r for r in self.queues.running if r not in suspects]
+        for group in ((running, waiting), (others, [])):
+            step = self._open_step(now, _preempt_last_come, *group)
+            decode_first(step.view)
+            if self._keep(step, True, drafts=False):
+                return step
+        return None
+
     def _begin_step(self, now: float, preempt: PreemptHook) -> Step:
+        waiting = self._waiting_in_order(now)
+        starving = self._starving_request()
+        return self._open_step(now, preempt, self.queues.running, waiting, starving)
+
+    def _open_step(
+        self,
+        now: float,
+        preempt: PreemptHook,
+        running: Sequence[Request],
+        waiting: Sequence[Request],
+        starving: Request | None = None,
+    ) -> Step:
         self.pool.begin()
         self.host_pool.begin()
         return Step(
             now=now,
-            running=self.queues.running,
-            waiting=self._waiting_in_order(now),
+            running=running,
+            waiting=waiting,
             pool=self.pool,
             host_pool=self.host_pool,
             limits=self.limits,
             preempt=preempt,
-            starving=self._starving_request(),
+            starving=starving,
         )
 
-    def _keep(self, step: Step, succeeded: bool) -> bool:
+    def _keep(self, step: Step, succeeded: bool, *, drafts: bool = True) -> bool:
         step.close()
         if succeeded and step.grants and not step.must_drain:
-            if self.drafts is not None:
+            if drafts and self.drafts is not None:
                 self.drafts.add_drafts(step)
             self.pool.confirm()
             self.host_pool.confirm()
@@ -130,9 +162,7 @@ class StepPlanner:
         if len(self.queues.running) >= self.limits.max_num_seqs:
             return []
         ready = self.queues.ready()
-        preempted = sorted(
-            (r for r in ready if r.is_preempted), key=lambda r: (not r.is_swapped, r.rank)
-        )
+        preempted = _preempted_first(r for r in ready if r.is_preempted)
         return preempted + self.plugins.sort_waiting([r for r in ready if not r.is_preempted], now)
 
     def _starving_request(self) -> Request | None:
@@ -235,6 +265,11 @@ class StepPlanner:
             num_scored_tokens=len(scored),
             num_lookahead_tokens=pending.num_lookahead_tokens,
         )
+
+
+def _preempted_first(requests: Iterable[Request]) -> list[Request]:
+    """In the order in which they may start: swapped, other preempted, then the rest."""
+    return sorted(requests, key=lambda r: (not r.is_swapped, not r.is_preempted, r.rank))
 
 
 def _preempt_last_come(

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..contract.policy import RequestView, StepView
+from ..request_options import KeyLimits
 
 _set: Callable[[object, str, object], None] = object.__setattr__
 
@@ -33,6 +34,7 @@ class ReadOnlyRequest:
     client_request_id: str | None
     user: str | None
     api_key_id: str | None
+    key_limits: KeyLimits | None
     metadata: Mapping[str, str]
     cache_salt: str | None
     deadline: float | None

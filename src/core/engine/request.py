@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ..outputs import FinishReason
-from ..request_options import NO_METADATA
+from ..request_options import NO_METADATA, KeyLimits
 from ..sampling_params import SamplingParams
 from .blocks import hash_block
 from .read_only import ReadOnlyRequest
@@ -66,8 +66,10 @@ class Request:
     priority: int = 0
     user: str | None = None
     api_key_id: str | None = None
+    key_limits: KeyLimits | None = None
     client_request_id: str | None = None
     metadata: Mapping[str, str] = NO_METADATA
+    trace_headers: Mapping[str, str] = NO_METADATA
     deadline: float | None = None
     """Time of the engine's clock at which the request ends with the tokens that it has."""
     cache_salt: str | None = None
@@ -94,6 +96,9 @@ class Request:
     num_open_plans: int = 0
     """Open plans that compute the request or copy its blocks. Its blocks are not given back before
     these plans are committed."""
+    num_stale_plans: int = 0
+    """Open plans that grant the request tokens from before it was taken back. Their results do not
+    count for it."""
     block_ids: list[int] = field(default_factory=list)
     """The blocks that it holds: its block table without the blocks that the window has passed."""
     num_passed_blocks: int = 0

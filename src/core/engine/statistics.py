@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..contract.client import LiveRequest
 from ..contract.events import Admitted, FinishedRequest, Planned, Preempted
 from ..plan import StepPlan
 from .request import Request
@@ -93,6 +94,24 @@ def describe_preempted(preemption: PendingPreemption, total: int) -> Preempted:
     )
 
 
+def describe_live(request: Request, now: float) -> LiveRequest:
+    """The state of a request that has not ended."""
+    return LiveRequest(
+        request_id=request.request_id,
+        prompt_index=request.prompt_index,
+        choice_index=request.choice_index,
+        status=request.status.value,
+        priority=request.priority,
+        api_key_id=request.api_key_id,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_generated_tokens=request.num_generated_tokens,
+        num_computed_tokens=request.num_computed_tokens,
+        num_blocks=request.num_blocks,
+        num_preemptions=request.num_preemptions,
+        age=now - request.arrival_time,
+    )
+
+
 def describe_finished(request: Request, now: float) -> FinishedRequest:
     """The statistics of a request that just ended."""
     assert request.finish_reason is not None
@@ -119,6 +138,7 @@ def describe_finished(request: Request, now: float) -> FinishedRequest:
         user=request.user,
         api_key_id=request.api_key_id,
         metadata=request.metadata,
+        trace_headers=request.trace_headers,
         cache_salt=request.cache_salt,
         deadline=request.deadline,
     )

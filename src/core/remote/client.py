@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from ..config import EngineConfig
-from ..contract.client import EngineClient, Load
+from ..contract.client import EngineClient, LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..errors import EngineStoppedError
 from ..interfaces import ModelInfo, Progress, Tokenizer, no_progress
@@ -180,6 +180,9 @@ class EngineProcess(EngineClient):
             is_draining=self._is_draining,
             is_restarting=goes_on and not self._is_closed,
         )
+
+    def live_requests(self) -> tuple[LiveRequest, ...]:
+        return () if self._live_link() is None else self.supervisor.report.requests
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self.supervisor.report.plugins

@@ -183,7 +183,7 @@ class EngineHost(asyncio.Protocol):
     def _report(self, number: int) -> None:
         engine = self._engine
         facts = engine.plugins(), engine.hook_stats(), engine.render_metrics()
-        self._send(Report(number, engine.load(), *facts))
+        self._send(Report(number, engine.load(), *facts, engine.live_requests()))
 
     # To the client
 

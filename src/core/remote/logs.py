@@ -8,9 +8,10 @@ from contextlib import suppress
 
 import msgspec
 
-from ..log import EventFormatter
+from ..log import event_fields
 
 ROOT = "tokenmill"
+TRACES = "opentelemetry"
 SEND_SECONDS = 1.0
 """Time to send a record. Then it is dropped: a parent that does not read must not stop the
 engine."""
@@ -53,18 +54,20 @@ class Forwarder(logging.Handler):
             text=record.getMessage()[:MAX_TEXT],
             created=record.created,
             error=error and error[-MAX_TEXT:],
-            fields={k: _plain(v) for k, v in EventFormatter.fields_of(record).items()},
+            fields={k: _plain(v) for k, v in event_fields(record).items()},
         )
         with suppress(OSError):
             self._sock.send(_encode(message))
 
 
 def forward_logs(sock: socket.socket, level: int) -> None:
-    """Send the records of tokenmill's loggers to the parent, and nowhere else."""
-    logger = logging.getLogger(ROOT)
-    logger.handlers = [Forwarder(sock)]
-    logger.setLevel(level)
-    logger.propagate = False
+    """Send the records of tokenmill and its traces to the parent, and nowhere else."""
+    handler = Forwarder(sock)
+    for name, at_least in ((ROOT, level), (TRACES, logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(at_least)
+        logger.propagate = False
 
 
 def receive_logs(sock: socket.socket) -> None:

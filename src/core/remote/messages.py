@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from ..config import EngineConfig
-from ..contract.client import Load
+from ..contract.client import LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
@@ -120,6 +120,7 @@ class Report(Message, frozen=True):
     plugins: tuple[PluginInfo, ...] = ()
     hook_stats: tuple[HookStats, ...] = ()
     metrics: bytes = b""
+    requests: tuple[LiveRequest, ...] = ()
 
 
 ToEngine = Start | Submit | End | Ask | Stop

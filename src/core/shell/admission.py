@@ -257,8 +257,10 @@ def make_requests(
             priority=options.priority,
             user=options.user,
             api_key_id=options.api_key_id,
+            key_limits=options.key_limits,
             client_request_id=options.client_request_id,
             metadata=options.metadata,
+            trace_headers=options.trace_headers,
             deadline=None
             if config.request_timeout is None
             else arrival_time + config.request_timeout,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ..config import EngineConfig
-from ..contract.client import EngineClient, Load
+from ..contract.client import EngineClient, LiveRequest, Load
 from ..contract.events import Started, Stopping
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..engine.engine_core import EngineCore
@@ -251,6 +251,9 @@ class EngineShell(EngineClient):
             is_alive=loop.death is None and not self._is_closed,
             is_draining=self._is_draining,
         )
+
+    def live_requests(self) -> tuple[LiveRequest, ...]:
+        return self._running_loop().core.describe_live(time.monotonic())
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._started().plugins.plugins()

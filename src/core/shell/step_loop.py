@@ -27,6 +27,8 @@ log = get_logger("engine")
 
 RETRY_SECONDS = 0.05
 """Time after which the loop calls `plan` again if there is work that could not be planned."""
+MOST_NAMED = 8
+"""Maximum number of requests that the log line of a failed step names."""
 STEP_MEMORY = 0.01
 """Fraction by which the expected duration of a step shrinks with each shorter step. A long prompt
 costs a hundred times as much as a decode step, and may come again after many of them."""
@@ -194,7 +196,12 @@ class StepLoop:
             self._die(str(error))
             return
         except Exception:
-            log.exception("step_failed", step_id=plan.step_id, num_requests=len(plan.grants))
+            log.exception(
+                "step_failed",
+                step_id=plan.step_id,
+                num_requests=len(plan.grants),
+                engine_ids=[grant.engine_id for grant in plan.grants[:MOST_NAMED]],
+            )
             updates = self.core.fail(
                 plan, "the step that computed this request failed", time.monotonic()
             )
@@ -263,6 +270,7 @@ class StepLoop:
 
     def _apply(self, update: RequestUpdate, stream: OutputStream, completion: Completion) -> None:
         if update.error is not None:
+            log.error("request_failed", request_id=stream.request_id, reason=update.error)
             self._fail(stream, update.error)
             return
         if update.prompt_logprobs:

@@ -1,4 +1,5 @@
-"""A token bucket per API key, which limits the requests and tokens of a key per minute.
+"""A token bucket per API key, which limits the requests and tokens of a key per minute, and the
+requests that a key may have at the same time.
 
 The algorithm is that of RFC 2697 with a single bucket. The bucket fills at a steady rate up to its
 capacity, and a request is admitted if the bucket holds its price. A request that costs more than
@@ -7,6 +8,7 @@ the capacity is admitted when the bucket is full, and leaves a debt.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -15,6 +17,7 @@ from msgspec import Meta
 from ...plugin import (
     Admitted,
     Finished,
+    KeyLimits,
     Load,
     PluginContext,
     Refusal,
@@ -24,6 +27,8 @@ from ...plugin import (
 )
 
 TOKENMILL_API = (1, 1)
+CONCURRENT_RETRY_SECONDS = 1.0
+"""A guess: nobody knows when a live request ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +36,19 @@ class TokenBucketOptions:
     """Options of [admission.token-bucket]."""
 
     requests_per_minute: Annotated[float, Meta(ge=0)] = field(
-        default=0.0, metadata={"help": "requests per minute of one API key; 0: no limit"}
+        default=0.0,
+        metadata={
+            "help": "requests per minute of one API key; 0: no limit. This limit and the next two "
+            "are for keys without limits of their own in --api-key-file"
+        },
     )
     tokens_per_minute: Annotated[float, Meta(ge=0)] = field(
         default=0.0,
         metadata={"help": "tokens per minute of one API key, prompts and answers; 0: no limit"},
+    )
+    max_concurrent_requests: Annotated[int, Meta(ge=0)] = field(
+        default=0,
+        metadata={"help": "requests of one API key that run or wait at one time; 0: no limit"},
     )
     burst: Annotated[float, Meta(gt=0)] = field(
         default=60.0,
@@ -49,6 +62,7 @@ class Bucket:
     """An allowance that fills at a steady rate, in requests or in tokens."""
 
     def __init__(self, per_minute: float, burst: float, now: float) -> None:
+        self.per_minute = per_minute
         self._per_second = per_minute / 60
         self._capacity = self._balance = self._per_second * burst
         self._filled_at = now
@@ -67,7 +81,7 @@ class Bucket:
 
 
 class TokenBucket:
-    """Refuses requests of an API key that has spent its allowance.
+    """Refuses requests of an API key that has spent its allowance, or has too many live requests.
 
     Requests without a key share one bucket. A request pays for its prompt and `max_tokens` on
     arrival. When it ends, it gets back the tokens that it did not generate. There are as many
@@ -76,8 +90,15 @@ class TokenBucket:
 
     def __init__(self, options: TokenBucketOptions) -> None:
         self._options = options
+        self._defaults = KeyLimits(
+            requests_per_minute=options.requests_per_minute,
+            tokens_per_minute=options.tokens_per_minute,
+            max_concurrent_requests=options.max_concurrent_requests,
+        )
         self._requests: dict[str | None, Bucket] = {}
         self._tokens: dict[str | None, Bucket] = {}
+        self._live: dict[str | None, Counter[str]] = {}
+        """By key: the live calls, by request id, and how many of their choices have not ended."""
 
     @hookimpl
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
@@ -85,12 +106,20 @@ class TokenBucket:
 
         The engine queues all choices of a prompt or none, and they pay only when they are queued.
         """
+        limits = request.key_limits or self._defaults
         price = request.num_prompt_tokens + (request.choice_index + 1) * request.max_tokens
-        limits = (
-            (self._requests, self._options.requests_per_minute, 1.0, "requests"),
-            (self._tokens, self._options.tokens_per_minute, float(price), "tokens"),
+        rates = (
+            (self._requests, limits.requests_per_minute, 1.0, "requests"),
+            (self._tokens, limits.tokens_per_minute, float(price), "tokens"),
         )
-        for buckets, per_minute, cost, unit in limits:
+        if self._has_too_many(request, limits.max_concurrent_requests):
+            return Refusal(
+                reason=f"this API key is limited to {limits.max_concurrent_requests} concurrent "
+                "requests; try again when one has ended",
+                retry_after=CONCURRENT_RETRY_SECONDS,
+                is_rate_limit=True,
+            )
+        for buckets, per_minute, cost, unit in rates:
             wait = self._seconds_until(buckets, per_minute, cost, request)
             if wait > 0:
                 return Refusal(
@@ -103,6 +132,7 @@ class TokenBucket:
 
     @hookimpl
     def on_admitted(self, event: Admitted) -> None:
+        self._live.setdefault(event.api_key_id, Counter())[event.request_id] += event.n
         self._pay(self._requests, event.api_key_id, 1)
         self._pay(
             self._tokens, event.api_key_id, event.num_prompt_tokens + event.n * event.max_tokens
@@ -113,6 +143,19 @@ class TokenBucket:
         for request in event.requests:
             unused = request.max_tokens - request.num_generation_tokens
             self._pay(self._tokens, request.api_key_id, -unused)
+            self._end_choice(request.api_key_id, request.request_id)
+
+    def _has_too_many(self, request: RequestView, limit: int) -> bool:
+        """Whether the key has `limit` live calls besides the one that this request belongs to."""
+        live = self._live.get(request.api_key_id, Counter())
+        return 0 < limit <= len(live) - (request.request_id in live)
+
+    def _end_choice(self, key: str | None, request_id: str) -> None:
+        live = self._live.get(key)
+        if live is not None and request_id in live:
+            live[request_id] -= 1
+            if not live[request_id]:
+                del live[request_id]
 
     def _seconds_until(
         self,
@@ -124,7 +167,7 @@ class TokenBucket:
         if not per_minute:
             return 0.0
         key, now = request.api_key_id, request.arrival_time
-        if key not in buckets:
+        if key not in buckets or buckets[key].per_minute != per_minute:
             buckets[key] = Bucket(per_minute, self._options.burst, now)
         return buckets[key].seconds_until(price, now)
 
@@ -134,10 +177,9 @@ class TokenBucket:
             buckets[key].pay(price)
 
 
-def make_token_bucket(context: PluginContext, options: TokenBucketOptions) -> TokenBucket | None:
-    """Limits the requests and tokens of each API key; without a limit it does nothing."""
-    limits = options.requests_per_minute, options.tokens_per_minute
-    return TokenBucket(options) if any(limits) else None
+def make_token_bucket(context: PluginContext, options: TokenBucketOptions) -> TokenBucket:
+    """Limits the requests and tokens of each API key, by its own limits or by the options."""
+    return TokenBucket(options)
 
 
 @hookimpl

@@ -73,6 +73,9 @@ def make_histograms(max_model_len: int) -> dict[str, Histogram]:
         "iteration_tokens_total": Histogram("Tokens per step, prompt and generated.", _ITERATION),
         "request_prompt_tokens": Histogram("Prompt tokens of a request.", lengths),
         "request_generation_tokens": Histogram("Generated tokens of a request.", lengths),
+        "request_max_num_generation_tokens": Histogram(
+            "Generated tokens of the longest choice of a request.", lengths
+        ),
         "request_params_n": Histogram("Parameter n of a request.", (1, 2, 5, 10, 20)),
         "request_params_max_tokens": Histogram("Parameter max_tokens of a request.", lengths),
         "request_prefill_kv_computed_tokens": Histogram(
@@ -85,7 +88,7 @@ def make_histograms(max_model_len: int) -> dict[str, Histogram]:
 
 
 def measure(request: FinishedRequest) -> dict[str, float | None]:
-    """The values of a finished request, by the name of their histogram."""
+    """The values of a finished choice, by the name of their histogram."""
     prefill, decode = request.prefill_time, request.decode_time
     both = None if prefill is None or decode is None else prefill + decode
     intervals = request.num_generation_tokens - 1
@@ -100,13 +103,30 @@ def measure(request: FinishedRequest) -> dict[str, float | None]:
         ),
         "request_prompt_tokens": request.num_prompt_tokens,
         "request_generation_tokens": request.num_generation_tokens,
-        "request_params_n": request.n,
         "request_params_max_tokens": request.max_tokens,
         "request_prefill_kv_computed_tokens": (
             request.num_prompt_tokens - request.num_cached_tokens
         ),
         "request_num_preemptions": request.num_preemptions,
     }
+
+
+class PromptTally:
+    """What vLLM counts once per prompt, when the last of its choices has ended."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], tuple[int, int]] = {}
+        """By request id and index of the prompt: choices that have ended, and the longest."""
+
+    def count(self, request: FinishedRequest) -> dict[str, float]:
+        """The values by the name of their histogram; none before the last choice."""
+        key = request.request_id, request.prompt_index
+        num_ended, longest = self._open.pop(key, (0, 0))
+        longest = max(longest, request.num_generation_tokens)
+        if num_ended + 1 < request.n:
+            self._open[key] = num_ended + 1, longest
+            return {}
+        return {"request_params_n": request.n, "request_max_num_generation_tokens": longest}
 
 
 def _one_two_five(highest: int) -> list[int]:

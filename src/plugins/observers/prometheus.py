@@ -1,8 +1,8 @@
 """Prometheus metrics under vLLM's names, so that existing dashboards and autoscalers work.
 
-Metrics of requests are counted per completion: a request with n = 2 ends twice. Counting is plain
-arithmetic, because it happens in the engine's loop. Prometheus's own classes are used only for a
-scrape.
+Metrics of requests are counted per completion: a request with n = 2 ends twice. Two of them are
+counted per prompt, see PromptTally. Counting is plain arithmetic, because it happens in the
+engine's loop. Prometheus's own classes are used only for a scrape.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from ...plugin import (
     StepDone,
     hookimpl,
 )
-from .histograms import make_histograms, measure
+from .histograms import PromptTally, make_histograms, measure
 
 TOKENMILL_API = (1, 1)
 
 _COUNTERS: Mapping[str, str] = {
+    "num_preemptions": "Preempted requests.",
     "num_swap_fallbacks": "Preempted requests that were recomputed because host memory was full.",
     "prompt_tokens": "Prompt tokens processed, including those from the prefix cache.",
     "prompt_tokens_cached": "Prompt tokens of finished requests that came from the prefix cache.",
@@ -75,6 +76,7 @@ class PrometheusMetrics:
         self._preemptions = Counter({"recompute": 0, "swap": 0})
         self._failures: Counter[tuple[str, str, str]] = Counter()
         self._accepted_per_position: list[int] = []
+        self._prompts = PromptTally()
         self._gauges = dict.fromkeys(_GAUGES, 0.0)
         self._histograms = make_histograms(context.config.max_model_len or 1)
 
@@ -94,6 +96,7 @@ class PrometheusMetrics:
     @hookimpl
     def on_preempted(self, event: Preempted) -> None:
         self._preemptions[event.mode] += 1
+        self._counters["num_preemptions"] += 1
         self._counters["num_swap_fallbacks"] += event.fell_back
 
     @hookimpl
@@ -121,7 +124,7 @@ class PrometheusMetrics:
         for request in event.requests:
             self._reasons[request.finish_reason.value] += 1
             self._counters["prompt_tokens_cached"] += request.num_cached_tokens
-            for name, value in measure(request).items():
+            for name, value in (measure(request) | self._prompts.count(request)).items():
                 self._histograms[name].observe(value)
 
     @hookimpl
@@ -156,10 +159,16 @@ class PrometheusMetrics:
             {(*values, reason): count for reason, count in self._reasons.items()},
         )
         yield self._labelled_counter(
-            "num_preemptions",
+            "num_preemptions_by_mode",
             "Preempted requests by mode.",
             [*names, "mode"],
             {(*values, mode): count for mode, count in self._preemptions.items()},
+        )
+        yield self._labelled_counter(
+            "prompt_tokens_by_source",
+            "Prompt tokens processed, by where they came from.",
+            [*names, "source"],
+            {(*values, source): count for source, count in self._prompt_sources().items()},
         )
         yield self._labelled_counter(
             "plugin_failures",
@@ -189,6 +198,11 @@ class PrometheusMetrics:
                 [*names, "plugin", "hook"],
                 {(*values, stats.plugin, stats.hook): getattr(stats, field) for stats in found},
             )
+
+    def _prompt_sources(self) -> dict[str, float]:
+        hits = self._counters["prefix_cache_hits"]
+        computed = max(0, self._counters["prompt_tokens"] - hits)
+        return {"computed": computed, "local_cache_hit": hits, "external_kv_transfer": 0}
 
     def _count_drafts(self, event: StepDone) -> None:
         self._counters["spec_decode_num_drafts"] += event.num_drafts

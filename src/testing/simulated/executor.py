@@ -119,6 +119,11 @@ class SimulatedExecutor:
             num_proposed_tokens=self._propose(plan),
         )
 
+    def computes(self, plan: StepPlan) -> list[Grant]:
+        """The grants of a plan that `run` would compute: those of requests that are not lost."""
+        known = self._rows.keys() | {start.engine_id for start in plan.starts}
+        return [grant for grant in plan.grants if grant.engine_id in known]
+
     def crash(self, plan: StepPlan) -> None:
         """Simulate a step that raises: its requests are lost, and all slots that it writes are
         cleared.

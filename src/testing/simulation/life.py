@@ -1,9 +1,10 @@
 """A life: one simulated run of an engine, with a random workload, random faults and all checks.
 
 The seed determines everything: pool sizes and budgets, policies (right and wild), arrivals, shared
-prefixes, priorities, n > 1, stop tokens, aborts, deadlines, stop strings, failing steps and failing
-requests, slow steps and jumps of the clock, one or two plans in flight, right and wrong drafts, and
-exceptions in plugins. It drives the real EngineCore and PluginHost.
+prefixes, priorities, n > 1, stop tokens, aborts, deadlines, stop strings, failing steps, failing
+requests, requests with which every step fails, slow steps and jumps of the clock, one or two plans
+in flight, right and wrong drafts, and exceptions in plugins. It drives the real EngineCore and
+PluginHost.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...core.engine.request import PromptGroup, Request
 from ...core.errors import RequestFailedError
 from ...core.host.plugin_host import PluginHost
 from ...core.outputs import FinishReason
-from ...core.plan import RequestFailure, StepPlan, StepResult
+from ...core.plan import Grant, RequestFailure, StepPlan, StepResult
 from ...core.sampling_params import SamplingParams
 from ..engine_driver import EngineDriver
 from ..simulated.executor import SimulatedExecutor, expected_tokens
@@ -53,7 +54,7 @@ class Life:
         self._chance = Chance(random.Random(f"plugins {seed}"), self.settings.fault_rate)
         self._faults = Chance(random.Random(f"device {seed}"), self.settings.fault_rate)
         self._plugin = WildPlugin(self._chance)
-        executor = SimulatedExecutor(
+        self._executor = SimulatedExecutor(
             num_blocks=self.settings.num_blocks,
             block_size=self.settings.block_size,
             num_host_blocks=self.settings.num_host_blocks,
@@ -62,8 +63,14 @@ class Life:
             drafting=self.settings.drafting,
         )
         self._core = self._make_core()
-        self._driver = EngineDriver(self._core, executor)
+        self._driver = EngineDriver(self._core, self._executor)
         self._stops = random.Random(f"stops {seed}")
+        self._curses = random.Random(f"curses {seed}")
+        self._cursed: dict[str, int] = {}
+        """By request, the position of the token whose computation makes each step fail."""
+        self._may_fail: set[str] = set()
+        """Requests that may end with an error: they failed, or were alone in a step that did."""
+        self._num_failed_steps = 0
         self._stems = [self._random_tokens(self._rng.randint(1, 40)) for _ in range(3)]
         self._requests = self._driver.requests
         self._tokens = self._driver.tokens
@@ -151,6 +158,7 @@ class Life:
         root = hash_root("m", rng.choice(["", "salt"]), "" if caches else str(number))
         priority = rng.choice([0, 0, 1])
         deadline = self._driver.now + rng.random() * 5 if rng.random() < 0.1 else None
+        self._curse(number, n, len(prompt), max_tokens)
         return [
             Request(
                 request_id=f"{number}/{index}",
@@ -168,6 +176,12 @@ class Life:
             )
             for index in range(n)
         ]
+
+    def _curse(self, number: int, n: int, num_prompt_tokens: int, max_tokens: int) -> None:
+        for index in range(n):
+            if self._curses.random() < 5 * self.settings.fault_rate:
+                last = num_prompt_tokens + max_tokens - 1
+                self._cursed[f"{number}/{index}"] = self._curses.randint(0, last)
 
     def _draw_stop(self, prompt: list[int], max_tokens: int, seed: int) -> tuple[int, ...]:
         """Sometimes a token that the request will sample, as its stop token."""
@@ -218,12 +232,20 @@ class Life:
         faults = self._faults
         if faults.rng.random() < faults.rate:
             self._driver.now += SLOW_STEP
-        if faults.rng.random() < faults.rate:
+        computed = self._executor.computes(plan)
+        if faults.rng.random() < faults.rate or any(map(self._is_fatal, computed)):
             self._say(f"step {plan.step_id} fails")
+            self._num_failed_steps += 1
+            if len(computed) == 1:
+                self._may_fail.add(computed[0].engine_id)
             updates = self._driver.fail()
         else:
             updates = self._driver.commit(self._amend)
         self._say("step {} done: {}", plan.step_id, updates)
+
+    def _is_fatal(self, grant: Grant) -> bool:
+        position = self._cursed.get(grant.engine_id)
+        return position is not None and grant.start <= position < grant.start + grant.num_tokens
 
     def _amend(self, plan: StepPlan, result: StepResult) -> StepResult:
         result = self._with_failures(plan, result)
@@ -245,6 +267,7 @@ class Life:
             for grant in plan.grants
             if faults.rng.random() < faults.rate / 4
         )
+        self._may_fail |= {failure.engine_id for failure in failures}
         return replace(result, failures=failures)
 
     # Checks
@@ -279,6 +302,8 @@ class Life:
             assert not set(request.eos_token_ids) & set(got[:-1]), (
                 f"{name} did not end at its stop token"
             )
+            if self._reasons[name] is FinishReason.ERROR:
+                assert name in self._may_fail, f"{name} ended for the fault of another request"
             if self._reasons[name] is FinishReason.LENGTH:
                 assert len(got) == request.max_tokens, f"{name} ended too early"
                 assert got[-1] not in request.eos_token_ids
@@ -295,6 +320,7 @@ class Life:
             num_swaps=self._plugin.num_swaps,
             num_passed_grants=self._num_passed_grants,
             num_hit_tokens=sum(r.num_cached_tokens for r in self._requests.values()),
+            num_failed_steps=self._num_failed_steps,
             num_plugin_failures=self._plugin.num_failures,
             num_draft_tokens=sum(r.num_draft_tokens for r in self._requests.values()),
             num_accepted_tokens=sum(r.num_accepted_tokens for r in self._requests.values()),

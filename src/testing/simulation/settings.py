@@ -105,6 +105,7 @@ class Outcome:
     """Grants of requests that no longer have their first blocks."""
     num_hit_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
+    num_failed_steps: int = 0
     num_plugin_failures: int = 0
     num_draft_tokens: int = 0
     """Verified draft tokens, of all requests."""

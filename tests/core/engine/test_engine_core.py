@@ -8,6 +8,7 @@ from tokenmill.core.contract.policy import StepView
 from tokenmill.core.engine.planning import STARVATION_STEPS
 from tokenmill.core.errors import InvalidRequestError, OverloadedError
 from tokenmill.core.outputs import FinishReason
+from tokenmill.core.plan import StepPlan
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.testing.simulated.executor import expected_tokens
 
@@ -182,6 +183,83 @@ def test_a_failed_step_ends_its_own_requests_only() -> None:
     bench.fail()
     bench.run()
     assert bench.reasons == {"0": FinishReason.ERROR, "1": FinishReason.LENGTH}
+    bench.check_tokens()
+
+
+def run_with_culprits(bench: Bench, culprits: set[str], position: int = 0) -> list[StepPlan]:
+    """Run; each step fails that computes the culprits' token at `position`. Returns those steps."""
+    failed = []
+    while bench.core.has_work:
+        bench.now += 0.01
+        while bench.plan() is not None:
+            pass
+        plan = bench.open[0]
+        computed = bench.executor.computes(plan)  # type: ignore[attr-defined]
+        if any(
+            g.engine_id in culprits and g.start <= position < g.start + g.num_tokens
+            for g in computed
+        ):
+            failed.append(plan)
+            bench.fail()
+        else:
+            bench.commit()
+    return failed
+
+
+@pytest.mark.parametrize("max_inflight", [1, 2])
+@pytest.mark.parametrize("position", [0, 7])
+@pytest.mark.parametrize("culprits", [{"5"}, {"0", "7"}, set("01234567")])
+def test_only_the_requests_that_make_a_step_fail_end_with_an_error(
+    culprits: set[str], position: int, max_inflight: int
+) -> None:
+    bench = Bench(num_blocks=64, max_inflight=max_inflight)
+    for i in range(8):
+        bench.add([i, 1, 2, 3], 10)
+    failed = run_with_culprits(bench, culprits, position)
+    errors = {name for name, reason in bench.reasons.items() if reason is FinishReason.ERROR}
+    assert errors == culprits
+    assert len(failed) <= 2 * 8 + 1
+    bench.check_tokens()
+    assert bench.core.pool.num_held == 0
+
+
+def test_a_request_that_ended_while_its_step_ran_may_be_the_culprit() -> None:
+    bench = Bench()
+    bench.add([1, 2], 3)
+    bench.add([3, 4], 3)
+    bench.plan()
+    bench.core.abort("1", bench.now)
+    bench.fail()
+    bench.run()
+    assert bench.reasons == {"0": FinishReason.LENGTH, "1": FinishReason.ABORT}
+    bench.check_tokens()
+
+
+def test_choices_that_wait_for_their_prompt_are_repeated_without_it() -> None:
+    bench = Bench(num_blocks=64)
+    bench.add(range(9), 6, n=4)
+    names = list(bench.requests)
+    failed = run_with_culprits(bench, {names[0]}, 11)
+    assert len(failed) >= 3
+    assert [bench.reasons[name] for name in names] == [
+        FinishReason.ERROR,
+        *[FinishReason.LENGTH] * 3,
+    ]
+    bench.check_tokens()
+
+
+def test_suspects_without_room_let_the_other_requests_go_on() -> None:
+    """Their prompts were computed in chunks, so that beginning again needs more blocks."""
+    bench = Bench(num_blocks=12, max_num_batched_tokens=16, kv_window=6)
+    for i in range(3):
+        bench.add([i, *range(12)], 8)
+    failed = run_with_culprits(bench, {"1"}, 15)
+    assert failed
+    assert [bench.reasons[name] for name in "012"] == [
+        FinishReason.LENGTH,
+        FinishReason.ERROR,
+        FinishReason.LENGTH,
+    ]
     bench.check_tokens()
 
 

@@ -45,6 +45,6 @@ def _run(args: argparse.Namespace) -> int:
         f"{total.num_seeds} seeds passed in {seconds:.1f} s: {total.num_requests} requests, "
         f"{total.num_tokens} tokens, {total.num_preemptions} preemptions "
         f"({total.num_swaps} swaps), {total.num_hit_tokens} tokens from the prefix cache, "
-        f"{total.num_plugin_failures} plugin failures"
+        f"{total.num_failed_steps} failed steps, {total.num_plugin_failures} plugin failures"
     )
     return 0

@@ -1,0 +1,68 @@
+"""Flags of `serve`: who may use it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import ConfigError
+
+KEY_VARIABLE = "TOKENMILL_API_KEY"
+ADMIN_VARIABLE = "TOKENMILL_ADMIN_KEY"
+SECRET_VARIABLE = "TOKENMILL_API_KEY_SECRET"
+
+
+def add_key_flags(group: Any) -> None:
+    """Add the flags to a parser or a group of it."""
+    group.add_argument(
+        "--api-key",
+        action="append",
+        metavar="KEY",
+        help=f"key that clients must send; may be repeated (default: ${KEY_VARIABLE}, or no key). "
+        f"Plugins see a keyed hash of it, which changes at each start unless ${SECRET_VARIABLE} "
+        "is set",
+    )
+    group.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with named keys and their limits (docs/serving.md); SIGHUP reads it again",
+    )
+    group.add_argument(
+        "--admin-key",
+        metavar="KEY",
+        help=f"key of the path /debug/state, which does not exist without it (default: "
+        f"${ADMIN_VARIABLE}). It also opens all other paths",
+    )
+
+
+def api_keys(args: argparse.Namespace) -> tuple[str, ...]:
+    """The API keys from --api-key, or from the environment variable.
+
+    Raises ConfigError for an empty key, so that an unset shell variable does not open the server
+    to everyone.
+    """
+    given = args.api_key
+    if given is None:
+        key = os.environ.get(KEY_VARIABLE)
+        given = [] if key is None else [key]
+    return tuple(_checked(key, "API key", f"--api-key or {KEY_VARIABLE}") for key in given)
+
+
+def admin_key(args: argparse.Namespace) -> str | None:
+    """The admin key, if there is one. Raises ConfigError if it is empty or also an API key."""
+    given = os.environ.get(ADMIN_VARIABLE) if args.admin_key is None else args.admin_key
+    if given is None:
+        return None
+    key = _checked(given, "admin key", f"--admin-key or {ADMIN_VARIABLE}")
+    if key in api_keys(args):
+        raise ConfigError("the admin key is also an API key; give it a value of its own")
+    return key
+
+
+def _checked(key: str, what: str, where: str) -> str:
+    if not key.strip():
+        raise ConfigError(f"an {what} is empty; give {where} a value, or neither")
+    return key.strip()

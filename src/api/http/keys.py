@@ -1,0 +1,101 @@
+"""API keys: who holds which, and what a holder may do."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.errors import ConfigError
+from ...core.log import get_logger
+from ...core.request_options import KeyLimits
+from .key_file import read_key_file
+
+log = get_logger("api")
+
+KEY_ID_DIGITS = 16
+"""Hexadecimal digits of a key's id: enough that no two keys of one server get the same id."""
+ADMIN_ID = "admin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyHolder:
+    """The sender of a request, as its key shows."""
+
+    id: str
+    """The key's name in the key file, or a keyed hash of the key. Never the key."""
+    limits: KeyLimits | None = None
+    """None: the limits of the admission plugins apply."""
+    is_admin: bool = False
+
+
+class KeyRing:
+    """The keys of a server, by their digests.
+
+    A key of --api-key has as its id HMAC-SHA256 of the key with `secret`, so a reader of the logs
+    cannot test guessed keys against it. Without `secret`, a random one is drawn and ids change with
+    every start. A key of the key file has its name there as its id.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str] = (),
+        *,
+        secret: bytes | None = None,
+        file: Path | None = None,
+        admin_key: str | None = None,
+    ) -> None:
+        """Raises ConfigError for a key file that cannot be used."""
+        secret = secret or secrets.token_bytes(32)
+        self._file = file
+        self._given = {digest(key.encode()): KeyHolder(id=_key_id(key, secret)) for key in keys}
+        if admin_key is not None:
+            holder = KeyHolder(id=ADMIN_ID, is_admin=True)
+            self._given[digest(admin_key.encode())] = holder
+        self._holders: Mapping[bytes, KeyHolder] = self._given | self._read_file()
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether the routes of the administrator exist."""
+        return any(holder.is_admin for holder in self._given.values())
+
+    @property
+    def has_tenants(self) -> bool:
+        """Whether clients need a key."""
+        return self._file is not None or not all(h.is_admin for h in self._given.values())
+
+    def find(self, key: bytes) -> KeyHolder | None:
+        """The holder of a key. Takes the same time for all keys: it compares digests of all."""
+        sent = digest(key)
+        found = [h for known, h in self._holders.items() if hmac.compare_digest(sent, known)]
+        return found[0] if found else None
+
+    def reload(self) -> None:
+        """Read the key file again. If it cannot be used, the keys stay as they are."""
+        try:
+            self._holders = self._given | self._read_file()
+        except ConfigError as error:
+            log.error("api_keys_not_reloaded", reason=str(error))
+        else:
+            log.info("api_keys_reloaded", num_keys=len(self._holders))
+
+    def _read_file(self) -> dict[bytes, KeyHolder]:
+        if self._file is None:
+            return {}
+        found = read_key_file(self._file)
+        holders = {key.digest: KeyHolder(id=name, limits=key.limits) for name, key in found.items()}
+        if holders.keys() & self._given.keys():
+            raise ConfigError(f"a key of {self._file} is also given as --api-key or --admin-key")
+        return holders
+
+
+def digest(key: bytes) -> bytes:
+    """What the server keeps of a key."""
+    return hashlib.sha256(key).digest()
+
+
+def _key_id(key: str, secret: bytes) -> str:
+    return hmac.digest(secret, key.encode(), "sha256").hex()[:KEY_ID_DIGITS]

@@ -1,0 +1,110 @@
+"""One id through the whole path: the answer and its header, the log, and plugins."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import httpx
+import pytest
+
+from tokenmill.core.contract.events import Finished
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.log import JsonFormatter
+from tokenmill.plugin import Load, RequestView, get_logger
+
+from .serving import Served, SteeredExecutor, serve_engine, toy_engine
+
+ASK: dict[str, Any] = {"prompt": "abc", "max_tokens": 2}
+
+
+class Talkative:
+    """A plugin that logs what it sees."""
+
+    @hookimpl
+    def admit(self, request: RequestView, load: Load) -> None:
+        get_logger("acme").info("asked", seen=request.request_id)
+
+    @hookimpl
+    def on_finished(self, event: Finished) -> None:
+        get_logger("acme").info("finished", request_id=event.requests[0].request_id)
+
+
+@pytest.fixture
+def executor() -> SteeredExecutor:
+    return SteeredExecutor()
+
+
+@pytest.fixture
+def served(executor: SteeredExecutor) -> Iterator[Served]:
+    with serve_engine(toy_engine(executor, extra=[Talkative()]), access_log=True) as running:
+        yield running
+
+
+@pytest.fixture
+def output() -> Iterator[StringIO]:
+    handler = logging.StreamHandler(stream := StringIO())
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("tokenmill")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield stream
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def ask(served: Served, output: StringIO, **headers: str) -> tuple[httpx.Response, list[Any]]:
+    """An answer, and the events that were logged for it."""
+    output.truncate(output.seek(0))
+    with served.client(headers=headers) as http:
+        answer = http.post("/v1/completions", json=ASK)
+    served.wait_idle()
+    events = [json.loads(line) for line in output.getvalue().splitlines()]
+    return answer, [one for one in events if one.get("path") != "/load"]
+
+
+@pytest.mark.parametrize("given", [None, "abc-1"])
+def test_the_id_of_an_answer_is_in_every_log_line_of_its_request(
+    served: Served, output: StringIO, given: str | None
+) -> None:
+    answer, events = ask(served, output, **({"X-Request-Id": given} if given else {}))
+    found = answer.json()["id"]
+    assert answer.headers["x-request-id"] == (given or found)
+    assert found.startswith("cmpl-") and found.endswith(given or found)
+    assert {one["event"] for one in events} == {"asked", "finished", "request"}
+    assert {one["request_id"] for one in events} == {found}
+    [asked] = [one for one in events if one["event"] == "asked"]
+    assert asked["seen"] == found
+    [done] = [one for one in events if one["event"] == "request"]
+    assert (done["method"], done["path"], done["status"]) == ("POST", "/v1/completions", 200)
+    assert done["seconds"] > 0
+
+
+def test_a_request_that_the_engine_fails_is_named_by_engine_and_api(
+    served: Served, output: StringIO, executor: SteeredExecutor
+) -> None:
+    executor.failure = RuntimeError("planted")
+    answer, events = ask(served, output, **{"X-Request-Id": "lost"})
+    assert answer.status_code == 500
+    named = {one["event"]: one.get("request_id") for one in events}
+    assert named["request_failed"] == named["request"] == "cmpl-lost"
+    [failed] = [one for one in events if one["event"] == "step_failed"]
+    assert failed["engine_ids"] == ["cmpl-lost"] and "planted" in failed["exception"]
+
+
+def test_two_requests_without_an_id_get_different_ones(served: Served, output: StringIO) -> None:
+    ids = {ask(served, output)[0].headers["x-request-id"] for _ in range(2)}
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize("odd", ["a\nb: c", "ü/日", "\x00", "a%0Ab"])
+def test_an_odd_id_in_the_body_is_quoted_in_the_header(served: Served, odd: str) -> None:
+    with served.client() as http:
+        answer = http.post("/v1/completions", json=ASK | {"request_id": odd})
+    assert answer.status_code == 200 and answer.json()["id"] == f"cmpl-{odd}"
+    header = answer.headers["x-request-id"]
+    assert header.startswith("cmpl-") and header.isascii() and header.isprintable()
