@@ -23,6 +23,7 @@ from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
 from .openai.context import AppContext, ServerSettings
+from .openai.embeddings import create_embeddings
 from .responses.route import create_response
 
 ROUTES = (
@@ -42,6 +43,7 @@ ROUTES = (
     Route("/v1/models/{name:path}", operations.model),
     Route("/v1/completions", create_completion, methods=["POST"]),
     Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+    Route("/v1/embeddings", create_embeddings, methods=["POST"]),
     Route("/v1/responses", create_response, methods=["POST"]),
     Route("/v1/messages", create_message, methods=["POST"]),
     Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),

@@ -24,11 +24,13 @@ from .openai.reading.bodies import (
     StreamOptions,
     TokenizeBody,
 )
+from .openai.reading.embeddings import EmbeddingsBody
 from .openai.reading.unsupported import Unsupported, unsupported_fields
 from .openai.responses import (
     ChatResponse,
     CompletionResponse,
     DetokenizeResponse,
+    EmbeddingsResponse,
     ModelCard,
     ModelList,
     TokenizeResponse,
@@ -40,6 +42,7 @@ from .responses.bodies import ResponsesBody
 _BODIES: dict[str, type] = {
     "/v1/completions": CompletionBody,
     "/v1/chat/completions": ChatBody,
+    "/v1/embeddings": EmbeddingsBody,
     "/v1/responses": ResponsesBody,
     "/v1/messages": MessagesBody,
     "/v1/messages/count_tokens": CountTokensBody,
@@ -49,6 +52,7 @@ _BODIES: dict[str, type] = {
 _ANSWERS: dict[str, type] = {
     "/v1/completions": CompletionResponse,
     "/v1/chat/completions": ChatResponse,
+    "/v1/embeddings": EmbeddingsResponse,
     "/v1/responses": ResponseObject,
     "/v1/messages": Message,
     "/v1/messages/count_tokens": TokenCount,
@@ -60,6 +64,8 @@ _ANSWERS: dict[str, type] = {
 }
 _STREAMED = {"/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"}
 """Paths whose answers may also be server-sent events."""
+_GENERATING = {*_STREAMED, "/v1/embeddings"}
+"""Paths whose requests the engine computes."""
 _TEXT = {"/", "/metrics"}
 _STATUSES = {
     400: "the request is not valid",
@@ -76,7 +82,7 @@ _STATUSES = {
 }
 _STRICT = (*_BODIES.values(), ChatMessageBody, StreamOptions)
 """Types whose unknown fields --strict-fields refuses."""
-_NEED_MODEL = (CompletionBody, ChatBody, ResponsesBody)
+_NEED_MODEL = (CompletionBody, ChatBody, EmbeddingsBody, ResponsesBody)
 """Bodies that must name a model under --strict-fields."""
 _REFERENCES = "#/components/schemas/{name}"
 
@@ -180,10 +186,10 @@ def _statuses(path: str, settings: ServerSettings) -> Iterator[tuple[int, str]]:
         401: bool(settings.api_keys) and not is_public,
         403: settings.is_local and not settings.api_keys,
         404: path in _BODIES or "{name}" in path,
-        429: path in _STREAMED,
+        429: path in _GENERATING,
         500: True,
         503: path in _BODIES or is_public,
-        504: path in _STREAMED,
+        504: path in _GENERATING,
     }
     for status, text in _STATUSES.items():
         if conditions.get(status, path in _BODIES):

@@ -34,7 +34,8 @@ long prompt on a slow machine may take longer than --stall-timeout."""
 INDEX = """tokenmill {version} serves {model}
 
 POST /v1/chat/completions   POST /v1/completions   GET /v1/models
-POST /v1/responses          POST /v1/messages      POST /v1/messages/count_tokens
+POST /v1/responses          POST /v1/embeddings
+POST /v1/messages           POST /v1/messages/count_tokens
 POST /tokenize              POST /detokenize       GET /tokenizer_info
 GET  /health  /ready  /load  /metrics  /plugins  /version  /openapi.json
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from .errors import ConfigError
+from .pooling import Pooling
 from .speculation_settings import SpeculationSettings, read_speculation
 from .suggest import did_you_mean
 
@@ -82,6 +83,11 @@ class EngineConfig:
         "auto",
         "source of the sampling defaults; auto: the model's generation_config; vllm: neutral "
         "values",
+    )
+    pooling: str = _knob(
+        "last",
+        "hidden states that /v1/embeddings averages; last: that of the last token; mean: those of "
+        "all tokens",
     )
     max_logprobs: int = _knob(20, "maximum number of logprobs per token that a request may ask for")
 
@@ -279,6 +285,8 @@ class EngineConfig:
             raise ConfigError(
                 f"--generation-config must be auto or vllm, got {self.generation_config!r}"
             )
+        if self.pooling not in tuple(Pooling):
+            raise ConfigError(f"--pooling must be last or mean, got {self.pooling!r}")
         self.speculation()
 
     def speculation(self) -> SpeculationSettings:

@@ -51,6 +51,8 @@ class ModelInfo:
     """Longest sequence that the model was made for, in tokens: prompt and output together."""
     eos_token_ids: tuple[int, ...]
     num_parameters: int
+    hidden_size: int = 0
+    """Length of a hidden state, and so of an embedding."""
     block_size: int
     num_blocks: int
     """KV blocks on the device."""

@@ -65,6 +65,8 @@ class RequestOutput:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     """One entry per prompt token, None for the first, if the request asked for them. With DELTA
     only the first output has them."""
+    embedding: tuple[float, ...] | None = None
+    """The pooled hidden states, if the request has `pooling`; only the last output has it."""
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache and were not computed."""
     metrics: RequestMetrics | None = None

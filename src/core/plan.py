@@ -68,7 +68,8 @@ class Grant:
     scored_start: int = 0
     num_scored_tokens: int = 0
     """The result gets the log-probabilities of this many prompt tokens: those after the positions
-    from `scored_start` on, all of which the grant computes."""
+    from `scored_start` on, all of which the grant computes. If the request has `pooling`, it gets
+    the sum of the hidden states at these positions instead."""
     num_lookahead_tokens: int = 0
     """KV slots behind the last token of this grant, for which `new_block_ids` has room. A draft
     model writes there while it proposes."""
@@ -159,6 +160,9 @@ class StepResult:
     """Per grant, one entry per sampled token if the request set `logprobs`; None if none did."""
     prompt_logprobs: tuple[tuple[TokenLogprobs, ...], ...] | None = None
     """Per grant, one entry per scored prompt token; None if no grant scores."""
+    pooled: tuple[tuple[float, ...], ...] | None = None
+    """Per grant, the sum of the hidden states that are pooled, empty without any; None if no grant
+    pools."""
     failures: tuple[RequestFailure, ...] = ()
     num_proposed_tokens: tuple[int, ...] | None = None
     """Per grant, the number of draft tokens that the executor holds for the next plan. None: 0 for

@@ -12,6 +12,7 @@ import msgspec
 
 from .errors import InvalidRequestError
 from .grammar import Grammar
+from .pooling import Pooling
 from .read_only_collections import ReadOnlyDict
 
 MAX_N = 128
@@ -82,6 +83,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     grammar: Grammar | None = None
     """The answer follows this grammar and ends with it, also before `min_tokens`."""
+    pooling: Pooling | None = None
+    """Return an embedding of the prompt. Needs `max_tokens` 0, `n` 1 and no `prompt_logprobs`."""
     stream_interval: int = 1
     extra_args: Mapping[str, Any] | None = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
@@ -95,6 +98,9 @@ class SamplingParams:
         for name in _TOKEN_IDS:
             ids = getattr(self, name)
             object.__setattr__(self, name, None if ids is None else tuple(ids))
+        if self.pooling is not None:
+            object.__setattr__(self, "pooling", Pooling(self.pooling))
+            _check_pooling(self)
         _check_ranges(self)
         _check_stops(self)
         _check_token_ids(self)
@@ -141,6 +147,11 @@ _TOKEN_IDS = {
     "logprob_token_ids": MAX_LOGPROB_TOKEN_IDS,
 }
 """Maximum number of ids in each list."""
+
+
+def _check_pooling(params: SamplingParams) -> None:
+    if params.max_tokens != 0 or params.n != 1 or params.prompt_logprobs is not None:
+        raise _invalid("pooling", "needs max_tokens 0, n 1 and no prompt_logprobs")
 
 
 def _check_ranges(params: SamplingParams) -> None:

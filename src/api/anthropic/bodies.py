@@ -12,10 +12,10 @@ from ..openai.reading.bodies import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_TOOLS,
-    Count,
     FunctionNameText,
     Ignored,
     ModelName,
+    PositiveCount,
     Probability,
 )
 from ..openai.reading.unsupported import Unsupported, UnsupportedFields
@@ -126,7 +126,7 @@ class CountTokensBody(msgspec.Struct, kw_only=True):
 class MessagesBody(CountTokensBody, kw_only=True):
     """The body of POST /v1/messages."""
 
-    max_tokens: Count
+    max_tokens: PositiveCount
     metadata: AnthropicMetadata | None = None
     stop_sequences: Annotated[list[StopText], Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stream: bool | None = None

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-import anyio.to_thread
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
-from ...core.shell.admission import LONG_TEXT, check_prompt_text
-from ..http.errors import APIError
 from .chunks import end_reason
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .logprobs import Scored, TokenNames, completion_logprobs, prompt_logprobs, scored_prompt
+from .prompts import Prompt, read_prompts, tokenized
 from .reading.bodies import CompletionBody
 from .reading.request_reading import check_combinations, read_body
 from .request_options import request_options
@@ -25,8 +22,6 @@ from .sampling import completion_params
 from .sse import respond
 from .streams import submit_all
 
-Prompt = str | list[int]
-
 
 async def create_completion(request: Request) -> Response:
     """The completions of one or several prompts, as one document or as server-sent events."""
@@ -34,13 +29,13 @@ async def create_completion(request: Request) -> Response:
     body = await read_body(request, CompletionBody)
     check_combinations(body)
     context.check_model(body.model, is_needed=True)
-    prompts = _prompts(body)
+    prompts = read_prompts(body.prompt, "prompt")
     check_fan_out(len(prompts), body.n or 1)
     engine = context.engine
     options = request_options(request, body, "cmpl", context.settings.metadata_headers)
     requests = await submit_all(
         engine,
-        await _tokenized(prompts, engine, add_special_tokens=body.add_special_tokens is not False),
+        await tokenized(prompts, engine, add_special_tokens=body.add_special_tokens is not False),
         completion_params(body, engine),
         options,
         is_streamed=bool(body.stream),
@@ -150,42 +145,3 @@ class _Answer:
         if is_whole and isinstance(found, str):
             return found
         return self._tokenizer.decode(output.prompt_token_ids)
-
-
-def _prompts(body: CompletionBody) -> list[Prompt]:
-    """The body's prompts, each a text or token ids. Raises APIError for an empty or mixed list."""
-    prompt = body.prompt
-    if isinstance(prompt, str):
-        return [prompt]
-    kinds = {type(item) for item in prompt}
-    if kinds == {int}:
-        return [prompt]  # type: ignore[list-item]
-    if not kinds:
-        raise APIError(400, "prompt is an empty list", param="prompt")
-    if int in kinds:
-        raise APIError(400, "prompt mixes token ids and prompts", param="prompt")
-    return list(prompt)  # type: ignore[arg-type]
-
-
-async def _tokenized(
-    prompts: Sequence[Prompt], engine: EngineClient, *, add_special_tokens: bool
-) -> Sequence[Prompt]:
-    """The prompts as token ids, unless the engine can tokenize them as well.
-
-    The engine adds special tokens, and tokenizes short texts on the event loop, where many of them
-    would hold up everybody. Here a thread does it. Raises InvalidRequestError for a text that is
-    too long, before it is tokenized.
-    """
-    num_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
-    if add_special_tokens and (len(prompts) == 1 or num_chars < LONG_TEXT):
-        return prompts
-    for prompt in prompts:
-        if isinstance(prompt, str):
-            check_prompt_text(prompt, engine.tokenizer, engine.max_model_len)
-
-    encode_one = partial(engine.tokenizer.encode, add_special_tokens=add_special_tokens)
-
-    def encode() -> list[Prompt]:
-        return [encode_one(p) if isinstance(p, str) else p for p in prompts]
-
-    return await anyio.to_thread.run_sync(encode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from starlette.requests import Request
 
@@ -11,11 +12,20 @@ from ..http.auth import api_key_id, key_limits
 from ..http.errors import APIError
 from ..http.request_id import HEADER, name_request, request_id_of
 from ..http.trace_headers import trace_headers
-from .reading.bodies import SamplingFields
+
+
+class Sender(Protocol):
+    """The fields of a body that say whose request it is."""
+
+    request_id: str | None
+    priority: int | None
+    user: str | None
+    cache_salt: str | None
+    metadata: dict[str, str] | None
 
 
 def request_options(
-    request: Request, body: SamplingFields, prefix: str, metadata_headers: Sequence[str]
+    request: Request, body: Sender, prefix: str, metadata_headers: Sequence[str]
 ) -> RequestOptions:
     """The request's id, sender, priority and metadata.
 
@@ -38,7 +48,7 @@ def request_options(
     )
 
 
-def _metadata(request: Request, body: SamplingFields, names: Sequence[str]) -> dict[str, str]:
+def _metadata(request: Request, body: Sender, names: Sequence[str]) -> dict[str, str]:
     """The body's metadata and the allowed headers, under the headers' names in lower case.
 
     Clients must not forge headers that an operator's proxy sets: a body cannot set their keys, and

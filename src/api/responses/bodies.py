@@ -13,13 +13,13 @@ from ..openai.reading.bodies import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_TOOLS,
-    Count,
     FunctionNameText,
     Ignored,
     Metadata,
     ModelName,
     Name,
     Penalty,
+    PositiveCount,
     ReasoningEffort,
     StopStrings,
     StreamOptions,
@@ -121,7 +121,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_MESSAGES)]
     instructions: str | None = None
     include: Annotated[list[Include], Meta(max_length=16)] | None = None
-    max_output_tokens: Count | None = None
+    max_output_tokens: PositiveCount | None = None
     metadata: Metadata | None = None
     reasoning: ReasoningOptions | None = None
     stream: bool | None = None

@@ -254,6 +254,7 @@ def _describe(
         max_model_len=parts.decoder.config.max_position_embeddings,
         eos_token_ids=checkpoint.eos_token_ids,
         num_parameters=parts.decoder.num_parameters,
+        hidden_size=parts.decoder.config.hidden_size,
         block_size=parts.spec.block_size,
         num_blocks=num_blocks,
         num_host_blocks=layout.num_host_blocks,

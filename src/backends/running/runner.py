@@ -26,7 +26,7 @@ from ..state.kv_cache import KVCache, copy_blocks
 from ..state.request_state import RequestState
 from .outcome import NOT_FINITE, Outcome, read_outcomes
 from .proposing import Propose, Proposer
-from .scoring import PromptLogprobs, score_prompts
+from .scoring import Score, pools_any, score_prompts
 
 
 class StepModel(Protocol):
@@ -155,11 +155,13 @@ class ModelRunner:
         cache = self._kv_cache
         batch = build_input_batch(grants, states, cache.block_size, cache.device)
         logits_rv = self._model.logits(batch)
-        scores: dict[int, PromptLogprobs] = {}
+        scores: dict[int, Score] = {}
         if batch.scored:
             num_sampled = len(logits_rv) - batch.num_scored_rows
             order = [batch.grant_order[i] for i in batch.scored]
-            found = score_prompts(logits_rv[num_sampled:], [(grants[i], states[i]) for i in order])
+            scored = [(grants[i], states[i]) for i in order]
+            hidden_re = self._model.hidden_states() if pools_any(scored) else None
+            found = score_prompts(logits_rv, hidden_re, num_sampled, scored)
             scores = {rows[i]: one for i, one in zip(order, found, strict=True)}
             logits_rv = logits_rv[:num_sampled]
         if not batch.sampled:
@@ -178,7 +180,7 @@ class ModelRunner:
         self,
         plan: StepPlan,
         by_row: Mapping[int, Outcome],
-        scores: Mapping[int, PromptLogprobs],
+        scores: Mapping[int, Score],
         proposer: Proposer,
     ) -> StepResult:
         """Ask for drafts, then give back the blocks that known tokens and drafts do not need."""
@@ -242,10 +244,10 @@ class ModelRunner:
 
 
 def _make_result(
-    plan: StepPlan, by_row: Mapping[int, Outcome], scores: Mapping[int, PromptLogprobs]
+    plan: StepPlan, by_row: Mapping[int, Outcome], scores: Mapping[int, Score]
 ) -> StepResult:
     """The step's result, aligned with the plan's grants. `by_row` has outcomes by grant index, and
-    `scores` the log-probabilities of prompt tokens.
+    `scores` what was computed of prompt tokens.
 
     If any of them is not finite, the request yields a failure and no token. Its state keeps the
     tokens, because a plan that is made already may compute them. That step then fails in the same
@@ -254,6 +256,7 @@ def _make_result(
     token_ids: list[tuple[int, ...]] = [()] * len(plan.grants)
     logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)
     prompt_logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)
+    pooled: list[tuple[float, ...]] = [()] * len(plan.grants)
     errors: dict[int, str] = {}
     for row, outcome in by_row.items():
         if outcome.error is None:
@@ -265,12 +268,13 @@ def _make_result(
         if scored is None:
             errors[row] = NOT_FINITE
         else:
-            prompt_logprobs[row] = scored
+            prompt_logprobs[row], pooled[row] = scored.logprobs, scored.pooled
     return StepResult(
         step_id=plan.step_id,
         token_ids=tuple(token_ids),
         logprobs=tuple(logprobs) if any(logprobs) else None,
-        prompt_logprobs=tuple(prompt_logprobs) if scores else None,
+        prompt_logprobs=tuple(prompt_logprobs) if any(prompt_logprobs) else None,
+        pooled=tuple(pooled) if any(pooled) else None,
         failures=tuple(
             RequestFailure(engine_id=plan.grants[row].engine_id, message=error)
             for row, error in errors.items()

@@ -28,6 +28,8 @@ class RequestUpdate:
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """Of the prompt tokens after those of earlier updates; the first prompt token has none."""
+    pooled: tuple[float, ...] = ()
+    """The sum of the hidden states that this step added to the embedding."""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
@@ -83,7 +85,8 @@ class StepCommitter:
         """
         token_ids = result.token_ids[row]
         scored = () if result.prompt_logprobs is None else result.prompt_logprobs[row]
-        request.num_scored_tokens += len(scored)
+        pooled = () if result.pooled is None else result.pooled[row]
+        request.num_scored_tokens += grant.num_scored_tokens if pooled else len(scored)
         run = accept(request, grant, token_ids, self.max_model_len)
         for _ in run.token_ids:
             tally.count_token(request, now)
@@ -96,7 +99,7 @@ class StepCommitter:
         drop_passed(self.pool, request)
         if run.finish_reason is not None:
             self.end(request, run.finish_reason, now)
-        if not (grant.samples or scored or run.finish_reason is not None):
+        if not (grant.samples or scored or pooled or run.finish_reason is not None):
             return None
         logprobs = () if result.logprobs is None else result.logprobs[row][: len(run.token_ids)]
         return RequestUpdate(
@@ -104,6 +107,7 @@ class StepCommitter:
             token_ids=run.token_ids,
             logprobs=logprobs,
             prompt_logprobs=scored,
+            pooled=pooled,
             finish_reason=run.finish_reason,
             stop_reason=run.stop_reason,
         )

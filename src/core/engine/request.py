@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ..outputs import FinishReason
+from ..pooling import Pooling
 from ..request_options import NO_METADATA, KeyLimits
 from ..sampling_params import SamplingParams
 from .blocks import hash_block
@@ -79,8 +80,8 @@ class Request:
     """Whether other requests may find its full blocks in the prefix cache."""
     group: PromptGroup | None = None
     scores_prompt: bool = False
-    """Whether the log-probabilities of its prompt tokens are computed. Of the choices of a prompt,
-    only the first does this."""
+    """Whether the log-probabilities of its prompt tokens are computed, or their hidden states are
+    pooled. Of the choices of a prompt, only the first does this."""
 
     sequence: int = 0
     """Unique number in the order of arrival. Priority and sequence make the rank."""
@@ -114,8 +115,8 @@ class Request:
     num_counted_prompt_tokens: int = 0
     """Prompt tokens already in the statistics, so that recomputing does not count them again."""
     num_scored_tokens: int = 0
-    """Prompt tokens whose log-probabilities are known. After a preemption they are not computed
-    again."""
+    """Prompt tokens whose log-probabilities are known, or that are part of the embedding. After a
+    preemption these are not computed again."""
     num_draft_tokens: int = 0
     """Draft tokens that were verified."""
     num_accepted_tokens: int = 0
@@ -194,15 +195,22 @@ class Request:
         return (*eos, *self.sampling_params.stop_token_ids)
 
     @property
-    def is_scored(self) -> bool:
-        """Whether no log-probability of a prompt token is missing."""
-        return not self.scores_prompt or self.num_scored_tokens >= self.num_prompt_tokens - 1
+    def may_skip_prompt(self) -> bool:
+        """Whether it needs nothing of prompt tokens that are in the prefix cache. The last prompt
+        token is always computed."""
+        is_last = self.sampling_params.pooling is Pooling.LAST
+        return is_last or not self.scored_range(0, self.num_prompt_tokens)
 
     def scored_range(self, start: int, end: int) -> range:
-        """The positions in [start, end) whose logits score the prompt token after them."""
+        """The positions in [start, end) whose logits score the prompt token after them, or whose
+        hidden states are pooled."""
         if not self.scores_prompt:
             return range(0)
-        return range(max(start, self.num_scored_tokens), min(end, self.num_prompt_tokens - 1))
+        pooling, num_tokens = self.sampling_params.pooling, self.num_prompt_tokens
+        if pooling is Pooling.LAST:
+            return range(max(start, num_tokens - 1), min(end, num_tokens))
+        last = num_tokens if pooling is Pooling.MEAN else num_tokens - 1
+        return range(max(start, self.num_scored_tokens), min(end, last))
 
     def hashes_for(self, num_blocks: int, block_size: int) -> Sequence[bytes]:
         """Hashes of the first `num_blocks` blocks. All tokens in these blocks must be known."""

@@ -302,8 +302,8 @@ class Step:
     def _find_hit(self, request: Request) -> PrefixHit:
         if not self._limits.enable_prefix_caching and request.group is None:
             return PrefixHit()
-        if not request.is_scored:
-            return PrefixHit()  # cached blocks hold no logits
+        if not request.may_skip_prompt:
+            return PrefixHit()  # cached blocks hold no logits and no hidden states
         return find_prefix(self._pool, request)
 
     def _make_room(self, needy: Request, num_blocks: int) -> bool:

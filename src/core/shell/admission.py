@@ -268,7 +268,8 @@ def make_requests(
             cache_root=hash_root(info.name, options.cache_salt or "", scope),
             publishes=config.enable_prefix_caching or group is not None,
             group=group,
-            scores_prompt=params.prompt_logprobs is not None and index == 0,
+            scores_prompt=index == 0
+            and (params.prompt_logprobs is not None or params.pooling is not None),
         )
         for index, engine_id in enumerate(engine_ids(request_id, options.prompt_index, params.n))
     ]

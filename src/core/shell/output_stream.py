@@ -12,6 +12,7 @@ from ..errors import RequestFailedError
 from ..interfaces import Detokenizer
 from ..outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from ..plan import TokenLogprobs
+from ..pooling import Pooling
 from ..sampling_params import OutputKind, SamplingParams
 from .stop_strings import StopStringMatcher
 
@@ -145,6 +146,8 @@ class OutputStream:
         """Called instead of waking a reader, whenever there is something to `read`."""
         wants_scores = requests[0].sampling_params.prompt_logprobs is not None
         self._prompt_logprobs: list[TokenLogprobs | None] | None = [None] if wants_scores else None
+        self._pooling = requests[0].sampling_params.pooling
+        self._pooled: Sequence[float] = ()
 
     @property
     def is_finished(self) -> bool:
@@ -155,6 +158,11 @@ class OutputStream:
         """Append the log-probabilities of the next prompt tokens."""
         if self._prompt_logprobs is not None:
             self._prompt_logprobs += logprobs
+
+    def add_pooled(self, sum_e: Sequence[float]) -> None:
+        """Add the sum of further hidden states."""
+        known = self._pooled or [0.0] * len(sum_e)
+        self._pooled = [a + b for a, b in zip(known, sum_e, strict=True)]
 
     def fail(self, message: str) -> None:
         """End the stream with RequestFailedError."""
@@ -215,9 +223,16 @@ class OutputStream:
             outputs=tuple(c.take(keep=keep) for c in self.completions if everything or c.has_news),
             finished=self._is_exhausted,
             prompt_logprobs=self._take_prompt_logprobs(keep=keep),
+            embedding=self._embedding() if self._is_exhausted else None,
             num_cached_tokens=self.requests[0].num_cached_tokens,
             metrics=self._metrics(),
         )
+
+    def _embedding(self) -> tuple[float, ...] | None:
+        if not self._pooled:
+            return None
+        count = len(self.prompt_token_ids) if self._pooling is Pooling.MEAN else 1
+        return tuple(value / count for value in self._pooled)
 
     def _take_prompt_logprobs(self, *, keep: bool) -> tuple[TokenLogprobs | None, ...] | None:
         """All of them, since they are complete before the first token; once unless `keep`."""

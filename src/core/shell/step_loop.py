@@ -275,6 +275,8 @@ class StepLoop:
             return
         if update.prompt_logprobs:
             stream.add_prompt_logprobs(update.prompt_logprobs)
+        if update.pooled:
+            stream.add_pooled(update.pooled)
         try:
             found = completion.apply(update)
         except Exception:

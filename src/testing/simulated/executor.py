@@ -57,6 +57,8 @@ class _Row:
     block_table: list[int] = field(default_factory=list)
     drafts: tuple[int, ...] = ()
     """Between steps the proposed drafts; within a step those that it verifies."""
+    is_pooled: bool = False
+    """Whether its hidden states are pooled."""
 
 
 class SimulatedExecutor:
@@ -85,6 +87,7 @@ class SimulatedExecutor:
             max_model_len=max_model_len,
             eos_token_ids=(),
             num_parameters=0,
+            hidden_size=2,
             block_size=block_size,
             num_blocks=num_blocks,
             kv_window=kv_window,
@@ -113,9 +116,11 @@ class SimulatedExecutor:
             for grant in plan.grants:  # the tokens may be passed before the request is sampled
                 self._check_window(grant)
         token_ids = tuple(self._sample(grant) for grant in plan.grants)
+        pooled = tuple(self._pool(grant) for grant in plan.grants)
         return StepResult(
             step_id=plan.step_id,
             token_ids=token_ids,
+            pooled=pooled if any(pooled) else None,
             num_proposed_tokens=self._propose(plan),
         )
 
@@ -152,7 +157,12 @@ class SimulatedExecutor:
         begin = {grant.engine_id: grant.start for grant in plan.grants}
         for start in plan.starts:
             # Tokens before the grant are in its blocks already (prefix cache): only read them.
-            row = _Row(ReadOnlyList(start.token_ids), start.seed, begin[start.engine_id])
+            row = _Row(
+                ReadOnlyList(start.token_ids),
+                start.seed,
+                begin[start.engine_id],
+                is_pooled=start.sampling_params.pooling is not None,
+            )
             self._rows[start.engine_id] = row
 
     def _copy(self, copies: BlockCopies) -> None:
@@ -232,6 +242,16 @@ class SimulatedExecutor:
         row.num_computed = len(row.token_ids) - 1
         row.drafts = ()
         return tuple(row.token_ids[first:])
+
+    def _pool(self, grant: Grant) -> tuple[float, ...]:
+        """The sum of the hidden states that the grant pools: a token, and its position plus 1."""
+        row = self._rows.get(grant.engine_id)
+        if row is None or not (row.is_pooled and grant.num_scored_tokens):
+            return ()
+        end = grant.scored_start + grant.num_scored_tokens
+        places = [self._slot(row, position) for position in range(grant.scored_start, end)]
+        tokens, positions = zip(*(self._slots[place] for place in places), strict=True)
+        return (float(sum(tokens)), float(sum(positions) + len(positions)))
 
     def _propose(self, plan: StepPlan) -> tuple[int, ...] | None:
         """Make drafts for the next step, then drop blocks that the request does not need. Returns

@@ -43,6 +43,7 @@ ModelName = Annotated[str, Meta(max_length=256)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
+PositiveCount = Annotated[int, Meta(ge=1, le=2**31)]
 Limit = Annotated[int, Meta(ge=1, le=2**31)]
 StopStrings = str | Annotated[list[str], Meta(max_length=MAX_STOP_STRINGS)]
 LogitBias = Annotated[

@@ -1,0 +1,103 @@
+"""The route POST /v1/embeddings."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...core.contract.client import EngineClient
+from ...core.outputs import RequestOutput
+from ...core.pooling import Pooling
+from ...core.request_options import RequestOptions
+from ...core.sampling_params import SamplingParams
+from ..http.errors import APIError
+from .chunks import check_ends
+from .context import context_of
+from .prompts import Prompt, read_prompts, tokenized
+from .reading.embeddings import EmbeddingsBody
+from .reading.request_reading import read_body
+from .request_options import request_options
+from .responses import Embedding, EmbeddingsResponse, EmbeddingUsage
+from .sse import json_response
+from .streams import final_unless_disconnected, submit_all
+
+MAX_INPUTS = 2048
+"""Inputs of one call, as in OpenAI's API."""
+_AT_ONCE = 64
+"""Inputs of one call that the engine has at a time, so that one call does not fill its queue."""
+
+
+async def create_embeddings(request: Request) -> Response:
+    """The embeddings of one or several texts."""
+    context = context_of(request)
+    body = await read_body(request, EmbeddingsBody)
+    context.check_model(body.model, is_needed=True)
+    engine = context.engine
+    _check_dimensions(body, engine.info.hidden_size)
+    prompts = await tokenized(
+        _inputs(body), engine, add_special_tokens=body.add_special_tokens is not False
+    )
+    options = request_options(request, body, "embd", context.settings.metadata_headers)
+    outputs: list[RequestOutput] = []
+    for start in range(0, len(prompts), _AT_ONCE):
+        outputs += await _outputs(request, engine, prompts[start : start + _AT_ONCE], options)
+    num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    return json_response(
+        EmbeddingsResponse(
+            data=[_embedding(index, output, body) for index, output in enumerate(outputs)],
+            model=engine.model_name,
+            usage=EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
+        )
+    )
+
+
+async def _outputs(
+    request: Request, engine: EngineClient, prompts: Sequence[Prompt], options: RequestOptions
+) -> list[RequestOutput]:
+    params = SamplingParams(max_tokens=0, pooling=Pooling(engine.config.pooling))
+    requests = await submit_all(engine, prompts, params, options, is_streamed=False)
+    outputs = await final_unless_disconnected(request, requests)
+    check_ends(outputs, engine)
+    return outputs
+
+
+def _inputs(body: EmbeddingsBody) -> list[Prompt]:
+    prompts = read_prompts(body.input, "input")
+    if len(prompts) > MAX_INPUTS:
+        text = f"input has {len(prompts)} texts, and one call may have {MAX_INPUTS}"
+        raise APIError(400, text, param="input")
+    return prompts
+
+
+def _check_dimensions(body: EmbeddingsBody, hidden_size: int) -> None:
+    if body.dimensions is not None and body.dimensions > hidden_size:
+        raise APIError(
+            400,
+            f"this model's embeddings have {hidden_size} dimensions, got {body.dimensions}",
+            param="dimensions",
+        )
+
+
+def _embedding(index: int, output: RequestOutput, body: EmbeddingsBody) -> Embedding:
+    assert output.embedding is not None, "a request with pooling ends with its embedding"
+    values: Sequence[float] = output.embedding[: body.dimensions]
+    if body.normalize is not False:
+        values = _normalized(values)
+    is_text = body.encoding_format == "base64"
+    return Embedding(index=index, embedding=_as_base64(values) if is_text else list(values))
+
+
+def _normalized(values: Sequence[float]) -> Sequence[float]:
+    """Of length 1, unless all are 0."""
+    length = math.hypot(*values) or 1.0
+    return [value / length for value in values]
+
+
+def _as_base64(values: Sequence[float]) -> str:
+    """The values as float32, with the lowest byte first."""
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode("ascii")

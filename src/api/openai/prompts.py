@@ -1,0 +1,56 @@
+"""Prompts of completions and embeddings: read from a body, and tokenized off the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import anyio.to_thread
+
+from ...core.contract.client import EngineClient
+from ...core.shell.admission import LONG_TEXT, check_prompt_text
+from ..http.errors import APIError
+from .reading.bodies import PromptItem
+
+Prompt = str | list[int]
+
+
+def read_prompts(given: str | list[PromptItem], param: str) -> list[Prompt]:
+    """The prompts of a body's field, each a text or token ids.
+
+    Raises APIError for an empty or mixed list.
+    """
+    if isinstance(given, str):
+        return [given]
+    kinds = {type(item) for item in given}
+    if kinds == {int}:
+        return [given]  # type: ignore[list-item]
+    if not kinds:
+        raise APIError(400, f"{param} is an empty list", param=param)
+    if int in kinds:
+        raise APIError(400, f"{param} mixes token ids and texts", param=param)
+    return list(given)  # type: ignore[arg-type]
+
+
+async def tokenized(
+    prompts: Sequence[Prompt], engine: EngineClient, *, add_special_tokens: bool
+) -> Sequence[Prompt]:
+    """The prompts as token ids, unless the engine can tokenize them as well.
+
+    The engine adds special tokens, and tokenizes short texts on the event loop, where many of them
+    would hold up everybody. Here a thread does it. Raises InvalidRequestError for a text that is
+    too long, before it is tokenized.
+    """
+    num_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+    if add_special_tokens and (len(prompts) == 1 or num_chars < LONG_TEXT):
+        return prompts
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            check_prompt_text(prompt, engine.tokenizer, engine.max_model_len)
+
+    encode_one = partial(engine.tokenizer.encode, add_special_tokens=add_special_tokens)
+
+    def encode() -> list[Prompt]:
+        return [encode_one(p) if isinstance(p, str) else p for p in prompts]
+
+    return await anyio.to_thread.run_sync(encode)
