@@ -24,8 +24,8 @@ from ..attention.reasons import reasons_of_dtype, reasons_of_heads
 from ..machine.compiling import BuildError
 from ..models.decoder import Decoder
 from .attention_ops import AttentionOps, AttentionPlan
-from .library import Element, load_library
-from .structures import (
+from .native.library import Element, load_library
+from .native.structures import (
     AttentionBatchStruct,
     AttentionCallStruct,
     AttentionSpecStruct,
