@@ -38,7 +38,7 @@ from rich.table import Table
 from throughput import load_transformers
 
 from tokenmill.assembly import verify_default_model
-from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.cpu.projections import CPULinear, ExactCPULinear
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.decoder import Decoder

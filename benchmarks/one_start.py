@@ -19,9 +19,9 @@ from unittest.mock import patch
 PARTS = {
     "headers": "tokenmill.backends.models.opening:open_model",
     "tokenizer": "tokenmill.assembly:_load_tokenizer",
-    "kernels": "tokenmill.backends.cpu.library:_load_first",
+    "kernels": "tokenmill.backends.cpu.native.library:_load_first",
     "weights": "tokenmill.backends.execution.in_process:load_parts",
-    "packing": "tokenmill.backends.cpu.library:Library.pack",
+    "packing": "tokenmill.backends.cpu.native.library:Library.pack",
 }
 """Parts of the start, and the functions that do them. A part's time is without inner parts."""
 

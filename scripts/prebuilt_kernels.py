@@ -19,7 +19,7 @@ class PrebuiltKernels(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if os.environ.get("TOKENMILL_PREBUILT") != "1" or version == "editable":
             return
-        from tokenmill.backends.cpu.build import PREBUILT, build_all
+        from tokenmill.backends.cpu.native.build import PREBUILT, build_all
         from tokenmill.core.interfaces import no_progress
 
         for name, path in build_all(no_progress).items():

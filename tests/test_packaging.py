@@ -15,7 +15,7 @@ import pytest
 
 import tokenmill
 from tokenmill.api.commands.model import REQUIREMENT
-from tokenmill.backends.cpu.build import PREBUILT, build_all
+from tokenmill.backends.cpu.native.build import PREBUILT, build_all
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.weights.default_model import PIP_COMMAND
 from tokenmill.core.interfaces import no_progress

@@ -26,7 +26,7 @@ from rich.table import Table
 from tokenmill.backends.attention.base import AttentionBackend, AttentionBatch, AttentionSpec
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
-from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.cpu.native.library import load_library
 
 sys.path.append(str(Path(__file__).parents[1]))
 from recording import make_parser, record

@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from tokenmill.backends.cpu.library import InputPrecision, Library, load_library
+from tokenmill.backends.cpu.native.library import InputPrecision, Library, load_library
 from tokenmill.backends.cpu.packed_weights import (
     PackedLinear,
     WeightArena,

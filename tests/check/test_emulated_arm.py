@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.backends.cpu.build import SOURCES, Toolchain, compile_product, products
+from tokenmill.backends.cpu.native.build import SOURCES, Toolchain, compile_product, products
 from tokenmill.backends.machine.compiling import run_compiler
 from tokenmill.core.interfaces import no_progress
 

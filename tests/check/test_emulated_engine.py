@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tokenmill.backends.cpu.build import build_library, build_self_test
+from tokenmill.backends.cpu.native.build import build_library, build_self_test
 from tokenmill.core.interfaces import no_progress
 
 from .emulation import WITHOUT_AVX512, x86

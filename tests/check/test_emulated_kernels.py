@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.backends.cpu.build import (
+from tokenmill.backends.cpu.native.build import (
     SOURCES,
     build_library,
     build_self_test,
     find_compiler,
 )
-from tokenmill.backends.cpu.instruction_sets import supported_sets
+from tokenmill.backends.cpu.native.instruction_sets import supported_sets
 from tokenmill.backends.machine.compiling import run_compiler
 from tokenmill.core.interfaces import no_progress
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.backends.cpu.build import build_library, build_probe, build_self_test
+from tokenmill.backends.cpu.native.build import build_library, build_probe, build_self_test
 from tokenmill.core.interfaces import no_progress
 
 from .parts import need

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.machine.compiling import BuildError
 
 from .reference import Reference

@@ -35,7 +35,7 @@ class InstructionSet:
 
 def in_use(*, is_emulated: bool) -> InstructionSet:
     """The set of this process. Only the user knows whether the CPU is emulated."""
-    from tokenmill.backends.cpu.instruction_sets import choose_sets, supported_sets
+    from tokenmill.backends.cpu.native.instruction_sets import choose_sets, supported_sets
 
     name = choose_sets()[0]
     if is_emulated:

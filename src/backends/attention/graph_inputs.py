@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from .base import AttentionBatch, AttentionSpec
+from .kv_layout import StepSlots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,14 @@ class GraphInputs:
             offsets_b=places[1],
             rows_b=places[2],
             max_model_len=max_model_len,
+        )
+
+    def slots(self, num_seqs: int) -> StepSlots:
+        """Return the places of the keys and values of `num_seqs` decodes."""
+        return StepSlots(
+            blocks_t=self.blocks_b[:num_seqs],
+            offsets_t=self.offsets_b[:num_seqs],
+            rows_t=self.rows_b[:num_seqs],
         )
 
     def batch(self, num_seqs: int) -> AttentionBatch:

@@ -7,6 +7,7 @@ suffixes: t tokens of the step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -56,24 +57,43 @@ class KVLayout(Enum):
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order."""
+        """Copy whole blocks of one layer, (source block, target block), in order.
+
+        Copies between a GPU and pinned memory are only queued: wait for the stream before you read
+        the target on the host.
+        """
         dimension = self.value.index("n")
         for source_block, target_block in pairs:
-            target.select(dimension, target_block).copy_(source.select(dimension, source_block))
+            block = source.select(dimension, source_block)
+            target.select(dimension, target_block).copy_(block, non_blocking=True)
 
 
-def slots_of(slot_mapping_t: torch.Tensor, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the block and the slot of each token, int64 [t] each."""
-    return slot_mapping_t // block_size, slot_mapping_t % block_size
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSlots:
+    """The places of a step's keys and values in the cache, for backends that write them by torch.
 
+    All are int64 [t].
+    """
 
-def write(
-    cached_nskd: tuple[torch.Tensor, torch.Tensor],
-    slots: tuple[torch.Tensor, torch.Tensor],
-    k_tkd: torch.Tensor,
-    v_tkd: torch.Tensor,
-) -> None:
-    """Write the step's keys and values into views of the cache, at each token's block and slot."""
-    keys_nskd, values_nskd = cached_nskd
-    keys_nskd.index_put_(slots, k_tkd)
-    values_nskd.index_put_(slots, v_tkd)
+    blocks_t: torch.Tensor
+    offsets_t: torch.Tensor
+    rows_t: torch.Tensor | None = None
+    """In a captured graph, the row whose keys and values each row writes. None: its own."""
+
+    @classmethod
+    def of(cls, slot_mapping_t: torch.Tensor, block_size: int) -> StepSlots:
+        """Return the block of each slot, and its place there."""
+        return cls(blocks_t=slot_mapping_t // block_size, offsets_t=slot_mapping_t % block_size)
+
+    def write(
+        self,
+        cached_nskd: tuple[torch.Tensor, torch.Tensor],
+        k_tkd: torch.Tensor,
+        v_tkd: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write keys and values into views of the cache; return those that each row has written."""
+        if self.rows_t is not None:
+            k_tkd, v_tkd = (x.index_select(0, self.rows_t) for x in (k_tkd, v_tkd))
+        for x_nskd, x_tkd in zip(cached_nskd, (k_tkd, v_tkd), strict=True):
+            x_nskd.index_put_((self.blocks_t, self.offsets_t), x_tkd)
+        return k_tkd, v_tkd

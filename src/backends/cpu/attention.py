@@ -19,12 +19,13 @@ import torch
 
 from ...core.interfaces import Progress
 from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
+from ..attention.kv_layout import KVLayout
 from ..attention.reasons import reasons_of_dtype, reasons_of_heads
 from ..machine.compiling import BuildError
 from ..models.decoder import Decoder
 from .attention_ops import AttentionOps, AttentionPlan
-from .library import Element, load_library
-from .structures import (
+from .native.library import Element, load_library
+from .native.structures import (
     AttentionBatchStruct,
     AttentionCallStruct,
     AttentionSpecStruct,
@@ -92,8 +93,7 @@ class CPUAttention:
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
         """[n, k, 2, s, d]: keys, then values. The numbers of a block are interleaved."""
-        spec = self._spec
-        return (num_blocks, spec.num_kv_heads, 2, spec.block_size, spec.head_size)
+        return KVLayout.HEADS.shape(self._spec, num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> CPUMetadata:
         """Divide the step's work among the threads."""
@@ -165,8 +165,7 @@ class CPUAttention:
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
         """Copy whole blocks of one layer. `pairs`: (source block, target block), in order."""
-        for source_block, target_block in pairs:
-            target[target_block].copy_(source[source_block])
+        KVLayout.HEADS.copy_blocks(source, target, pairs)
 
 
 def _reasons_of_spec(spec: AttentionSpec) -> list[str]:

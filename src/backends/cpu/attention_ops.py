@@ -9,8 +9,8 @@ import ctypes
 import weakref
 from collections.abc import Callable
 
-from .library import Library, Status
-from .structures import (
+from .native.library import Library, Status
+from .native.structures import (
     AttentionBatchStruct,
     AttentionCallStruct,
     AttentionSpecStruct,

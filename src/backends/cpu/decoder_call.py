@@ -20,15 +20,15 @@ from ..models.decoder import Decoder, DecoderLayer, RMSNorm
 from ..models.feed_forward import GatedNetwork
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
-from .library import load_library
-from .projections import NativeLinear
-from .sampling import NativeSampling
-from .structures import (
+from .native.library import load_library
+from .native.structures import (
     AttentionSpecStruct,
     DecoderLayerStruct,
     DecoderModelStruct,
     DecoderStepStruct,
 )
+from .projections import NativeLinear
+from .sampling import NativeSampling
 
 _ALIGNMENT = 64
 """Elements. Each buffer of the scratch memory starts on its own cache line."""

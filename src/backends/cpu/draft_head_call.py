@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from ..models.draft_head import DraftHead
-from .library import load_library
+from .native.library import load_library
+from .native.structures import DraftHeadModelStruct, DraftHeadStepStruct
 from .projections import NativeLinear
-from .structures import DraftHeadModelStruct, DraftHeadStepStruct
 
 
 def make_draft_head_call(head: DraftHead, embedding_ve: torch.Tensor) -> DraftHeadCall | None:

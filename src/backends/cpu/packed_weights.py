@@ -15,8 +15,8 @@ from ...core.errors import ConfigError
 from ..machine.host_memory import HostMemory
 from ..weights.formats.gguf_blocks import GGUFBlocks
 from ..weights.packed import PackedWeights, WeightFormat
-from .library import Activation, Element, InputPrecision, Layout, Source, load_library
-from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
+from .native.library import Activation, Element, InputPrecision, Layout, Source, load_library
+from .native.structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 _ALIGNMENT = 4096
 _CHUNK_BYTES = 256 << 20

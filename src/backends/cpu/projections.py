@@ -16,7 +16,7 @@ from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
 from ..weights.formats.relaying import relaid_format, relay
 from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
-from .library import Activation, InputPrecision, Layout, Library, load_library
+from .native.library import Activation, InputPrecision, Layout, Library, load_library
 from .packed_weights import (
     PackedLinear,
     WeightArena,

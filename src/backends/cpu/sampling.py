@@ -20,8 +20,8 @@ from ..sampling.drawing import LogitsReading
 from ..sampling.noise import Purpose
 from ..sampling.ops import RowsToDraw
 from ..state.request_state import RequestState
-from .library import Library
-from .structures import (
+from .native.library import Library
+from .native.structures import (
     DRAWN_ROW,
     DrawCallStruct,
     LogitsCallStruct,

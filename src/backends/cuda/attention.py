@@ -153,13 +153,8 @@ class CudaPagedAttention:
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order.
-
-        Copies between the GPU and pinned memory are only queued: wait for the stream before you
-        read the target on the host.
-        """
-        for source_block, target_block in pairs:
-            target[target_block].copy_(source[source_block], non_blocking=True)
+        """Copy whole blocks of one layer, (source block, target block), in order."""
+        KVLayout.HEADS.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
         """Allocate the memory that captured graphs read."""

@@ -145,7 +145,7 @@ def build_cpu_library(config: EngineConfig, progress: Progress) -> None:
     first used.
     """
     if choose_device(config.device).type == "cpu" and config.dtype != "float32":
-        from ..cpu.library import load_library
+        from ..cpu.native.library import load_library
 
         with suppress(BuildError):
             load_library(progress)

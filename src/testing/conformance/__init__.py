@@ -6,19 +6,19 @@ define one fixture.
 
 from __future__ import annotations
 
-from .admission import AdmissionConformance
 from .attention.suite import AttentionConformance
-from .draft_length import DraftLengthConformance
 from .linear.suite import LinearConformance
 from .logits.suite import LogitsProcessorConformance
 from .model.suite import ModelImplConformance
-from .observer import ObserverConformance
 from .package import PackageConformance
 from .parsers.suite import ReasoningParserConformance, ToolCallParserConformance
-from .preemption import PreemptionConformance
-from .scheduler import SchedulerConformance
-from .scheduling_policy import SchedulingPolicyConformance
-from .speculator import SpeculatorConformance
+from .policies.admission import AdmissionConformance
+from .policies.draft_length import DraftLengthConformance
+from .policies.observer import ObserverConformance
+from .policies.preemption import PreemptionConformance
+from .policies.scheduler import SchedulerConformance
+from .policies.scheduling_policy import SchedulingPolicyConformance
+from .policies.speculator import SpeculatorConformance
 from .weight_format.suite import WeightFormatConformance
 
 __all__ = [

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tokenmill.backends.cpu import instruction_sets
-from tokenmill.backends.cpu.architectures import architecture_of
-from tokenmill.backends.cpu.library import Library, load_library
+from tokenmill.backends.cpu.native import instruction_sets
+from tokenmill.backends.cpu.native.architectures import architecture_of
+from tokenmill.backends.cpu.native.library import Library, load_library
 from tokenmill.backends.machine.compiling import BuildError
 
 

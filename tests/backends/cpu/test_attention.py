@@ -16,8 +16,8 @@ from tokenmill.backends.cpu import attention as cpu
 from tokenmill.backends.cpu import plugin as cpu_plugin
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.attention_ops import AttentionOps
-from tokenmill.backends.cpu.library import Library
-from tokenmill.backends.cpu.structures import AttentionBatchStruct, AttentionSpecStruct
+from tokenmill.backends.cpu.native.library import Library
+from tokenmill.backends.cpu.native.structures import AttentionBatchStruct, AttentionSpecStruct
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.core.contract.plugin_info import Source
 from tokenmill.core.contract.registry import Registry

@@ -16,7 +16,7 @@ from tokenmill.backends.attention.mixed import make_attention, make_step_model
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase
-from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.decoder import Decoder

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tokenmill.backends.cpu.draft_head_call import make_draft_head_call
-from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.drafting.head_runner import TorchHead
 from tokenmill.backends.linear.base import LinearSpec

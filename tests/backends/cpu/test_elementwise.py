@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from tokenmill.backends.cpu.attention_ops import AttentionOps
-from tokenmill.backends.cpu.library import Element, Library
-from tokenmill.backends.cpu.packed_weights import pack_linear
-from tokenmill.backends.cpu.structures import (
+from tokenmill.backends.cpu.native.library import Element, Library
+from tokenmill.backends.cpu.native.structures import (
     AttentionBatchStruct,
     AttentionCallStruct,
     AttentionSpecStruct,
@@ -19,6 +18,7 @@ from tokenmill.backends.cpu.structures import (
     DecoderStepStruct,
     RotateAndWriteCallStruct,
 )
+from tokenmill.backends.cpu.packed_weights import pack_linear
 from tokenmill.backends.models.decoder import RMSNorm
 from tokenmill.backends.models.rope import rotate
 

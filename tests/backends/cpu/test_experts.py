@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as Kind
 
 from tests.oracle.architectures import MODELS
 from tests.oracle.test_architectures import save_in_mxfp4
-from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear, NativeLinear
 from tokenmill.backends.linear.base import LinearSpec, Projection
 from tokenmill.backends.models.loader import load_decoder

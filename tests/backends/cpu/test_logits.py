@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.sampling import NativeSampling
 
 SIZES = (1, 5, 17, 1024, 1030, 3000, 49152)

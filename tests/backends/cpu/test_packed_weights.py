@@ -8,7 +8,7 @@ import torch
 from gguf import GGMLQuantizationType
 from torch import Tensor
 
-from tokenmill.backends.cpu.library import InputPrecision, Library
+from tokenmill.backends.cpu.native.library import InputPrecision, Library
 from tokenmill.backends.cpu.packed_weights import (
     WeightArena,
     dequantize,

@@ -12,7 +12,7 @@ from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.cpu import projections
 from tokenmill.backends.cpu.attention import CPUAttention
-from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear, NativeLinear
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.linear.base import ACTIVATIONS, LinearSpec

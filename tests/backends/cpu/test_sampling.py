@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.sampling import NativeSampling
 from tokenmill.backends.running.outcome import read_outcomes
 from tokenmill.backends.sampling.batch import SamplingBatch

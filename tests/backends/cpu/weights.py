@@ -8,7 +8,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
-from tokenmill.backends.cpu.library import InputPrecision
+from tokenmill.backends.cpu.native.library import InputPrecision
 from tokenmill.backends.cpu.packed_weights import PackedLinear, pack_linear, pack_weights
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks, gguf_weights
 from tokenmill.backends.weights.packed import PackedWeights

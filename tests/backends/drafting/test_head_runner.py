@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from tokenmill.assembly import make_draft_model
-from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.draft_head_files import DraftHeadFiles

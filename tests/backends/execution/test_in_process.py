@@ -161,7 +161,7 @@ def test_the_cpu_library_is_built_first_where_its_products_may_be_used(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("tokenmill.backends.cpu.library.load_library", seen.append)
+    monkeypatch.setattr("tokenmill.backends.cpu.native.library.load_library", seen.append)
     build_cpu_library(EngineConfig(dtype=dtype, device="cpu"), no_progress)
     assert seen == ([] if dtype == "float32" else [no_progress])
 

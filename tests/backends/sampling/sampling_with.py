@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.cpu.sampling import NativeSampling
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.sampling.batch import SamplingBatch

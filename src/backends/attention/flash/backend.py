@@ -20,7 +20,7 @@ from ...machine.device import compute_capability
 from ..base import AttentionBatch, AttentionSpec, GraphSupport
 from ..gpu_reasons import reasons_of_half_precision, reasons_of_machine
 from ..graph_inputs import GraphInputs
-from ..kv_layout import KVLayout, slots_of, write
+from ..kv_layout import KVLayout, StepSlots
 from .fa2 import FlashAttention2
 from .fa3 import FlashAttention3, VllmFlashAttention3
 from .fa4 import FlashAttention4
@@ -41,12 +41,9 @@ GENERATIONS: tuple[type[Generation], ...] = (
 class FlashMetadata:
     """One step's layout, ready to be used by every layer."""
 
-    slots: tuple[torch.Tensor, torch.Tensor]
-    """Block and slot of each token."""
+    slots: StepSlots
     of_generation: Any
     """The metadata that the generation built."""
-    rows_t: torch.Tensor | None = None
-    """In a captured graph, the row whose keys and values each row writes. None: its own."""
 
 
 class FlashAttention:
@@ -86,7 +83,7 @@ class FlashAttention:
     def build_metadata(self, batch: AttentionBatch) -> FlashMetadata:
         """Compute the data that `forward` needs, once per step; never wait for the device."""
         return FlashMetadata(
-            slots=slots_of(batch.slot_mapping_t, self._spec.block_size),
+            slots=StepSlots.of(batch.slot_mapping_t, self._spec.block_size),
             of_generation=self._generation.build_metadata(batch),
         )
 
@@ -102,9 +99,7 @@ class FlashAttention:
     ) -> None:
         """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         cached = self._layout.views(kv_cache)
-        if metadata.rows_t is not None:
-            k_tkd, v_tkd = (x.index_select(0, metadata.rows_t) for x in (k_tkd, v_tkd))
-        write(cached, metadata.slots, k_tkd, v_tkd)
+        k_tkd, v_tkd = metadata.slots.write(cached, k_tkd, v_tkd)
         self._generation.attend(q_thd, k_tkd, v_tkd, cached, metadata.of_generation, out_thd)
 
     def copy_blocks(
@@ -126,8 +121,7 @@ class FlashAttention:
         inputs = self._graph_inputs
         assert inputs is not None, "begin_capture was not called"
         return FlashMetadata(
-            slots=(inputs.blocks_b[:num_seqs], inputs.offsets_b[:num_seqs]),
-            rows_t=inputs.rows_b[:num_seqs],
+            slots=inputs.slots(num_seqs),
             of_generation=self._generation.build_metadata(inputs.batch(num_seqs)),
         )
 

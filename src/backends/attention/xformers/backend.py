@@ -28,7 +28,7 @@ from ..gpu_reasons import (
     reasons_of_machine,
 )
 from ..graph_inputs import GraphInputs
-from ..kv_layout import KVLayout, slots_of, write
+from ..kv_layout import KVLayout, StepSlots
 from ..packages import Package
 
 log = get_logger("model")
@@ -43,15 +43,13 @@ _PAGED_HEAD_SIZES = (16, 32, 64, 128, 256, 512)
 class XformersMetadata:
     """One step: decodes by block table, then parts with copied keys and values."""
 
-    slots: tuple[torch.Tensor, torch.Tensor]
+    slots: StepSlots
     num_paged: int
     """Number of decodes, at the front of the step, that are computed by block table."""
     paged_bias: Any
     parts: tuple[Part, ...]
     biases: tuple[Any, ...]
     """One for each part."""
-    rows_t: torch.Tensor | None = None
-    """In a captured graph, the row whose keys and values each row writes. None: its own."""
 
 
 class XformersAttention:
@@ -107,7 +105,7 @@ class XformersAttention:
         num_paged = batch.num_decodes if self._is_paged else 0
         parts = build_parts(batch, self._spec, start=num_paged)
         return XformersMetadata(
-            slots=slots_of(batch.slot_mapping_t, self._spec.block_size),
+            slots=StepSlots.of(batch.slot_mapping_t, self._spec.block_size),
             num_paged=num_paged,
             paged_bias=self._paged_bias(batch, num_paged) if num_paged else None,
             parts=parts,
@@ -126,9 +124,7 @@ class XformersAttention:
     ) -> None:
         """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         cached = self._layout.views(kv_cache)
-        if metadata.rows_t is not None:
-            k_tkd, v_tkd = (x.index_select(0, metadata.rows_t) for x in (k_tkd, v_tkd))
-        write(cached, metadata.slots, k_tkd, v_tkd)
+        k_tkd, v_tkd = metadata.slots.write(cached, k_tkd, v_tkd)
         if metadata.num_paged:
             paged, kernel = slice(metadata.num_paged), self._fmha.triton_splitk.FwOp
             rows = cached[0].flatten(0, 1), cached[1].flatten(0, 1)
@@ -159,12 +155,11 @@ class XformersAttention:
         # The kernel reads lengths only here; see from_seqlens_padded_inplace of xformers.
         bias.k_seqinfo.seqlen = inputs.padded.seq_lens[:num_seqs]
         return XformersMetadata(
-            slots=(inputs.blocks_b[:num_seqs], inputs.offsets_b[:num_seqs]),
+            slots=inputs.slots(num_seqs),
             num_paged=num_seqs,
             paged_bias=bias,
             parts=(),
             biases=(),
-            rows_t=inputs.rows_b[:num_seqs],
         )
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:

@@ -10,7 +10,7 @@ from engines import engines
 from instruction_sets import InstructionSet, in_use, llama_cpp_flags
 from report import Measurement, markdown
 
-from tokenmill.backends.cpu import instruction_sets
+from tokenmill.backends.cpu.native import instruction_sets
 
 
 @pytest.fixture

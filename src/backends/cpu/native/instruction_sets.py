@@ -6,8 +6,8 @@ import ctypes
 import functools
 import os
 
-from ...core.errors import ConfigError
-from ..machine.compiling import open_library
+from ....core.errors import ConfigError
+from ...machine.compiling import open_library
 from .architectures import architecture_of
 from .build import build_probe
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from ...core.errors import ConfigError
-from ...core.interfaces import Progress, no_progress
-from ...core.log import get_logger
-from ..machine.compiling import BuildError, open_library
-from ..machine.threads import place_threads
+from ....core.errors import ConfigError
+from ....core.interfaces import Progress, no_progress
+from ....core.log import get_logger
+from ...machine.compiling import BuildError, open_library
+from ...machine.threads import place_threads
 from . import instruction_sets
 from .build import build_library
 from .handshake import check_structures

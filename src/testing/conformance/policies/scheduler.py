@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .engine import checks
-from .engine.workload import AMPLE, SHAPES, STARVED, STARVED_TWO, EngineShape
-from .reporting import report_growth, report_time
+from ..engine import checks
+from ..engine.workload import AMPLE, SHAPES, STARVED, STARVED_TWO, EngineShape
+from ..reporting import report_growth, report_time
 
 _KIND = "scheduler"
 _every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)

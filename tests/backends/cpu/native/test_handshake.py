@@ -6,9 +6,9 @@ import ctypes
 
 import pytest
 
-from tokenmill.backends.cpu import handshake
-from tokenmill.backends.cpu.handshake import check_structures
-from tokenmill.backends.cpu.library import Library
+from tokenmill.backends.cpu.native import handshake
+from tokenmill.backends.cpu.native.handshake import check_structures
+from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.machine.compiling import BuildError
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tokenmill.backends.cpu import instruction_sets
-from tokenmill.backends.cpu import library as module
-from tokenmill.backends.cpu.build import build_library
-from tokenmill.backends.cpu.library import Layout, Library, load_library
+from tokenmill.backends.cpu.native import instruction_sets
+from tokenmill.backends.cpu.native import library as module
+from tokenmill.backends.cpu.native.build import build_library
+from tokenmill.backends.cpu.native.library import Layout, Library, load_library
+from tokenmill.backends.cpu.native.structures import LinearCallStruct, PackedLinearStruct
 from tokenmill.backends.cpu.packed_weights import linear, pack_linear
-from tokenmill.backends.cpu.structures import LinearCallStruct, PackedLinearStruct
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import Progress
@@ -28,7 +28,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 FORKING = """
 import os, torch
-from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.cpu.packed_weights import linear, pack_linear
 load_library().set_threads(2)
 packed, x = pack_linear(torch.ones(64, 64)), torch.ones(2, 64, dtype=torch.bfloat16)
@@ -44,7 +44,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 TOO_MANY_THREADS = """
 import re, resource, torch
-from tokenmill.backends.cpu.library import load_library
+from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.cpu.packed_weights import linear, pack_linear
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import Progress
@@ -124,9 +124,8 @@ def test_a_product_for_which_there_is_no_memory_fails_and_the_next_one_is_right(
 
 
 def test_the_environment_names_an_instruction_set() -> None:
-    code = (
-        "from tokenmill.backends.cpu.library import load_library as l; print(l().instruction_set)"
-    )
+    module = "tokenmill.backends.cpu.native.library"
+    code = f"from {module} import load_library; print(load_library().instruction_set)"
     environment = {**os.environ, "TOKENMILL_CPU_ISA": "portable"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

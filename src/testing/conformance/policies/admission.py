@@ -9,15 +9,15 @@ from itertools import product
 
 import pytest
 
-from ...core.contract.client import Load
-from ...core.contract.policy import Refusal, RequestView
-from ...core.engine.request import Request
-from ...core.errors import RequestFailedError
-from ...core.sampling_params import SamplingParams
+from ....core.contract.client import Load
+from ....core.contract.policy import Refusal, RequestView
+from ....core.engine.request import Request
+from ....core.errors import RequestFailedError
+from ....core.sampling_params import SamplingParams
+from ..hosting import fresh, load_host
+from ..kept_memory import describe_growth
+from ..reporting import report_growth, report_time
 from .answers import AdmitListener, Answer
-from .hosting import fresh, load_host
-from .kept_memory import describe_growth
-from .reporting import report_growth, report_time
 
 
 class AdmissionConformance:

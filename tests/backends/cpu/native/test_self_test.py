@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.backends.cpu import instruction_sets, self_test
-from tokenmill.backends.cpu.architectures import architecture_of
-from tokenmill.backends.cpu.build import build_library, build_self_test
-from tokenmill.backends.cpu.self_test import failure_of
+from tokenmill.backends.cpu.native import instruction_sets, self_test
+from tokenmill.backends.cpu.native.architectures import architecture_of
+from tokenmill.backends.cpu.native.build import build_library, build_self_test
+from tokenmill.backends.cpu.native.self_test import failure_of
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.core.interfaces import Progress, no_progress
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from ...core.contract.client import Load
-from ...core.contract.hookspecs import hookimpl
-from ...core.contract.policy import PreemptionCandidate, RequestView, StepView
+from ....core.contract.client import Load
+from ....core.contract.hookspecs import hookimpl
+from ....core.contract.policy import PreemptionCandidate, RequestView, StepView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from ...core.contract.speculation import Draft, ProposalBatch
-from .engine import speculating as engine
-from .engine.drafting import KIND, ProposeCall, ask, needs_hidden_states, prepare
-from .engine.proposal_lives import end_of, one_life, only, random_calls
-from .engine.workload import VOCAB_SIZE, EngineShape
-from .hosting import fresh, load_host
-from .kept_memory import check_nothing_is_kept
-from .reporting import report_time
+from ....core.contract.speculation import Draft, ProposalBatch
+from ..engine import speculating as engine
+from ..engine.drafting import KIND, ProposeCall, ask, needs_hidden_states, prepare
+from ..engine.proposal_lives import end_of, one_life, only, random_calls
+from ..engine.workload import VOCAB_SIZE, EngineShape
+from ..hosting import fresh, load_host
+from ..kept_memory import check_nothing_is_kept
+from ..reporting import report_time
 
 _every_shape = pytest.mark.parametrize("shape", engine.SHAPES, ids=str)
 

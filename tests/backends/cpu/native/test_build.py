@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.backends.cpu import build
-from tokenmill.backends.cpu.build import find_compiler
+from tokenmill.backends.cpu.native import build
+from tokenmill.backends.cpu.native.build import find_compiler
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.core.interfaces import Progress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 
-from ..machine.compiling import BuildError
+from ...machine.compiling import BuildError
 from .structures import DRAWN_ROW, STRUCTURES
 
 Layout = Mapping[str | None, tuple[int, int]]

@@ -7,14 +7,14 @@ from typing import cast
 
 import pytest
 
-from ...core.contract.policy import Victim
-from ...core.contract.registry import PreemptionMode
-from ...core.host.plugin_host import PREEMPTION_MODES
+from ....core.contract.policy import Victim
+from ....core.contract.registry import PreemptionMode
+from ....core.host.plugin_host import PREEMPTION_MODES
+from ..engine import checks
+from ..engine.workload import AMPLE, NO_HOST_ROOM, STARVED, STARVED_TWO, EngineShape
+from ..hosting import fresh, wraps
+from ..reporting import report_growth, report_time
 from .answers import Answer, PreemptListener
-from .engine import checks
-from .engine.workload import AMPLE, NO_HOST_ROOM, STARVED, STARVED_TWO, EngineShape
-from .hosting import fresh, wraps
-from .reporting import report_growth, report_time
 
 _KIND = "preemption_mode"
 _every_shape = pytest.mark.parametrize("shape", (STARVED, STARVED_TWO, NO_HOST_ROOM), ids=str)

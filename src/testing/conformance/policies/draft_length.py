@@ -10,16 +10,16 @@ from typing import cast
 
 import pytest
 
-from ...core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
-from ...core.contract.speculation import SpeculationLimits
-from ...core.engine.request import Request
-from ...core.sampling_params import SamplingParams
-from .engine import speculating as engine
-from .engine.checks import compare_plans
-from .engine.workload import EngineShape
-from .hosting import fresh
-from .kept_memory import check_nothing_is_kept
-from .reporting import report_time
+from ....core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
+from ....core.contract.speculation import SpeculationLimits
+from ....core.engine.request import Request
+from ....core.sampling_params import SamplingParams
+from ..engine import speculating as engine
+from ..engine.checks import compare_plans
+from ..engine.workload import EngineShape
+from ..hosting import fresh
+from ..kept_memory import check_nothing_is_kept
+from ..reporting import report_time
 
 _KIND = "draft_length"
 _METHODS = tuple(f"{_KIND}.{method}" for method in ("choose", "observe", "forget"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.backends.cpu import instruction_sets
-from tokenmill.backends.cpu.instruction_sets import choose_sets, supported_sets
+from tokenmill.backends.cpu.native import instruction_sets
+from tokenmill.backends.cpu.native.instruction_sets import choose_sets, supported_sets
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.core.errors import ConfigError
 

@@ -14,9 +14,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-from ...core.interfaces import Progress
-from ...core.log import get_logger
-from ..machine.compiling import BuildError, cache_folder
+from ....core.interfaces import Progress
+from ....core.log import get_logger
+from ...machine.compiling import BuildError, cache_folder
 from .build import build_self_test
 from .instruction_sets import cpu_identity
 

@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 
-from ...core.contract.policy import RequestView, SchedulingPolicy
-from .engine import checks
-from .engine.bench import EngineBench
-from .engine.workload import AMPLE, SHAPES, STARVED, EngineShape, random_job, random_jobs
-from .reporting import report_growth, report_time
+from ....core.contract.policy import RequestView, SchedulingPolicy
+from ..engine import checks
+from ..engine.bench import EngineBench
+from ..engine.workload import AMPLE, SHAPES, STARVED, EngineShape, random_job, random_jobs
+from ..reporting import report_growth, report_time
 
 _KIND = "scheduling_policy"
 _every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -17,12 +17,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.interfaces import Progress, no_progress
-from ..machine.compiling import BuildError, build_once, run_compiler, run_compilers
+from ....core.interfaces import Progress, no_progress
+from ...machine.compiling import BuildError, build_once, run_compiler, run_compilers
 from .architectures import OLDEST_COMPILERS, architecture_of
 
-SOURCES = Path(__file__).parent / "csrc"
-PREBUILT = Path(__file__).parent / "prebuilt"
+SOURCES = Path(__file__).parents[1] / "csrc"
+PREBUILT = Path(__file__).parents[1] / "prebuilt"
 """The folder of a wheel that contains compiled libraries and programs."""
 
 _FLAGS = (

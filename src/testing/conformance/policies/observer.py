@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ...core.contract.events import Stopping
-from ...core.host.hook_checks import implemented_hooks, new_manager
-from ...core.host.plugin_host import PluginHost
-from .engine.life import live_through
-from .engine.sample_events import SAMPLE_EVENTS
-from .hosting import FailureWatch, load_host, take
-from .kept_memory import describe_growth
-from .reporting import report_growth, report_time
+from ....core.contract.events import Stopping
+from ....core.host.hook_checks import implemented_hooks, new_manager
+from ....core.host.plugin_host import PluginHost
+from ..engine.life import live_through
+from ..engine.sample_events import SAMPLE_EVENTS
+from ..hosting import FailureWatch, load_host, take
+from ..kept_memory import describe_growth
+from ..reporting import report_growth, report_time
 
 _KIND = "observer"
 _CALLS = 20

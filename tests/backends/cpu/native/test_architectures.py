@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokenmill.backends.cpu.architectures import architecture_of
-from tokenmill.backends.cpu.build import products
+from tokenmill.backends.cpu.native.architectures import architecture_of
+from tokenmill.backends.cpu.native.build import products
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The native library: how it is built, found, checked and called."""

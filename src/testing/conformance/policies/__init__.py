@@ -1,0 +1,1 @@
+"""The suites for policies: plugins that decide, and plugins that observe."""
