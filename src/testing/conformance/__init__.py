@@ -7,6 +7,7 @@ define one fixture.
 from __future__ import annotations
 
 from .attention.suite import AttentionConformance
+from .grammar.suite import GrammarConformance
 from .linear.suite import LinearConformance
 from .logits.suite import LogitsProcessorConformance
 from .model.suite import ModelImplConformance
@@ -25,6 +26,7 @@ __all__ = [
     "AdmissionConformance",
     "AttentionConformance",
     "DraftLengthConformance",
+    "GrammarConformance",
     "LinearConformance",
     "LogitsProcessorConformance",
     "ModelImplConformance",
