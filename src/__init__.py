@@ -24,6 +24,7 @@ from .core.errors import (
     RequestFailedError,
     TokenmillError,
 )
+from .core.grammar import Grammar, GrammarKind
 from .core.outputs import CompletionOutput, FinishReason, RequestOutput
 from .core.request_options import RequestOptions
 from .core.sampling_params import OutputKind, SamplingParams
@@ -42,6 +43,8 @@ __all__ = [
     "EngineConfig",
     "EngineStoppedError",
     "FinishReason",
+    "Grammar",
+    "GrammarKind",
     "InvalidRequestError",
     "OutputKind",
     "OverloadedError",

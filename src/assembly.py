@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
     from .backends.drafting.support import Speculation
     from .backends.execution.inspection import ModelReport
+    from .backends.grammar.base import GrammarSpec
     from .backends.models.base import ModelImpl
     from .backends.running.model_parts import Backends
     from .backends.text.tokenizer import HFTokenizer
@@ -44,11 +45,14 @@ def build_parts(
     host = PluginHost.load(config, extra=plugins)
 
     from .backends.execution.in_process import ModelExecutor
+    from .backends.grammar.choice import make_grammars
 
     backends = _choose_backends(host, progress)
     # First, because its errors about a wrong file are more precise.
     checkpoint, impl = _open_model(config, backends, progress)
     tokenizer = _load_tokenizer(config, checkpoint.path, progress)
+    made = make_grammars(host, describe_tokens(tokenizer, checkpoint))
+    grammars, checker = made or (None, None)
     executor = ModelExecutor.from_checkpoint(
         checkpoint,
         config,
@@ -58,8 +62,23 @@ def build_parts(
         speculation=host.speculator,
         impl=impl,
         processors=host.logits_processors.classes,
+        grammars=grammars,
     )
-    return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host)
+    return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host, grammars=checker)
+
+
+def describe_tokens(tokenizer: HFTokenizer, checkpoint: Checkpoint) -> GrammarSpec:
+    """The model's tokens for grammar backends: one per logit."""
+    from .backends.grammar.base import GrammarSpec
+
+    size, end_ids = checkpoint.config.vocab_size, checkpoint.eos_token_ids
+    known = tokenizer.all_token_bytes[:size]
+    special = tokenizer.special_ids.union(end_ids)
+    return GrammarSpec(
+        token_bytes=known + (b"",) * (size - len(known)),
+        special_ids=tuple(sorted(token_id for token_id in special if token_id < size)),
+        end_ids=tuple(token_id for token_id in end_ids if token_id < size),
+    )
 
 
 def _locate_model(config: EngineConfig, progress: Progress) -> Path:

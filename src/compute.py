@@ -1,4 +1,7 @@
-"""Public interface for plugins that compute: attention, products, models. It imports torch."""
+"""Public interface for plugins that compute: attention, products, models and grammars.
+
+It imports torch.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,21 @@ from .backends.attention.base import (
     GraphSupport,
 )
 from .backends.attention.kv_layout import KVLayout
+from .backends.grammar.base import (
+    CompiledGrammar,
+    GrammarBackend,
+    GrammarError,
+    GrammarSpec,
+    MaskedRows,
+    Matcher,
+)
 from .backends.linear.base import ACTIVATIONS, LinearBackend, LinearSpec, Projection
 from .backends.machine.compiling import BuildError
 from .backends.models.base import Attend, LoadOptions, Model, ModelImpl, ModelSpec
 from .backends.models.decoder import Decoder
 from .backends.models.native import NativeModels
 from .backends.running.runner import StepModel
+from .backends.sampling.masks import RowMasks
 from .backends.sampling.ops import RowsToDraw, SamplingOps, TorchSampling
 from .backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
 from .backends.state.input_batch import InputBatch
@@ -41,10 +53,14 @@ __all__ = [
     "AttentionSpec",
     "BuildError",
     "Checkpoint",
+    "CompiledGrammar",
     "Decoder",
     "Fields",
     "GGUFBlocks",
     "GGUFCheckpoint",
+    "GrammarBackend",
+    "GrammarError",
+    "GrammarSpec",
     "GraphSupport",
     "GraphableBackend",
     "InputBatch",
@@ -55,6 +71,8 @@ __all__ = [
     "LinearSpec",
     "LoadOptions",
     "LogitsProcessor",
+    "MaskedRows",
+    "Matcher",
     "Method",
     "Model",
     "ModelConfig",
@@ -68,6 +86,7 @@ __all__ = [
     "Projection",
     "QuantizedSample",
     "ReadMethod",
+    "RowMasks",
     "RowsToDraw",
     "SafetensorsCheckpoint",
     "SamplingOps",

@@ -171,6 +171,12 @@ class EngineConfig:
         "knows), or a plugin's name",
     )
 
+    grammar_backend: str | None = _knob(
+        None,
+        "code that makes answers follow a grammar, such as a JSON schema: auto, llguidance, or a "
+        "plugin's name",
+    )
+
     speculative_method: str | None = _knob(
         None,
         "method that drafts the next tokens, which the model then verifies in one step: none, "

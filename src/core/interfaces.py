@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .grammar import Grammar
 from .plan import StepPlan, StepResult
 
 Progress = Callable[[str, float], None]
@@ -86,6 +87,22 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Free the device's memory. No other method is called afterwards."""
+        ...
+
+
+class GrammarChecker(Protocol):
+    """Tries grammars before their requests are admitted. Used in the engine's event loop."""
+
+    async def check(self, grammar: Grammar) -> tuple[str, ...]:
+        """Return the keywords that have no effect in a usable grammar.
+
+        Raises InvalidRequestError (`param` is "grammar") for a grammar that cannot be used,
+        OverloadedError if too many wait to be checked.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free all resources. No other method is called afterwards."""
         ...
 
 

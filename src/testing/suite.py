@@ -13,6 +13,7 @@ from .conformance import (
     AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
+    GrammarConformance,
     LinearConformance,
     LogitsProcessorConformance,
     ModelImplConformance,
@@ -115,6 +116,16 @@ class TestLinear(LinearConformance):
 
     @pytest.fixture
     def linear_backend(self, subject: Subject) -> Any:
+        return subject.make()
+
+
+class TestGrammar(GrammarConformance):
+    """Tests every grammar backend."""
+
+    kind = "grammar_backend"
+
+    @pytest.fixture
+    def grammar_backend(self, subject: Subject) -> Any:
         return subject.make()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenmill.backends.execution.in_process import ModelExecutor
+from tokenmill.backends.grammar.grammars import Grammars
 from tokenmill.backends.models.base import ModelImpl
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
@@ -27,6 +28,7 @@ def make_driver(
     plugins: PluginHost,
     speculation: ProposalHook | None,
     impl: ModelImpl | None = None,
+    grammars: Grammars | None = None,
 ) -> EngineDriver:
     """An engine with these plugins; its executor computes the checkpoint by `impl`, or natively."""
     executor = ModelExecutor.from_checkpoint(
@@ -37,6 +39,7 @@ def make_driver(
         swaps=plugins.uses_swap,
         speculation=speculation,
         impl=impl,
+        grammars=grammars,
     )
     max_model_len = fit_max_model_len(config, executor.info)
     return EngineDriver(make_core(config, executor.info, plugins, max_model_len), executor)

@@ -23,6 +23,7 @@ from tokenmill.testing import (
     AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
+    GrammarConformance,
     LinearConformance,
     LogitsProcessorConformance,
     ModelImplConformance,
@@ -94,6 +95,12 @@ class TestOwnLinearBackends(LinearConformance):
 class TestOwnLogitsProcessors(LogitsProcessorConformance):
     @pytest.fixture(params=of_kind("logits_processor"), ids=lambda subject: subject.name)
     def logits_processor(self, request: pytest.FixtureRequest) -> Any:
+        return request.param.make()
+
+
+class TestOwnGrammarBackends(GrammarConformance):
+    @pytest.fixture(params=of_kind("grammar_backend"), ids=lambda subject: subject.name)
+    def grammar_backend(self, request: pytest.FixtureRequest) -> Any:
         return request.param.make()
 
 

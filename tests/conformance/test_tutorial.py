@@ -25,6 +25,7 @@ from tokenmill.testing import (
     AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
+    GrammarConformance,
     LinearConformance,
     LogitsProcessorConformance,
     ModelImplConformance,
@@ -135,6 +136,16 @@ def test_the_logits_processor_passes_the_kit(packages: Packages) -> None:
     suite.test_a_token_is_left_to_sample(made)
     suite.test_rows_do_not_change_each_other(made)
     suite.test_the_same_tokens_give_the_same_logits(made)
+
+
+def test_the_grammar_backend_passes_the_kit(packages: Packages) -> None:
+    [code] = [code for code in MODULES if "registry.grammar_backend(" in code]
+    backend = subjects(packages, code)["grammar_backend"].make()
+    suite = GrammarConformance()
+    tests = [getattr(suite, name) for name in dir(suite) if name.startswith("test_")]
+    assert tests
+    for test in tests:
+        test(backend)
 
 
 def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from .wrong import (
     admissions,
     attentions,
     draft_lengths,
+    grammars,
     linears,
     models,
     observers,
@@ -40,7 +41,7 @@ RUNS = (
     (schedulers,),
     (preemptions, parsers),
     (attentions, linears, models, weight_formats, processors),
-    (orders, packages, observers, admissions, draft_lengths),
+    (orders, packages, observers, admissions, draft_lengths, grammars),
     (speculators,),
 )
 """What runs in one process, each of about the same length."""

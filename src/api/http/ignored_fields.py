@@ -27,14 +27,14 @@ class NameIgnoredFields:
         async def send_with_names(message: Message) -> None:
             names = scope.get("state", {}).get(_STATE)
             if names and message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (HEADER.encode(), names)]
+                header = (HEADER.encode(), listed(names).encode("ascii"))
+                message["headers"] = [*message["headers"], header]
             await send(message)
 
         await self._app(scope, receive, send_with_names)
 
 
 def name_ignored(scope: Scope, names: Sequence[str]) -> None:
-    """Name these fields in the answer's header. It has the first eight and the number of others."""
-    if names:
-        quoted = [quote(name[:_LONGEST_NAME], safe=_IN_HEADERS, errors="replace") for name in names]
-        scope.setdefault("state", {})[_STATE] = listed(quoted).encode("ascii")
+    """Add these fields to the answer's header. It has the first eight and the number of others."""
+    quoted = [quote(name[:_LONGEST_NAME], safe=_IN_HEADERS, errors="replace") for name in names]
+    scope.setdefault("state", {}).setdefault(_STATE, []).extend(quoted)

@@ -11,11 +11,13 @@ from starlette.responses import Response
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..answers.json_list import syntax_of
+from ..http.ignored_fields import name_ignored
 from .chat_reading import ROLE, ChatReading
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .conversation import encode_conversation
 from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from .reading.bodies import ChatBody
+from .reading.grammar_fields import ignored_paths, naming_field
 from .reading.request_reading import check_combinations, read_body
 from .reading.tools import read_tool_use
 from .request_options import request_options
@@ -60,13 +62,15 @@ async def start_chat(
     reading = ChatReading(body, tools, context)
     syntax = syntax_of(context.parsers.tools)
     tokens = await encode_conversation(body, body.messages, engine, tools.shown, syntax)
-    requests = await submit_all(
-        engine,
-        [tokens],
-        reading.adjust(params),
-        options,
-        is_streamed=bool(body.stream),
-    )
+    with naming_field(body):
+        requests = await submit_all(
+            engine,
+            [tokens],
+            reading.adjust(params),
+            options,
+            is_streamed=bool(body.stream),
+        )
+    name_ignored(request.scope, ignored_paths(body, requests.ignored_keywords))
     head = make_head(requests.request_id, engine.model_name)
     return requests, ChatAnswer(body, head, engine, requests, reading)
 

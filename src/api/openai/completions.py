@@ -10,11 +10,13 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
+from ..http.ignored_fields import name_ignored
 from .chunks import end_reason
 from .context import AnswerHead, check_fan_out, context_of, make_head
 from .logprobs import Scored, TokenNames, completion_logprobs, prompt_logprobs, scored_prompt
 from .prompts import Prompt, read_prompts, tokenized
 from .reading.bodies import CompletionBody
+from .reading.grammar_fields import ignored_paths, naming_field
 from .reading.request_reading import check_combinations, read_body
 from .request_options import request_options
 from .responses import CompletionChoice, CompletionResponse, PromptLogprobs, Usage
@@ -33,13 +35,17 @@ async def create_completion(request: Request) -> Response:
     check_fan_out(len(prompts), body.n or 1)
     engine = context.engine
     options = request_options(request, body, "cmpl", context.settings.metadata_headers)
-    requests = await submit_all(
-        engine,
-        await tokenized(prompts, engine, add_special_tokens=body.add_special_tokens is not False),
-        completion_params(body, engine),
-        options,
-        is_streamed=bool(body.stream),
-    )
+    params = completion_params(body, engine)
+    adds_special = body.add_special_tokens is not False
+    with naming_field(body):
+        requests = await submit_all(
+            engine,
+            await tokenized(prompts, engine, add_special_tokens=adds_special),
+            params,
+            options,
+            is_streamed=bool(body.stream),
+        )
+    name_ignored(request.scope, ignored_paths(body, requests.ignored_keywords))
     head = make_head(requests.request_id, engine.model_name)
     answer = _Answer(body, head, engine, prompts)
     return await respond(request, requests, answer, body)

@@ -9,6 +9,7 @@ from ...core.contract.client import EngineClient
 from ...core.sampling_params import OutputKind, SamplingParams
 from ..http.errors import APIError
 from .reading.bodies import ChatBody, CompletionBody, SamplingFields
+from .reading.grammar_fields import read_grammar
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions. The default for chat is all the room in the context."""
@@ -108,6 +109,7 @@ def _common(
         max_tokens=max_tokens,
         logit_bias=_logit_bias(body),
         extra_args=body.vllm_xargs or None,
+        grammar=read_grammar(body),
         output_kind=OutputKind.DELTA,
         **given,
     )

@@ -28,6 +28,11 @@ class RequestSet:
         return self.streams[0].request_id
 
     @property
+    def ignored_keywords(self) -> tuple[str, ...]:
+        """Keywords of the call's grammar that have no effect."""
+        return self.streams[0].ignored_keywords
+
+    @property
     def num_prompt_tokens(self) -> int:
         return sum(len(stream.prompt_token_ids) for stream in self.streams)
 

@@ -17,6 +17,7 @@ import torch
 
 from ..sampling.batch import SamplingBatch, tried_states
 from ..sampling.drawing import LogitsReading
+from ..sampling.masks import RowMasks
 from ..sampling.noise import Purpose
 from ..sampling.ops import RowsToDraw
 from ..state.request_state import RequestState
@@ -26,6 +27,7 @@ from .structures import (
     DrawCallStruct,
     LogitsCallStruct,
     LogitsRowsStruct,
+    MaskCallStruct,
     TrialCallStruct,
 )
 
@@ -56,6 +58,9 @@ class NativeSampling:
         self._read = library.computing(
             "tm_read_logits", "reading logits", LogitsCallStruct, ctypes.c_int64
         )
+        self._mask = library.computing(
+            "tm_mask_logits", "masking logits", MaskCallStruct, ctypes.c_int64
+        )
         self._draw = library.computing("tm_draw", "drawing tokens", DrawCallStruct)
         self._try = library.computing("tm_try_drafts", "trying drafts", TrialCallStruct)
         self._described: WeakKeyDictionary[SamplingBatch, _Described] = WeakKeyDictionary()
@@ -71,6 +76,20 @@ class NativeSampling:
         )
         self._read(ctypes.byref(call), num_rows)
         return LogitsReading(best_r=best_r, is_finite_r=is_finite_r)
+
+    def mask(self, logits_rv: torch.Tensor, masks: RowMasks) -> None:
+        """See SamplingOps."""
+        assert logits_rv.is_contiguous() and logits_rv.dtype is torch.float32
+        size, num_words = logits_rv.shape[1], masks.masks_gw.shape[1]
+        assert num_words == -(-size // 32) and masks.masks_gw.flags.c_contiguous
+        call = MaskCallStruct(
+            logits=logits_rv.data_ptr(),
+            size=size,
+            rows=masks.rows_g.ctypes.data,
+            masks=masks.masks_gw.ctypes.data,
+            words=num_words,
+        )
+        self._mask(ctypes.byref(call), len(masks.rows_g))
 
     def draw(self, rows: RowsToDraw) -> None:
         """See SamplingOps."""

@@ -233,6 +233,18 @@ class LogitsCallStruct(ctypes.Structure):
     )
 
 
+class MaskCallStruct(ctypes.Structure):
+    """`MaskCall` of csrc/sampling/logits.h."""
+
+    _fields_ = (
+        ("logits", _POINTER),
+        ("size", _INT64),
+        ("rows", _POINTER),
+        ("masks", _POINTER),
+        ("words", _INT64),
+    )
+
+
 class LogitsRowsStruct(ctypes.Structure):
     """`LogitsRows` of csrc/sampling/sampling.h."""
 
@@ -298,6 +310,7 @@ STRUCTURES = (
     DraftHeadModelStruct,
     DraftHeadStepStruct,
     LogitsCallStruct,
+    MaskCallStruct,
     LogitsRowsStruct,
     DrawCallStruct,
     TrialCallStruct,

@@ -18,6 +18,7 @@ from ...core.plan import StepPlan, StepResult
 from ..attention.base import AttentionSpec
 from ..drafting.model_runner import DraftRunner
 from ..drafting.support import DraftSupport, Speculation
+from ..grammar.grammars import Grammars
 from ..machine.compiling import BuildError
 from ..machine.device import choose_device
 from ..machine.memory import usable_memory
@@ -70,12 +71,14 @@ class ModelExecutor:
         speculation: Speculation | None = None,
         impl: ModelImpl | None = None,
         processors: Mapping[str, Any] | None = None,
+        grammars: Grammars | None = None,
     ) -> Self:
         """Make an executor: check the configuration, then read the weights.
 
         `swaps`: reserve host memory for swapped requests. `speculation`: drafts tokens. `impl`:
         runs the model; None: what `backends` choose for a model without files. `processors`:
-        classes of logits processors, by name.
+        classes of logits processors, by name. `grammars`: follow the answers of constrained
+        requests.
         Raises ConfigError for a model, device, precision, amount of memory, draft model or logits
         processor that cannot work.
         """
@@ -101,6 +104,7 @@ class ModelExecutor:
             None if speculation is None else speculation.propose,
             needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
             processing=LogitsProcessing(processors or {}, logits),
+            grammars=grammars,
         )
         draft_runner = None
         if drafts is not None:

@@ -27,8 +27,9 @@ class Outcome(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...]
     """One per token; empty if the request asked for none."""
     error: str | None
-    """Why one of these tokens could not be sampled; then all of them are meaningless. Rows after a
-    rejected draft do not count: without drafts they would not exist."""
+    """Why one of these tokens could not be sampled, or why the request's grammar failed; then all
+    of them are meaningless. Rows after a rejected draft do not count: without drafts they would not
+    exist."""
 
 
 def read_outcomes(states: Sequence[RequestState], sampled: Sampled) -> list[Outcome]:
@@ -46,6 +47,8 @@ def read_outcomes(states: Sequence[RequestState], sampled: Sampled) -> list[Outc
         error = None if is_fine else NOT_FINITE
         if failures:
             error = next((failures[row] for row in range(begin, end) if row in failures), error)
+        if state.matcher is not None:
+            error = error or state.matcher.error
         outcomes.append(Outcome(state, begin, token_ids[begin:end], entries, error))
         begin += 1 + len(drafts)
     return outcomes

@@ -11,11 +11,14 @@ import torch
 from ...core.plan import (
     Grant,
     RequestFailure,
+    RequestStart,
     StepPlan,
     StepResult,
     TokenLogprobs,
 )
 from ..attention.base import AttentionBackend
+from ..grammar.base import Matcher
+from ..grammar.grammars import NO_BACKEND, FailedMatcher, Grammars
 from ..models.base import Model
 from ..sampling.batch import SamplingBatch
 from ..sampling.ops import SamplingOps, TorchSampling
@@ -91,10 +94,12 @@ class ModelRunner:
         *,
         needs_hidden_states: bool = False,
         processing: LogitsProcessing | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         """`model` computes whole steps of the decoder; None runs it layer by layer. `propose` is
         asked for drafts after each step, with hidden states if `needs_hidden_states`. `processing`
-        calls the logits processors; None: there are none."""
+        calls the logits processors; None: there are none. Without `grammars`, requests with a
+        grammar fail."""
         self._decoder = decoder
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)
@@ -107,6 +112,7 @@ class ModelRunner:
         self._proposer = None if propose is None else Proposer(propose, self._vocab_size)
         self._needs_hidden_states = needs_hidden_states
         self._processing = processing
+        self._grammars = grammars
 
     @property
     def states(self) -> Mapping[str, RequestState]:
@@ -222,7 +228,7 @@ class ModelRunner:
         for start in plan.starts:
             assert start.engine_id in begin, "a plan grants what it starts"
             self._states[start.engine_id] = RequestState(
-                start, begin[start.engine_id], self._vocab_size
+                start, begin[start.engine_id], self._vocab_size, self._make_matcher(start)
             )
         assert begin.keys() <= self._states.keys(), "a plan grants requests that were started"
         states = [self._states[engine_id] for engine_id in begin]
@@ -231,6 +237,15 @@ class ModelRunner:
             state.advance(grant, cache.block_size, cache.num_blocks)
         return states
 
+    def _make_matcher(self, start: RequestStart) -> Matcher | None:
+        """The matcher of a request's grammar, after the tokens that were generated before."""
+        grammar = start.sampling_params.grammar
+        if grammar is None:
+            return None
+        if self._grammars is None:
+            return FailedMatcher(NO_BACKEND)
+        return self._grammars.matcher(grammar, start.token_ids[start.num_prompt_tokens :])
+
     def _sample(
         self, logits_rv: torch.Tensor, batch: InputBatch, states: Sequence[RequestState]
     ) -> Sampled:
@@ -238,8 +253,11 @@ class ModelRunner:
             self._sampling = SamplingBatch(states, logits_rv.shape[1], logits_rv.device)
         rows_r = batch.sampled_rows_r[: len(logits_rv)] if batch.scored else batch.sampled_rows_r
         positions_r = batch.positions_t.index_select(0, rows_r) + 1
+        masks = None
+        if self._sampling.grammars and self._grammars is not None:
+            masks = self._sampling.grammars.masks(self._grammars, logits_rv.shape[1])
         return sample(
-            logits_rv, self._sampling, positions_r, self._model.sampling, self._processing
+            logits_rv, self._sampling, positions_r, self._model.sampling, self._processing, masks
         )
 
 

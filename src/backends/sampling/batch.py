@@ -17,6 +17,7 @@ from ...core.sampling_params import SamplingParams
 from ..state.request_state import RequestState
 from ..state.token_counts import TokenCounts
 from .filters import Filters
+from .masks import GrammarRows
 from .noise import Purpose
 from .verification import FilteredRows, Trials
 
@@ -142,7 +143,14 @@ class SamplingBatch:
         """Rows whose tokens are drawn at random."""
         self.bias = _bias(params, device)
         self.penalties = _penalties(rows)
-        self.min_tokens = [(i, row) for i, row in enumerate(rows) if params[i].min_tokens]
+        self.grammars = GrammarRows(() if are_drafts else states)
+        """Drafts are cut after they are proposed, so a draft model does not follow grammars."""
+        self.min_tokens = [
+            (i, row)
+            for i, row in enumerate(rows)
+            if params[i].min_tokens and (are_drafts or row.state.matcher is None)
+        ]
+        """Without the rows with a grammar: their masks know `min_tokens`."""
         self.allowed = _allowed(params, device)
         self.bad_words = [(i, row) for i, row in enumerate(rows) if row.state.start.bad_word_ids]
         self.processed = [
@@ -184,8 +192,7 @@ class SamplingBatch:
 
     @property
     def adjusts(self) -> bool:
-        """Whether any row's logits change before a token is chosen. Masks of a grammar belong
-        there, too."""
+        """Whether any row's logits change before a token is chosen, without masks of grammars."""
         return (
             bool(self.min_tokens or self.masked or self.processed)
             or self.bias is not None

@@ -12,6 +12,7 @@ import torch
 
 from .batch import Draws, SamplingBatch
 from .drawing import LogitsReading, draw, draw_filtered, keep_filtered, read_logits
+from .masks import RowMasks, apply_masks
 from .noise import uniform
 from .verification import try_drafts
 
@@ -37,6 +38,10 @@ class SamplingOps(Protocol):
         """Find each row's likeliest token and check that the row is finite. Logits are float32."""
         ...
 
+    def mask(self, logits_rv: torch.Tensor, masks: RowMasks) -> None:
+        """Set the logits of the tokens that masks forbid to -inf, in place."""
+        ...
+
     def draw(self, rows: RowsToDraw) -> None:
         """Draw a token for each row, or verify its draft, as the batch says."""
         ...
@@ -58,6 +63,10 @@ class TorchSampling:
     def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
         """See SamplingOps."""
         return read_logits(logits_rv)
+
+    def mask(self, logits_rv: torch.Tensor, masks: RowMasks) -> None:
+        """See SamplingOps."""
+        apply_masks(logits_rv, masks)
 
     def draw(self, rows: RowsToDraw) -> None:
         """See SamplingOps."""

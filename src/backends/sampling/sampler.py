@@ -1,10 +1,10 @@
 """From logits to tokens, for all rows at once.
 
 Order: raw logits give the log-probabilities; then bias, penalties, logits processors, min_tokens,
-allowed tokens, bad words, temperature, min_p, top_k and top_p; then the draw. A row's result
-depends only on its own logits, parameters, seed and position, never on other rows. A sequence with
-drafts has one more row for each draft; that row is sampled as if the drafts before it were
-accepted.
+allowed tokens, bad words, masks of grammars, temperature, min_p, top_k and top_p; then the draw. A
+row's result depends only on its own logits, parameters, seed and position, never on other rows. A
+sequence with drafts has one more row for each draft; that row is sampled as if the drafts before it
+were accepted.
 
 Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
 """
@@ -20,6 +20,7 @@ import torch
 from ...core.plan import TokenLogprobs
 from .batch import AllowedTokens, LogitBias, Penalties, Row, SamplingBatch
 from .logprobs import describe, logprobs_of
+from .masks import RowMasks
 from .ops import RowsToDraw, SamplingOps
 from .processing.calling import LogitsProcessing
 
@@ -47,15 +48,18 @@ def sample(
     positions_r: torch.Tensor,
     ops: SamplingOps,
     processing: LogitsProcessing | None = None,
+    masks: RowMasks | None = None,
 ) -> Sampled:
     """Sample one token per row. Logits are float32 and are overwritten; `positions_r`, int64, are
-    the positions of the tokens to sample."""
+    the positions of the tokens to sample. `masks` are those of the rows with a grammar."""
     reading = ops.read_logits(logits_rv)
     logprobs_lv = _raw_logprobs(logits_rv, batch) if batch.num_logprobs else None
     best_r = reading.best_r
     failures: dict[int, str] = {}
-    if batch.adjusts:
+    if batch.adjusts or masks is not None:
         failures = adjust_logits(logits_rv, batch, processing)
+        if masks is not None:
+            ops.mask(logits_rv, masks)
         best_r = ops.read_logits(logits_rv).best_r
     exhausted = find_exhausted(logits_rv, best_r, batch)
     token_ids_r = best_r  # right for greedy rows; `draw` overwrites the others

@@ -12,6 +12,7 @@ import torch
 from ...core.plan import Grant, RequestStart
 from ...core.read_only_collections import ReadOnlyList
 from ...core.sampling_params import SamplingParams
+from ..grammar.base import Matcher
 from .token_counts import TokenCounts
 
 
@@ -24,6 +25,7 @@ class RequestState:
         "_table",
         "draft_probs_kv",
         "draft_token_ids",
+        "matcher",
         "num_computed_tokens",
         "processor_states",
         "start",
@@ -31,8 +33,17 @@ class RequestState:
         "token_ids",
     )
 
-    def __init__(self, start: RequestStart, num_computed_tokens: int, vocab_size: int) -> None:
-        """Raises ValueError for a token id outside of the model's vocabulary."""
+    def __init__(
+        self,
+        start: RequestStart,
+        num_computed_tokens: int,
+        vocab_size: int,
+        matcher: Matcher | None = None,
+    ) -> None:
+        """`matcher` has followed the tokens that were generated before. None: no grammar.
+
+        Raises ValueError for a token id outside of the model's vocabulary.
+        """
         # On a GPU such an id would end the whole process, not only this request.
         params = start.sampling_params
         _check_ids(start.token_ids, vocab_size, start.engine_id)
@@ -50,6 +61,8 @@ class RequestState:
         self.draft_probs_kv: torch.Tensor | None = None
         """The distributions that the drafts were drawn from, see DraftProbs. None if the drafts are
         not random."""
+        self.matcher = matcher
+        """None for a request without a grammar."""
         self.token_counts = _count_tokens(start) if is_penalized(params) else None
         """None for a request without penalties."""
         self.processor_states: dict[str, Any] = {}
@@ -114,15 +127,19 @@ class RequestState:
             self.num_computed_tokens -= len(self.draft_token_ids) - (len(token_ids) - 1)
             self.drop_drafts()
         list.extend(self.token_ids, token_ids)
+        if self.matcher is not None:
+            self.matcher.accept(token_ids)
         if self.token_counts is not None:
             for token_id in token_ids:
                 self.token_counts.add(token_id)
 
     def propose(self, token_ids: Sequence[int], probs_kv: torch.Tensor | None) -> None:
-        """Keep drafts for the next plan. A grammar must cut them here, at the first token that it
-        forbids: the core learns their number afterwards."""
+        """Keep drafts for the next plan. A grammar cuts them at the first token that it forbids:
+        the core learns their number afterwards."""
         self.draft_token_ids = tuple(token_ids)
         self.draft_probs_kv = probs_kv
+        if self.matcher is not None:
+            self._take_drafts(self.matcher.count_allowed(token_ids))
 
     def drop_drafts(self) -> None:
         """Drop all drafts. A grant without draft tokens does the same."""

@@ -83,6 +83,16 @@ class HFTokenizer:
         return self._max_chars_per_token
 
     @property
+    def all_token_bytes(self) -> tuple[bytes, ...]:
+        """The bytes of every token, by id."""
+        return self._table.token_bytes
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens that `skip_special_tokens` leaves out."""
+        return self._table.special_ids
+
+    @property
     def has_chat_template(self) -> bool:
         return self._template is not None
 

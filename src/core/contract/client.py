@@ -71,6 +71,8 @@ class RequestStream(Protocol):
     request_id: str
     """The requested id, with a suffix if a live request already had it."""
     prompt_token_ids: tuple[int, ...]
+    ignored_keywords: tuple[str, ...]
+    """Keywords of the request's grammar that have no effect, because it is not strict."""
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
     async def __anext__(self) -> RequestOutput: ...

@@ -40,6 +40,7 @@ SLOTS = (
     "attention_backend",
     "linear_backend",
     "model_impl",
+    "grammar_backend",
     "speculative_method",
     "draft_length",
     "tool_call_parser",
@@ -48,7 +49,7 @@ SLOTS = (
 """Kinds with exactly one chosen provider."""
 PARSERS = ("tool_call_parser", "reasoning_parser")
 """Slots whose providers the API builds, not the engine."""
-COMPUTING = ("attention_backend", "linear_backend", "model_impl", *PARSERS)
+COMPUTING = ("attention_backend", "linear_backend", "model_impl", "grammar_backend", *PARSERS)
 """Slots in which "auto" means the first provider that has no `reasons_against` the model."""
 WATCHERS = ("observer", "admission")
 """Kinds of which every provider of an enabled plugin is built, with a PluginContext."""
@@ -63,6 +64,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "attention_backend": ("reasons_against", "__call__"),
     "linear_backend": ("reasons_against", "keeps", "__call__"),
     "model_impl": ("reasons_against", "__call__"),
+    "grammar_backend": ("reasons_against", "__call__"),
     "speculative_method": ("propose",),
     "draft_length": ("choose", "observe", "forget"),
     "tool_call_parser": ("reasons_against", "parse", "needs_special_tokens", "call_syntax"),
@@ -279,6 +281,23 @@ class Registry:
         runs in a worker, on the device thread.
         """
         self._offer("weight_format", name, factory, None, aliases)
+
+    def grammar_backend(
+        self,
+        name: str,
+        factory: Callable[..., Any],
+        *,
+        options: type[Any] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Offer a grammar backend, which finds the tokens that may come next in a constrained
+        answer, chosen by --grammar-backend.
+
+        The factory is a function of a module, and returns the backend's class (see
+        backends/grammar/base.py). It runs in a worker, on the device thread. Another one tries
+        the grammars of arriving requests, in a process of its own.
+        """
+        self._offer("grammar_backend", name, factory, options, aliases)
 
     def speculative_method(
         self,

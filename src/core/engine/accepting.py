@@ -48,8 +48,10 @@ def check_end(
 ) -> tuple[FinishReason | None, int | None]:
     """Why the token just appended ends the request, if it does, and the stop token if it is one."""
     params = request.sampling_params
-    if request.num_generated_tokens >= params.min_tokens:
-        if token_id in request.eos_token_ids and not params.ignore_eos:
+    # A grammar ends an answer early only if nothing else may come.
+    is_constrained = params.grammar is not None
+    if request.num_generated_tokens >= params.min_tokens or is_constrained:
+        if token_id in request.eos_token_ids and (is_constrained or not params.ignore_eos):
             return FinishReason.STOP, None
         if token_id in params.stop_token_ids:
             return FinishReason.STOP, token_id

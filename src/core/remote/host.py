@@ -166,7 +166,7 @@ class EngineHost(asyncio.Protocol):
         else:
             self._streams[number] = stream
             self._numbers[stream] = number
-            self._send(Accepted(number, stream.request_id))
+            self._send(Accepted(number, stream.request_id, stream.ignored_keywords))
             stream.on_news = self._note_news
         finally:
             self._submitting.pop(number, None)

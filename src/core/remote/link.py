@@ -198,6 +198,7 @@ class EngineLink(asyncio.Protocol):
             raise raised_by(answer)
         assert isinstance(answer, Accepted)
         stream.request_id = answer.request_id
+        stream.ignored_keywords = answer.ignored_keywords
 
     def end(self, stream: RemoteStream, *, is_read: bool) -> None:
         """End a request early; with `is_read` its last output follows."""

@@ -85,6 +85,7 @@ class NotStarted(Message, frozen=True):
 class Accepted(Message, frozen=True):
     number: int
     request_id: str
+    ignored_keywords: tuple[str, ...] = ()
 
 
 class Refused(Message, frozen=True):

@@ -28,7 +28,8 @@ class RemoteStream:
         self.number = -1
         """Set when the request is sent to the engine."""
         self.request_id = ""
-        """Set when the engine has accepted the request."""
+        """Set when the engine has accepted the request, as are `ignored_keywords`."""
+        self.ignored_keywords: tuple[str, ...] = ()
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
         self.params = params

@@ -19,10 +19,10 @@ from ..contract.plugin_info import HookStats, PluginInfo
 from ..engine.engine_core import EngineCore
 from ..engine.request import Request
 from ..engine.step import StepLimits
-from ..errors import ConfigError, EngineStoppedError
+from ..errors import ConfigError, EngineStoppedError, InvalidRequestError
 from ..host.plugin_host import PluginHost
 from ..host.watchdog import Watchdog
-from ..interfaces import Executor, ModelInfo, Progress, Tokenizer
+from ..interfaces import Executor, GrammarChecker, ModelInfo, Progress, Tokenizer
 from ..kv_memory import longest_sequence
 from ..log import get_logger
 from ..outputs import RequestOutput
@@ -56,6 +56,8 @@ class EngineParts:
     executor: Executor
     tokenizer: Tokenizer
     plugins: PluginHost
+    grammars: GrammarChecker | None = None
+    """None: the engine takes no request with a grammar."""
 
 
 Builder = Callable[[EngineConfig, Progress], EngineParts]
@@ -139,6 +141,8 @@ class EngineShell(EngineClient):
         await self._lifespans.aclose()
         if self._parts is not None:
             self._parts.plugins.emit(Stopping())
+            if self._parts.grammars is not None:
+                self._parts.grammars.close()
             with suppress(RuntimeError):  # at the end of a program its worker threads have ended
                 closing = self._on_device(self._parts.executor.close)
                 await (asyncio.wait([closing], timeout=0) if hangs else closing)
@@ -205,7 +209,8 @@ class EngineShell(EngineClient):
         )
         processors = self._started().plugins.processors_of(params)
         bad_word_ids = await encode_bad_words(params.bad_words, self.tokenizer)
-        loop = self._check_accepting()  # the engine may have been closed during tokenization
+        ignored_keywords = await self._check_grammar(params)
+        loop = self._check_accepting()  # the engine may have been closed meanwhile
         requests = make_requests(
             request_id=loop.free_id(
                 options.request_id or f"request-{uuid.uuid4().hex}", options.prompt_index, params.n
@@ -221,7 +226,7 @@ class EngineShell(EngineClient):
             bad_word_ids=bad_word_ids,
             processors=processors,
         )
-        stream = self._make_stream(requests, prompt)
+        stream = self._make_stream(requests, prompt, ignored_keywords)
         loop.add(requests, stream)
         return stream
 
@@ -289,7 +294,20 @@ class EngineShell(EngineClient):
             raise EngineStoppedError(DRAINING)
         return loop
 
-    def _make_stream(self, requests: list[Request], prompt: str | Sequence[int]) -> OutputStream:
+    async def _check_grammar(self, params: SamplingParams) -> tuple[str, ...]:
+        if params.grammar is None:
+            return ()
+        checker = self._started().grammars
+        if checker is None:
+            raise InvalidRequestError("this engine has no grammar backend", param="grammar")
+        return await checker.check(params.grammar)
+
+    def _make_stream(
+        self,
+        requests: list[Request],
+        prompt: str | Sequence[int],
+        ignored_keywords: tuple[str, ...],
+    ) -> OutputStream:
         params = requests[0].sampling_params
         make_detokenizer = self.tokenizer.detokenizer
         return OutputStream(
@@ -302,6 +320,7 @@ class EngineShell(EngineClient):
                 for i in range(params.n)
             ],
             abort=self._running_loop().abort_stream,
+            ignored_keywords=ignored_keywords,
         )
 
 

@@ -130,11 +130,13 @@ class OutputStream:
         requests: Sequence[Request],
         completions: Sequence[Completion],
         abort: Callable[[OutputStream], None],
+        ignored_keywords: tuple[str, ...] = (),
     ) -> None:
         self.request_id = requests[0].request_id
         self.prompt_index = requests[0].prompt_index
         self.prompt = prompt
         self.prompt_token_ids = requests[0].prompt_token_ids
+        self.ignored_keywords = ignored_keywords
         self.requests = tuple(requests)
         self.completions = tuple(completions)
         self._output_kind = requests[0].sampling_params.output_kind

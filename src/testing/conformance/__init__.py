@@ -9,6 +9,7 @@ from __future__ import annotations
 from .admission import AdmissionConformance
 from .attention.suite import AttentionConformance
 from .draft_length import DraftLengthConformance
+from .grammar.suite import GrammarConformance
 from .linear.suite import LinearConformance
 from .logits.suite import LogitsProcessorConformance
 from .model.suite import ModelImplConformance
@@ -25,6 +26,7 @@ __all__ = [
     "AdmissionConformance",
     "AttentionConformance",
     "DraftLengthConformance",
+    "GrammarConformance",
     "LinearConformance",
     "LogitsProcessorConformance",
     "ModelImplConformance",

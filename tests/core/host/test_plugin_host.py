@@ -59,6 +59,7 @@ def test_the_documented_default_is_chosen(packages: Packages) -> None:
         "attention_backend": "cpu",
         "linear_backend": "cpu",
         "model_impl": "native",
+        "grammar_backend": "llguidance",
         "speculative_method": "none",
         "draft_length": "adaptive",
         "tool_call_parser": "hermes",

@@ -31,6 +31,7 @@ def test_the_packaged_file_fills_every_slot() -> None:
         "attention_backend": "auto",
         "linear_backend": "auto",
         "model_impl": "auto",
+        "grammar_backend": "auto",
         "speculative_method": "none",
         "draft_length": "adaptive",
         "tool_call_parser": "auto",

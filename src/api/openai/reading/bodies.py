@@ -69,6 +69,42 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     """OpenAI's padding against traffic analysis. Not supported: only false is accepted."""
 
 
+Schema = dict[str, Any] | bool
+"""A JSON schema."""
+
+
+class JSONSchemaFormat(msgspec.Struct, kw_only=True):
+    """The schema of a `response_format`."""
+
+    name: Text | None = None
+    description: str | None = None
+    schema: Schema | None = None
+    strict: bool | None = None
+    """Whether a keyword that is not supported is refused. If not, a header names it."""
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """OpenAI's form of an answer's grammar; vLLM's with `structural_tag`."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JSONSchemaFormat | None = None
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True):
+    """vLLM's form of an answer's grammar: exactly one field is given."""
+
+    json: Schema | str | None = None
+    """A schema, or its JSON text."""
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    """In the syntax of Lark, or of GBNF if it has "::="."""
+    json_object: bool | None = None
+    structural_tag: dict[str, Any] | str | None = None
+
+
 class Ignored(msgspec.Struct):
     """An object whose fields are skipped and not built."""
 
@@ -119,6 +155,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     """Arguments of logits processors."""
     best_of: int | None = None
     """Only 1 and the value of `n` are accepted."""
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    # Names of older versions of vLLM for the fields of structured_outputs
+    guided_json: Schema | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     # Hints that are ignored, because they never change an answer.
     session_id: str | None = None
     spaces_between_special_tokens: bool | None = None

@@ -29,30 +29,23 @@ class Unsupported:
 
 UnsupportedFields = Mapping[str, Unsupported]
 
-_NO_GRAMMAR = "answers cannot be constrained to a grammar yet"
 _NO_TRANSFER = "KV blocks are not transferred between servers"
 _NO_MEDIA = "this server reads and writes text only"
 
 _BOTH = {
     "early_stopping": Unsupported("there is no beam search", (False,)),
     "ec_transfer_params": Unsupported(_NO_TRANSFER),
-    "guided_choice": Unsupported(_NO_GRAMMAR),
-    "guided_decoding_backend": Unsupported(_NO_GRAMMAR),
-    "guided_grammar": Unsupported(_NO_GRAMMAR),
-    "guided_json": Unsupported(_NO_GRAMMAR),
-    "guided_regex": Unsupported(_NO_GRAMMAR),
-    "guided_whitespace_pattern": Unsupported(_NO_GRAMMAR),
+    "guided_decoding_backend": Unsupported("the server chooses it (--grammar-backend)"),
+    "guided_whitespace_pattern": Unsupported("use a grammar"),
     "kv_transfer_params": Unsupported(_NO_TRANSFER),
     "length_penalty": Unsupported("there is no beam search", (1.0,)),
     "logits_processors": Unsupported("name their arguments in vllm_xargs", ([],)),
     "repetition_detection": Unsupported("use repetition_penalty"),
-    "response_format": Unsupported(_NO_GRAMMAR, ({"type": "text"},)),
     "return_mm_kwargs": Unsupported(_NO_MEDIA, (False,)),
     "return_token_offsets": Unsupported("use return_token_ids", (False,)),
     "routed_experts_prompt_start": Unsupported("routing of experts is not returned"),
     "service_tier": Unsupported("use 'auto' or 'default'", ("auto", "default")),
     "store": Unsupported("this server stores no answers", (False,)),
-    "structured_outputs": Unsupported(_NO_GRAMMAR),
     "thinking_token_budget": Unsupported("use max_tokens"),
     "use_beam_search": Unsupported("there is no beam search", (False,)),
     "watermarking": Unsupported("answers have no watermark", (False,)),

@@ -33,7 +33,7 @@ void share_out(int64_t count, Function&& run) {
 
 // Must be the same in library.py, and change with every signature. Structures are checked with
 // tm_structures.
-TM_API int tm_abi_version() noexcept { return 6; }
+TM_API int tm_abi_version() noexcept { return 7; }
 // The layouts of all shared structures. The last entry's structure is null.
 TM_API const FieldLayout* tm_structures() noexcept { return structures(); }
 // The instruction set that this library is compiled for.
@@ -93,6 +93,11 @@ TM_API Status tm_run_draft_head(const DraftHeadModel* model, const DraftHeadStep
 TM_API Status tm_read_logits(const LogitsCall* call, int64_t rows) noexcept {
   return guarded([&] {
     share_out(rows, [&](int64_t begin, int64_t end) { read_logits(*call, begin, end); });
+  });
+}
+TM_API Status tm_mask_logits(const MaskCall* call, int64_t masks) noexcept {
+  return guarded([&] {
+    share_out(masks, [&](int64_t begin, int64_t end) { mask_logits(*call, begin, end); });
   });
 }
 TM_API Status tm_draw(const DrawCall* call) noexcept {

@@ -1,6 +1,7 @@
 // Reads rows of logits in one pass, for any instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -48,6 +49,27 @@ void read_logits_rows(const LogitsCall& call, int64_t begin, int64_t end) {
     bool is_finite = true;
     for (int lane = 0; lane < TM_WIDTH; lane++) is_finite &= zeros[lane] == 0.0f;
     call.is_finite[row] = is_finite;
+  }
+}
+
+// Most words of a mask are all ones or all zeros.
+void mask_logits_rows(const MaskCall& call, int64_t begin, int64_t end) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (int64_t index = begin; index < end; index++) {
+    float* logits = call.logits + call.rows[index] * call.size;
+    const uint32_t* mask = call.masks + index * call.words;
+    for (int64_t word = 0; word < call.words; word++) {
+      const uint32_t bits = mask[word];
+      if (bits == ~0u) continue;
+      float* at = logits + word * 32;
+      const int64_t left = call.size - word * 32;
+      const int count = static_cast<int>(left < 32 ? left : 32);
+      if (bits == 0) {
+        std::fill_n(at, count, kNever);
+        continue;
+      }
+      for (int i = 0; i < count; i++) at[i] = bits >> i & 1 ? at[i] : kNever;
+    }
   }
 }
 

@@ -37,6 +37,7 @@ struct Library {
   Status (*write_and_attend)(const RotateAndWriteCall*, int64_t, const AttentionCall*);
   Status (*run_decoder)(const DecoderModel*, const DecoderStep*);
   Status (*read_logits)(const LogitsCall*, int64_t);
+  Status (*mask_logits)(const MaskCall*, int64_t);
   Status (*draw)(const DrawCall*);
   Status (*try_drafts)(const TrialCall*);
 };

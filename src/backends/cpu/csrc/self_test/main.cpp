@@ -48,7 +48,8 @@ bool load(const char* path, Library* to) {
          find(handle, "tm_attention_plan", &to->attention_plan) &&
          find(handle, "tm_write_and_attend", &to->write_and_attend) &&
          find(handle, "tm_run_decoder", &to->run_decoder) &&
-         find(handle, "tm_read_logits", &to->read_logits) && find(handle, "tm_draw", &to->draw) &&
+         find(handle, "tm_read_logits", &to->read_logits) &&
+         find(handle, "tm_mask_logits", &to->mask_logits) && find(handle, "tm_draw", &to->draw) &&
          find(handle, "tm_try_drafts", &to->try_drafts);
 }
 

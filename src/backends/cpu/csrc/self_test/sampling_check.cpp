@@ -108,6 +108,28 @@ void check_reading(const Library& library, Report& report, Drawn drawn) {
   }
 }
 
+// Masks rows 1 and 4: with words of all ones, of all zeros, and of both.
+void check_masking(const Library& library, Report& report, Drawn drawn) {
+  report.begin("masking logits");
+  constexpr int64_t kWords = (kSize + 31) / 32;
+  const std::vector<int64_t> rows = {1, 4};
+  std::vector<uint32_t> masks(rows.size() * kWords);
+  for (size_t i = 0; i < masks.size(); i++)
+    masks[i] = i % 3 == 0 ? ~0u : i % 3 == 1 ? 0u : 0x9e3779b9u * static_cast<uint32_t>(i);
+  const std::vector<float> before = drawn.logits;
+  const MaskCall call = {drawn.logits.data(), kSize, rows.data(), masks.data(), kWords};
+  report.expect_done(library.mask_logits(&call, 2), "tm_mask_logits");
+  for (int64_t row = 0; row < kRows; row++)
+    for (int64_t i = 0; i < kSize; i++) {
+      const int64_t mask = row == 1 ? 0 : row == 4 ? 1 : -1;
+      const bool stays = mask < 0 || (masks[mask * kWords + i / 32] >> i % 32 & 1) != 0;
+      const float wanted =
+          stays ? before[row * kSize + i] : -std::numeric_limits<float>::infinity();
+      report.expect(drawn.row(row)[i] == wanted, "logit ", i, " of row ", row, " is ",
+                    drawn.row(row)[i], ", expected ", wanted);
+    }
+}
+
 void check_drawing(const Library& library, Report& report, const Drawn& drawn) {
   report.begin("drawing tokens");
   std::vector<int64_t> token_ids(kRows, -1);
@@ -166,6 +188,7 @@ void check_trials(const Library& library, Report& report, const Drawn& drawn) {
 void check_sampling(const Library& library, Report& report) {
   const Drawn drawn;
   check_reading(library, report, drawn);
+  check_masking(library, report, drawn);
   check_drawing(library, report, drawn);
   check_trials(library, report, drawn);
 }

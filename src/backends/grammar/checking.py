@@ -1,0 +1,113 @@
+"""Checks grammars before their requests are admitted, in a process that may die of them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import msgspec
+
+from ...core.errors import InvalidRequestError, OverloadedError
+from ...core.grammar import Grammar
+from ...core.log import get_logger
+from ...core.processes.child import Child, spawn
+from ...core.processes.frames import receive, send
+from .base import GrammarError
+from .grammars import Grammars
+from .worker import TOO_LARGE, TOO_SLOW, Verdict, WorkerStart
+
+log = get_logger("grammar")
+
+WORKER_SECONDS = 60.0
+"""For the start of the worker and one grammar, on a machine that is so busy that these two seconds
+of work take this long."""
+MAX_WAITING = 64
+"""Grammars that wait for the worker. Most take it 10 ms."""
+MAX_VERDICTS = 512
+_DEATHS = {"killed by SIGPROF": TOO_SLOW, "killed by SIGABRT": TOO_LARGE}
+
+
+class GrammarChecker:
+    """Lets a worker process try each new grammar; compiles the good ones for the engine.
+
+    The worker is started for the first grammar, and again after a grammar has killed it.
+    """
+
+    def __init__(self, start: WorkerStart, grammars: Grammars) -> None:
+        self._start = start
+        self._grammars = grammars
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-grammars")
+        self._num_waiting = 0
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._child: Child | None = None
+
+    async def check(self, grammar: Grammar) -> tuple[str, ...]:
+        """Return the keywords that have no effect in a usable grammar.
+
+        Raises InvalidRequestError for one that cannot be used, OverloadedError if too many wait.
+        """
+        if self._num_waiting >= MAX_WAITING:
+            raise OverloadedError(f"{MAX_WAITING} grammars wait to be checked; try again later")
+        self._num_waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            verdict = await loop.run_in_executor(self._thread, self._judge, grammar)
+        finally:
+            self._num_waiting -= 1
+        if verdict.error is not None:
+            raise InvalidRequestError(f"the grammar {verdict.error}", param="grammar")
+        return verdict.ignored
+
+    def close(self) -> None:
+        """End the worker."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._end_child()
+
+    def _judge(self, grammar: Grammar) -> Verdict:
+        key = hashlib.sha256(msgspec.msgpack.encode(grammar)).digest()
+        verdict = self._verdicts.get(key) or self._try(grammar)
+        self._verdicts[key] = verdict
+        self._verdicts.move_to_end(key)
+        if len(self._verdicts) > MAX_VERDICTS:
+            self._verdicts.popitem(last=False)
+        if verdict.error is None:
+            try:  # now, so that no step has to wait for it
+                self._grammars.compile(grammar)
+            except GrammarError as error:
+                return Verdict(error=str(error))
+        return verdict
+
+    def _try(self, grammar: Grammar) -> Verdict:
+        child = self._living_child()
+        try:
+            child.sockets[0].settimeout(WORKER_SECONDS)
+            send(child.sockets[0], msgspec.msgpack.encode(grammar))
+            reply = receive(child.sockets[0], WORKER_SECONDS)
+        except (EOFError, OSError, TimeoutError):
+            return self._bury(child)
+        return msgspec.msgpack.decode(reply, type=Verdict)
+
+    def _living_child(self) -> Child:
+        if self._child is None or not self._child.is_alive:
+            self._end_child()
+            child = self._child = spawn(f"{__package__}.worker:main")
+            child.sockets[0].settimeout(WORKER_SECONDS)
+            with suppress(OSError):  # `_try` finds out that it died
+                send(child.sockets[0], msgspec.msgpack.encode(self._start))
+        return self._child
+
+    def _bury(self, child: Child) -> Verdict:
+        child.wait(0.5)
+        child.kill()
+        end = child.describe_end()
+        log.warning("grammar_worker_ended", how=end)
+        self._child = None
+        return Verdict(error=_DEATHS.get(end, "cannot be compiled"))
+
+    def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()

@@ -1,0 +1,84 @@
+"""The grammars of an engine: compiled once, kept within limits, and a matcher per request."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.grammar import Grammar
+from .base import CompiledGrammar, GrammarBackend, GrammarError, MaskedRows, Masks, Matcher
+
+MAX_COMPILED = 64
+"""Compiled grammars that are kept. Each takes up to a few MiB."""
+NO_BACKEND = "this engine has no grammar backend"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMatcher:
+    """The matcher of a request whose grammar cannot be compiled: the request ends with an error."""
+
+    error: str
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        """See Matcher."""
+
+    def count_allowed(self, token_ids: Sequence[int]) -> int:
+        """See Matcher."""
+        return 0
+
+
+class Grammars:
+    """Compiles grammars with one backend, on any thread, and keeps the ones that were used last.
+
+    `make` builds the backend. This takes a while, so it happens when the first grammar is compiled.
+    """
+
+    def __init__(self, make: Callable[[], GrammarBackend]) -> None:
+        self._make = make
+        self._made: GrammarBackend | None = None
+        self._making = threading.Lock()
+        self._kept: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
+        self._keeping = threading.Lock()
+
+    @property
+    def _backend(self) -> GrammarBackend:
+        with self._making:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Compile a grammar, or return the kept one. Raises GrammarError."""
+        with self._keeping:
+            found = self._kept.get(grammar)
+        if found is None:  # without the lock, which the device thread may wait for
+            found = self._backend.compile(grammar)
+        with self._keeping:
+            self._kept[grammar] = found
+            self._kept.move_to_end(grammar)
+            if len(self._kept) > MAX_COMPILED:
+                self._kept.popitem(last=False)
+        return found
+
+    def matcher(self, grammar: Grammar, token_ids: Sequence[int]) -> Matcher:
+        """A matcher that has followed the tokens of an answer so far."""
+        try:
+            matcher = self.compile(grammar).matcher()
+        except GrammarError as error:
+            return FailedMatcher(str(error))
+        if token_ids:
+            matcher.accept(token_ids)
+        return matcher
+
+    def fill(self, rows: Sequence[MaskedRows], masks_rw: Masks) -> None:
+        """Write masks of rows whose matchers this object made; see GrammarBackend."""
+        self._backend.fill(rows, masks_rw)
+
+
+def allow_all(num_rows: int, num_words: int) -> Masks:
+    """Masks that allow every token."""
+    return np.full((num_rows, num_words), -1, np.int32)

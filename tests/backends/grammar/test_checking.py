@@ -1,0 +1,105 @@
+"""New grammars are tried in a process of their own, which may die of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tokenmill.backends.grammar.checking import GrammarChecker
+from tokenmill.backends.grammar.grammars import Grammars
+from tokenmill.backends.grammar.worker import WorkerStart
+from tokenmill.core.errors import InvalidRequestError
+from tokenmill.core.grammar import Grammar
+
+from .hostile import DIES, EATS, SPINS, Hostile
+from .toy import SPEC
+
+GOOD = Grammar.json_schema({"type": "integer"})
+
+
+@pytest.fixture(scope="module")
+def checker() -> Iterator[GrammarChecker]:
+    start = WorkerStart(
+        factory="tests.backends.grammar.hostile:make_hostile",
+        options=None,
+        options_type=None,
+        spec=SPEC,
+    )
+    checker = GrammarChecker(start, Grammars(lambda: Hostile(SPEC)))
+    yield checker
+    checker.close()
+
+
+def check(checker: GrammarChecker, *grammars: Grammar) -> list[Any]:
+    """The ignored keywords of each, or its refusal."""
+
+    async def run() -> list[Any]:
+        checks = (checker.check(grammar) for grammar in grammars)
+        return await asyncio.gather(*checks, return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def test_a_good_grammar_passes_and_a_lenient_one_names_what_it_ignores(
+    checker: GrammarChecker,
+) -> None:
+    lenient = Grammar.json_schema({"type": "array", "uniqueItems": True}, is_strict=False)
+    assert check(checker, GOOD, lenient, GOOD) == [(), ("uniqueItems",), ()]
+
+
+REFUSED = {
+    "uniqueItems is not supported": {"type": "array", "uniqueItems": True},
+    "not is not supported": {"not": {}},
+    "if, then is not supported": {"if": {}, "then": {}},
+    "format 'moon' is not supported": {"type": "string", "format": "moon"},
+    "oneOf is not supported": {"oneOf": [{"minItems": 1}, {"minItems": 2}]},
+    "pattern: ": {"type": "string", "pattern": "(?!a)"},
+    "\\$ref: ": {"$ref": "https://example.com/schema"},
+    "a \\$ref leads to itself": {"$ref": "#"},
+    "recursion limit": {"items": {}},
+    "allows no answer": False,
+}
+
+
+def test_a_refusal_names_the_keyword(checker: GrammarChecker) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(400):
+        deep = {"items": deep}
+    schemas = [deep if "recursion" in why else schema for why, schema in REFUSED.items()]
+    found = check(checker, *map(Grammar.json_schema, schemas))
+    for why, refusal in zip(REFUSED, found, strict=True):
+        with pytest.raises(InvalidRequestError, match=why) as raised:
+            raise refusal
+        assert raised.value.param == "grammar"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(SPINS, "takes more than"), (EATS, "MiB"), (DIES, "cannot be compiled")],
+)
+def test_a_grammar_that_kills_the_worker_is_refused_and_the_next_one_passes(
+    checker: GrammarChecker, text: str, why: str
+) -> None:
+    first, refusal, second = check(checker, GOOD, Grammar.regex(text), Grammar.regex("a+"))
+    assert first == second == ()
+    with pytest.raises(InvalidRequestError, match=why):
+        raise refusal
+
+
+def test_a_grammar_is_tried_once(checker: GrammarChecker) -> None:
+    deadly = Grammar.regex(DIES)
+    first, _ = check(checker, deadly, Grammar.regex("c+"))
+    child = checker._child
+    assert str(check(checker, deadly)[0]) == str(first)
+    assert child is not None and child.is_alive, "the grammar was tried again"
+
+
+def test_closing_ends_the_worker(checker: GrammarChecker) -> None:
+    check(checker, Grammar.regex("b+"))
+    child = checker._child
+    assert child is not None and child.is_alive
+    checker._end_child()
+    assert not child.is_alive
