@@ -84,6 +84,12 @@ _STRICT = (*_BODIES.values(), ChatMessageBody, StreamOptions)
 """Types whose unknown fields --strict-fields refuses."""
 _NEED_MODEL = (CompletionBody, ChatBody, EmbeddingsBody, ResponsesBody)
 """Bodies that must name a model under --strict-fields."""
+_EVENT = {
+    "type": "object",
+    "description": "One event. Its data is JSON; the last one of completions and chats is [DONE].",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 _REFERENCES = "#/components/schemas/{name}"
 
 
@@ -169,7 +175,7 @@ def _path(
 def _answer(path: str, schema_of: dict[type, Any]) -> dict[str, Any]:
     content = _content(schema_of[_ANSWERS[path]]) if path in _ANSWERS else {}
     if path in _STREAMED:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": _EVENT}
     if path in _TEXT:
         content["text/plain"] = {"schema": {"type": "string"}}
     return {"description": "answer"} | ({"content": content} if content else {})

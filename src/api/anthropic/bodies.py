@@ -17,6 +17,8 @@ from ..openai.reading.bodies import (
     ModelName,
     PositiveCount,
     Probability,
+    ReasoningEffort,
+    Schema,
 )
 from ..openai.reading.unsupported import Unsupported, UnsupportedFields
 
@@ -104,12 +106,25 @@ class Thinking(msgspec.Struct, kw_only=True):
     display: str | None = None
 
 
+class OutputFormat(msgspec.Struct, kw_only=True):
+    """The answer is JSON that follows this schema."""
+
+    type: Literal["json_schema"]
+    schema: Schema
+
+
+class OutputConfig(msgspec.Struct, kw_only=True):
+    effort: ReasoningEffort | None = None
+    format: OutputFormat | None = None
+
+
 class CountTokensBody(msgspec.Struct, kw_only=True):
     """The body of POST /v1/messages/count_tokens, and the part of a message's body that its prompt
     is made of."""
 
     model: ModelName
     messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    output_config: OutputConfig | None = None
     system: str | Annotated[list[SystemBlock], Meta(max_length=MAX_PARTS)] | None = None
     thinking: Thinking | None = None
     tool_choice: AnthropicToolChoice | None = None
@@ -118,8 +133,7 @@ class CountTokensBody(msgspec.Struct, kw_only=True):
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "context_management": Unsupported("the client edits its messages itself"),
         "mcp_servers": Unsupported("this server calls no other servers", ([],)),
-        "output_config": Unsupported("answers cannot be constrained here yet", ({},)),
-        "output_format": Unsupported("answers cannot be constrained here yet"),
+        "output_format": Unsupported("use output_config"),
     }
 
 

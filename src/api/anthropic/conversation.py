@@ -12,7 +12,9 @@ from ..openai.reading.bodies import (
     ChatMessageBody,
     FunctionBody,
     FunctionName,
+    JSONSchemaFormat,
     NamedToolChoice,
+    ResponseFormat,
     StreamOptions,
     TextPart,
     ToolBody,
@@ -26,6 +28,7 @@ from .bodies import (
     Block,
     CountTokensBody,
     MessagesBody,
+    OutputConfig,
     ResultBlock,
 )
 
@@ -45,6 +48,8 @@ def chat_body(body: CountTokensBody) -> ChatBody:
         messages=messages,
         continue_final_message=continues,
         chat_template_kwargs=_template_kwargs(body),
+        reasoning_effort=body.output_config.effort if body.output_config else None,
+        response_format=_response_format(body.output_config),
         tools=[_tool(tool) for tool in body.tools or ()],
         tool_choice=_tool_choice(body.tool_choice),
         parallel_tool_calls=not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
@@ -68,6 +73,13 @@ def _sampled(chat: ChatBody, body: MessagesBody) -> ChatBody:
 
 def _template_kwargs(body: CountTokensBody) -> dict[str, object] | None:
     return {"enable_thinking": body.thinking.type != "disabled"} if body.thinking else None
+
+
+def _response_format(config: OutputConfig | None) -> ResponseFormat | None:
+    if config is None or config.format is None:
+        return None
+    schema = JSONSchemaFormat(schema=config.format.schema, strict=True)
+    return ResponseFormat(type="json_schema", json_schema=schema)
 
 
 def _tool(tool: AnthropicTool) -> ToolBody:

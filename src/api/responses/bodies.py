@@ -21,8 +21,11 @@ from ..openai.reading.bodies import (
     Penalty,
     PositiveCount,
     ReasoningEffort,
+    Schema,
     StopStrings,
     StreamOptions,
+    StructuredOutputs,
+    Text,
 )
 from ..openai.reading.unsupported import Unsupported, UnsupportedFields
 
@@ -99,7 +102,13 @@ FunctionChoice = Literal["none", "auto", "required"] | NamedFunction
 
 
 class TextFormat(msgspec.Struct, kw_only=True):
-    type: Literal["text"]
+    """The form of the text; the type "json_schema" needs a `schema`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Text | None = None
+    description: str | None = None
+    schema: Schema | None = None
+    strict: bool | None = None
 
 
 class TextOptions(msgspec.Struct, kw_only=True):
@@ -128,6 +137,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     parallel_tool_calls: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
     text: TextOptions | None = None
     tool_choice: FunctionChoice | None = None
     tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
@@ -164,6 +174,5 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
         "prompt": Unsupported("this server stores no prompts"),
         "service_tier": Unsupported("use 'auto' or 'default'", ("auto", "default")),
         "store": Unsupported(_NO_STORE + ", and leave store out", (False,)),
-        "structured_outputs": Unsupported("answers cannot be constrained here yet"),
         "truncation": Unsupported("shorten the input", ("disabled",)),
     }

@@ -13,7 +13,9 @@ from ..openai.reading.bodies import (
     ChatMessageBody,
     FunctionBody,
     FunctionName,
+    JSONSchemaFormat,
     NamedToolChoice,
+    ResponseFormat,
     StreamOptions,
     TextPart,
     ToolBody,
@@ -28,6 +30,7 @@ from .bodies import (
     InputPart,
     NamedFunction,
     ResponsesBody,
+    TextOptions,
 )
 
 _SAME_NAME = (
@@ -49,6 +52,7 @@ _SAME_NAME = (
     "skip_special_tokens",
     "stop",
     "stop_token_ids",
+    "structured_outputs",
     "top_k",
 )
 
@@ -69,10 +73,24 @@ def chat_body(body: ResponsesBody) -> ChatBody:
         logprobs=logprobs,
         top_logprobs=body.top_logprobs,
         stream_options=_stream_options(body),
+        response_format=_response_format(body.text),
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         tools=[_tool(tool) for tool in body.tools or ()],
         tool_choice=_tool_choice(body.tool_choice),
     )
+
+
+def _response_format(text: TextOptions | None) -> ResponseFormat | None:
+    given = text.format if text else None
+    if given is None or given.type != "json_schema":
+        return ResponseFormat(type=given.type) if given else None
+    schema = JSONSchemaFormat(
+        name=given.name,
+        description=given.description,
+        schema=given.schema,
+        strict=given.strict,
+    )
+    return ResponseFormat(type="json_schema", json_schema=schema)
 
 
 def _tool(tool: FunctionTool) -> ToolBody:

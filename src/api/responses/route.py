@@ -60,7 +60,7 @@ def _opening(body: ResponsesBody, head: AnswerHead, engine: EngineClient) -> Res
         parallel_tool_calls=body.parallel_tool_calls is not False,
         reasoning=body.reasoning or ReasoningOptions(),
         temperature=params.temperature,
-        text=TextSettings(format=TextFormat(type="text")),
+        text=TextSettings(format=(body.text and body.text.format) or TextFormat(type="text")),
         tool_choice=body.tool_choice or "auto",
         tools=body.tools or [],
         top_logprobs=body.top_logprobs or 0,

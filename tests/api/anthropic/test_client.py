@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -123,3 +124,17 @@ def test_the_client_s_key_is_accepted_as_it_sends_it() -> None:
             pytest.raises(anthropic.AuthenticationError, match="does not know"),
         ):
             client.messages.create(**ask)
+
+
+def test_an_answer_follows_its_schema(client: anthropic.Anthropic) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"color": {"enum": ["blue", "green"]}, "depth": {"type": "boolean"}},
+        "required": ["color", "depth"],
+        "additionalProperties": False,
+    }
+    config: Any = {"format": {"type": "json_schema", "schema": schema}}
+    message = client.messages.create(**ASK | {"max_tokens": 60}, output_config=config)
+    assert message.stop_reason == "end_turn"
+    found = json.loads(text_of(message))
+    assert found.keys() == {"color", "depth"} and found["color"] in ("blue", "green")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
 from ..serving import Served
@@ -114,3 +115,18 @@ def test_what_needs_a_memory_is_refused_with_a_reason(
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model=model, input=INPUT, **options)
     assert (refused.value.param, refused.value.code) == (param, "unsupported")
+
+
+class Sea(pydantic.BaseModel):
+    color: Literal["blue", "green"]
+    is_deep: bool
+
+
+def test_a_text_follows_its_schema_whole_and_streamed(client: openai.OpenAI, model: str) -> None:
+    options: Any = {"max_output_tokens": 60, "temperature": 0}
+    response = client.responses.parse(model=model, input=INPUT, text_format=Sea, **options)
+    assert response.status == "completed" and isinstance(response.output_parsed, Sea)
+    assert response.text is not None and response.text.format is not None
+    assert response.text.format.type == "json_schema"
+    with client.responses.stream(model=model, input=INPUT, text_format=Sea, **options) as stream:
+        assert stream.get_final_response().output_parsed == response.output_parsed
