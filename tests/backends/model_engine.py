@@ -37,6 +37,7 @@ def make_driver(
         swaps=plugins.uses_swap,
         speculation=speculation,
         impl=impl,
+        processors=plugins.logits_processors.classes,
     )
     max_model_len = fit_max_model_len(config, executor.info)
     return EngineDriver(make_core(config, executor.info, plugins, max_model_len), executor)
