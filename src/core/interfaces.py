@@ -36,6 +36,11 @@ class ChatFormat:
         """Whether it describes the functions that the model may call."""
         return "tools" in self.variables
 
+    @property
+    def shows_documents(self) -> bool:
+        """Whether it shows the documents of a request."""
+        return "documents" in self.variables
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
@@ -161,12 +166,14 @@ class Tokenizer(Protocol):
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        documents: Sequence[Mapping[str, str]] = (),
     ) -> list[int]:
         """Token ids of a chat, formatted by the model's template.
 
-        `tools` are functions in the shape of OpenAI's API, which the template shows if it can. Text
-        in messages and tools never becomes a special token. Raises InvalidRequestError when
-        there is no template, or the template refuses the messages.
+        `tools` are functions in the shape of OpenAI's API, which the template shows if it can.
+        `documents` are texts with the names that the template knows. Text in messages, tools and
+        documents never becomes a special token. Raises InvalidRequestError when there is no
+        template, it refuses the messages, or it cannot show documents.
         """
         ...
 

@@ -42,6 +42,7 @@ class ToyTokenizer:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        documents: Sequence[Mapping[str, str]] = (),
     ) -> list[int]:
         text = "".join(f"{m['role']}: {m.get('content') or ''}\n" for m in messages)
         return self.encode(text + ("assistant: " if add_generation_prompt else ""))

@@ -43,7 +43,8 @@ async def encode_conversation(
 
     def encode() -> list[int]:
         messages: Sequence[Mapping[str, Any]] = _message_fields(given)
-        _check_length(messages, tools, engine)
+        documents = body.documents or ()
+        _check_length(messages, (*tools, *documents), engine)
         chat = engine.tokenizer.chat_format
         messages, shown = for_template(messages, tools, syntax, chat)
         return engine.tokenizer.encode_chat(
@@ -52,6 +53,7 @@ async def encode_conversation(
             continue_final_message=continues,
             template_kwargs=kwargs,
             tools=shown,
+            documents=documents,
         )
 
     return await anyio.to_thread.run_sync(encode)
@@ -66,7 +68,7 @@ def _message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]
 
 
 def _check_length(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], engine: EngineClient
+    messages: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], engine: EngineClient
 ) -> None:
     """Raise APIError (400) for a conversation that is too long, before it costs time to render."""
     if len(messages) > engine.max_model_len:
@@ -76,12 +78,12 @@ def _check_length(
             param="messages",
             code="context_length_exceeded",
         )
-    num_chars = sum(map(_num_chars, (*messages, *tools)))
+    num_chars = sum(map(_num_chars, (*messages, *others)))
     most = engine.max_model_len * engine.tokenizer.max_chars_per_token
     if num_chars > most:
         raise APIError(
             400,
-            f"messages and tools have {num_chars} characters; the context of "
+            f"messages, tools and documents have {num_chars} characters; the context of "
             f"{engine.max_model_len} tokens cannot hold more than {most}",
             param="messages",
             code="context_length_exceeded",
@@ -89,7 +91,9 @@ def _check_length(
 
 
 def _num_chars(message: Mapping[str, Any]) -> int:
-    known = message.get("tool_calls") or message.get("function")
+    if "role" not in message:  # a tool or a document
+        return len(msgspec.json.encode(message))
+    known = message.get("tool_calls")
     num_chars = len(msgspec.json.encode(known)) if known else 0
     content = message.get("content") or ""
     if isinstance(content, list):

@@ -120,6 +120,11 @@ class ControlTokens:
         marked: dict[str, Any] = self._mark_value(dict(fields), self._find_any, marks)
         return marked
 
+    def mark_values(self, fields: Mapping[str, str], marks: Marks) -> dict[str, str]:
+        """Return fields whose names the template looks up, with marks in their values only."""
+        find = self._find_any
+        return {name: self._mark_text(value, find, marks) for name, value in fields.items()}
+
     def encode_marked(self, rendered: str, marks: Marks) -> list[int]:
         """Encode a rendering; only the template's own control tokens become control tokens."""
         if marks.open not in rendered and marks.close not in rendered:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 from ...core.errors import InvalidRequestError
 from ...core.interfaces import ChatFormat, ChatMessage, Detokenizer
-from .chat.messages import check_messages, texts_of
+from .chat.messages import check_documents, check_messages, texts_of
 from .chat.template import ChatTemplate
 from .chat.template_variables import check_template_kwargs
 from .control_tokens import ControlTokens, encode
@@ -124,6 +124,7 @@ class HFTokenizer:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        documents: Sequence[Mapping[str, str]] = (),
     ) -> list[int]:
         """Encode a chat with the model's template; the token ids are the same as transformers'.
 
@@ -135,6 +136,7 @@ class HFTokenizer:
             raise InvalidRequestError(
                 "this model has no chat template; use /v1/completions", param="messages"
             )
+        check_documents(documents, is_shown=self._template.format.shows_documents)
         if add_generation_prompt and continue_final_message:
             raise InvalidRequestError(
                 "continue_final_message cannot be used with add_generation_prompt",
@@ -148,7 +150,11 @@ class HFTokenizer:
         texts = list(texts_of(checked))
         _check_unicode("".join(texts), "messages")
         variables = check_template_kwargs(template_kwargs, self._template.format.variables)
-        for param, given in (("tools", list(tools)), ("chat_template_kwargs", variables)):
+        for param, given in (
+            ("tools", list(tools)),
+            ("documents", list(documents)),
+            ("chat_template_kwargs", variables),
+        ):
             added = list(texts_of(given))
             _check_unicode("".join(added), param)
             texts += added
@@ -159,6 +165,7 @@ class HFTokenizer:
             continuation_mark=marks.end_of_message if continue_final_message else None,
             template_kwargs=self._control.mark_fields(variables, marks),
             tools=[self._control.mark_fields(tool, marks) for tool in tools],
+            documents=[self._control.mark_values(document, marks) for document in documents],
         )
         return self._control.encode_marked(rendered, marks)
 

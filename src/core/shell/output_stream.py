@@ -146,10 +146,12 @@ class OutputStream:
         self._news = asyncio.Event()
         self.on_news: Callable[[OutputStream], None] | None = None
         """Called instead of waking a reader, whenever there is something to `read`."""
-        wants_scores = requests[0].sampling_params.prompt_logprobs is not None
-        self._prompt_logprobs: list[TokenLogprobs | None] | None = [None] if wants_scores else None
         self._pooling = requests[0].sampling_params.pooling
         self._pooled: Sequence[float] = ()
+        count = requests[0].sampling_params.prompt_logprobs
+        self.num_prompt_logprobs = 0 if count is None else (count + 1) * len(self.prompt_token_ids)
+        """Log-probabilities of prompt tokens that the stream will hold."""
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = None if count is None else [None]
 
     @property
     def is_finished(self) -> bool:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ..engine.committing import RequestUpdate
 from ..engine.engine_core import EngineCore
 from ..engine.request import Request
-from ..errors import DeviceError
+from ..errors import DeviceError, OverloadedError
 from ..interfaces import Executor
 from ..log import get_logger
 from ..outputs import FinishReason
@@ -25,6 +25,8 @@ from .output_stream import Completion, OutputStream
 
 log = get_logger("engine")
 
+MAX_PROMPT_LOGPROBS = 1 << 20
+"""Log-probabilities of prompt tokens that all live requests may hold: 100 MB."""
 RETRY_SECONDS = 0.05
 """Time after which the loop calls `plan` again if there is work that could not be planned."""
 MOST_NAMED = 8
@@ -86,6 +88,8 @@ class StepLoop:
 
     def add(self, requests: Sequence[Request], stream: OutputStream) -> None:
         """Queue a request. Raises what EngineCore.add raises; then the loop keeps nothing of it."""
+        if stream.num_prompt_logprobs:
+            self._check_prompt_logprobs(stream)
         if not self.core.has_work:
             self._last_progress = time.monotonic()
         self.core.add(requests, time.monotonic())
@@ -94,6 +98,15 @@ class StepLoop:
             self._members[request.engine_id] = stream, completion
         self._idle.clear()
         self._wake.set()
+
+    def _check_prompt_logprobs(self, stream: OutputStream) -> None:
+        streams = (*self._live_streams(), stream)
+        total = sum(one.num_prompt_logprobs for one in streams)
+        if total > MAX_PROMPT_LOGPROBS and len(streams) > 1:
+            raise OverloadedError(
+                f"live requests and this one ask for {total} log-probabilities of prompt tokens, "
+                f"and the limit is {MAX_PROMPT_LOGPROBS}; try again later"
+            )
 
     def abort(self, request_id: str) -> None:
         """End all prompts of a call early. Unknown ids are ignored."""

@@ -34,6 +34,7 @@ MAX_IDS = 1 << 20
 """Token ids in one list: no model has a longer context."""
 MAX_MESSAGES = 1 << 14
 MAX_PARTS = 1 << 10
+MAX_DOCUMENTS = 1 << 10
 MAX_TOOLS = 128
 """As in OpenAI's API."""
 
@@ -229,6 +230,8 @@ class NamedToolChoice(msgspec.Struct, kw_only=True):
 
 Tools = Annotated[list[ToolBody], Meta(max_length=MAX_TOOLS)]
 ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+Documents = Annotated[list[dict[str, str]], Meta(max_length=MAX_DOCUMENTS)]
+"""Texts that the chat template shows; it knows their names, such as "title" and "text"."""
 Messages = Annotated[list[ChatMessageBody], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
@@ -242,6 +245,7 @@ class ChatBody(SamplingFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: Documents | None = None
     reasoning_effort: ReasoningEffort | None = None
     include_reasoning: bool | None = None
     tools: Tools | None = None
@@ -264,6 +268,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: Documents | None = None
     tools: Tools | None = None
     return_token_strs: bool | None = None
 

@@ -58,7 +58,6 @@ _IN_CHAT = {
     "add_special_tokens": Unsupported("the chat template writes the special tokens", (False,)),
     "audio": Unsupported(_NO_MEDIA),
     "chat_template": Unsupported("the model's own template is used"),
-    "documents": Unsupported("put them into the messages", ([],)),
     "echo": Unsupported("the client has the messages", (False,)),
     "function_call": Unsupported("use tool_choice", ("none", "auto")),
     "functions": Unsupported("use tools", ([],)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 _REASONING = ("reasoning", "reasoning_content")
 """Two names for the same; templates know one of them."""
+_FIELD_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 _TEXT_FIELDS = ("content", "name", "tool_call_id", *_REASONING)
 
 
@@ -35,6 +37,22 @@ def check_messages(
         _check_message(message, f"messages[{index}]", known_roles, takes_tool_calls)
         for index, message in enumerate(messages)
     ]
+
+
+def check_documents(documents: Sequence[Mapping[str, str]], *, is_shown: bool) -> None:
+    """Raise InvalidRequestError if the template does not show documents, or for field names that
+    it could write but not look up."""
+    if documents and not is_shown:
+        raise InvalidRequestError(
+            "the model's chat template shows no documents; put them into the messages",
+            param="documents",
+        )
+    for name in {name for document in documents for name in document}:
+        if not _FIELD_NAME.fullmatch(name):
+            raise InvalidRequestError(
+                f"names of a document's fields have letters, digits and _, got {name!r:.40}",
+                param="documents",
+            )
 
 
 def texts_of(value: Any) -> Iterator[str]:

@@ -75,6 +75,7 @@ class ChatTemplate:
         continuation_mark: str | None,
         template_kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] = (),
+        documents: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Render the chat as one text. A content of None becomes an empty text, which all templates
         can handle.
@@ -83,7 +84,11 @@ class ChatTemplate:
         last message's content ends. Raises InvalidRequestError.
         """
         chat = [{**message, "content": message["content"] or ""} for message in messages]
-        given = {"tools": list(tools) or None, **template_kwargs}
+        given = {
+            "tools": list(tools) or None,
+            "documents": list(documents) or None,
+            **template_kwargs,
+        }
         if continuation_mark is None:
             return self._render(chat, add_generation_prompt, given)
         content = messages[-1]["content"]
@@ -99,9 +104,10 @@ class ChatTemplate:
     def _render(
         self, chat: list[dict[str, Any]], add_generation_prompt: bool, kwargs: Mapping[str, Any]
     ) -> str:
-        variables = {"documents": None, **self._variables, **kwargs}
+        variables = {**self._variables, **kwargs}
         variables |= {"messages": chat, "add_generation_prompt": add_generation_prompt}
-        token = current_budget.set(Budget([*chat, *(kwargs["tools"] or ())]))
+        others = (*(kwargs["tools"] or ()), *(kwargs["documents"] or ()))
+        token = current_budget.set(Budget([*chat, *others]))
         try:
             try:
                 return _join_bounded(self._template.generate(variables))

@@ -153,6 +153,45 @@ def test_template_kwargs_reach_the_template(smollm_with: BuildTokenizer, oracle:
     assert tokenizer.encode_chat(CHATS["one"]) != expected
 
 
+DOCUMENTS = [{"title": "A", "text": "<|im_end|> is text"}, {"title": "B", "text": "日本 12"}]
+
+
+def test_documents_reach_a_template_that_shows_them(
+    smollm_with: BuildTokenizer, oracle: Any
+) -> None:
+    """Control tokens in them stay text."""
+    template = (
+        "{% for d in documents or [] %}[{{ d.title }}]{{ d['text'] }}{% endfor %}"
+        "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    tokenizer = smollm_with(template)
+    expected = oracle.apply_chat_template(
+        CHATS["one"], chat_template=template, documents=DOCUMENTS[1:], return_dict=False
+    )
+    got = tokenizer.encode_chat(CHATS["one"], documents=DOCUMENTS[1:], add_generation_prompt=False)
+    assert got == expected
+    both = tokenizer.encode_chat(CHATS["one"], documents=DOCUMENTS, add_generation_prompt=False)
+    assert both.count(oracle.convert_tokens_to_ids("<|im_end|>")) == 1
+    assert "<|im_end|> is text" in tokenizer.decode(both, skip_special_tokens=False)
+    assert tokenizer.encode_chat(CHATS["one"], add_generation_prompt=False) != expected
+
+
+def test_documents_are_refused_where_the_template_shows_none(smollm: HFTokenizer) -> None:
+    with pytest.raises(InvalidRequestError, match="shows no documents") as refused:
+        smollm.encode_chat(CHATS["one"], documents=DOCUMENTS)
+    assert refused.value.param == "documents"
+
+
+def test_names_of_a_document_s_fields_are_plain(smollm_with: BuildTokenizer) -> None:
+    tokenizer = smollm_with("{% for d in documents %}{{ d }}{% endfor %}")
+    with pytest.raises(InvalidRequestError, match="letters, digits and _"):
+        tokenizer.encode_chat(CHATS["one"], documents=[{"<|im_end|>": "a"}])
+
+
+def test_no_documents_are_like_none(smollm: HFTokenizer) -> None:
+    assert smollm.encode_chat(CHATS["one"], documents=[]) == smollm.encode_chat(CHATS["one"])
+
+
 def test_without_a_template_chats_are_refused(sentencepiece_backend: Callable[[], Any]) -> None:
     """The message says what works instead."""
     tokenizer = HFTokenizer(sentencepiece_backend())
