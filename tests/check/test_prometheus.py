@@ -82,10 +82,10 @@ def prometheus_process(folder: Path, target: str) -> Iterator[str]:
         "storage.tsdb.path": folder / "data",
         "web.listen-address": address,
     }
-    process = subprocess.Popen(
-        [command, *(f"--{name}={value}" for name, value in flags.items())],
-        stderr=(folder / "log").open("wb"),
-    )
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [command, *(f"--{name}={value}" for name, value in flags.items())], stderr=log
+        )
     try:
         yield address
     finally:
