@@ -83,8 +83,7 @@ def create_app(
         )
     admin_routes = ADMIN_ROUTES if keys.has_admin else ()
     if keys.has_admin or keys.has_tenants:
-        paths = [route.path for route in admin_routes]
-        middleware.append(Middleware(RequireKey, keys=keys, admin_paths=paths))
+        middleware.append(Middleware(RequireKey, keys=keys))
     app = Starlette(
         routes=[*ROUTES, *admin_routes],
         middleware=middleware,

@@ -13,7 +13,7 @@ from .anthropic.answers import Message, TokenCount
 from .anthropic.bodies import CountTokensBody, MessagesBody
 from .http import anthropic_errors
 from .http.anthropic_errors import AnthropicErrorBody
-from .http.auth import PUBLIC_PATHS
+from .http.auth import ADMIN_PATHS, PUBLIC_PATHS
 from .http.errors import ErrorBody
 from .openai.context import ServerSettings
 from .openai.reading.bodies import (
@@ -70,7 +70,7 @@ _TEXT = {"/", "/metrics"}
 _STATUSES = {
     400: "the request is not valid",
     401: "the API key is missing or wrong",
-    403: "the Host header names another machine",
+    403: "the Host header names another machine, or the key is not the admin key",
     404: "there is no such model",
     408: "the body came too slowly",
     413: "the body is too large",
@@ -110,22 +110,27 @@ def openapi_document(routes: Iterable[BaseRoute], settings: ServerSettings) -> d
     }
     if settings.root_path:
         document["servers"] = [{"url": settings.root_path}]
-    return _with_keys(document) if settings.needs_key else document
+    if settings.needs_key or settings.admin_key is not None:
+        _add_keys(document, settings)
+    return document
 
 
-def _with_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """The document of a server with API keys."""
+def _add_keys(document: dict[str, Any], settings: ServerSettings) -> None:
+    """Say which paths need a key."""
     schemes = {
         "key": {"type": "http", "scheme": "bearer"},
         "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
     }
-    for path in PUBLIC_PATHS & document["paths"].keys():
-        for operation in document["paths"][path].values():
-            operation["security"] = []
-    return document | {
-        "components": document["components"] | {"securitySchemes": schemes},
-        "security": [{name: []} for name in schemes],
-    }
+    document["components"]["securitySchemes"] = schemes
+    document["security"] = [{name: []} for name in schemes]
+    for path, operations in document["paths"].items():
+        if not _needs_key(path, settings):
+            for operation in operations.values():
+                operation["security"] = []
+
+
+def _needs_key(path: str, settings: ServerSettings) -> bool:
+    return path in ADMIN_PATHS or (settings.needs_key and path not in PUBLIC_PATHS)
 
 
 def _add_unsupported(components: dict[str, Any]) -> None:
@@ -189,8 +194,8 @@ def _statuses(path: str, settings: ServerSettings) -> Iterator[tuple[int, str]]:
     """The errors that a path may answer with, and what they mean."""
     is_public = path in PUBLIC_PATHS
     conditions = {
-        401: bool(settings.api_keys) and not is_public,
-        403: settings.is_local and not settings.api_keys,
+        401: _needs_key(path, settings),
+        403: (settings.is_local and not settings.needs_key) or path in ADMIN_PATHS,
         404: path in _BODIES or "{name}" in path,
         429: path in _GENERATING,
         500: True,

@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from tokenmill.api.app import ADMIN_ROUTES
+from tokenmill.api.http.auth import ADMIN_PATHS
 from tokenmill.api.http.key_file import read_key_file
 from tokenmill.api.http.keys import KeyRing
 from tokenmill.api.stopping import Stopper
@@ -127,6 +128,17 @@ def test_the_official_client_waits_and_tries_again(served: Served) -> None:
 
 
 # The admin key
+
+
+def test_every_admin_route_is_guarded_and_described() -> None:
+    assert {route.path for route in ADMIN_ROUTES} == ADMIN_PATHS
+    with serve_engine(toy_engine(), admin_key="sk-admin") as served, served.client() as http:
+        document = http.get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            is_open = operation.get("security") == []
+            assert is_open is (path not in ADMIN_PATHS), path
+            assert ("401" in operation["responses"]) is not is_open, path
 
 
 def test_admin_routes_are_for_the_admin_key_only(http: httpx.Client) -> None:

@@ -22,6 +22,7 @@ from tokenmill.api.listening import bind
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.plugins.observers.otel import traces
 
 from .serving import PATIENCE, SteeredExecutor, serve_engine, toy_engine
 
@@ -138,7 +139,8 @@ def test_a_failed_request_is_a_span_with_an_error(collector: Collector) -> None:
     assert "gen_ai.latency.time_to_first_token" not in values(span)
 
 
-def test_a_collector_that_is_down_costs_no_answer() -> None:
+def test_a_collector_that_is_down_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "FLUSH_SECONDS", 0.1)
     with bind("127.0.0.1", 0) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}/v1/traces"
     with serve_engine(toy_engine(otlp_traces_endpoint=url)) as served, served.client() as http:

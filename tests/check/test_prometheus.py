@@ -28,7 +28,10 @@ scrape_configs: [{{job_name: engine, static_configs: [{{targets: ["{target}"]}}]
 
 
 def board() -> dict[str, str]:
-    """The queries by name: quantiles and averages, rates, heat maps, gauges and finish reasons."""
+    """The queries by name: quantiles and averages, rates, heat maps, gauges and finish reasons.
+
+    They have the metrics and the forms of vLLM's boards, in which `$model_name` is a label.
+    """
     queries = {}
     for name in ("e2e_request_latency", "inter_token_latency", "time_to_first_token"):
         metric = f"vllm:{name}_seconds"
@@ -45,8 +48,13 @@ def board() -> dict[str, str]:
         queries[name] = f"rate(vllm:{name}{MODEL}[1m])"
     for name in ("request_prompt_tokens", "request_generation_tokens"):
         queries[name] = f"sum by (le) (increase(vllm:{name}_bucket{MODEL}[1m]))"
+        inner = f"sum by (le, model_name) (rate(vllm:{name}_bucket{MODEL}[1m]))"
+        queries[f"{name} 0.9"] = f"histogram_quantile(0.9, {inner})"
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         queries[name] = f"vllm:{name}{MODEL}"
+    for name in ("prompt_tokens", "generation_tokens"):
+        per_request = (f"sum(rate(vllm:{m}_total{MODEL}[1m]))" for m in (name, "request_success"))
+        queries[f"{name} per request"] = " / ".join(per_request)
     reasons = f"increase(vllm:request_success_total{MODEL}[1m])"
     queries["finish reasons"] = f"sum by (finished_reason) ({reasons})"
     return queries
@@ -82,10 +90,10 @@ def prometheus_process(folder: Path, target: str) -> Iterator[str]:
         "storage.tsdb.path": folder / "data",
         "web.listen-address": address,
     }
-    process = subprocess.Popen(
-        [command, *(f"--{name}={value}" for name, value in flags.items())],
-        stderr=(folder / "log").open("wb"),
-    )
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [command, *(f"--{name}={value}" for name, value in flags.items())], stderr=log
+        )
     try:
         yield address
     finally:

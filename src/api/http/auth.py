@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...core.request_options import KeyLimits
@@ -11,6 +9,8 @@ from .errors import APIError, error_response
 from .keys import KeyHolder, KeyRing
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping"})
+ADMIN_PATHS = frozenset({"/debug/state"})
+"""Paths for the admin key only, on a server that has one. On others they do not exist."""
 
 
 class RequireKey:
@@ -24,10 +24,10 @@ class RequireKey:
     It stores the key's holder for `api_key_id` and `key_limits`.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, admin_paths: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
         self._app = app
         self._keys = keys
-        self._admin_paths = frozenset(admin_paths)
+        self._admin_paths = ADMIN_PATHS if keys.has_admin else frozenset()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
