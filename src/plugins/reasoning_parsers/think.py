@@ -53,5 +53,10 @@ def register(registry: Registry) -> None:
         aliases=("deepseek-r1", "qwen3", "deepseek-v3", "glm45"),
     )
     registry.reasoning_parser(
+        "gemma-think",
+        lambda: MarkedReasoning(marks=("<|channel>thought", "<channel|>")),
+        aliases=("gemma4",),
+    )
+    registry.reasoning_parser(
         "mistral-think", lambda: MarkedReasoning(marks=("[THINK]", "[/THINK]"))
     )
