@@ -56,7 +56,6 @@ class ChatReading:
         Raises APIError (400) if the answer already has another grammar.
         """
         if self._tools.mode == "required":
-            raise APIError(400, "calls cannot be enforced yet; use 'auto'", param="tool_choice")
             if params.grammar is not None:
                 raise APIError(
                     400, "tools that must be called leave no room for another grammar of the "
