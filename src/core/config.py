@@ -207,12 +207,13 @@ class EngineConfig:
     tool_call_parser: str | None = _knob(
         None,
         "parser that finds tool calls in the answers of chats: auto (by the chat template), "
-        "hermes, llama3-json, mistral, gemma, pythonic, none, or a plugin's name",
+        "hermes, qwen3-xml, glm, llama3-json, mistral, gemma, pythonic, gpt-oss, none, or a "
+        "plugin's name",
     )
     reasoning_parser: str | None = _knob(
         None,
         "parser that separates reasoning from content in the answers of chats: auto (by the chat "
-        "template), think, mistral-think, none, or a plugin's name",
+        "template), think, mistral-think, gemma-think, gpt-oss, none, or a plugin's name",
     )
 
     hook_watchdog_seconds: float = _knob(

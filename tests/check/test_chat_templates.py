@@ -11,7 +11,9 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from tokenmill.backends.text.chat.template import ChatTemplate
+from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import InvalidRequestError
+from tokenmill.core.host.answer_parsers import build_answer_parsers
 
 from .llama_cpp import llama_cpp_source
 
@@ -102,6 +104,41 @@ def test_templates_that_mention_tools_render_a_conversation_with_tools() -> None
         alike |= {name} if found == expected else set()
     assert refused == {"Kimi-K2-Instruct", "Kimi-K2-Thinking"}  # they change a list: not allowed
     assert len(alike) == 59
+
+
+PARSERS = {
+    # by template: the parsers of calls and of reasoning
+    "Qwen-Qwen3-0.6B": ("hermes", "think"),
+    "Qwen-Qwen2.5-7B-Instruct": ("hermes", "none"),
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": ("hermes", "none"),
+    "ibm-granite-granite-4.0": ("hermes", "none"),
+    "Qwen3.5-4B": ("qwen3-xml", "think"),
+    "Qwen3-Coder": ("qwen3-xml", "none"),
+    "GLM-4.6": ("glm", "think"),
+    "meta-llama-Llama-3.1-8B-Instruct": ("llama3-json", "none"),
+    "meta-llama-Llama-3.2-3B-Instruct": ("llama3-json", "none"),
+    "Mistral-Small-3.2-24B-Instruct-2506": ("mistral", "none"),
+    "mistralai-Ministral-3-14B-Reasoning-2512": ("mistral", "mistral-think"),
+    "mistralai-Mistral-Nemo-Instruct-2407": ("mistral", "none"),
+    "google-gemma-4-31B-it": ("gemma", "gemma-think"),
+    "LFM2-8B-A1B": ("pythonic", "none"),
+    "openai-gpt-oss-120b": ("gpt-oss", "gpt-oss"),
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": ("none", "think"),
+    "microsoft-Phi-3.5-mini-instruct": ("none", "none"),
+}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_the_parsers_fit_the_template(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The log says which ones were chosen."""
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level("INFO"):
+        build_answer_parsers(EngineConfig(), ChatTemplate(templates()[name], TOKENS, name).format)
+    chosen = {record.msg: vars(record).get("parser") for record in caplog.records}
+    found = chosen["tool_call_parser_chosen"], chosen["reasoning_parser_chosen"]
+    assert found == PARSERS[name]
 
 
 def rendered(

@@ -12,6 +12,7 @@ from ...core.contract.answer_parsers import ToolCallParser
 from ...core.contract.answers import ToolDefinition
 from ...core.host.answer_parsers import AnswerParsers
 from ..http.errors import APIError
+from .json_list import JSONListParser
 
 ToolMode = Literal["none", "auto", "required"]
 _MAX_DEPTH = 32
@@ -72,22 +73,18 @@ def tool_use(
 def parser_of(use: ToolUse, parsers: AnswerParsers) -> ToolCallParser | None:
     """The parser that finds the calls in an answer; None if there may be none.
 
-    Raises APIError (400) if calls in an answer of this model could not be told from content.
+    Enforced calls are a JSON list if the model's own syntax is not known. Raises APIError (400) if
+    calls in an answer of this model could not be told from content.
     """
     if use.mode == "none":
         return None
-    if use.mode == "required":
-        raise APIError(
-            400,
-            "calls cannot be enforced yet; use tool_choice 'auto'",
-            param="tool_choice",
-            code="unsupported",
-        )
+    if use.mode == "required" and (parsers.tools is None or parsers.tools.call_syntax is None):
+        return JSONListParser()
     if parsers.tools is None:
         raise APIError(
             400,
             "no tool call parser fits this model's chat template, so tool_choice 'auto' is not "
-            "possible; start the server with --tool-call-parser NAME",
+            "possible; start the server with --tool-call-parser NAME, or use 'required'",
             param="tool_choice",
             code="unsupported",
         )

@@ -7,6 +7,7 @@ from typing import cast
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..answers.json_list import syntax_of
 from ..http.anthropic_errors import anthropic_error_body
 from ..http.errors import APIError
 from ..openai.chat import start_chat
@@ -42,8 +43,8 @@ async def count_tokens(request: Request) -> Response:
     context = context_of(request)
     context.check_model(body.model)
     chat = chat_body(body)
-    tools = read_tool_use(chat).shown
-    token_ids = await encode_conversation(chat, chat.messages, context.engine, tools)
+    tools, syntax = read_tool_use(chat).shown, syntax_of(context.parsers.tools)
+    token_ids = await encode_conversation(chat, chat.messages, context.engine, tools, syntax)
     return json_response(TokenCount(input_tokens=len(token_ids)))
 
 

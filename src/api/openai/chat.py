@@ -11,6 +11,7 @@ from starlette.responses import Response
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..answers.json_list import syntax_of
+from ..answers.tools import parser_of
 from ..http.ignored_fields import name_ignored
 from .chat_reading import ROLE, ChatReading
 from .context import AnswerHead, check_fan_out, context_of, make_head
@@ -59,9 +60,10 @@ async def start_chat(
     options = request_options(request, body, prefix, context.settings.metadata_headers)
     params = chat_params(body, engine)
     tools = read_tool_use(body)
-    reading = ChatReading(body, tools, context)
+    parser_of(tools, context.parsers)  # raises before the conversation costs time
     syntax = syntax_of(context.parsers.tools)
     tokens = await encode_conversation(body, body.messages, engine, tools.shown, syntax)
+    reading = ChatReading(body, tools, context, tokens)
     with naming_field(body):
         requests = await submit_all(
             engine,
@@ -86,7 +88,7 @@ class ChatAnswer:
         requests: RequestSet,
         reading: ChatReading,
     ) -> None:
-        self._reading = reading.after(requests.streams[0].prompt_token_ids)
+        self._reading = reading
         self._body = body
         self.head = head
         self._tokenizer = engine.tokenizer

@@ -10,7 +10,10 @@ from ...core.contract.answers import Delta, ToolCallDelta
 from ...core.host.answer_reader import AnswerReader, ParsedAnswer, collect
 from ...core.outputs import CompletionOutput
 from ...core.sampling_params import SamplingParams
+from ..answers.enforcing import grammar_of
+from ..answers.json_list import syntax_of
 from ..answers.tools import ToolUse, new_call_id, parser_of
+from ..http.errors import APIError
 from .chunks import end_reason
 from .context import AppContext
 from .reading.bodies import ChatBody
@@ -28,28 +31,48 @@ class ChatReading:
     Raises APIError (400) if calls could not be found in the answer.
     """
 
-    def __init__(self, body: ChatBody, tools: ToolUse, context: AppContext) -> None:
+    def __init__(
+        self,
+        body: ChatBody,
+        tools: ToolUse,
+        context: AppContext,
+        prompt_token_ids: Sequence[int],
+    ) -> None:
         self._parser = parser_of(tools, context.parsers)
         self._tools = tools
         self._parsers = context.parsers
         self._tokenizer = context.engine.tokenizer
         self._hides_reasoning = body.include_reasoning is False
         self._prompt_end = ""
+        if self._parsers.reasoning is not None:
+            end = list(prompt_token_ids[-_PROMPT_END:])
+            self._prompt_end = self._tokenizer.decode(end, skip_special_tokens=False)
         self._readers: dict[int, AnswerReader] = {}
 
     def adjust(self, params: SamplingParams) -> SamplingParams:
-        """Keep special tokens in the text if a parser needs them."""
+        """Enforce calls if the request demands them, and keep special tokens in the text if a
+        parser needs them.
+
+        Raises APIError (400) if the answer already has another grammar.
+        """
+        if self._tools.mode == "required":
+            if params.grammar is not None:
+                raise APIError(
+                    400, "tools that must be called leave no room for another grammar of the "
+                    "answer; use tool_choice 'auto'", param="tool_choice",
+                )  # fmt: skip
+            grammar = grammar_of(
+                self._tools,
+                syntax_of(self._parser),
+                self._parsers.reasoning,
+                self._prompt_end,
+                self._tokenizer,
+            )
+            params = params.with_changes(grammar=grammar)
         used = (self._parsers.reasoning, self._parser)
         if any(parser.needs_special_tokens for parser in used if parser is not None):
             return params.with_changes(skip_special_tokens=False)
         return params
-
-    def after(self, prompt_token_ids: Sequence[int]) -> ChatReading:
-        """This reading, which now knows the prompt."""
-        if self._parsers.reasoning is not None:
-            end = prompt_token_ids[-_PROMPT_END:]
-            self._prompt_end = self._tokenizer.decode(end, skip_special_tokens=False)
-        return self
 
     def message(self, found: CompletionOutput) -> ChatMessage:
         """The message of a complete choice."""

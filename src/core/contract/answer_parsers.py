@@ -67,6 +67,12 @@ class ReasoningParser(Protocol):
         """Whether special tokens mark the reasoning."""
         ...
 
+    @property
+    def marks(self) -> tuple[str, str] | None:
+        """The texts before and after the reasoning. Calls that `tool_choice` demands may come after
+        them; None: such calls come without reasoning."""
+        ...
+
     def reasons_against(self, chat: ChatFormat) -> list[str]:
         """Every reason why a model with this chat template does not write reasoning like this."""
         ...

@@ -68,7 +68,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "speculative_method": ("propose",),
     "draft_length": ("choose", "observe", "forget"),
     "tool_call_parser": ("reasons_against", "parse", "needs_special_tokens", "call_syntax"),
-    "reasoning_parser": ("reasons_against", "parse", "needs_special_tokens"),
+    "reasoning_parser": ("reasons_against", "parse", "needs_special_tokens", "marks"),
     "admission": ("admit",),
     "weight_format": ("__call__",),
     "logits_processor": (

@@ -12,6 +12,7 @@ class NoReasoningParser:
 
     needs_special_tokens = False
     parses = False
+    marks = None
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
         return []

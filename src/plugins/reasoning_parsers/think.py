@@ -25,21 +25,21 @@ TOKENMILL_API = (1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedReasoning:
-    """Reasoning at the beginning of an answer, between `start` and `end`."""
+    """Reasoning at the beginning of an answer, between two marks."""
 
-    start: str
-    end: str
+    marks: tuple[str, str]
     needs_special_tokens: bool = True
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
-        missing = [mark for mark in (self.start, self.end) if mark not in chat.source]
+        missing = [mark for mark in self.marks if mark not in chat.source]
         return [f"the chat template has no {mark}" for mark in missing]
 
     def parse(self, answer: AnswerText, prompt_end: str) -> Parsing:
-        is_open = prompt_end.rstrip().endswith(self.start)
-        if is_open or (yield from take_next(answer, self.start)):
+        start, end = self.marks
+        is_open = prompt_end.rstrip().endswith(start)
+        if is_open or (yield from take_next(answer, start)):
             yield from skip_space(answer)
-            for delta in content_before(answer, (self.end,)):
+            for delta in content_before(answer, (end,)):
                 yield delta and ReasoningDelta(delta.text)
             yield from skip_space(answer)
         yield from rest_as_content(answer)
@@ -49,9 +49,14 @@ class MarkedReasoning:
 def register(registry: Registry) -> None:
     registry.reasoning_parser(
         "think",
-        lambda: MarkedReasoning(start="<think>", end="</think>"),
+        lambda: MarkedReasoning(marks=("<think>", "</think>")),
         aliases=("deepseek-r1", "qwen3", "deepseek-v3", "glm45"),
     )
     registry.reasoning_parser(
-        "mistral-think", lambda: MarkedReasoning(start="[THINK]", end="[/THINK]")
+        "gemma-think",
+        lambda: MarkedReasoning(marks=("<|channel>thought", "<channel|>")),
+        aliases=("gemma4",),
+    )
+    registry.reasoning_parser(
+        "mistral-think", lambda: MarkedReasoning(marks=("[THINK]", "[/THINK]"))
     )

@@ -33,7 +33,7 @@ _OTHERS = ("<function=", "<arg_key>")
 class HermesToolParser:
     """JSON objects with name and arguments, each between <tool_call> and </tool_call>."""
 
-    needs_special_tokens = False
+    needs_special_tokens = True  # of some models <tool_call> is one
     call_syntax = CallSyntax(
         begin='<tool_call>\n{"name": "NAME", "arguments": ',
         end="}\n</tool_call>",
@@ -41,8 +41,9 @@ class HermesToolParser:
     )
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
-        if OPEN not in chat.source:
-            return [f"the chat template has no {OPEN}"]
+        missing = [mark for mark in (OPEN, '"arguments"') if mark not in chat.source]
+        if missing:
+            return [f"the chat template has no {mark}" for mark in missing]
         return [f"the chat template has {other}" for other in _OTHERS if other in chat.source]
 
     def parse(self, answer: AnswerText, tools: Sequence[ToolDefinition]) -> Parsing:

@@ -117,6 +117,7 @@ class RightReasoning:
     """Right: reasoning in <think>."""
 
     needs_special_tokens = False
+    marks = ("<think>", "</think>")
 
     def reasons_against(self, chat: Any) -> list[str]:
         return []

@@ -12,7 +12,7 @@ from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
 
 from ..tool_parsers.reading import cut, deltas_of, joined
 
-THINK = MarkedReasoning(start="<think>", end="</think>")
+THINK = MarkedReasoning(marks=("<think>", "</think>"))
 CASES = [
     # (end of the prompt, answer, content, reasoning)
     ("assistant\n", "<think>\nhm\n\nwell\n</think>\n\nOslo.\n", "Oslo.\n", "hm\n\nwell"),

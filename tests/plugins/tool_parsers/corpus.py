@@ -100,6 +100,49 @@ CORPUS: dict[str, list[tuple[str, str, Calls]]] = {
         ("[1, 2] and [notes](x)", "[1, 2] and [notes](x)", []),
         ("[weather(", "[weather(", []),
     ],
+    "qwen3-xml": [
+        (
+            "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"
+            "</tool_call>",
+            "",
+            OSLO,
+        ),
+        (
+            "I look.\n<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n"
+            "</function>\n</tool_call>\n<tool_call>\n<function=time.now>\n<parameter=zone>\nCET\n"
+            "</parameter>\n<parameter=days>\n[1, 2]\n</parameter>\n</function>\n</tool_call>",
+            "I look.",
+            BOTH,
+        ),
+        ("<tool_call>\n<function=find-it>\n</function>\n</tool_call>", "", [("find-it", {})]),
+        ("a <function or <tool_call", "a <function or <tool_call", []),
+    ],
+    "glm": [
+        (
+            "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+            "</tool_call>",
+            "",
+            OSLO,
+        ),
+        (
+            "<tool_call>weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>"
+            "<tool_call>time.now<arg_key>zone</arg_key><arg_value>CET</arg_value>"
+            "<arg_key>days</arg_key><arg_value>[1, 2]</arg_value></tool_call>",
+            "",
+            BOTH,
+        ),
+        ("<tool_call>find-it</tool_call>", "", [("find-it", {})]),
+    ],
+    "gpt-oss": [
+        (
+            "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+            '{"city": "Oslo"}<|call|>',
+            "",
+            OSLO,
+        ),
+        ("<|channel|>commentary to=functions.find-it<|message|>{}", "", [("find-it", {})]),
+        ("no <|channel|>comm", "no <|channel|>comm", []),
+    ],
 }  # fmt: skip
 MALFORMED: dict[str, list[str]] = {
     "hermes": [
@@ -135,6 +178,16 @@ MALFORMED: dict[str, list[str]] = {
         "<|tool_call>call:unknown{}<tool_call|>",
         "<|tool_call>call:weather{a:1}} more<tool_call|>",
         "<|tool_call>call:weather{" + "a:{" * 200 + "}" * 201 + "<tool_call|>",
+    ],
+    "qwen3-xml": [
+        "<tool_call>\n<function=unknown>\n</function>\n</tool_call>",
+        "<tool_call>weather</tool_call>",
+        "<tool_call><function=weather",
+    ],
+    "glm": ["<tool_call>unknown</tool_call>", "<tool_call>weather and more</tool_call>"],
+    "gpt-oss": [
+        "<|channel|>commentary to=functions.unknown<|message|>{}",
+        "<|channel|>commentary to=functions.weather",
     ],
     "pythonic": [
         '[weather("Oslo")]',

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from tokenmill.core.contract.answer_parsers import ToolCallParser
 from tokenmill.core.contract.answers import ContentDelta
 from tokenmill.plugins.tool_parsers.gemma import GemmaToolParser
+from tokenmill.plugins.tool_parsers.gpt_oss import GptOssToolParser
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
 from tokenmill.plugins.tool_parsers.llama3_json import Llama3ToolParser
 from tokenmill.plugins.tool_parsers.mistral import MistralToolParser
 from tokenmill.plugins.tool_parsers.pythonic import PythonicToolParser
+from tokenmill.plugins.tool_parsers.xml import GLM, QWEN
 
 from .corpus import CORPUS, MALFORMED, Calls
 from .reading import cut, deltas_of, joined
@@ -25,6 +27,9 @@ PARSERS: dict[str, ToolCallParser] = {
     "mistral": MistralToolParser(),
     "gemma": GemmaToolParser(),
     "pythonic": PythonicToolParser(),
+    "qwen3-xml": QWEN,
+    "glm": GLM,
+    "gpt-oss": GptOssToolParser(),
 }
 EVERY = [(name, *case) for name, cases in CORPUS.items() for case in cases]
 BROKEN = [(name, text) for name, texts in MALFORMED.items() for text in texts]

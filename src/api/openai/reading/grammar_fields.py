@@ -11,7 +11,7 @@ import msgspec
 from ....core.errors import InvalidRequestError
 from ....core.grammar import Grammar, GrammarKind
 from ...http.errors import APIError
-from .bodies import ResponseFormat, SamplingFields, StructuredOutputs
+from .bodies import ChatBody, ResponseFormat, SamplingFields, StructuredOutputs
 
 Found = tuple[str, Callable[[], Grammar]]
 """A field's name, and how to read its grammar."""
@@ -53,7 +53,9 @@ def ignored_paths(body: SamplingFields, keywords: Sequence[str]) -> list[str]:
 
 def _field(body: SamplingFields) -> str | None:
     found = _find(body)
-    return found[0][0].partition(".")[0] if found else None
+    if found:
+        return found[0][0].partition(".")[0]
+    return "tools" if isinstance(body, ChatBody) and body.tools else None
 
 
 def _find(body: SamplingFields) -> list[Found]:

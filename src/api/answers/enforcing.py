@@ -1,0 +1,82 @@
+"""Enforces calls: a grammar whose answers are calls of the given functions, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...core.contract.answer_parsers import ReasoningParser
+from ...core.contract.answers import CallSyntax, ToolDefinition
+from ...core.grammar import Grammar, GrammarKind
+from ...core.interfaces import Tokenizer
+from .tools import ToolUse
+
+
+def grammar_of(
+    use: ToolUse,
+    syntax: CallSyntax,
+    reasoning: ReasoningParser | None,
+    prompt_end: str,
+    tokenizer: Tokenizer,
+) -> Grammar:
+    """The grammar of answers with at least one call, in Lark with JSON schemas.
+
+    A model that reasons may do so before the calls. `prompt_end` is the end of the rendered prompt,
+    which may have opened or closed the reasoning.
+    """
+    tools = [tool for tool in use.tools if use.named in (None, tool.name)]
+    is_single = use.named is not None or not use.is_parallel
+    marks = reasoning.marks if reasoning is not None else None
+    before, *thoughts = _reasoning(marks, prompt_end.rstrip(), tokenizer) if marks else [""]
+    rules = [*_rules(tools, syntax, is_single, before), *thoughts]
+    return Grammar(kind=GrammarKind.LARK, text="\n".join(rules))
+
+
+def _rules(
+    tools: Sequence[ToolDefinition], syntax: CallSyntax, is_single: bool, before: str
+) -> Iterator[str]:
+    more = "" if is_single else f"({_literal(syntax.between)} call)*"
+    yield f"start: {before} {_literal(syntax.first)} call {more} {_literal(syntax.last)}"
+    yield f"call: {' | '.join(f'call_{number}' for number in range(len(tools)))}"
+    for number, tool in enumerate(tools):
+        begin = _literal(syntax.begin.replace("NAME", tool.name))
+        schema = json.dumps(_schema(tool), ensure_ascii=False)
+        yield f"call_{number}: {begin} arguments_{number} {_literal(syntax.end)}"
+        yield f"arguments_{number}: %json {schema}"
+
+
+def _reasoning(marks: tuple[str, str], prompt_end: str, tokenizer: Tokenizer) -> Iterator[str]:
+    """What may come before the calls, and the rules for it."""
+    start, end = marks
+    if prompt_end.endswith(end):
+        yield ""
+        return
+    yield "thought SPACE?" if prompt_end.endswith(start) else "(opening thought SPACE?)?"
+    yield f"opening: {_special(start, tokenizer) or _literal(start)}"
+    closing = _special(end, tokenizer)
+    lazily = "" if closing else f"[suffix={_literal(end)}]"
+    yield f"thought{lazily}: /(?s:.*)/ {closing}"
+    yield r"SPACE: /\s{1,4}/"
+
+
+def _special(mark: str, tokenizer: Tokenizer) -> str:
+    """A mark that is a special token, which no text in a grammar stands for; "" for another."""
+    ids = tokenizer.encode(mark, add_special_tokens=False)
+    is_special = len(ids) == 1 and not tokenizer.decode(ids, skip_special_tokens=True)
+    return f"<[{ids[0]}]>" if is_special else ""
+
+
+def _schema(tool: ToolDefinition) -> Mapping[str, Any]:
+    """The schema of the arguments: an object, written without needless whitespace."""
+    options = {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+        "lenient": not tool.strict,
+    }
+    return {**tool.parameters, "type": "object", "x-guidance": options}
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else ""
