@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from tokenmill.backends.weights.checkpoint import Checkpoint
-from tokenmill.backends.weights.model_config import ModelConfig
+from tokenmill.backends.weights.model_config import ExpertsConfig, ModelConfig
 from tokenmill.backends.weights.packed import StoredTensor
 from tokenmill.core.errors import ConfigError
 
@@ -125,17 +125,49 @@ def _layer_layout(config: ModelConfig) -> dict[str, _Normal]:
         **_linear("self_attn.k_proj", kv_size, hidden, qkv_bias, gain=2.0),
         **_linear("self_attn.v_proj", kv_size, hidden, qkv_bias),
         **_linear("self_attn.o_proj", hidden, q_size, out_bias),
-        **_linear("mlp.gate_proj", inner, hidden, config.mlp_bias),
-        **_linear("mlp.up_proj", inner, hidden, config.mlp_bias),
-        **_linear("mlp.down_proj", hidden, inner, config.mlp_bias),
     }
+    if config.experts is not None:
+        layout |= _experts_layout(config.experts, hidden)
+    else:
+        layout |= _network_layout("mlp", inner, hidden, config.mlp_bias)
     if config.post_norms:
         layout["pre_feedforward_layernorm.weight"] = _norm(hidden)
         for norm in ("post_attention_layernorm", "post_feedforward_layernorm"):
             layout[f"{norm}.weight"] = _norm(hidden, mean=0.5)
     if config.qk_norm:
         layout |= {f"self_attn.{n}_norm.weight": _norm(head, mean=2.0) for n in ("q", "k")}
+    if config.whole_qk_norm:
+        sizes = {"q": q_size, "k": kv_size}
+        layout |= {f"self_attn.{n}_norm.weight": _norm(size) for n, size in sizes.items()}
+    if config.attention_sinks:
+        layout["self_attn.sinks"] = _Normal((config.num_heads,), 1.0, 1.0)
     return layout
+
+
+def _network_layout(name: str, inner: int, hidden: int, has_bias: bool) -> dict[str, _Normal]:
+    return {
+        **_linear(f"{name}.gate_proj", inner, hidden, has_bias),
+        **_linear(f"{name}.up_proj", inner, hidden, has_bias),
+        **_linear(f"{name}.down_proj", hidden, inner, has_bias),
+    }
+
+
+def _experts_layout(experts: ExpertsConfig, hidden: int) -> dict[str, _Normal]:
+    """Names and shapes of Qwen3-MoE, or of gpt-oss if gates are clamped."""
+    number, inner = experts.num_experts, experts.intermediate_size
+    if experts.swiglu_limit is None:
+        networks = (
+            _network_layout(f"mlp.experts.{index}", inner, hidden, False) for index in range(number)
+        )
+        router = _linear("mlp.gate", number, hidden, False, gain=2.0)
+        return {name: one for own in (router, *networks) for name, one in own.items()}
+    return {
+        **_linear("mlp.router", number, hidden, True, gain=2.0),
+        "mlp.experts.gate_up_proj": _Normal((number, hidden, 2 * inner), hidden**-0.5),
+        "mlp.experts.gate_up_proj_bias": _Normal((number, 2 * inner), 0.1),
+        "mlp.experts.down_proj": _Normal((number, inner, hidden), inner**-0.5),
+        "mlp.experts.down_proj_bias": _Normal((number, hidden), 0.1),
+    }
 
 
 def _norm(size: int, mean: float = 1.0) -> _Normal:

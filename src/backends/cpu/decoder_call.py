@@ -15,48 +15,17 @@ import numpy as np
 import torch
 
 from ..attention.base import AttentionBatch
-from ..linear.base import Projection
-from ..models.decoder import Decoder, DecoderLayer, RMSNorm
-from ..models.feed_forward import GatedNetwork
+from ..models.decoder import Decoder
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
+from .decoder_description import DecoderDescription, is_native
 from .native.library import load_library
-from .native.structures import (
-    AttentionSpecStruct,
-    DecoderLayerStruct,
-    DecoderModelStruct,
-    DecoderStepStruct,
-)
-from .projections import NativeLinear
+from .native.structures import AttentionSpecStruct, DecoderModelStruct, DecoderStepStruct
 from .sampling import NativeSampling
 
 _ALIGNMENT = 64
 """Elements. Each buffer of the scratch memory starts on its own cache line."""
 _POINTER = ctypes.c_void_p
-_FEATURES = {
-    "attention_bias",
-    "attention_output_bias",
-    "attention_soft_cap",
-    "draft_vocab_size",
-    "embedding_scale",
-    "float32_norms",
-    "hidden_act",
-    "layers",
-    "logits_soft_cap",
-    "mlp_bias",
-    "norm_offset",
-    "post_norms",
-    "qk_norm",
-    "query_pre_attn_scalar",
-    "rope",
-    "rotary_size",
-    "sliding_window",
-    "tie_word_embeddings",
-}
-"""Features of ModelConfig that the library computes. A decoder with any other feature runs
-layer by layer, with native products and attention. Only some activations have native products."""
-_ROTARY_STEP = 16
-"""The library rotates multiples of this number of elements."""
 
 
 class Phase(IntEnum):
@@ -92,12 +61,7 @@ def make_decoder_call(
 
     `attentions` has the attention of every layer.
     """
-    config = decoder.config
-    if not config.features <= _FEATURES or (config.rotary_size or 0) % _ROTARY_STEP:
-        return None
-    linears = [linear for layer in decoder.layers for linear in layer.linears]
-    is_native = all(isinstance(linear, NativeLinear) for linear in (*linears, decoder.lm_head))
-    return DecoderCall(decoder, attentions, kv_cache) if is_native else None
+    return DecoderCall(decoder, attentions, kv_cache) if is_native(decoder) else None
 
 
 class DecoderCall:
@@ -109,12 +73,13 @@ class DecoderCall:
         self._attentions = list(dict.fromkeys(attentions))
         self._plans = (_POINTER * len(self._attentions))()
         self._config = decoder.config
-        self._kept: list[object] = [decoder, kv_cache]
-        """Keeps the objects alive that the structures point to."""
+        self._kept = decoder, kv_cache
+        """Objects that the structures point to."""
         self._caches = (_POINTER * len(kv_cache.layers))(
             *(layer.data_ptr() for layer in kv_cache.layers)
         )
-        self._model = self._describe(decoder, attentions)
+        plans = [self._attentions.index(one) for one in attentions]
+        self._model = DecoderDescription(decoder, attentions[0].struct, plans)
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
         self._scratch = torch.empty(0, dtype=torch.bfloat16)
         self._sampled = 0, 0
@@ -165,7 +130,7 @@ class DecoderCall:
             logits=logits_rv.data_ptr(),
             nanoseconds=None if self._nanoseconds is None else ctypes.addressof(self._nanoseconds),
         )
-        self._run(ctypes.byref(self._model), ctypes.byref(step))
+        self._run(ctypes.byref(self._model.struct), ctypes.byref(step))
         self._sampled = sampled, num_sampled
         cap = config.logits_soft_cap
         return logits_rv if cap is None else logits_rv.div_(cap).tanh_().mul_(cap)
@@ -199,69 +164,3 @@ class DecoderCall:
         """Seconds per phase since `start_timing`: the first thread's, over all calls and layers."""
         assert self._nanoseconds is not None
         return {phase: self._nanoseconds[phase] / 1e9 for phase in Phase}
-
-    def _describe(
-        self, decoder: Decoder, attentions: Sequence[NativeAttention]
-    ) -> DecoderModelStruct:
-        config = decoder.config
-        tables = [
-            (self._floats(table.cos_pc), self._floats(table.sin_pc))
-            for table in decoder.rotary_tables
-        ]
-        layers = (DecoderLayerStruct * len(decoder.layers))(
-            *(
-                self._describe_layer(layer, tables, self._attentions.index(attention))
-                for layer, attention in zip(decoder.layers, attentions, strict=True)
-            )
-        )
-        return DecoderModelStruct(
-            spec=attentions[0].struct,
-            num_layers=len(decoder.layers),
-            layers=layers,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            embedding=decoder.embedding_ve.data_ptr(),
-            norm=self._floats(decoder.norm.weight),
-            head=self._packed(decoder.lm_head)[0],
-            eps=config.rms_norm_eps,
-            float32_norms=config.float32_norms,
-            rotary_size=config.rotary_size or config.head_size,
-            embedding_scale=decoder.embedding_scale,
-        )
-
-    def _describe_layer(
-        self, layer: DecoderLayer, tables: Sequence[tuple[int, int]], plan: int
-    ) -> DecoderLayerStruct:
-        struct = DecoderLayerStruct(
-            input_norm=self._norm(layer.input_norm),
-            attention_output_norm=self._norm(layer.attention_output_norm),
-            post_attention_norm=self._norm(layer.post_attention_norm),
-            feed_forward_output_norm=self._norm(layer.feed_forward_output_norm),
-            plan=plan,
-        )
-        if layer.rotary_table is not None:
-            struct.cos, struct.sin = tables[layer.rotary_table]
-        if layer.qk_norm is not None:
-            struct.q_norm = self._floats(layer.qk_norm.weight[0])
-            struct.k_norm = self._floats(layer.qk_norm.weight[self._config.num_heads])
-        struct.qkv, struct.qkv_bias = self._packed(layer.qkv)
-        struct.attention_output, struct.attention_output_bias = self._packed(layer.attention_output)
-        assert isinstance(layer.feed_forward, GatedNetwork), "experts are not among _FEATURES"
-        struct.gate_up, struct.gate_up_bias = self._packed(layer.feed_forward.gate_up)
-        struct.down, struct.down_bias = self._packed(layer.feed_forward.down)
-        return struct
-
-    def _packed(self, linear: Projection) -> tuple[object, int | None]:
-        """Pointer to a product's weights, and address of its bias."""
-        assert isinstance(linear, NativeLinear)
-        bias = None if linear.bias is None else linear.bias.data_ptr()
-        return ctypes.pointer(linear.packed.struct), bias
-
-    def _norm(self, norm: RMSNorm | None) -> int | None:
-        return None if norm is None else self._floats(norm.weight)
-
-    def _floats(self, tensor: torch.Tensor) -> int:
-        """Address of a float32 copy of the tensor, which lives as long as this object."""
-        kept = tensor.float().contiguous()
-        self._kept.append(kept)
-        return kept.data_ptr()

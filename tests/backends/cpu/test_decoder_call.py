@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
-from tokenmill.backends.weights.model_config import LayerKind, ModelConfig
+from tokenmill.backends.weights.model_config import ExpertsConfig, LayerKind, ModelConfig
 from tokenmill.backends.weights.rope_config import RopeConfig
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import Grant, RequestStart
@@ -51,6 +52,8 @@ PLAIN = ModelConfig(
 )
 GLOBAL = LayerKind()
 LOCAL = LayerKind(sliding_window=9, rope=RopeConfig(theta=100.0))
+EXPERTS = ExpertsConfig(num_experts=6, num_active=4, intermediate_size=48, normalizes_shares=True)
+CLAMPED = replace(EXPERTS, has_biases=True, swiglu_limit=1.0)
 CONFIGS = {
     "plain": PLAIN,
     "tied": replace(PLAIN, tie_word_embeddings=True),
@@ -82,8 +85,23 @@ CONFIGS = {
         qk_norm=True,
         tie_word_embeddings=True,
     ),
+    "norms of all heads": replace(PLAIN, whole_qk_norm=True),
+    "sinks": replace(PLAIN, attention_sinks=True),
+    "experts": replace(PLAIN, experts=EXPERTS),
+    "experts, shares of all": replace(PLAIN, experts=replace(EXPERTS, normalizes_shares=False)),
+    "experts, post-norms": replace(PLAIN, experts=EXPERTS, post_norms=True),
+    "gpt-oss": replace(
+        PLAIN,
+        layers=(LOCAL, GLOBAL, LOCAL),
+        attention_bias=True,
+        attention_output_bias=True,
+        attention_sinks=True,
+        float32_norms=True,
+        experts=CLAMPED,
+    ),
+    "odd clamped gates": replace(PLAIN, experts=replace(CLAMPED, intermediate_size=40)),
 }
-LAYERED = {"exact gelu", "odd partial rotation"}
+LAYERED = {"exact gelu", "odd partial rotation", "odd clamped gates"}
 """These have a feature that the library does not compute."""
 TOLERANCE = 0.06
 """Of the logits' spread: some twenty roundings to 8 bits on the way. Quantized products round their
@@ -116,8 +134,16 @@ def specs_of(config: ModelConfig) -> list[AttentionSpec]:
         device=CPU,
         scale=config.attention_scale,
         logits_soft_cap=config.attention_soft_cap,
+        has_sinks=config.attention_sinks,
     )
     return [replace(spec, sliding_window=kind.sliding_window) for kind in config.layer_kinds]
+
+
+def attention_of(backend: type[Any], decoder: Decoder) -> Any:
+    attention = make_attention(backend, specs_of(decoder.config))
+    if decoder.sinks:
+        attention.use_sinks(decoder.sinks)
+    return attention
 
 
 def cache_of(config: ModelConfig, attention: AttentionBackend) -> KVCache:
@@ -220,7 +246,7 @@ def assert_near(
 
 
 def native(decoder: Decoder) -> DecoderCall:
-    attention = make_attention(CPUAttention, specs_of(decoder.config))
+    attention = attention_of(CPUAttention, decoder)
     call = make_step_model(attention, decoder, cache_of(decoder.config, attention))
     assert isinstance(call, DecoderCall)
     return call
@@ -248,10 +274,10 @@ def test_layer_by_layer_is_near_it_with_either_attention(name: str, library: Lib
     tokens = prompts(37, 5)
     outputs = []
     for backend in (CPUAttention, TorchAttention):
-        attention = make_attention(backend, specs_of(config))
+        attention = attention_of(backend, decoder)
         model = LayeredModel(decoder, attention, cache_of(config, attention))
         outputs.append(Sequences(model, tokens).compute([37, 5]))
-    attention = make_attention(CPUAttention, specs_of(config))
+    attention = attention_of(CPUAttention, decoder)
     call = make_step_model(attention, decoder, cache_of(config, attention))
     assert (call is None) is (name in LAYERED)
     if call is not None:
@@ -290,11 +316,12 @@ def test_a_request_s_logits_do_not_depend_on_the_others_of_its_kind(library: Lib
         assert (alone - together[number]).abs().max() < TOLERANCE * alone.std()
 
 
+@pytest.mark.parametrize("name", ["plain", "experts", "gpt-oss"])
 def test_a_token_s_logits_are_the_same_to_the_last_bit_alone_and_with_drafts(
-    library: Library,
+    name: str, library: Library
 ) -> None:
     """Over several chunks of keys, for as many drafts as there may be."""
-    decoder = load(random_checkpoint(PLAIN, 4), library)
+    decoder = load(random_checkpoint(CONFIGS[name], 4), library)
     (tokens,) = prompts(217)
 
     def decode(num_at_once: int) -> list[torch.Tensor]:

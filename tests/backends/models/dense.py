@@ -32,15 +32,20 @@ def compute_hidden(
         window = config.layer_kinds[layer].sliding_window or token_ids.numel()
         visible = (distance >= 0) & (distance < window)
         q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q_thd, k_tkd, v_tkd))
-        cap = config.attention_soft_cap
-        if cap is None:
+        cap, sinks_h = config.attention_soft_cap, decoder.layers[layer].sinks_h
+        if cap is None and sinks_h is None:
             out = torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=visible, scale=config.attention_scale, enable_gqa=True
             )
         else:
             k, v = (x.repeat_interleave(config.num_heads // x.shape[1], dim=1) for x in (k, v))
-            scores = torch.tanh(q @ k.mT * config.attention_scale / cap) * cap
-            out = scores.masked_fill(~visible, -torch.inf).softmax(-1) @ v
+            scores = q @ k.mT * config.attention_scale
+            scores = scores if cap is None else torch.tanh(scores / cap) * cap
+            scores = scores.masked_fill(~visible, -torch.inf)
+            if sinks_h is not None:
+                sinks = sinks_h.view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+                scores = torch.cat((scores, sinks), dim=-1)
+            out = scores.softmax(-1)[..., : token_ids.numel()] @ v
         return out.squeeze(0).transpose(0, 1)
 
     return decoder.forward(token_ids, positions, attend)

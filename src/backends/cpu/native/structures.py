@@ -125,6 +125,31 @@ class RotateAndWriteCallStruct(ctypes.Structure):
     )
 
 
+class ExpertStruct(ctypes.Structure):
+    """`Expert` of csrc/decoder/experts.h."""
+
+    _fields_ = (
+        ("gate_up", _PACKED),
+        ("gate_up_bias", _POINTER),
+        ("down", _PACKED),
+        ("down_bias", _POINTER),
+    )
+
+
+class ExpertsSpecStruct(ctypes.Structure):
+    """`ExpertsSpec` of csrc/decoder/experts.h."""
+
+    _fields_ = (
+        ("num_experts", _INT64),
+        ("num_active", _INT64),
+        ("intermediate_size", _INT64),
+        ("normalizes_shares", _INT32),
+        ("gate_limit", _FLOAT),
+        ("gate_alpha", _FLOAT),
+        ("is_interleaved", _INT32),
+    )
+
+
 class DecoderLayerStruct(ctypes.Structure):
     """`DecoderLayer` of csrc/decoder/decoder.h."""
 
@@ -135,8 +160,11 @@ class DecoderLayerStruct(ctypes.Structure):
         ("feed_forward_output_norm", _POINTER),
         ("q_norm", _POINTER),
         ("k_norm", _POINTER),
+        ("whole_q_norm", _POINTER),
+        ("whole_k_norm", _POINTER),
         ("cos", _POINTER),
         ("sin", _POINTER),
+        ("sinks", _POINTER),
         ("plan", _INT64),
         ("qkv", _PACKED),
         ("qkv_bias", _POINTER),
@@ -146,6 +174,9 @@ class DecoderLayerStruct(ctypes.Structure):
         ("gate_up_bias", _POINTER),
         ("down", _PACKED),
         ("down_bias", _POINTER),
+        ("experts", ctypes.POINTER(ExpertStruct)),
+        ("router", _PACKED),
+        ("router_bias", _POINTER),
     )
 
 
@@ -154,6 +185,7 @@ class DecoderModelStruct(ctypes.Structure):
 
     _fields_ = (
         ("spec", AttentionSpecStruct),
+        ("experts", ExpertsSpecStruct),
         ("num_layers", _INT64),
         ("layers", ctypes.POINTER(DecoderLayerStruct)),
         ("hidden_size", _INT64),
@@ -304,6 +336,8 @@ STRUCTURES = (
     AttentionBatchStruct,
     AttentionCallStruct,
     RotateAndWriteCallStruct,
+    ExpertStruct,
+    ExpertsSpecStruct,
     DecoderLayerStruct,
     DecoderModelStruct,
     DecoderStepStruct,

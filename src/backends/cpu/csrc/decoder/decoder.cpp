@@ -32,9 +32,11 @@ class Stopwatch {
 // One worker's part of a step.
 class Part {
  public:
-  Part(const DecoderModel& model, const DecoderStep& step, int worker, int workers)
+  Part(const DecoderModel& model, const DecoderStep& step, const ExpertsMemory& memory, int worker,
+       int workers)
       : model_(model),
         step_(step),
+        experts_(model.experts, memory, step.num_tokens, model.hidden_size, worker, workers),
         worker_(worker),
         workers_(workers),
         stopwatch_(worker == 0 ? step.nanoseconds : nullptr) {}
@@ -71,6 +73,12 @@ class Part {
     finish(Phase::kQkv);
 
     auto* q = static_cast<uint16_t*>(step_.qkv);
+    if (layer.whole_q_norm != nullptr) {
+      norm_rows(q, stride, layer.whole_q_norm, q, stride, q_size, step_.num_tokens, false);
+      norm_rows(q + q_size, stride, layer.whole_k_norm, q + q_size, stride, kv_size,
+                step_.num_tokens, false);
+      finish(Phase::kNorm);
+    }
     RotateAndWriteCall write = {};
     write.spec = spec;
     write.q = q;
@@ -98,6 +106,7 @@ class Part {
     call.kv_cache = kv_cache;
     call.out = step_.attended;
     call.out_stride = q_size;
+    call.sinks = layer.sinks;
     attention_part(call, worker_, workers_);
     finish(Phase::kAttention);
     add_product(layer.attention_output, layer.attention_output_bias, step_.attended, q_size,
@@ -106,11 +115,34 @@ class Part {
 
   void feed_forward(const DecoderLayer& layer) {
     norm(step_.hidden, layer.post_attention_norm, step_.normed, step_.num_tokens);
+    if (layer.experts != nullptr) return use_experts(layer);
     multiply(layer.gate_up, layer.gate_up_bias, step_.normed, model_.hidden_size, step_.inner,
              model_.intermediate_size, false);
     finish(Phase::kGateUp);
     add_product(layer.down, layer.down_bias, step_.inner, model_.intermediate_size,
                 layer.feed_forward_output_norm, Phase::kDown);
+  }
+
+  void use_experts(const DecoderLayer& layer) {
+    experts_.route(layer.router, layer.router_bias, step_.normed);
+    finish(Phase::kGateUp);
+    experts_.choose();
+    finish(Phase::kGateUp);
+    experts_.gather(step_.normed);
+    finish(Phase::kGateUp);
+    experts_.gate_up(layer.experts);
+    finish(Phase::kGateUp);
+    if (model_.experts.gate_limit > 0) {
+      experts_.apply_gate();
+      finish(Phase::kGateUp);
+    }
+    experts_.down(layer.experts);
+    finish(Phase::kDown);
+    const bool is_normed = layer.feed_forward_output_norm != nullptr;
+    experts_.combine(is_normed ? step_.normed : step_.hidden, !is_normed);
+    finish(Phase::kDown);
+    if (is_normed)
+      norm(step_.normed, layer.feed_forward_output_norm, step_.hidden, step_.num_tokens, true);
   }
 
   void compute_logits() {
@@ -143,17 +175,25 @@ class Part {
   }
 
   void norm(void* x, const float* weight, void* out, int64_t rows, bool add = false) {
+    const int64_t size = model_.hidden_size;
+    norm_rows(x, size, weight, out, size, size, rows, add);
+    finish(Phase::kNorm);
+  }
+
+  void norm_rows(const void* x, int64_t x_stride, const float* weight, void* out,
+                 int64_t out_stride, int64_t size, int64_t rows, bool add) {
     RmsNormCall call = {};
     call.x = x;
-    call.x_stride = call.out_stride = call.size = model_.hidden_size;
+    call.x_stride = x_stride;
     call.weight = weight;
     call.out = out;
+    call.out_stride = out_stride;
+    call.size = size;
     call.eps = model_.eps;
     call.float32_norm = model_.float32_norms != 0;
     call.add_to_out = add;
     const Share mine = share_of(rows, worker_, workers_);
     rms_norm(call, mine.begin, mine.end);
-    finish(Phase::kNorm);
   }
 
   // Adds a product, or its norm if there is one, to the hidden states.
@@ -184,6 +224,7 @@ class Part {
 
   const DecoderModel& model_;
   const DecoderStep& step_;
+  ExpertsPart experts_;
   const int worker_;
   const int workers_;
   Stopwatch stopwatch_;
@@ -192,7 +233,10 @@ class Part {
 }  // namespace
 
 void run_decoder(const DecoderModel& model, const DecoderStep& step) {
-  parallel([&](int worker, int workers) { Part(model, step, worker, workers).run(); });
+  ExpertsMemory memory = {};
+  if (model.experts.num_experts > 0)
+    memory = take_experts_memory(model.experts, step.num_tokens, model.hidden_size);
+  parallel([&](int worker, int workers) { Part(model, step, memory, worker, workers).run(); });
 }
 
 }  // namespace tokenmill

@@ -1,6 +1,7 @@
 // A whole decoder for one flat batch, with all layers in one parallel region.
 #pragma once
 
+#include "decoder/experts.h"
 #include "elementwise/elementwise.h"
 #include "linear/linear.h"
 
@@ -14,8 +15,11 @@ struct DecoderLayer {
   const float* feed_forward_output_norm;  // before the output is added to the hidden state; or null
   const float* q_norm;                    // [head_size], or null
   const float* k_norm;
+  const float* whole_q_norm;  // [query heads * head_size]: a norm over all heads; or null
+  const float* whole_k_norm;
   const float* cos;  // [positions, rotary_size / 2], or null: q and k are not rotated
   const float* sin;
+  const float* sinks;       // as AttentionCall::sinks
   int64_t plan;             // index in DecoderStep::plans
   const PackedLinear* qkv;  // heads of q, then k, then v
   const float* qkv_bias;    // or null, as are all biases
@@ -25,10 +29,15 @@ struct DecoderLayer {
   const float* gate_up_bias;
   const PackedLinear* down;
   const float* down_bias;
+  // Instead of gate_up and down. With a router to logits [experts].
+  const Expert* experts;
+  const PackedLinear* router;
+  const float* router_bias;
 };
 
 struct DecoderModel {
   AttentionSpec spec;  // the windows of layers are in their plans
+  ExpertsSpec experts;
   int64_t num_layers;
   const DecoderLayer* layers;
   int64_t hidden_size;

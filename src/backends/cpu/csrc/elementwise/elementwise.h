@@ -34,6 +34,30 @@ struct EmbedCall {
 };
 void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end);
 
+// out (+)= sum of weights[i] * x[rows[i]], rounded once. x and out are bfloat16.
+struct WeightedRowsCall {
+  const void* x;  // [any rows, size], contiguous
+  const int32_t* rows;
+  const float* weights;
+  int64_t count;
+  void* out;  // [size]
+  int64_t size;
+  bool add_to_out;
+};
+void add_weighted_rows(const WeightedRowsCall& call);
+
+// out = (up + 1) * gate * sigmoid(alpha * gate), where gate is at most `limit`, and up is between it
+// and its negative. Numbers are bfloat16.
+struct ClampedGateCall {
+  const void* both;  // [rows, 2 * size], contiguous
+  void* out;         // [rows, size], contiguous
+  int64_t size;      // a multiple of 16
+  float limit;
+  float alpha;
+  bool is_interleaved;  // gate and up alternate, instead of gate before up
+};
+void clamped_gate(const ClampedGateCall& call, int64_t row_begin, int64_t row_end);
+
 // For each token: normalizes each head of q and k (if there are weights), rotates them (if there
 // are angles), and writes k and v to the cache. q is changed in place; k and v are not changed.
 // structures.py has the same layout.

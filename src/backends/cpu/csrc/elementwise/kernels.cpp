@@ -1,4 +1,5 @@
 // The functions of elementwise.h for the instruction set that this library is compiled for.
+#include "elementwise/gates.h"
 #include "elementwise/norms.h"
 #include "elementwise/rotation.h"
 
@@ -14,6 +15,21 @@ void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
     auto* out = static_cast<uint16_t*>(call.out) + row * call.out_stride;
     for_registers(call.size, [&](auto load, auto store) { store(out, load(from) * call.scale); });
   }
+}
+
+void add_weighted_rows(const WeightedRowsCall& call) {
+  const auto* x = static_cast<const uint16_t*>(call.x);
+  auto* out = static_cast<uint16_t*>(call.out);
+  for_registers(call.size, [&](auto load, auto store) {
+    Floats sum = {};
+    for (int64_t i = 0; i < call.count; i++)
+      sum += load(x + call.rows[i] * call.size) * call.weights[i];
+    store(out, call.add_to_out ? sum + load(out) : sum);
+  });
+}
+
+void clamped_gate(const ClampedGateCall& call, int64_t row_begin, int64_t row_end) {
+  clamped_gate_rows(call, row_begin, row_end);
 }
 
 void rotate_and_write(const RotateAndWriteCall& call, int64_t begin, int64_t end) {

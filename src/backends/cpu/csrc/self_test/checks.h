@@ -142,6 +142,7 @@ void check_threads(const Library& library, Report& report);
 void check_linear(const Library& library, Report& report);
 void check_attention(const Library& library, Report& report);
 void check_decoder(const Library& library, Report& report);
+void check_experts(const Library& library, Report& report);
 void check_decoder_layers(const Library& library, Report& report);
 void check_sampling(const Library& library, Report& report);
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "self_test/checks.h"
+#include "self_test/product.h"
 
 namespace tokenmill {
 namespace {
@@ -21,50 +21,6 @@ struct LayerSetting {
 };
 constexpr int kLayers = 2;
 constexpr LayerSetting kLayerSettings[kLayers] = {{true, 5}, {false, 0}};
-
-using Row = std::vector<double>;
-
-double rounded(double x) { return from_bf16(to_bf16(static_cast<float>(x))); }
-
-std::vector<float> random_floats(Random& random, int64_t count, float mean, float spread) {
-  std::vector<float> numbers;
-  for (int64_t i = 0; i < count; i++) numbers.push_back(mean + spread * random.number());
-  return numbers;
-}
-
-// A product with random weights, in bfloat16.
-class Product {
- public:
-  Product(const Library& library, Report& report, Random& random, int64_t n, int64_t k,
-          bool gate_up, Activation activation)
-      : rows_(Element::kBF16, n * k) {
-    for (int64_t i = 0; i < n * k; i++) rows_.set(i, 0.3f * random.number());
-    packed_.layout = Layout::kBF16;
-    packed_.n = n;
-    packed_.k = k;
-    packed_.gate_up = gate_up;
-    packed_.activation = activation;
-    memory_.resize(library.packed_bytes(&packed_) + 64 + 8192);  // kernels prefetch
-    auto* data = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
-    packed_.data = data;
-    const auto* up = gate_up ? static_cast<const uint8_t*>(rows_.at(n / 2 * k)) : nullptr;
-    const WeightRows source = {static_cast<uint8_t*>(rows_.at(0)), up, 2 * k, Source::kBF16};
-    report.expect_done(library.pack(&packed_, &source, data), "tm_pack");
-  }
-
-  const PackedLinear* packed() const { return &packed_; }
-  Row of(const Row& x) const {
-    Row out(packed_.n);
-    for (int64_t i = 0; i < packed_.n * packed_.k; i++)
-      out[i / packed_.k] += rows_.get(i) * x[i % packed_.k];
-    return out;
-  }
-
- private:
-  Numbers rows_;
-  PackedLinear packed_ = {};
-  std::vector<uint8_t> memory_;
-};
 
 struct Layer {
   std::vector<float> input_norm, output_norm, post_attention_norm, last_norm, q_norm, k_norm;

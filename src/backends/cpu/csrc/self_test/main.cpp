@@ -72,6 +72,7 @@ int test(const char* path) {
   check_attention(library, report);
   check_decoder(library, report);
   check_decoder_layers(library, report);
+  check_experts(library, report);
   check_sampling(library, report);
   return report.failures() > 0 ? 1 : 0;
 }

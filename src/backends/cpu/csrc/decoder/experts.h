@@ -1,0 +1,78 @@
+// The feed-forward of layers with experts: gated networks, of which each token uses a few.
+#pragma once
+
+#include <vector>
+
+#include "linear/linear.h"
+
+namespace tokenmill {
+
+// structures.py has the same layout, also of ExpertsSpec.
+struct Expert {
+  const PackedLinear* gate_up;  // includes the activation, unless ExpertsSpec has a limit
+  const float* gate_up_bias;    // or null, as is down_bias
+  const PackedLinear* down;
+  const float* down_bias;
+};
+
+// What the experts of all layers have in common.
+struct ExpertsSpec {
+  int64_t num_experts;  // 0: layers have no experts
+  int64_t num_active;   // experts that compute a token
+  int64_t intermediate_size;
+  int32_t normalizes_shares;  // the shares of a token's experts are divided by their sum
+  // Above 0: experts compute (up + 1) * gate * sigmoid(alpha * gate), where gate is at most this
+  // number and up is between it and its negative. intermediate_size is then a multiple of 16.
+  float gate_limit;
+  float gate_alpha;
+  int32_t is_interleaved;  // with a limit: gate and up alternate, instead of gate before up
+};
+
+// Memory for one step, which all workers share. A pair is a token and one of its experts.
+struct ExpertsMemory {
+  float* logits;     // [tokens, experts]
+  int32_t* chosen;   // [tokens, active]: in ascending order
+  float* shares;     // [tokens, active]
+  uint16_t* inputs;  // [pairs, hidden], sorted by expert; later the experts' outputs
+  uint16_t* both;    // [pairs, 2 * intermediate]; null without a limit
+  uint16_t* inner;   // [pairs, intermediate]
+};
+
+// Memory of the calling thread, which the next call overwrites. Throws std::bad_alloc.
+ExpertsMemory take_experts_memory(const ExpertsSpec& spec, int64_t tokens, int64_t hidden_size);
+
+// One worker's part of a step. The methods are called in the order of their declaration, with a
+// barrier after each.
+class ExpertsPart {
+ public:
+  ExpertsPart(const ExpertsSpec& spec, const ExpertsMemory& memory, int64_t tokens,
+              int64_t hidden_size, int worker, int workers);
+
+  // Computes the router's logits. x: bfloat16 [tokens, hidden], contiguous.
+  void route(const PackedLinear* router, const float* bias, const void* x);
+  // Chooses each token's experts and their shares.
+  void choose();
+  // Copies the inputs of each expert side by side.
+  void gather(const void* x);
+  void gate_up(const Expert* experts);
+  // With a limit only.
+  void apply_gate();
+  void down(const Expert* experts);
+  // out (+)= the sum of the experts' outputs times their shares. out: as x of `route`.
+  void combine(void* out, bool add) const;
+
+ private:
+  void sort();
+  // Calls `product(expert, first pair, pairs)` for each expert that has pairs.
+  template <class Product>
+  void for_experts(Product product) const;
+
+  const ExpertsSpec& spec_;
+  const ExpertsMemory& memory_;
+  const int64_t tokens_, hidden_size_;
+  const int worker_, workers_;
+  std::vector<int32_t> starts_;  // [experts + 1]: the first sorted pair of each expert
+  std::vector<int32_t> places_;  // [tokens, active]: of the pair among the sorted pairs
+};
+
+}  // namespace tokenmill

@@ -1,0 +1,195 @@
+"""Describes a decoder to the native library: its features, and where its weights are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+
+from ..linear.base import Projection
+from ..linear.torch import Linear
+from ..models.decoder import Decoder, DecoderLayer, RMSNorm
+from ..models.feed_forward import ClampedGate, Experts, GatedNetwork
+from .native.structures import (
+    AttentionSpecStruct,
+    DecoderLayerStruct,
+    DecoderModelStruct,
+    ExpertsSpecStruct,
+    ExpertStruct,
+)
+from .packed_weights import PackedLinear, WeightArena, pack_linear
+from .projections import NativeLinear
+
+_FEATURES = {
+    "attention_bias",
+    "attention_output_bias",
+    "attention_sinks",
+    "attention_soft_cap",
+    "draft_vocab_size",
+    "embedding_scale",
+    "experts",
+    "float32_norms",
+    "hidden_act",
+    "layers",
+    "logits_soft_cap",
+    "mlp_bias",
+    "norm_offset",
+    "post_norms",
+    "qk_norm",
+    "query_pre_attn_scalar",
+    "rope",
+    "rotary_size",
+    "sliding_window",
+    "tie_word_embeddings",
+    "whole_qk_norm",
+}
+"""Features of ModelConfig that the library computes. A decoder with any other feature runs
+layer by layer, with native products and attention. Only some activations have native products."""
+_LANES = 16
+"""The library rotates multiples of this number of elements, and applies gates to multiples."""
+
+
+def is_native(decoder: Decoder) -> bool:
+    """Whether the library has all features and products of a decoder."""
+    config = decoder.config
+    sizes = [config.rotary_size or 0]
+    if config.experts is not None and config.experts.swiglu_limit is not None:
+        sizes.append(config.experts.intermediate_size)
+    if not config.features <= _FEATURES or any(size % _LANES for size in sizes):
+        return False
+    products = [decoder.lm_head]
+    for layer in decoder.layers:
+        products += [layer.qkv, layer.attention_output]
+        for network in _networks_of(layer):
+            products += [_product_of(network.gate_up), network.down]
+        if isinstance(layer.feed_forward, Experts) and not _is_packable(layer.feed_forward.router):
+            return False
+    return all(isinstance(product, NativeLinear) for product in products)
+
+
+class DecoderDescription:
+    """The structure that describes a decoder, and what it points to."""
+
+    def __init__(
+        self, decoder: Decoder, attention: AttentionSpecStruct, plans: Sequence[int]
+    ) -> None:
+        """`plans` has the index of each layer's attention plan. The decoder must be native."""
+        self._decoder = decoder
+        self._arena = WeightArena()
+        self._kept: list[object] = []
+        """Keeps the objects alive that the structures point to."""
+        config = decoder.config
+        self._tables = [
+            (self._floats(table.cos_pc), self._floats(table.sin_pc))
+            for table in decoder.rotary_tables
+        ]
+        layers = (DecoderLayerStruct * len(decoder.layers))()
+        for struct, layer, plan in zip(layers, decoder.layers, plans, strict=True):
+            self._describe(layer, plan, struct)
+        self.struct = DecoderModelStruct(
+            spec=attention,
+            experts=_experts_spec(decoder),
+            num_layers=len(decoder.layers),
+            layers=layers,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            embedding=decoder.embedding_ve.data_ptr(),
+            norm=self._floats(decoder.norm.weight),
+            head=self._packed(decoder.lm_head)[0],
+            eps=config.rms_norm_eps,
+            float32_norms=config.float32_norms,
+            rotary_size=config.rotary_size or config.head_size,
+            embedding_scale=decoder.embedding_scale,
+        )
+
+    def _describe(self, layer: DecoderLayer, plan: int, struct: DecoderLayerStruct) -> None:
+        struct.plan = plan
+        struct.input_norm = self._norm(layer.input_norm)
+        struct.attention_output_norm = self._norm(layer.attention_output_norm)
+        struct.post_attention_norm = self._norm(layer.post_attention_norm)
+        struct.feed_forward_output_norm = self._norm(layer.feed_forward_output_norm)
+        if layer.rotary_table is not None:
+            struct.cos, struct.sin = self._tables[layer.rotary_table]
+        if layer.sinks_h is not None:
+            struct.sinks = self._floats(layer.sinks_h)
+        self._describe_norms_of_heads(layer, struct)
+        struct.qkv, struct.qkv_bias = self._packed(layer.qkv)
+        struct.attention_output, struct.attention_output_bias = self._packed(layer.attention_output)
+        if isinstance(layer.feed_forward, Experts):
+            self._describe_experts(layer.feed_forward, struct)
+        else:
+            self._describe_network(layer.feed_forward, struct)
+
+    def _describe_norms_of_heads(self, layer: DecoderLayer, struct: DecoderLayerStruct) -> None:
+        if layer.qk_norm is not None:
+            struct.q_norm = self._floats(layer.qk_norm.weight[0])
+            struct.k_norm = self._floats(layer.qk_norm.weight[self._decoder.config.num_heads])
+        elif layer.whole_qk_norm is not None:
+            struct.whole_q_norm = self._norm(layer.whole_qk_norm.q)
+            struct.whole_k_norm = self._norm(layer.whole_qk_norm.k)
+
+    def _describe_experts(self, experts: Experts, struct: DecoderLayerStruct) -> None:
+        router = experts.router
+        assert isinstance(router, Linear)
+        struct.router = self._pointer(pack_linear(router.weight, arena=self._arena))
+        if router.bias is not None:
+            struct.router_bias = self._floats(router.bias)
+        struct.experts = (ExpertStruct * len(experts.networks))()
+        for index, network in enumerate(experts.networks):
+            self._describe_network(network, struct.experts[index])
+
+    def _describe_network(
+        self, network: GatedNetwork, struct: DecoderLayerStruct | ExpertStruct
+    ) -> None:
+        struct.gate_up, struct.gate_up_bias = self._packed(_product_of(network.gate_up))
+        struct.down, struct.down_bias = self._packed(network.down)
+
+    def _packed(self, linear: Projection) -> tuple[object, int | None]:
+        """Pointer to a product's weights, and address of its bias."""
+        assert isinstance(linear, NativeLinear)
+        bias = None if linear.bias is None else linear.bias.data_ptr()
+        return self._pointer(linear.packed), bias
+
+    def _pointer(self, packed: PackedLinear) -> object:
+        self._kept.append(packed)
+        return ctypes.pointer(packed.struct)
+
+    def _norm(self, norm: RMSNorm | None) -> int | None:
+        return None if norm is None else self._floats(norm.weight)
+
+    def _floats(self, tensor: torch.Tensor) -> int:
+        """Address of a float32 copy of the tensor, which lives as long as this object."""
+        kept = tensor.float().contiguous()
+        self._kept.append(kept)
+        return kept.data_ptr()
+
+
+def _networks_of(layer: DecoderLayer) -> Sequence[GatedNetwork]:
+    own = layer.feed_forward
+    return own.networks if isinstance(own, Experts) else [own]
+
+
+def _product_of(gate_up: Projection) -> Projection:
+    """The product before a gate that the library applies by itself."""
+    return gate_up.both if isinstance(gate_up, ClampedGate) else gate_up
+
+
+def _is_packable(router: Projection) -> bool:
+    return isinstance(router, Linear) and router.weight.dtype is torch.bfloat16
+
+
+def _experts_spec(decoder: Decoder) -> ExpertsSpecStruct:
+    config = decoder.config.experts
+    if config is None:
+        return ExpertsSpecStruct()
+    (gate, *_) = [network.gate_up for network in _networks_of(decoder.layers[0])]
+    return ExpertsSpecStruct(
+        num_experts=config.num_experts,
+        num_active=config.num_active,
+        intermediate_size=config.intermediate_size,
+        normalizes_shares=config.normalizes_shares,
+        gate_limit=config.swiglu_limit or 0.0,
+        gate_alpha=config.swiglu_alpha,
+        is_interleaved=isinstance(gate, ClampedGate) and gate.is_interleaved,
+    )
