@@ -15,11 +15,11 @@ from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, LinearSpec
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, check_draft_vocabulary
 from ..weights.fields import Fields
+from ..weights.files.json_file import read_json
+from ..weights.files.safetensors_files import SafetensorsFiles
 from ..weights.formats.gguf_blocks import GGUFBlocks, gguf_weights
-from ..weights.json_file import read_json
 from ..weights.model_config import DRAFT_HEAD
 from ..weights.packed import PackedWeights, Weights
-from ..weights.safetensors_files import SafetensorsFiles
 from .decoder import RMSNorm
 from .draft_head import HIDDEN_ACT, DraftHead, DraftHeadConfig
 

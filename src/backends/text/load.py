@@ -10,12 +10,12 @@ from tokenizers import AddedToken, Tokenizer
 
 from ...core.errors import ConfigError
 from ...core.log import get_logger
-from ..weights.bounded import read_bounded
 from ..weights.fields import one_line
+from ..weights.files.bounded import read_bounded
+from ..weights.files.json_file import read_json
+from ..weights.files.model_path import gguf_in
 from ..weights.gguf.file import read_gguf_metadata
 from ..weights.gguf.parts import first_part
-from ..weights.json_file import read_json
-from ..weights.model_path import gguf_in
 from .gguf.tokenizer import backend_from_gguf, tokenizer_from_gguf
 from .library_errors import failures_as
 from .sentencepiece_file import read_sentencepiece_model

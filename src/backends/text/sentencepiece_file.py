@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ConfigError
-from ..weights.bounded import read_bounded
+from ..weights.files.bounded import read_bounded
 from .gguf.fields import TokenType
 
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3

@@ -15,8 +15,8 @@ from tests.backends.tiny_checkpoints import TARGET, write_model
 from tests.backends.weights.gguf_writing import write_gguf
 from tokenmill.api.cli import main
 from tokenmill.backends.running import memory_need
+from tokenmill.backends.weights.files.safetensors_files import SafetensorsFiles
 from tokenmill.backends.weights.gguf.checkpoint import GGUFCheckpoint
-from tokenmill.backends.weights.safetensors_files import SafetensorsFiles
 
 BIG = replace(TARGET, num_layers=2, hidden_size=256, intermediate_size=512, vocab_size=200)
 

@@ -16,7 +16,7 @@ from tokenmill.backends.distill.make import DraftRecipe, MadeDraft
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
-from tokenmill.backends.weights.safetensors_files import SafetensorsFiles
+from tokenmill.backends.weights.files.safetensors_files import SafetensorsFiles
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress

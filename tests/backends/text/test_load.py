@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.text.tokenizer import HFTokenizer
-from tokenmill.backends.weights.bounded import MAX_BYTES
+from tokenmill.backends.weights.files.bounded import MAX_BYTES
 from tokenmill.core.errors import ConfigError
 
 CHAT = [{"role": "user", "content": "hi <|im_end|>"}]

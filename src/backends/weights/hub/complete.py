@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ....core.errors import ConfigError
+from ..files.weight_files import INDEX, SINGLE, shards_in
 from ..gguf.parts import all_parts
-from ..weight_files import INDEX, SINGLE, shards_in
 from .name import HubName, files_in
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")

@@ -12,9 +12,9 @@ from typing import Any
 from ....core.errors import ConfigError
 from ....core.interfaces import Progress
 from ..fields import one_line
+from ..files.weight_files import INDEX, SINGLE, shards_in
 from ..gguf.parts import first_part_name
 from ..quantization.methods import MODELOPT_CONFIG, QUANTIZE_CONFIG
-from ..weight_files import INDEX, SINGLE, shards_in
 from .name import HubName, cache_folder, model_folder
 
 STAGE = "downloading the model"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ....core.errors import ConfigError
+from ..files.model_path import PROJECTOR
 from ..gguf.parts import models_among, part_stem
-from ..model_path import PROJECTOR
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _REVISION = rf"{_WORD}(/{_WORD})*"

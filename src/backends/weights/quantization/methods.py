@@ -10,7 +10,7 @@ from typing import Any
 from ....core.contract.plugin_info import normalize
 from ....core.errors import ConfigError
 from ..fields import Fields
-from ..json_file import read_json
+from ..files.json_file import read_json
 from .awq import awq
 from .compressed_tensors import compressed_tensors
 from .fp8 import fp8

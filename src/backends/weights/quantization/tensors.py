@@ -8,8 +8,8 @@ import torch
 
 from ....core.errors import ConfigError
 from ....core.log import get_logger
+from ..files.safetensors_files import SafetensorsFiles
 from ..packed import PackedWeights, StoredTensor, WeightFormat, Weights
-from ..safetensors_files import SafetensorsFiles
 from .method import OF_ACTIVATIONS, Method, Parts
 
 log = get_logger("model")

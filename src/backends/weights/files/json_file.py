@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import ConfigError
+from ....core.errors import ConfigError
+from ..fields import one_line
 from .bounded import read_bounded
-from .fields import one_line
 
 
 def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.errors import ConfigError
-from .gguf.parts import models_among
+from ....core.errors import ConfigError
+from ..gguf.parts import models_among
 
 PROJECTOR = "mmproj"
 """Beginning of the name of llama.cpp's files with the vision part of a model."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import ConfigError
+from ....core.errors import ConfigError
 from .json_file import read_json
 
 SINGLE = "model.safetensors"

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ...core.errors import ConfigError
-from .fields import one_line
-from .packed import StoredTensor
+from ....core.errors import ConfigError
+from ..fields import one_line
+from ..packed import StoredTensor
 from .weight_files import weight_files
 
 _DTYPES = {
