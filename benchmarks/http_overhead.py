@@ -1,8 +1,9 @@
-"""Measures the cost of the HTTP server: streamed answers compared with the offline path, in pairs.
+"""Measures the cost of the HTTP server: streamed answers compared with the offline path, in rounds.
 
-One process holds the engine and the server. A second one, on the same cores, is the client. Each
-pair generates the same tokens twice, once in the process and once over HTTP. The order alternates,
-so that a drift of the machine's speed affects both. The figure is the median of the pairs' ratios.
+This process holds an engine and its server, and a second server whose engine is in a process of
+its own. Another process, on the same cores, is the client. Each round generates the same tokens on
+all three paths: offline, "http" and "engine_process". The order rotates, so that a drift of the
+machine's speed affects all of them. The figures are medians over the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import random
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from recording import make_parser, record, summarize
 from tqdm import tqdm
@@ -25,18 +27,17 @@ from tokenmill import AsyncEngine, SamplingParams
 from tokenmill.api.listening import bind
 from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, make_server
+from tokenmill.assembly import build_engine_process
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.client import EngineClient
+from tokenmill.core.interfaces import no_progress
 from tokenmill.core.sampling_params import OutputKind
 
 CLIENT = Path(__file__).parent / "cpu/peers/http_load.py"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """Seconds for the same tokens on both paths; `client_cpu` is the CPU time of the client."""
-
-    offline: float
-    http: float
-    client_cpu: float
+Round = dict[str, float]
+"""Seconds for the same tokens, by path, and the seconds of CPU time of each path's client."""
 
 
 class Client:
@@ -89,50 +90,79 @@ async def generate(engine: AsyncEngine, prompts: list[list[int]], output_len: in
 
 
 async def measure(
-    engine: AsyncEngine, client: Client, num_requests: int, args: argparse.Namespace
-) -> list[Pair]:
-    """Measure all pairs for one number of requests. The first pair warms up and does not count."""
+    engine: AsyncEngine, clients: dict[str, Client], num_requests: int, args: argparse.Namespace
+) -> list[Round]:
+    """Measure all rounds for one number of requests. The first one warms up and does not count."""
     rng = random.Random(args.seed)
-    pairs = []
-    for i in tqdm(range(args.pairs + 1), desc=f"{num_requests} requests", disable=None):
+    rounds: list[Round] = []
+    for i in tqdm(range(args.rounds + 1), desc=f"{num_requests} requests", disable=None):
         prompts = [[rng.randrange(100, 40000) for _ in range(32)] for _ in range(num_requests)]
-        offline = await generate(engine, prompts, args.output_len) if i % 2 else 0.0
-        http = await client.ask(prompts, args.output_len)
-        offline = offline or await generate(engine, prompts, args.output_len)
-        pairs.append(Pair(offline=offline, http=http["seconds"], client_cpu=http["cpu"]))
-    return pairs[1:]
+        found: Round = {}
+        paths = ["offline", *clients]
+        for path in paths[i % len(paths) :] + paths[: i % len(paths)]:
+            if path == "offline":
+                found[path] = await generate(engine, prompts, args.output_len)
+            else:
+                answer = await clients[path].ask(prompts, args.output_len)
+                found[path], found[f"{path} client"] = answer["seconds"], answer["cpu"]
+        rounds.append(found)
+    return rounds[1:]
+
+
+@asynccontextmanager
+async def served(engine: EngineClient) -> AsyncIterator[Client]:
+    """A client of a server for a started engine."""
+    sock = bind("127.0.0.1", 0)
+    server = make_server(engine, ServeOptions(settings=ServerSettings()))
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    client = await Client.start(sock.getsockname()[1])
+    yield client
+    await client.close()
+    server.should_exit = True
+    await serving
 
 
 async def run(args: argparse.Namespace) -> dict[str, object]:
-    found: dict[str, object] = {}
-    options: dict[str, Any] = {"enable_prefix_caching": False, "disable_log_stats": True}
-    async with AsyncEngine(
-        args.model, dtype=args.dtype, served_model_name="model", **options
-    ) as engine:
-        sock = bind("127.0.0.1", 0)
-        server = make_server(engine, ServeOptions(settings=ServerSettings()))
-        serving = asyncio.create_task(server.serve(sockets=[sock]))
-        client = await Client.start(sock.getsockname()[1])
-        for num_requests in args.num_requests:
-            pairs = await measure(engine, client, num_requests, args)
-            found[str(num_requests)] = describe(pairs, num_requests * args.output_len)
-        await client.close()
-        server.should_exit = True
-        await serving
-    return found
+    config = EngineConfig(
+        model=args.model,
+        dtype=args.dtype,
+        served_model_name="model",
+        enable_prefix_caching=False,
+        disable_log_stats=True,
+    )
+    remote = build_engine_process(config, no_progress, stall_timeout=60, max_restarts=0)
+    async with (
+        AsyncEngine(**asdict(config)) as engine,
+        remote,
+        served(engine) as http,
+        served(remote) as engine_process,
+    ):
+        clients = {"http": http, "engine_process": engine_process}
+        return {
+            str(num_requests): describe(
+                await measure(engine, clients, num_requests, args), num_requests, args.output_len
+            )
+            for num_requests in args.num_requests
+        }
 
 
-def describe(pairs: list[Pair], num_tokens: int) -> dict[str, object]:
-    """Medians over the pairs."""
-    return {
-        "http_to_offline": summarize([pair.offline / pair.http for pair in pairs]),
-        "offline_tokens_per_second": summarize([num_tokens / pair.offline for pair in pairs]),
-        "http_tokens_per_second": summarize([num_tokens / pair.http for pair in pairs]),
-        "client_cpu_share": round(statistics.median(p.client_cpu / p.http for p in pairs), 4),
-        "client_cpu_ms_per_token": round(
-            statistics.median(p.client_cpu for p in pairs) / num_tokens * 1e3, 4
-        ),
+def describe(rounds: list[Round], num_requests: int, output_len: int) -> dict[str, object]:
+    """Medians over the rounds. A step makes one token of each request."""
+    num_tokens = num_requests * output_len
+    found: dict[str, object] = {
+        "offline_tokens_per_second": summarize([num_tokens / r["offline"] for r in rounds])
     }
+    for path in ("http", "engine_process"):
+        client_cpu = statistics.median(r[f"{path} client"] for r in rounds)
+        found[path] = {
+            "to_offline": summarize([r["offline"] / r[path] for r in rounds]),
+            "ms_more_per_step": summarize(
+                [(r[path] - r["offline"]) / output_len * 1e3 for r in rounds]
+            ),
+            "client_cpu_ms_per_token": round(client_cpu / num_tokens * 1e3, 4),
+        }
+    found["engine_process_to_http"] = summarize([r["http"] / r["engine_process"] for r in rounds])
+    return found
 
 
 def main() -> None:
@@ -141,7 +171,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help="auto keeps quantized weights")
     parser.add_argument("--num-requests", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--output-len", type=int, default=128)
-    parser.add_argument("--pairs", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=12)
     args = parser.parse_args()
     found = asyncio.run(run(args))
     print(json.dumps(found, indent=2))

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,7 +111,8 @@ def test_a_second_sigterm_ends_a_server_in_which_a_plugin_hangs(
     folder = tmp_path / "packages"
     folder.mkdir()
     Packages(folder, monkeypatch).install("hanging", HANGING)
-    flags = ("--num-gpu-blocks-override", "300", "--hook-watchdog-seconds", "0.5", *flags)
+    blocks = ("--no-engine-process", "--num-gpu-blocks-override", "300")
+    flags = (*blocks, "--hook-watchdog-seconds", "0.5", *flags)
     with running_server(tmp_path, *flags, packages=folder) as server:
         with pytest.raises(httpx.ReadTimeout):
             body = {"prompt": "one two one two one two", "max_tokens": 20}
@@ -151,7 +153,7 @@ def test_a_sigterm_ends_a_server_whose_device_hangs(
     packages.install("hung_device", HUNG_DEVICE)
     defaults = (Path(tokenmill.__file__).parent / "plugins.toml").read_text()
     packages.write_settings(defaults.replace("enable = [", "enable = ['hung_device',", 1))
-    flags = ("--num-gpu-blocks-override", "300", "--shutdown-timeout", "0.5")
+    flags = ("--no-engine-process", "--num-gpu-blocks-override", "300", "--shutdown-timeout", "0.5")
     with running_server(tmp_path, *flags, packages=folder) as server:
         body = {"prompt": "one two", "max_tokens": 20}
         with pytest.raises(httpx.ReadTimeout):
@@ -184,16 +186,16 @@ async def _read(client: httpx.AsyncClient, url: str, body: dict[str, object]) ->
             pass
 
 
-MAX_SERVER_MB = 80
-"""Resident memory of the server's process while the engine has one of its own."""
+MAX_SERVER_MB = 90
+"""Resident memory of the server's process while the engine has one of its own. It is 79 MB with the
+default model's tokenizer; the rest is for other versions of libraries. torch alone takes 150 MB."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_server_of_an_engine_process_is_small_and_takes_the_engine_along(
     tmp_path: Path,
 ) -> None:
-    flags = ("--engine-process", "--num-gpu-blocks-override", "300")
-    with running_server(tmp_path, *flags) as server:
+    with running_server(tmp_path, "--num-gpu-blocks-override", "300") as server:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120)
         assert answer.json()["usage"]["completion_tokens"] > 0
@@ -210,3 +212,30 @@ def test_the_server_of_an_engine_process_is_small_and_takes_the_engine_along(
                 return
             time.sleep(0.1)
         raise AssertionError("the engine outlives its server")
+
+
+def test_a_second_sigterm_ends_a_server_whose_engine_process_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    Packages(folder, monkeypatch).install("hanging", HANGING)
+    flags = ("--num-gpu-blocks-override", "300", "--hook-watchdog-seconds", "0.5")
+    flags += ("--stall-timeout", "600", "--scheduler", "hanging")
+    with running_server(tmp_path, *flags, packages=folder) as server:
+        body = {"prompt": "one two", "max_tokens": 20}
+        answers: list[httpx.Response] = []
+
+        def ask() -> None:
+            answers.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=120))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        _wait_for(server, "hook_hangs")
+        server.process.send_signal(signal.SIGTERM)
+        _wait_for(server, "draining")
+        assert server.process.poll() is None, "the request is still open"
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        asking.join()
+    assert [answer.status_code for answer in answers] == [503]

@@ -101,9 +101,9 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--engine-process",
         action=argparse.BooleanOptionalAction,
-        default=False,
+        default=True,
         help="run the engine in a process of its own, and start another one if it crashes or makes "
-        "no step for --stall-timeout (default: off)",
+        "no step for --stall-timeout (default: on)",
     )
     group.add_argument(
         "--max-engine-restarts",

@@ -152,6 +152,8 @@ class EngineLink(asyncio.Protocol):
             self._handle(decode_from_engine(message))
 
     def connection_lost(self, error: Exception | None) -> None:
+        if error is not None and not self.blame:
+            self.blame = f"its connection broke: {type(error).__name__}: {error}"
         self._fail_all(EngineStoppedError(LOST))
         self._ending = asyncio.create_task(self._end_process())
 

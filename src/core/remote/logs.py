@@ -11,7 +11,8 @@ import msgspec
 from ..log import event_fields
 
 ROOT = "tokenmill"
-TRACES = "opentelemetry"
+LIBRARIES = ("opentelemetry", "asyncio")
+"""Loggers of libraries whose warnings an operator should see."""
 SEND_SECONDS = 1.0
 """Time to send a record. Then it is dropped: a parent that does not read must not stop the
 engine."""
@@ -61,9 +62,9 @@ class Forwarder(logging.Handler):
 
 
 def forward_logs(sock: socket.socket, level: int) -> None:
-    """Send the records of tokenmill and its traces to the parent, and nowhere else."""
+    """Send the records of tokenmill, and warnings of LIBRARIES, to the parent, and nowhere else."""
     handler = Forwarder(sock)
-    for name, at_least in ((ROOT, level), (TRACES, logging.WARNING)):
+    for name, at_least in ((ROOT, level), *((name, logging.WARNING) for name in LIBRARIES)):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(at_least)

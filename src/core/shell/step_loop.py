@@ -35,6 +35,10 @@ STEP_MEMORY = 0.01
 """Fraction by which the expected duration of a step shrinks with each shorter step. A long prompt
 costs a hundred times as much as a decode step, and may come again after many of them."""
 
+SMALL_STEP = 16
+"""Tokens. Steps with fewer take about as long as one with a single token: reading the weights takes
+most of the time."""
+
 
 class StepLoop:
     """Drives one EngineCore and its executor, and delivers the results to the streams."""
@@ -65,7 +69,7 @@ class StepLoop:
         self._longest_step = load_seconds
         """Seconds of the longest recent step: each later one takes STEP_MEMORY of it away."""
         self._most_tokens = 0
-        """Tokens of the largest step so far."""
+        """Tokens of the largest step so far, at least SMALL_STEP; 0 before the first step."""
         self._num_tokens = 0
         """Tokens of the step that the device computes."""
 
@@ -156,7 +160,7 @@ class StepLoop:
         now = time.monotonic()
         lasting = (1 - STEP_MEMORY) * self._longest_step if self._most_tokens else 0.0
         self._longest_step = max(now - self._last_progress, lasting)
-        self._most_tokens = max(self._most_tokens, self._num_tokens)
+        self._most_tokens = max(self._most_tokens, self._num_tokens, SMALL_STEP)
         self._last_progress = now
 
     # The loop
