@@ -142,6 +142,15 @@ def test_only_the_request_for_which_a_processor_fails_ends(http: httpx.Client, m
     assert error["code"] == "request_failed"
 
 
+def test_a_request_that_is_left_without_a_token_fails(http: httpx.Client) -> None:
+    """Each of two allowed tokens may come once."""
+    wish = {"allowed_token_ids": [400, 500], "vllm_xargs": {"ngram_size": 1}}
+    two = tell(http, **wish, max_tokens=2)["choices"][0]["token_ids"]
+    assert sorted(two) == [400, 500]
+    error = check_error(http.post(COMPLETIONS, json=STORY | wish | {"max_tokens": 3}), 500)
+    assert "leave no token" in error["message"]
+
+
 def test_chat_and_streams_use_them(http: httpx.Client) -> None:
     body = {"messages": MESSAGES, "max_tokens": 8, "temperature": 0, "return_token_ids": True}
     body |= {"vllm_xargs": {"ngram_size": 1}}

@@ -160,7 +160,9 @@ class SamplingBatch:
         self.masked = [
             i
             for i, row in enumerate(rows)
-            if row.state.start.bad_word_ids or params[i].allowed_token_ids is not None
+            if row.state.start.bad_word_ids
+            or row.state.start.logits_processors
+            or params[i].allowed_token_ids is not None
         ]
         """Rows that may be left without any token to sample."""
         self.num_logprobs = {i: p.logprobs for i, p in enumerate(params) if p.logprobs is not None}

@@ -25,7 +25,8 @@ from .ops import RowsToDraw, SamplingOps
 from .processing.calling import LogitsProcessing
 
 NO_TOKEN_LEFT = (
-    "allowed_token_ids and bad_words together leave no token that this request may generate"
+    "allowed_token_ids, bad_words, logits processors and the grammar together leave no token that "
+    "this request may generate"
 )
 
 
