@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....core.contract.hookspecs import hookimpl
@@ -13,16 +13,26 @@ if TYPE_CHECKING:
 
 TOKENMILL_API = (1, 1)
 
-_NAMES = ("awq", "compressed-tensors", "fp8", "gptq", "mxfp4")
+_FORMATS = {
+    "awq": "AWQ, version gemm: 4 bits with zero points.",
+    "compressed-tensors": "compressed-tensors of llm-compressor: 2 to 8 bits, int8 and FP8.",
+    "fp8": "FP8 with a scale per matrix, per output or per block.",
+    "gptq": "GPTQ, versions 1 and 2: 2, 3, 4 or 8 bits, also with act-order.",
+    "mxfp4": "MXFP4 of gpt-oss.",
+}
 
 
-def _own(name: str) -> ReadMethod:
-    from .methods import METHODS
+def _own(name: str, doc: str) -> Callable[[], ReadMethod]:
+    def make() -> ReadMethod:
+        from .methods import METHODS
 
-    return METHODS[name]
+        return METHODS[name]
+
+    make.__doc__ = doc
+    return make
 
 
 @hookimpl
 def register(registry: Registry) -> None:
-    for name in _NAMES:
-        registry.weight_format(name, partial(_own, name))
+    for name, doc in _FORMATS.items():
+        registry.weight_format(name, _own(name, doc))

@@ -72,16 +72,25 @@ def test_log_probabilities_are_those_of_the_dequantized_model(case: str, tmp_pat
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["awq", "gptq, act-order", "fp8, blocks"])
+@pytest.mark.parametrize(
+    ("case", "impl"),
+    [
+        ("awq", "native"),
+        ("gptq, act-order", "native"),
+        ("fp8, blocks", "native"),
+        ("awq", "transformers"),
+    ],
+)
 def test_the_engine_generates_the_tokens_of_the_dequantized_model(
-    case: str, tmp_path: Path
+    case: str, impl: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "quantized"
     _, dequantized = write_llama(path, CASES[case])
     make_tokenizer(TARGET.vocab_size).save(str(path / "tokenizer.json"))
     reference = reference_of(tmp_path / "plain", dequantized)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    with LLM(str(path), device="cpu", dtype="float32", num_gpu_blocks_override=32) as llm:
+    options = {"device": "cpu", "dtype": "float32", "num_gpu_blocks_override": 32}
+    with LLM(str(path), model_impl=impl, **options) as llm:
         outputs = llm.generate(PROMPTS, params, use_tqdm=False)
     for prompt, output in zip(PROMPTS, outputs, strict=True):
         assert list(output.outputs[0].token_ids) == greedy(reference, prompt)
