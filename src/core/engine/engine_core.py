@@ -107,6 +107,11 @@ class EngineCore:
         return self._planner.total_preemptions
 
     @property
+    def is_isolating(self) -> bool:
+        """Whether the requests of a step that raised are being repeated in groups."""
+        return bool(self._planner.suspects.current())
+
+    @property
     def wake_at(self) -> float | None:
         """Time at which to call `plan` again. None unless a policy chose to wait."""
         return self._planner.wake_at

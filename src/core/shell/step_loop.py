@@ -212,13 +212,8 @@ class StepLoop:
             self._deliver(updates)
             self._die(str(error))
             return
-        except Exception:
-            log.exception(
-                "step_failed",
-                step_id=plan.step_id,
-                num_requests=len(plan.grants),
-                engine_ids=[grant.engine_id for grant in plan.grants[:MOST_NAMED]],
-            )
+        except Exception as error:
+            self._log_failure(plan, error)
             updates = self.core.fail(
                 plan, "the step that computed this request failed", time.monotonic()
             )
@@ -227,6 +222,18 @@ class StepLoop:
         self._note_progress()
         self._launch()
         self._deliver(updates)
+
+    def _log_failure(self, plan: StepPlan, error: Exception) -> None:
+        """Log a step that raised. While its requests are repeated in groups, the groups that raise
+        have no traceback: it is the same one."""
+        is_repeated = self.core.is_isolating and len(plan.grants) > 1
+        log.error(
+            "step_failed",
+            step_id=plan.step_id,
+            num_requests=len(plan.grants),
+            engine_ids=[grant.engine_id for grant in plan.grants[:MOST_NAMED]],
+            exc_info=None if is_repeated else error,
+        )
 
     async def _sleep(self) -> None:
         now = time.monotonic()

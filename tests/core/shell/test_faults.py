@@ -99,3 +99,37 @@ async def test_a_finished_request_is_not_kept_until_its_deadline() -> None:
         gc.collect()
         requests = [found for found in gc.get_objects() if type(found) is Request]
         assert "kept" not in {request.request_id for request in requests}
+
+
+class Allergic(SimulatedExecutor):
+    """A step raises if it computes the prompt of a request that begins with 666."""
+
+    def __init__(self) -> None:
+        super().__init__(num_blocks=256, block_size=4)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        if any(start.token_ids[0] == 666 for start in plan.starts):
+            self.crash(plan)
+            raise RuntimeError("planted")
+        return super().run(plan)
+
+
+@in_event_loop
+async def test_a_step_that_raises_is_logged_once_with_its_traceback_and_once_with_its_culprit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with make_engine(Allergic()) as engine:
+        prompts = [*([i, 1] for i in range(8)), [666, 1]]
+        streams = [await engine.submit(prompt, SamplingParams(max_tokens=9)) for prompt in prompts]
+        for stream in streams[:-1]:
+            assert [output async for output in stream][-1].finished
+        with pytest.raises(RequestFailedError):
+            async for _ in streams[-1]:
+                pass
+    failed = [vars(record) for record in caplog.records if record.getMessage() == "step_failed"]
+    assert len(failed) > 2
+    shown = [
+        record["num_requests"] for record in failed if "planted" in record.get("exception", "")
+    ]
+    assert shown == [failed[0]["num_requests"], 1]
+    assert failed[-1]["engine_ids"] == [streams[-1].request_id]
