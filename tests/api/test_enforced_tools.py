@@ -77,6 +77,18 @@ def test_the_grammar_allows_calls_only_and_the_parser_reads_them(parser: ToolCal
 
 
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: type(parser).__name__)
+def test_arguments_that_the_schema_does_not_name_need_its_permission(
+    parser: ToolCallParser,
+) -> None:
+    given = '{"a": 1, "b": 2}'
+    for more, expected in (({}, False), ({"additionalProperties": True}, True)):
+        parameters = {"properties": {"a": {"type": "integer"}}, **more}
+        tool = ToolDefinition(name="weather", parameters=parameters)
+        text = written(parser, "weather").replace(ARGUMENTS["weather"], given)
+        assert allows(ToolUse(tools=(tool,), mode="required"), parser, text) is expected
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: type(parser).__name__)
 def test_a_named_function_is_called_once_and_no_other(parser: ToolCallParser) -> None:
     named = ToolUse(tools=REQUIRED.tools, mode="required", named="clock")
     assert allows(named, parser, written(parser, "clock"))

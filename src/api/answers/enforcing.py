@@ -12,6 +12,9 @@ from ...core.grammar import Grammar, GrammarKind
 from ...core.interfaces import Tokenizer
 from .tools import ToolUse
 
+_COMPOSED = {"$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"}
+"""Keywords that may allow properties besides `properties`."""
+
 
 def grammar_of(
     use: ToolUse,
@@ -68,14 +71,19 @@ def _special(mark: str, tokenizer: Tokenizer) -> str:
 
 
 def _schema(tool: ToolDefinition) -> Mapping[str, Any]:
-    """The schema of the arguments: an object, written without needless whitespace."""
+    """The schema of the arguments: an object, written without needless whitespace.
+
+    It has only the properties that it names, unless it says otherwise: a small model invents more.
+    """
+    is_plain = "properties" in tool.parameters and not _COMPOSED & tool.parameters.keys()
+    closed = {"additionalProperties": False} if is_plain else {}
     options = {
         "whitespace_flexible": False,
         "item_separator": ", ",
         "key_separator": ": ",
         "lenient": not tool.strict,
     }
-    return {**tool.parameters, "type": "object", "x-guidance": options}
+    return {**closed, **tool.parameters, "type": "object", "x-guidance": options}
 
 
 def _literal(text: str) -> str:
