@@ -129,6 +129,17 @@ def test_every_choice_and_every_prompt_follow_the_grammar(http: httpx.Client) ->
     assert all(re.fullmatch("[a-d]{2,6}", choice["text"]) for choice in choices)
 
 
+def test_log_probabilities_are_those_of_the_model_without_the_grammar(http: httpx.Client) -> None:
+    asked = {"max_tokens": 1, "logprobs": True, "top_logprobs": 3}
+    found = [
+        chat(http, **asked, **grammar).json()["choices"][0]["logprobs"]["content"][0]
+        for grammar in ({}, {"guided_choice": ["q"]})
+    ]
+    free, bound = ({one["token"]: one["logprob"] for one in f["top_logprobs"]} for f in found)
+    assert bound == pytest.approx(free, abs=1e-3)
+    assert found[0]["token"] != found[1]["token"] == "q"
+
+
 def test_a_stream_follows_the_grammar(real: Served) -> None:
     client = openai.OpenAI(base_url=f"{real.url}/v1", api_key="x", max_retries=0)
     format: Any = schema_format(SCHEMA, strict=True)

@@ -78,6 +78,9 @@ def apply_masks(logits_rv: torch.Tensor, masks: RowMasks) -> None:
     bits_gv = np.unpackbits(masks.masks_gw.view(np.uint8), axis=1, bitorder="little")
     forbidden_gv = torch.from_numpy(bits_gv[:, :vocab_size] == 0)
     device = logits_rv.device
-    rows_g = torch.from_numpy(masks.rows_g).to(device, non_blocking=True)
     forbidden_gv = forbidden_gv.to(device, non_blocking=True)
+    if len(masks.rows_g) == len(logits_rv):
+        logits_rv.masked_fill_(forbidden_gv, -torch.inf)
+        return
+    rows_g = torch.from_numpy(masks.rows_g).to(device, non_blocking=True)
     logits_rv[rows_g] = logits_rv[rows_g].masked_fill_(forbidden_gv, -torch.inf)

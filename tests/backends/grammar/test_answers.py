@@ -118,14 +118,6 @@ def test_a_stop_token_ends_a_constrained_answer() -> None:
     assert request.num_generated_tokens == 1
 
 
-def test_log_probabilities_are_those_of_the_model_not_of_the_grammar() -> None:
-    """The most likely tokens of an unconstrained step may all be forbidden."""
-    grammar = Grammar.choice(["yes"])
-    driver_plain = serve([constrained(grammar=None, temperature=0, max_tokens=1, logprobs=1)])
-    driver_bound = serve([constrained(grammar=grammar, temperature=0, max_tokens=1, logprobs=1)])
-    assert driver_plain[0].token_ids[-1] != driver_bound[0].token_ids[-1] == ord("y")
-
-
 def test_a_grammar_that_fails_ends_only_its_request() -> None:
     """Admission would have refused it."""
     bad = constrained(grammar=Grammar.regex("(("))

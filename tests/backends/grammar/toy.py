@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,35 +21,18 @@ from tokenmill.core.engine.request import Request
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.sampling_params import SamplingParams
 
-END = 191
-WORDS = (
-    '{"',
-    '":',
-    '", "',
-    "true",
-    "false",
-    "null",
-    '"}',
-    "[]",
-    "{}",
-    "name",
-    "é",
-    "日本",
-    "12",
-    "].",
-)
+WORDS = ('{"', '":', '", "', "true", "false", "null", '"}', "[]", "{}", "name", "é", "日本", "12")
 SPEC = GrammarSpec(
     token_bytes=(
-        *(bytes([code]) for code in range(128)),
+        *(bytes([byte]) for byte in range(256)),
         *(word.encode() for word in WORDS),
-        *(bytes([code]) for code in range(0xC2, 0xC4)),
-        *(bytes([code]) for code in range(0x80, 0x98)),
-        *(b"",) * (END - 128 - len(WORDS) - 26),
+        *(b"",) * (287 - 256 - len(WORDS)),
         b"</s>",
     ),
-    special_ids=(END,),
-    end_ids=(END,),
+    special_ids=(287,),
+    end_ids=(287,),
 )
+END = 287
 CONFIG = replace(TINY, head_size=16, vocab_size=len(SPEC.token_bytes), max_position_embeddings=1024)
 SCHEMA = {
     "type": "object",
@@ -83,9 +67,15 @@ def text_of(token_ids: Sequence[int]) -> str:
 
 
 def serve(
-    params: Sequence[SamplingParams], *, plugins: Sequence[object] = (), **options: Any
+    params: Sequence[SamplingParams],
+    *,
+    plugins: Sequence[object] = (),
+    prompt_length: int | None = None,
+    per_step: int = 2,
+    **options: Any,
 ) -> list[Request]:
-    """Serve one request per parameters, all at once; each has a prompt of its own."""
+    """Serve one request per parameters; `per_step` arrive in each step. Each has a prompt of its
+    own, which gets longer and longer unless it has a length."""
     config = EngineConfig(
         **{"device": "cpu", "num_gpu_blocks_override": 256, "swap_space": 2**-8} | options
     )
@@ -94,7 +84,7 @@ def serve(
     requests = [
         make_request(
             f"request-{i}",
-            range(1, 8 + 5 * i),
+            _prompt(i, prompt_length),
             one,
             one.seed or i,
             info=driver.executor.info,
@@ -102,8 +92,14 @@ def serve(
         )
         for i, one in enumerate(params)
     ]
-    driver.run(requests, per_step=2)
+    driver.run(requests, per_step=per_step)
     return requests
+
+
+def _prompt(index: int, length: int | None) -> Sequence[int]:
+    if length is None:
+        return range(1, 8 + 5 * index)
+    return random.Random(index).choices(range(1, 128), k=length)
 
 
 def answer(request: Request) -> Any:

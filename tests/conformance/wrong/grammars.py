@@ -32,6 +32,11 @@ class CompiledTo:
         return self._kind(right.inner, right._end_ids)
 
 
+def _has_ended(row: MaskedRows) -> bool:
+    assert isinstance(row.matcher, Following)
+    return row.matcher._has_ended or row.matcher.inner.stop_reason() == "EndOfSentence"
+
+
 def with_matcher(kind: type[Following]) -> type[LLGuidance]:
     class Backend(LLGuidance):
         def compile(self, grammar: Grammar) -> Any:
@@ -79,7 +84,7 @@ class TestForgetsTheEnd(GrammarConformance):
     def grammar_backend(self) -> Any:
         class Backend(LLGuidance):
             def fill(self, rows: Sequence[MaskedRows], masks_rw: Masks) -> None:
-                going_on = [row for row in rows if not row.matcher.inner.is_stopped()]  # type: ignore[attr-defined]
+                going_on = [row for row in rows if not _has_ended(row)]
                 super().fill(going_on, masks_rw)
 
         return Backend
