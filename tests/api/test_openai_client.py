@@ -222,7 +222,7 @@ def test_errors_become_the_client_s_exceptions(client: openai.OpenAI, model: str
     with pytest.raises(openai.BadRequestError, match="2048"):
         client.completions.create(model=model, prompt=PROMPT, max_tokens=5000)
     with pytest.raises(openai.BadRequestError):
-        client.completions.create(model=model, prompt=PROMPT, extra_body={"guided_regex": "a+"})
+        client.completions.create(model=model, prompt=PROMPT, extra_body={"use_beam_search": True})
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="gpt-5", messages=MESSAGES)
     assert missing.value.code == "model_not_found"

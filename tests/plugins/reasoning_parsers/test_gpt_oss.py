@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenmill.plugins.reasoning_parsers.gpt_oss import GptOssReasoningParser
 from tokenmill.plugins.tool_parsers.gpt_oss import GptOssToolParser
 
-from ..tool_parsers.reading import Read, cut, deltas_of, joined
+from ..tool_parsers.reading import BUSY, Read, cut, deltas_of, joined
 
 NEXT = "<|end|><|start|>assistant"
 CALL = (
@@ -45,6 +45,7 @@ def test_channels_are_separated(text: str, said: Read) -> None:
     assert read([text]) == said
 
 
+@settings(BUSY)
 @given(st.sampled_from(CASES), st.lists(st.integers(0, 200)))
 def test_any_cut_gives_the_same(case: tuple[str, Read], places: list[int]) -> None:
     assert read(cut(case[0], places)) == case[1]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenmill.core.contract.answers import ReasoningDelta
 from tokenmill.plugins.reasoning_parsers.think import MarkedReasoning
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
 
-from ..tool_parsers.reading import cut, deltas_of, joined
+from ..tool_parsers.reading import BUSY, cut, deltas_of, joined
 
 THINK = MarkedReasoning(marks=("<think>", "</think>"))
 CASES = [
@@ -31,6 +31,7 @@ def test_reasoning_is_separated(prompt_end: str, text: str, content: str, reason
     assert found == (content, reasoning, [])
 
 
+@settings(BUSY)
 @given(st.sampled_from(CASES), st.lists(st.integers(0, 60)))
 def test_any_cut_gives_the_same(case: tuple[str, str, str, str], places: list[int]) -> None:
     prompt_end, text, content, reasoning = case

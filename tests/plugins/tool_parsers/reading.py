@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from hypothesis import HealthCheck, settings
+
 from tokenmill.core.contract.answer_parsers import ReasoningParser, ToolCallParser
 from tokenmill.core.contract.answers import (
     ContentDelta,
@@ -14,6 +16,8 @@ from tokenmill.core.contract.answers import (
 )
 from tokenmill.core.host.answer_reader import AnswerReader
 
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For a machine that is busy with other tests."""
 TOOLS = tuple(ToolDefinition(name=name) for name in ("weather", "time.now", "find-it"))
 Read = tuple[str, str, list[tuple[str, str]]]
 """Content, reasoning, and name and arguments of the calls."""
