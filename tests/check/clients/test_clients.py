@@ -10,11 +10,9 @@ from .environments import node_with, python_with, run_node, run_python
 
 PACKAGES = (
     "anthropic>=2,<3",
-    "instructor>=1.17,<2",
     "langchain-openai>=1.7,<2",
     "llm>=0.36",
     "openai>=3,<4",
-    "pydantic-ai-slim[openai]>=2.68,<3",
 )
 """One environment satisfies them all."""
 NODE_PACKAGES = ("openai@7", "ai@7", "@ai-sdk/openai-compatible@3")
@@ -63,6 +61,8 @@ def test_the_vercel_ai_sdk(target: Target) -> None:
     assert found == {"whole": target.text, "streamed": target.text, "usage": [16, 16]}
 
 
-def test_instructor(target: Target) -> None:
-    found = run_python(python(), "use_instructor.py", *target.arguments)
-    assert found["schema"] == ["depth", "name"]
+def test_tools_of_the_vercel_ai_sdk(target: Target) -> None:
+    found = run_node(node(), "use_ai_sdk_tools.mjs", *target.arguments)
+    for calls in (found["whole"], found["streamed"]):
+        assert [[name, city in ("Oslo", "Rome")] for name, city in calls] == [["weather", True]]
+    assert found["reason"] == "tool-calls" and found["hasDeltas"]
