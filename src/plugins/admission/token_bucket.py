@@ -58,6 +58,9 @@ class TokenBucketOptions:
     )
 
 
+NO_LIMITS = KeyLimits()
+
+
 class Bucket:
     """An allowance that fills at a steady rate, in requests or in tokens."""
 
@@ -107,6 +110,8 @@ class TokenBucket:
         The engine queues all choices of a prompt or none, and they pay only when they are queued.
         """
         limits = request.key_limits or self._defaults
+        if limits == NO_LIMITS:
+            return None
         price = request.num_prompt_tokens + (request.choice_index + 1) * request.max_tokens
         rates = (
             (self._requests, limits.requests_per_minute, 1.0, "requests"),

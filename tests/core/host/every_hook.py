@@ -21,6 +21,7 @@ PLANNED = Planned(step_id=1, num_requests=2, num_tokens=3)
 class Request:
     request_id = "a"
     arrival_time = 0.0
+    api_key_id = key_limits = None
 
     @property
     def view(self) -> Request:
@@ -102,7 +103,7 @@ CALLS: dict[str, Callable[[PluginHost], object]] = {
     "preempt": lambda host: host.preempt(ANY, ANY, CANDIDATES),
     "propose": lambda host: (propose(host, batch([])), host.flush()),
     "scheduling_policy": lambda host: host.sort_waiting([cast(Any, Request())], 0.0),
-    "admit": lambda host: host.admit(ANY, ANY),
+    "admit": lambda host: host.admit(cast(Any, Request()), ANY),
     "on_planned": lambda host: host.emit(PLANNED),
     "render_metrics": lambda host: host.render_metrics(),
 }

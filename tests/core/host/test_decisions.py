@@ -30,6 +30,7 @@ class Request:
     def __init__(self, request_id: str, arrival_time: float = 0.0) -> None:
         self.request_id = request_id
         self.arrival_time = arrival_time
+        self.api_key_id = self.key_limits = None
         self.view = self
 
 

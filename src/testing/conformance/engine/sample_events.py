@@ -147,6 +147,7 @@ _LONG_LIFE = FinishedRequest(
     user="u",
     api_key_id="0123456789abcdef",
     metadata=ReadOnlyDict({"tenant": "t"}),
+    trace_headers=ReadOnlyDict({"traceparent": "00-" + 32 * "1" + "-" + 16 * "2" + "-01"}),
     cache_salt="s",
     deadline=600.0,
 )
