@@ -164,7 +164,7 @@ def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
     config = replace(config, allow_download=False)
     tokenizer = _load_tokenizer(config, _locate_model(config, no_progress), no_progress)
     with suppress(AttributeError):  # only glibc has it
-        ctypes.CDLL(None).malloc_trim(0)  # loading took 12 MB more than what is left of it
+        ctypes.CDLL(None).malloc_trim(0)  # returns 12 MB that only loading needed
     return tokenizer
 
 

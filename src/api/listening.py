@@ -116,7 +116,7 @@ def _listen(sock: socket.socket, address: object) -> socket.socket:
 
 
 def _resolve(host: str, port: int) -> tuple[int, object]:
-    """Family and address of a host: of an IPv4 address if a name has both kinds."""
+    """Family and address of a host. If a name has addresses of both families, an IPv4 address."""
     name = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
@@ -151,7 +151,7 @@ def _check_certificate(address: Address) -> None:
     if address.ssl_keyfile is not None:
         files += f" and --ssl-keyfile {address.ssl_keyfile}"
     try:
-        # An empty password, because a key with a password would be asked for on the terminal.
+        # An empty password: otherwise OpenSSL asks for the password of a key on the terminal.
         context.load_cert_chain(address.ssl_certfile, address.ssl_keyfile, password="")
     except FileNotFoundError as error:
         raise ConfigError(f"cannot read {files}: no such file") from error

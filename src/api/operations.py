@@ -69,7 +69,7 @@ async def ready(request: Request) -> Response:
 
 
 def _check_alive(load: Load) -> None:
-    """Raise APIError (503) if there is no engine, now or for ever."""
+    """Raise APIError (503) if the engine is being restarted or has stopped for good."""
     if load.is_restarting:
         raise APIError(503, "the engine is being restarted", code="restarting", retry_after=5.0)
     if not load.is_alive:

@@ -12,7 +12,7 @@ import msgspec
 from .errors import InvalidRequestError
 
 MAX_GRAMMAR = 1 << 17
-"""Characters of a grammar's text. The largest schemas in public collections have half of it."""
+"""Characters of a grammar's text. The largest schemas in public collections have half as many."""
 MAX_CHOICES = 1024
 """Texts of a grammar of the kind `choice`."""
 

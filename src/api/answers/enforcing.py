@@ -50,7 +50,7 @@ def _rules(
 
 
 def _reasoning(marks: tuple[str, str], prompt_end: str, tokenizer: Tokenizer) -> Iterator[str]:
-    """What may come before the calls, and the rules for it."""
+    """The part of the grammar before the calls, then the rules that this part needs."""
     start, end = marks
     if prompt_end.endswith(end):
         yield ""
@@ -64,7 +64,7 @@ def _reasoning(marks: tuple[str, str], prompt_end: str, tokenizer: Tokenizer) ->
 
 
 def _special(mark: str, tokenizer: Tokenizer) -> str:
-    """A mark that is a special token, which no text in a grammar stands for; "" for another."""
+    """The notation of a grammar for a mark that is a special token; "" if it is ordinary text."""
     ids = tokenizer.encode(mark, add_special_tokens=False)
     is_special = len(ids) == 1 and not tokenizer.decode(ids, skip_special_tokens=True)
     return f"<[{ids[0]}]>" if is_special else ""

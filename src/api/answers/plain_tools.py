@@ -20,7 +20,7 @@ def for_template(
     syntax: CallSyntax,
     chat: ChatFormat | None,
 ) -> tuple[Sequence[Message], Sequence[Message]]:
-    """The messages and tools that a chat template gets: what it cannot show is in the messages.
+    """The messages and tools for a chat template. Messages have as text what it cannot show.
 
     Raises APIError (400) for calls in the messages that are not valid.
     """

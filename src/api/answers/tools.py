@@ -74,7 +74,7 @@ def parser_of(use: ToolUse, parsers: AnswerParsers) -> ToolCallParser | None:
     """The parser that finds the calls in an answer; None if there may be none.
 
     Enforced calls are a JSON list if the model's own syntax is not known. Raises APIError (400) if
-    calls in an answer of this model could not be told from content.
+    calls in an answer of this model could not be distinguished from content.
     """
     if use.mode == "none":
         return None

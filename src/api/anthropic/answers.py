@@ -10,7 +10,7 @@ StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 
 class MessageUsage(msgspec.Struct, kw_only=True):
-    """Token counts. The prompt has the first three numbers of tokens together."""
+    """Token counts. The first three numbers together are the tokens of the prompt."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
@@ -38,7 +38,7 @@ AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """The answer of /v1/messages; without content and stop reason, the first event's message."""
+    """The answer of /v1/messages. A stream begins with one without content and stop reason."""
 
     id: str
     type: Literal["message"] = "message"

@@ -38,8 +38,8 @@ _TOOL_CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none
 def chat_body(body: CountTokensBody) -> ChatBody:
     """The chat completion that a Messages call means.
 
-    Like Anthropic's, a conversation that ends with the assistant's words is continued by the model
-    in the same message. Raises APIError with the field's name.
+    If a conversation ends with a message of the assistant, the model continues that message, as in
+    Anthropic's API. Raises APIError with the field's name.
     """
     messages = list(_messages(body))
     continues = messages[-1].role == "assistant"
@@ -127,7 +127,7 @@ def _turn(message: AnthropicMessage, where: str) -> Iterator[ChatMessageBody]:
             case "tool_result":
                 yield _tool_result(block, place)
             case "redacted_thinking":
-                pass  # only the server that wrote it could read it
+                pass  # encrypted: only the server that wrote it can read it
             case _:
                 raise _no_media(block.type)
     if texts or calls or all(block.type != "tool_result" for block in message.content):

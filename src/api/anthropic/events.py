@@ -117,7 +117,7 @@ class _Blocks:
         """Identifies the open block: the kind of a text, or the number of a call."""
 
     def take(self, choice: ChatChunkChoice) -> Iterator[Event]:
-        """The events for the news of a choice."""
+        """The events for a piece of a choice."""
         delta = choice.delta
         if delta.reasoning:
             yield from self._within("thinking", lambda: ThinkingBlock(thinking=""))
@@ -138,7 +138,7 @@ class _Blocks:
             yield ContentBlockStop(index=self._index)
 
     def _within(self, key: object, make: Callable[[], AnswerBlock]) -> Iterator[Event]:
-        """Nothing if this block is open; otherwise the other one's end and this one's start."""
+        """Open this block, and close another one first. No events if this block is already open."""
         if key == self._open:
             return
         yield from self.close()

@@ -1,4 +1,4 @@
-"""Flags of `serve`: who may use it."""
+"""Flags of `serve`: API keys and the admin key."""
 
 from __future__ import annotations
 

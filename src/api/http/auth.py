@@ -60,7 +60,7 @@ def api_key_id(scope: Scope) -> str | None:
 
 
 def key_limits(scope: Scope) -> KeyLimits | None:
-    """The limits of the API key that a request was sent with; None if it has none of its own."""
+    """The limits of the API key that a request was sent with; None if the key file lacks it."""
     holder = _holder(scope)
     return None if holder is None else holder.limits
 

@@ -47,7 +47,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_key_file(path: Path) -> dict[str, NamedKey]:
-    """The keys by name. Raises ConfigError, whose message never has a key.
+    """The keys by name. Raises ConfigError, whose message never contains a key.
 
     Logs a warning if users other than the file's owner may read keys in it.
     """

@@ -1,4 +1,4 @@
-"""API keys: who holds which, and what a holder may do."""
+"""API keys: their holders, and the rights and limits of a holder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .key_file import read_key_file
 log = get_logger("api")
 
 KEY_ID_DIGITS = 16
-"""Hexadecimal digits of a key's id: enough that no two keys of one server get the same id."""
+"""Hexadecimal digits of a key's id. With 16, two keys hardly ever get the same id."""
 ADMIN_ID = "admin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyHolder:
-    """The sender of a request, as its key shows."""
+    """Identity and limits of a request's sender, found by the API key."""
 
     id: str
     """The key's name in the key file, or a keyed hash of the key. Never the key."""

@@ -8,8 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 class StripRootPath:
     """ASGI middleware that removes the prefix from paths that have it.
 
-    So it serves proxies that remove the prefix themselves, and those that do not. All code behind
-    it, the check of API keys included, sees the path that the router matches.
+    So it works behind proxies that remove the prefix and behind proxies that keep it. The code
+    behind it, such as the check of API keys, sees the path that the router matches.
     """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:

@@ -86,7 +86,7 @@ class ChatReading:
         )
 
     def delta(self, found: CompletionOutput) -> tuple[ChatDelta, bool]:
-        """The news of a choice as one delta, and whether there are any."""
+        """The new part of a choice as one delta, and whether the delta has anything in it."""
         deltas = self._read(found)
         parsed = collect(deltas)
         reasoning = self._shown(parsed.reasoning)
@@ -152,5 +152,5 @@ class ChatReading:
 
 
 def _content(parsed: ParsedAnswer) -> str | None:
-    """OpenAI's content is null beside tool calls, and otherwise a text, perhaps an empty one."""
+    """OpenAI's content: null if there are tool calls but no text, otherwise a text."""
     return parsed.content if parsed.content is not None or parsed.calls else ""

@@ -80,7 +80,7 @@ class AppContext:
     def check_model(self, name: str | None, *, is_needed: bool = False) -> None:
         """Raise APIError (404) for a model that this server does not have.
 
-        None passes, but under --strict-fields not where a name `is_needed`.
+        None is accepted, except under --strict-fields if a name `is_needed`.
         """
         if name is None and is_needed and self.settings.strict_fields:
             raise APIError(400, "model is missing (--strict-fields)", param="model")

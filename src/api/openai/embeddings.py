@@ -27,9 +27,9 @@ from .sse import json_response
 from .streams import final_unless_disconnected, submit_all
 
 MAX_INPUTS = 2048
-"""Inputs of one call, as in OpenAI's API."""
+"""Maximum number of inputs of one call, as in OpenAI's API."""
 _AT_ONCE = 64
-"""Inputs of one call that the engine has at a time, so that one call does not fill its queue."""
+"""Maximum number of inputs of one call in the engine, so that one call does not fill its queue."""
 
 
 async def create_embeddings(request: Request) -> Response:
@@ -93,7 +93,7 @@ def _embedding(index: int, output: RequestOutput, body: EmbeddingsBody) -> Embed
 
 
 def _normalized(values: Sequence[float]) -> Sequence[float]:
-    """Of length 1, unless all are 0."""
+    """The vector, scaled to length 1; unchanged if all values are 0."""
     length = math.hypot(*values) or 1.0
     return [value / length for value in values]
 

@@ -35,11 +35,11 @@ def read_prompts(given: str | list[PromptItem], param: str) -> list[Prompt]:
 async def tokenized(
     prompts: Sequence[Prompt], engine: EngineClient, *, add_special_tokens: bool
 ) -> Sequence[Prompt]:
-    """The prompts as token ids, unless the engine can tokenize them as well.
+    """The prompts as token ids, or unchanged if the engine can tokenize them as well.
 
     The engine adds special tokens, and tokenizes short texts on the event loop, where many of them
-    would hold up everybody. Here a thread does it. Raises InvalidRequestError for a text that is
-    too long, before it is tokenized.
+    would delay all other requests. Here a thread does it. Raises InvalidRequestError for a text
+    that is too long, before it is tokenized.
     """
     num_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
     if add_special_tokens and (len(prompts) == 1 or num_chars < LONG_TEXT):

@@ -40,11 +40,11 @@ CHUNKS = Framing(
     end=b"data: [DONE]\n\n",
     keep_alive=KEEP_ALIVE,
 )
-"""Completions and chat completions: chunks without names."""
+"""The framing of completions and chat completions, whose events have no names."""
 
 
 def named_events(error: Callable[[APIError], bytes], keep_alive: bytes) -> Framing:
-    """Events that have their struct's tag as name. Their stream has an event for its end."""
+    """Events whose name is the tag of their struct. The last event of a stream marks its end."""
 
     def named(event: msgspec.Struct) -> bytes:
         name = str(event.__struct_config__.tag)

@@ -30,7 +30,7 @@ class Output:
         """Identifies the open item: its kind, or the number of a call."""
 
     def take(self, delta: ChatDelta, logprobs: Sequence[ContentLogprob] = ()) -> Iterator[Event]:
-        """The events for the news of a choice."""
+        """The events for a piece of a choice."""
         if delta.reasoning:
             yield from self._add("reasoning", ReasoningWriter, delta.reasoning)
         if delta.content or (logprobs and self._key in (None, "message")):
@@ -66,7 +66,7 @@ class Output:
             yield self._open.add(text, logprobs)
 
     def _within(self, key: object, make: Callable[[str, int], ItemWriter]) -> Iterator[Event]:
-        """Nothing if this item is open; otherwise the other one's end and this one's start."""
+        """Open this item, and close another one first. No events if this item is already open."""
         if key == self._key:
             return
         if self._open is not None:

@@ -32,8 +32,8 @@ from .packed_weights import (
 _ACTIVATIONS = {"silu": Activation.SILU, "gelu_pytorch_tanh": Activation.GELU}
 """Native activations by their names in `linear.base.ACTIVATIONS`."""
 _BYTE_SETS = {"avx512bf16", "avx512vnni", "avxvnni", "i8mm", "dotprod"}
-"""Instruction sets that multiply and add bytes in one instruction. Others need five if both have
-signs: in float32, 32 rows take half the time."""
+"""Instruction sets that multiply and add bytes in one instruction. Others need five instructions if
+both bytes are signed; there, products of 32 rows take half the time in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class CPULinear:
         return self._make(packed, None, torch.float32)
 
     def _head_inputs(self, weights: Weights) -> InputPrecision:
-        """The faster one of two precisions that keep all that a logit shows of its inputs."""
+        """The faster one of the two precisions that are exact enough for logits."""
         is_slow = self._library.instruction_set not in _BYTE_SETS and _has_bytes(weights)
         return InputPrecision.FLOAT if is_slow else InputPrecision.TWO_INT8
 

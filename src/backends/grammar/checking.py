@@ -1,4 +1,4 @@
-"""Checks grammars before their requests are admitted, in a process that may die of them."""
+"""Checks grammars before their requests are admitted, in a process that a bad grammar may end."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .worker import TOO_LARGE, TOO_SLOW, Verdict, WorkerStart
 log = get_logger("grammar")
 
 WORKER_SECONDS = 60.0
-"""For the start of the worker and one grammar, on a machine that is so busy that these two seconds
-of work take this long."""
+"""Time limit for the start of the worker and one grammar. This is two seconds of work; a very busy
+machine needs longer."""
 MAX_WAITING = 64
-"""Grammars that wait for the worker. Most take it 10 ms."""
+"""Maximum number of grammars that wait for the worker. Most take 10 ms."""
 MAX_VERDICTS = 512
 _DEATHS = {"killed by SIGPROF": TOO_SLOW, "killed by SIGABRT": TOO_LARGE}
 

@@ -23,7 +23,7 @@ from .base import GrammarBackend, GrammarError, GrammarSpec, MaskedRows
 from .grammars import allow_all
 
 CPU_SECONDS = 1.0
-"""Time of the CPU for one grammar. Most take 10 ms; the slowest of 300 public schemas takes 30."""
+"""CPU time limit of a grammar. Most take 10 ms; the slowest of 300 public schemas takes 30 ms."""
 MEMORY_BYTES = 1 << 29
 """Memory that a grammar may need beyond that of the process itself."""
 TOO_SLOW = f"takes more than {CPU_SECONDS:g} s to compile"

@@ -62,7 +62,7 @@ def open_model(
 def open_as_stored(
     path: Path, model_impl: Any, methods: Mapping[str, ReadMethod] = METHODS
 ) -> tuple[Checkpoint, ModelImpl]:
-    """Open a model, as `open_model` does, without the configuration's wishes for its weights."""
+    """Open a model, as `open_model` does, but with its weights as they are stored."""
     spec = describe(path, methods)
     reasons = model_impl.reasons_against(spec)
     if reasons:

@@ -265,11 +265,11 @@ def _make_result(
     plan: StepPlan, by_row: Mapping[int, Outcome], scores: Mapping[int, Score]
 ) -> StepResult:
     """The step's result, aligned with the plan's grants. `by_row` has outcomes by grant index, and
-    `scores` what was computed of prompt tokens.
+    `scores` the scores of prompt tokens.
 
-    If any of them is not finite, the request yields a failure and no token. Its state keeps the
-    tokens, because a plan that is made already may compute them. That step then fails in the same
-    way.
+    If any number of a request is not finite, the request yields a failure and no token. Its state
+    keeps the tokens, because the next plan may already compute them. That step then fails in the
+    same way.
     """
     token_ids: list[tuple[int, ...]] = [()] * len(plan.grants)
     logprobs: list[tuple[TokenLogprobs, ...]] = [()] * len(plan.grants)

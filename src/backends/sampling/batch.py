@@ -144,13 +144,13 @@ class SamplingBatch:
         self.bias = _bias(params, device)
         self.penalties = _penalties(rows)
         self.grammars = GrammarRows(() if are_drafts else states)
-        """Drafts are cut after they are proposed, so a draft model does not follow grammars."""
+        """Empty for drafts: a grammar cuts them after they are proposed."""
         self.min_tokens = [
             (i, row)
             for i, row in enumerate(rows)
             if params[i].min_tokens and (are_drafts or row.state.matcher is None)
         ]
-        """Without the rows with a grammar: their masks know `min_tokens`."""
+        """Rows with a grammar are left out: `min_tokens` is part of their masks."""
         self.allowed = _allowed(params, device)
         self.bad_words = [(i, row) for i, row in enumerate(rows) if row.state.start.bad_word_ids]
         self.processed = [

@@ -32,7 +32,7 @@ class GrammarRows:
         first = 0
         rows: list[int] = []
         self._states: list[tuple[RequestState, int]] = []
-        """With the index of the state's first row among the rows with a mask."""
+        """Each state has the index of its first row among the rows with a mask."""
         for state in states:
             num_rows = len(state.draft_token_ids) + 1
             if state.matcher is not None:

@@ -38,7 +38,7 @@ class Sampled:
     is_finite: list[bool]
     """False if the logits held NaN or infinity: then the token is meaningless."""
     failures: dict[int, str]
-    """By row: why no token could be sampled, for the rows where this is so."""
+    """By row, only for rows that failed: why no token could be sampled."""
     logprobs: dict[int, TokenLogprobs]
     """By row; rows without logprobs have no entry."""
 

@@ -17,7 +17,7 @@ from ..sampling_params import SamplingParams
 from .plugin_info import HookStats, PluginInfo
 
 STALL_FACTOR = 10
-"""A step that takes this many times as long as expected does not end, or not in useful time."""
+"""A step that takes this many times as long as expected counts as stalled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,7 @@ def _whole_call(answer: AnswerText, length: int, index: int, names: Collection[s
 
 
 def _loads(text: str) -> Any:
-    """The JSON object of a text; an empty one if the text is none."""
+    """The JSON object that a text contains; an empty one if it contains none."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -196,7 +196,7 @@ class Request:
 
     @property
     def may_skip_prompt(self) -> bool:
-        """Whether it needs nothing of prompt tokens that are in the prefix cache. The last prompt
+        """Whether prompt tokens that are in the prefix cache need not be computed. The last prompt
         token is always computed."""
         is_last = self.sampling_params.pooling is Pooling.LAST
         return is_last or not self.scored_range(0, self.num_prompt_tokens)

@@ -49,7 +49,7 @@ class Suspects:
         return []
 
     def split(self, suspects: Sequence[Suspect]) -> None:
-        """Repeat the requests of a step that raised next, in two halves."""
+        """Repeat these requests next, in two halves: their step raised."""
         failed = {one.request.engine_id for one in suspects}
         if self._groups:  # the step repeated members of the first group
             self._groups[0] = [

@@ -118,7 +118,7 @@ class _Stage:
         self._parsing = parsing
 
     def feed(self, delta: Delta) -> list[Delta]:
-        """The deltas because of one more; only content is parsed."""
+        """The deltas that result from one more delta; only content is parsed."""
         if not isinstance(delta, ContentDelta):
             return [delta]
         self._text.append(delta.text)

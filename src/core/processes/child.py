@@ -63,7 +63,7 @@ class Child:
         self.close()
 
     def close(self) -> None:
-        """Close this side's sockets, and the lifeline: a child that still runs dies of it."""
+        """Close this side's sockets, and the lifeline, which ends a child that still runs."""
         for sock in self.sockets:
             sock.close()
         if self._lifeline is not None:

@@ -52,7 +52,7 @@ def die_with_parent(lifeline: int) -> None:
 
 
 def _watch(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nobody writes: it returns at the end of the pipe
+    os.read(lifeline, 1)  # no data ever comes: returns when the writing end closes
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -83,7 +83,7 @@ class EngineHost(asyncio.Protocol):
         self._is_flush_due = False
         self._is_paused = False
         self._left = asyncio.Event()
-        """The client wants no more."""
+        """Set when the client needs no more outputs."""
         self._closed = asyncio.Event()
 
     async def run(self, config: EngineConfig, make_engine: MakeEngine) -> None:

@@ -41,8 +41,7 @@ from .messages import (
 from .stream import RemoteStream
 
 UNREAD_BYTES = 8 << 20
-"""Bytes that the engine has not read yet, from which new requests are refused: it hangs, or is too
-busy."""
+"""New requests are refused if the engine has not read this many bytes: it hangs, or is too busy."""
 IDLE = Load(
     num_running=0,
     num_waiting=0,
@@ -70,7 +69,7 @@ class EngineLink(asyncio.Protocol):
         self.load = IDLE
         """The last load that the engine reported."""
         self.num_received = 0
-        """Number of times that something came from the engine: it is a sign of life."""
+        """Number of times that data came from the engine. Each one is a sign of life."""
         self.blame = ""
         """Why this side killed the process."""
         self.open_requests: dict[int, RemoteStream] = {}
@@ -173,7 +172,7 @@ class EngineLink(asyncio.Protocol):
         assert self._child is not None
         asyncio.get_running_loop().remove_reader(self._logs)
         with contextlib.suppress(OSError):
-            receive_logs(self._logs)  # its last words
+            receive_logs(self._logs)  # the last records before its end
         await asyncio.to_thread(self._child.kill)
         self.lost.set_result(self.blame or self._child.describe_end())
 

@@ -41,7 +41,7 @@ class Submit(Message, frozen=True):
 
 
 class End(Message, frozen=True):
-    """End a request early. If someone still reads it, its last output follows."""
+    """End a request early. If its stream still has a reader, its last output follows."""
 
     number: int
     is_read: bool
@@ -99,7 +99,7 @@ class Refused(Message, frozen=True):
 
 
 class Output(Message, frozen=True):
-    """News of a request: an output without its prompt, or the error that ended it."""
+    """The next result of a request: an output without its prompt, or the error that ended it."""
 
     number: int
     output: RequestOutput | None
@@ -107,14 +107,14 @@ class Output(Message, frozen=True):
 
 
 class Outputs(Message, frozen=True):
-    """The news of all requests since the last message, usually of one step; may be none."""
+    """The results of all requests since the last message, usually of one step; may be empty."""
 
     load: Load
     outputs: tuple[Output, ...] = ()
 
 
 class Report(Message, frozen=True):
-    """The facts that clients ask for now and then."""
+    """Facts about the engine that a client asks for from time to time."""
 
     number: int
     load: Load

@@ -1,4 +1,4 @@
-"""Keeps one engine process running: notices its end or its hang, and starts another one."""
+"""Keeps one engine process running: detects that it ended or hangs, and starts another one."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .stream import RemoteStream
 from .suspects import Suspects
 
 WATCH_SECONDS = 0.1
-"""Time between two looks at the engine."""
+"""Time between two checks of the engine."""
 SILENCE_SECONDS = 1.0
-"""Silence that counts: several times the engine's own pauses between two signs of life."""
+"""Shorter silence is ignored. Several times the engine's pauses between two signs of life."""
 REPORT_SECONDS = 5.0
-"""Time between two reports. What an engine has counted since its last one is lost with it."""
+"""Time between two reports. A lost engine takes its counts since the last one with it."""
 ANSWER_SECONDS = 0.5
-"""Time that a report may take. Then the last one stays: the engine may hang."""
+"""Time limit of a report. After it the last report is kept, because the engine may hang."""
 log = get_logger("engine")
 
 
 class EngineSupervisor:
-    """Owns the current engine process, and what outlives it."""
+    """Owns the current engine process, and the state that outlives it, such as counters."""
 
     def __init__(
         self, config: EngineConfig, *, target: str, stall_timeout: float, max_restarts: int
@@ -41,14 +41,14 @@ class EngineSupervisor:
         """`target`: function of the child process, see `processes.child.spawn`."""
         self.link: EngineLink | None = None
         self.silence = 0.0
-        """Seconds in which nothing came from the engine, while this process could have seen it."""
+        """Seconds without a message from the engine, while this process was able to receive one."""
         self.report = Report(0, IDLE)
         self.suspects = Suspects()
         self.num_restarts = 0
         self.failure: str | None = None
-        """Why no further engine is started; None as long as there is one, or will be."""
+        """Why no other engine is started; None while there is an engine, or one will be started."""
         self.given_up = asyncio.Event()
-        """Set with `failure`."""
+        """Set when `failure` is set."""
         self.restarts_engines = True
         """False while the server ends: then a lost engine stays lost."""
         self._config = config
@@ -123,8 +123,8 @@ class EngineSupervisor:
                 return
 
     async def _watch(self, link: EngineLink) -> None:
-        """Kill an engine that hangs. Silence is counted in looks, not by the clock: if this process
-        was stopped itself, the engine's signs of life wait to be read."""
+        """Kill an engine that hangs. Silence is counted in checks, not by the clock: after a pause
+        of this process, the signs of life that the engine sent meanwhile are still unread."""
         seen = link.num_received
         while True:
             await asyncio.sleep(WATCH_SECONDS)

@@ -1,4 +1,4 @@
-"""Finds requests that may crash the engine, by who was there when it crashed."""
+"""Finds requests that may crash the engine: requests that were open in several crashes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..errors import InvalidRequestError
 from ..sampling_params import OutputKind, SamplingParams
 
 MAX_CRASHES = 2
-"""A request that was present in this many crashes is refused. Being there once is bad luck."""
+"""A request that was open in this many crashes is refused. One crash may be a coincidence."""
 MAX_SUSPECTS = 4096
-"""Requests to remember. The ones that were present in the oldest crashes are forgotten first."""
+"""Maximum number of requests to remember. Requests of the oldest crashes are forgotten first."""
 
 
 class Suspects:

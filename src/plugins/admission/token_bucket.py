@@ -28,7 +28,7 @@ from ...plugin import (
 
 TOKENMILL_API = (1, 1)
 CONCURRENT_RETRY_SECONDS = 1.0
-"""A guess: nobody knows when a live request ends."""
+"""An estimate: the end of a live request is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class TokenBucket:
         self._requests: dict[str | None, Bucket] = {}
         self._tokens: dict[str | None, Bucket] = {}
         self._live: dict[str | None, Counter[str]] = {}
-        """By key: the live calls, by request id, and how many of their choices have not ended."""
+        """By key and request id, for live calls: the number of choices that have not ended."""
 
     @hookimpl
     def admit(self, request: RequestView, load: Load) -> Refusal | None:

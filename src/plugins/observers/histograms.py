@@ -112,7 +112,7 @@ def measure(request: FinishedRequest) -> dict[str, float | None]:
 
 
 class PromptTally:
-    """What vLLM counts once per prompt, when the last of its choices has ended."""
+    """The values that vLLM counts once per prompt, when the last of its choices has ended."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], tuple[int, int]] = {}

@@ -16,7 +16,7 @@ from ...http.errors import APIError
 from .bodies import ChatBody, CompletionBody
 
 _LONGEST_NEUTRAL = 64
-"""Bytes of JSON. A longer value is not decoded, because no neutral value is so long."""
+"""Bytes of JSON. A longer value is not decoded, because neutral values are shorter."""
 
 
 @dataclass(frozen=True, slots=True)

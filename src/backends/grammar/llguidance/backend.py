@@ -20,7 +20,7 @@ from .errors import explain, name_ignored
 from .translating import translate
 
 MAX_LEXER_STATES = 50_000
-"""Each takes 1 to 2 kB, per answer. Public schemas need at most a few thousand."""
+"""Each state takes 1 to 2 kB of an answer. Public schemas need at most a few thousand states."""
 
 
 class LLGuidance:
@@ -86,8 +86,8 @@ class Compiled:
 
 
 class Following:
-    """A Matcher. llguidance stops where nothing but the end may come, and then takes no token; the
-    end is followed here."""
+    """A Matcher. llguidance stops when only the end may come next, and accepts no token then. So
+    this class follows the end tokens."""
 
     __slots__ = ("_end_ids", "_has_ended", "inner")
 

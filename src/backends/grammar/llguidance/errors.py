@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 LONGEST = 300
-"""Characters of a message."""
+"""Maximum number of characters of a message."""
 _EXCERPT = re.compile(r"\n\s*\d+ \| .*", re.DOTALL)
-"""The grammar's text with a mark, after the message."""
+"""The excerpt of the grammar, with a mark at the error, that follows a message."""
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 _SCHEMA = "failed to compile JSON schema: "
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*?)\]")
@@ -45,7 +45,7 @@ def explain(error: str) -> str:
 
 
 def name_ignored(warnings: Sequence[str]) -> tuple[str, ...]:
-    """The keywords that warnings about a lenient schema name."""
+    """The keywords that appear in the warnings about a schema that is not strict."""
     found: list[str] = []
     for text in warnings:
         names = _UNIMPLEMENTED.search(text)

@@ -16,7 +16,7 @@ import torch
 from .base import ProcessedRow, ProcessorSpec
 
 MAX_WINDOW = 4096
-"""Tokens: each step compares the whole window in Python, which takes 0.1 ms per 1,000 tokens."""
+"""In tokens. Each step compares the whole window in Python, which takes 0.1 ms per 1,000 tokens."""
 
 
 class _Wish(NamedTuple):

@@ -1,4 +1,4 @@
-"""Whether the hub's cache has all files of a model, so that nothing need be asked of the hub."""
+"""Whether the hub's cache has all files of a model, so that the hub need not be asked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 
 def is_complete(snapshot: Path, name: HubName) -> bool:
-    """Whether a snapshot has the weights that a name means, and what a directory needs besides.
+    """Whether a snapshot has the weights that a name means, and the other files that a model needs.
 
     Files that a model may lack, such as a chat template, are not missed: a download fetches them
     before the weights.

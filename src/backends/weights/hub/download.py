@@ -36,8 +36,8 @@ _SMALL_FILES = (
 def download(name: HubName, progress: Progress) -> None:
     """Download what is not in the cache yet; report progress in bytes.
 
-    Only files that tokenmill opens are downloaded, all of one commit. The cache says that this is
-    the commit of the revision when all of them are there. Raises ConfigError if the hub cannot be
+    Only files that tokenmill opens are downloaded, all of one commit. After the last one, the cache
+    records that this is the commit of the revision. Raises ConfigError if the hub cannot be
     reached, has no such model, or has several that the name can mean.
     """
     # The library and the packages under it raise exceptions of many kinds, and name them in the

@@ -18,9 +18,9 @@ def locate_model(
 ) -> Path:
     """Return the path of a model, which may be one in the hub's cache.
 
-    A path that exists always wins. With `allow_download`, a model that the cache does not have
-    whole is downloaded first; nothing is asked of the hub otherwise. A text that is neither a path
-    nor a name on the hub is returned as a path. `revision`: the one to use, if the text names none.
+    A path that exists always wins. With `allow_download`, a model is downloaded first if the cache
+    lacks one of its files; otherwise the hub is not asked. A text that is neither a path nor a
+    name on the hub is returned as a path. `revision`: the one to use, if the text names none.
     Raises ConfigError if the cache has no such model, the download fails, or `revision` has no
     effect.
     """

@@ -67,7 +67,8 @@ class Method:
     )
     """Makes the tensor that transformers has, in float32."""
     deciding: Mapping[str, Callable[[torch.Tensor], Hashable]] = field(default_factory=dict)
-    """By ending: what the numbers of a tensor decide about shape and format of the matrix."""
+    """By ending: computes from a tensor's numbers what they change in shape and format of the
+    matrix."""
     matrix_ending: str = ".weight"
     """The ending that replaces a marker in transformers' name of the matrix."""
 

@@ -18,7 +18,7 @@ VOCAB_SIZE = 64
 """Small, so that tokens repeat."""
 SPEC = ProcessorSpec(vocab_size=VOCAB_SIZE, device=torch.device("cpu"))
 LENGTHS = ((1, 0), (1, 1), (5, 3), (2, 40), (30, 200))
-"""Of the sequences: tokens of the prompt and of the answer."""
+"""Lengths of the sequences: tokens of the prompt, and of the answer."""
 ODD_VALUES: Sequence[Any] = (
     None, True, -1, 0, 1, 10**30, 0.5, -1e300, "", "x" * 1000, (), (1, "a"), ((),), (-5,), {},
     {"a": 1},
