@@ -304,9 +304,9 @@ def test_the_first_refusal_counts() -> None:
     host, _ = load(
         Deciding(), Doorkeeper(lambda request: refusal), Doorkeeper(lambda request: None)
     )
-    assert host.admit(ANY, ANY) is refusal
+    assert host.admit(cast(Any, Request("a")), ANY) is refusal
     host, _ = load(Deciding(), Doorkeeper(lambda request: None))
-    assert host.admit(ANY, ANY) is None
+    assert host.admit(cast(Any, Request("a")), ANY) is None
 
 
 @pytest.mark.parametrize("answer", [fail, lambda request: True])
@@ -314,7 +314,7 @@ def test_a_doorkeeper_that_fails_costs_only_that_request(answer: Behaviour) -> N
     host, failures = load(Deciding(), Doorkeeper(answer))
     for count in range(1, 6):
         with pytest.raises(RequestFailedError):
-            host.admit(ANY, ANY)
+            host.admit(cast(Any, Request("a")), ANY)
         assert failures.seen[-1].action == "request failed"
         assert len(failures.seen) == count
 
@@ -322,12 +322,12 @@ def test_a_doorkeeper_that_fails_costs_only_that_request(answer: Behaviour) -> N
 def test_of_several_doorkeepers_the_one_that_raised_is_blamed() -> None:
     host, failures = load(Deciding(), Doorkeeper(fail), Doorkeeper(lambda request: None))
     with pytest.raises(RequestFailedError, match="plugin 'Doorkeeper' failed"):
-        host.admit(ANY, ANY)
+        host.admit(cast(Any, Request("a")), ANY)
     host, failures = load(
         Deciding(), Doorkeeper(lambda request: True), Doorkeeper(lambda request: None)
     )
     with pytest.raises(RequestFailedError):
-        host.admit(ANY, ANY)
+        host.admit(cast(Any, Request("a")), ANY)
     assert failures.seen[0].plugin == "Doorkeeper"
     assert stats_of(host, "admit").failures == 1
 
