@@ -74,3 +74,10 @@ def test_a_changed_copy_is_validated_too() -> None:
     assert params.output_kind is OutputKind.DELTA
     with pytest.raises(InvalidRequestError):
         params.with_changes(n=0)
+
+
+@pytest.mark.parametrize("value", [10**23, object(), "\ud800"])
+def test_extra_args_that_no_message_can_hold_are_refused(value: object) -> None:
+    with pytest.raises(InvalidRequestError, match="plain JSON") as raised:
+        SamplingParams(extra_args={"x": value})
+    assert raised.value.param == "extra_args"

@@ -78,8 +78,10 @@ def _plain(messages: Sequence[Message], syntax: CallSyntax) -> Iterator[Message]
 def _function(call: Any) -> tuple[str, str]:
     """Name and arguments of a call. Raises APIError (400)."""
     function = call.get("function") if isinstance(call, dict) else None
-    name, arguments = (function or {}).get("name"), (function or {}).get("arguments") or "{}"
-    if not isinstance(name, str) or not isinstance(arguments, str):
+    function = function if isinstance(function, dict) else {}
+    name, arguments = function.get("name"), function.get("arguments") or "{}"
+    has_id = isinstance(call, dict) and isinstance(call.get("id"), str | None)
+    if not has_id or not isinstance(name, str) or not isinstance(arguments, str):
         raise APIError(
             400,
             "messages: each of tool_calls needs a function with a name and arguments as text",

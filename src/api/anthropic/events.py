@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -119,13 +119,19 @@ class _Blocks:
     def take(self, choice: ChatChunkChoice) -> Iterator[Event]:
         """The events for a piece of a choice."""
         delta = choice.delta
+        calls = delta.tool_calls or []
+        ends_call = bool(calls) and calls[0].index == self._open
+        yield from self._calls(calls[:ends_call])  # text in the same chunk comes after this call
         if delta.reasoning:
             yield from self._within("thinking", lambda: ThinkingBlock(thinking=""))
             yield self._delta(ThinkingDelta(thinking=delta.reasoning))
         if delta.content:
             yield from self._within("text", lambda: TextBlock(text=""))
             yield self._delta(TextDelta(text=delta.content))
-        for call in delta.tool_calls or ():
+        yield from self._calls(calls[ends_call:])
+
+    def _calls(self, calls: Sequence[ChatToolCall]) -> Iterator[Event]:
+        for call in calls:
             self.has_calls = True
             yield from self._within(call.index, partial(_opened_tool_use, call, {}))
             if call.function.arguments:

@@ -22,7 +22,7 @@ from .progress import ProgressDisplay
 log = get_logger("api")
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
-_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
+_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key")
 
 
 def add_parser(subparsers: Any) -> None:

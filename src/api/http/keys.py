@@ -86,6 +86,10 @@ class KeyRing:
         if self._file is None:
             return {}
         found = read_key_file(self._file)
+        if ADMIN_ID in found:
+            raise ConfigError(
+                f"{self._file}: [{ADMIN_ID}] is the id of --admin-key; use another name"
+            )
         holders = {key.digest: KeyHolder(id=name, limits=key.limits) for name, key in found.items()}
         if holders.keys() & self._given.keys():
             raise ConfigError(f"a key of {self._file} is also given as --api-key or --admin-key")

@@ -69,6 +69,8 @@ class ChatReading:
                 self._tokenizer,
             )
             params = params.with_changes(grammar=grammar)
+        elif params.grammar is not None:
+            self._prompt_end = ""  # the grammar holds from the first token: nothing is reasoning
         used = (self._parsers.reasoning, self._parser)
         if any(parser.needs_special_tokens for parser in used if parser is not None):
             return params.with_changes(skip_special_tokens=False)

@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Sequence
 
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -46,11 +47,16 @@ async def create_embeddings(request: Request) -> Response:
     outputs: list[RequestOutput] = []
     for start in range(0, len(prompts), _AT_ONCE):
         outputs += await _outputs(request, engine, prompts[start : start + _AT_ONCE], options)
+    # In a thread, because thousands of vectors take seconds.
+    return await anyio.to_thread.run_sync(_answer, outputs, body, engine.model_name)
+
+
+def _answer(outputs: Sequence[RequestOutput], body: EmbeddingsBody, model: str) -> Response:
     num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
     return json_response(
         EmbeddingsResponse(
             data=[_embedding(index, output, body) for index, output in enumerate(outputs)],
-            model=engine.model_name,
+            model=model,
             usage=EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
         )
     )

@@ -28,14 +28,24 @@ class Output:
         self._open: ItemWriter | None = None
         self._key: object = None
         """Identifies the open item: its kind, or the number of a call."""
+        self._held: list[ContentLogprob] = []
+        """Log-probabilities of tokens whose text is held back. They belong to the next message."""
 
     def take(self, delta: ChatDelta, logprobs: Sequence[ContentLogprob] = ()) -> Iterator[Event]:
         """The events for a piece of a choice."""
+        calls = delta.tool_calls or []
+        ends_call = bool(calls) and calls[0].index == self._key
+        yield from self._calls(calls[:ends_call])  # text in the same chunk comes after this call
         if delta.reasoning:
             yield from self._add("reasoning", ReasoningWriter, delta.reasoning)
-        if delta.content or (logprobs and self._key in (None, "message")):
-            yield from self._add("message", MessageWriter, delta.content or "", logprobs)
-        for call in delta.tool_calls or ():
+        self._held += logprobs
+        if delta.content or (self._held and self._key == "message"):
+            held, self._held = self._held, []
+            yield from self._add("message", MessageWriter, delta.content or "", held)
+        yield from self._calls(calls[ends_call:])
+
+    def _calls(self, calls: Sequence[ChatToolCall]) -> Iterator[Event]:
+        for call in calls:
             make = partial(CallWriter, call)
             yield from self._add(call.index, make, call.function.arguments)
 

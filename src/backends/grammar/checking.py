@@ -27,7 +27,12 @@ machine needs longer."""
 MAX_WAITING = 64
 """Maximum number of grammars that wait for the worker. Most take 10 ms."""
 MAX_VERDICTS = 512
-_DEATHS = {"killed by SIGPROF": TOO_SLOW, "killed by SIGABRT": TOO_LARGE}
+_DEATHS = {
+    "killed by SIGPROF": TOO_SLOW,
+    "killed by SIGABRT": TOO_LARGE,
+    "killed by SIGSEGV": "cannot be compiled",
+}
+"""Deaths of the worker that its grammar has caused, and what is wrong with such a grammar."""
 
 
 class GrammarChecker:
@@ -105,7 +110,9 @@ class GrammarChecker:
         end = child.describe_end()
         log.warning("grammar_worker_ended", how=end)
         self._child = None
-        return Verdict(error=_DEATHS.get(end, "cannot be compiled"))
+        if end not in _DEATHS:  # perhaps not the grammar's fault, so the verdict is not kept
+            raise OverloadedError("the grammar could not be checked; try again later")
+        return Verdict(error=_DEATHS[end])
 
     def _end_child(self) -> None:
         child, self._child = self._child, None

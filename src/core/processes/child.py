@@ -66,9 +66,9 @@ class Child:
         """Close this side's sockets, and the lifeline, which ends a child that still runs."""
         for sock in self.sockets:
             sock.close()
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
+        lifeline, self._lifeline = self._lifeline, None  # two threads may close this child
+        if lifeline is not None:
+            os.close(lifeline)
 
     def describe_end(self) -> str:
         """How the process ended, for a log: "killed by SIGSEGV", "ended with status 3"."""

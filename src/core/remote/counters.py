@@ -74,7 +74,7 @@ def _parse(text: bytes) -> dict[str, _Family]:
     """The families of a text, in order. A sample without a TYPE before it is a family itself."""
     families: dict[str, _Family] = {}
     name = ""
-    for line in text.decode().splitlines():
+    for line in text.decode().split("\n"):  # splitlines also splits at what a label may have
         if line.startswith(("# HELP ", "# TYPE ")):
             _, what, name, rest = [*line.split(" ", 3), ""][:4]
             family = families.setdefault(name, _Family())

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from ..config import EngineConfig
-from ..errors import RequestFailedError, TokenmillError
+from ..errors import EngineStoppedError, RequestFailedError, TokenmillError
 from ..interfaces import Progress
 from ..log import get_logger
 from ..processes.frames import FrameReader, frame, receive
@@ -145,6 +146,7 @@ class EngineHost(asyncio.Protocol):
             case Submit():
                 task = self._loop.create_task(self._submit(message))
                 self._submitting[message.number] = task
+                task.add_done_callback(partial(self._forget_submission, message.number))
             case End():
                 self._end(message)
             case Ask():
@@ -168,12 +170,18 @@ class EngineHost(asyncio.Protocol):
             self._numbers[stream] = number
             self._send(Accepted(number, stream.request_id, stream.ignored_keywords))
             stream.on_news = self._note_news
-        finally:
-            self._submitting.pop(number, None)
+
+    def _forget_submission(self, number: int, task: asyncio.Task[None]) -> None:
+        if self._submitting.get(number) is task:
+            del self._submitting[number]
 
     def _end(self, message: End) -> None:
-        if (task := self._submitting.get(message.number)) is not None:
+        task = self._submitting.get(message.number)
+        if task is not None and not task.done():
             task.cancel()
+            error = EngineStoppedError("the request was ended before it was accepted")
+            self._send(describe_refusal(message.number, error))
+            return
         if (stream := self._streams.get(message.number)) is None:
             return
         if not message.is_read:

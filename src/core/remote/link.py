@@ -88,6 +88,7 @@ class EngineLink(asyncio.Protocol):
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._ending: asyncio.Task[None] | None = None
         self._child: Child | None = None
+        self._transport: asyncio.Transport | None = None
         self._is_started = False
 
     # Life
@@ -122,7 +123,9 @@ class EngineLink(asyncio.Protocol):
     def kill(self, blame: str) -> None:
         """End the process at once. `blame` says why."""
         self.blame = self.blame or blame
-        if not self._transport.is_closing():
+        if self._transport is None:
+            self.connection_lost(None)
+        elif not self._transport.is_closing():
             self._transport.abort()  # connection_lost does the rest
 
     @property
@@ -151,6 +154,8 @@ class EngineLink(asyncio.Protocol):
             self._handle(decode_from_engine(message))
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self.is_lost:
+            return
         if error is not None and not self.blame:
             self.blame = f"its connection broke: {type(error).__name__}: {error}"
         self._fail_all(EngineStoppedError(LOST))
@@ -182,6 +187,7 @@ class EngineLink(asyncio.Protocol):
         """Queue the stream's request. Raises what EngineClient.submit raises."""
         if self.is_lost:
             raise EngineStoppedError(LOST)
+        assert self._transport is not None, "opened"
         if self._transport.get_write_buffer_size() > UNREAD_BYTES:
             raise OverloadedError("the engine does not take requests at the moment")
         stream.number = next(self._numbers)
@@ -191,7 +197,7 @@ class EngineLink(asyncio.Protocol):
                 stream.number,
                 Submit(stream.number, stream.prompt_token_ids, stream.params, options),
             )
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, lost, or a message that cannot be encoded
             self.end(stream, is_read=False)
             raise
         if isinstance(answer, Refused):
@@ -227,7 +233,7 @@ class EngineLink(asyncio.Protocol):
             self._calls.pop(number, None)
 
     def _send(self, message: Message) -> None:
-        if not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame(encode(message)))
 
     # From the engine

@@ -57,8 +57,12 @@ class Forwarder(logging.Handler):
             error=error and error[-MAX_TEXT:],
             fields={k: _plain(v) for k, v in event_fields(record).items()},
         )
-        with suppress(OSError):
+        try:
             self._sock.send(_encode(message))
+        except OSError:
+            pass  # the parent does not read
+        except Exception:  # a field that cannot be encoded must not end its caller
+            self.handleError(record)
 
 
 def forward_logs(sock: socket.socket, level: int) -> None:

@@ -43,8 +43,9 @@ class RemoteStream:
 
     def add(self, output: RequestOutput) -> None:
         """Add an output from the engine."""
-        if self._unread is not None and self.params.output_kind is OutputKind.DELTA:
-            output = join(self._unread, output)
+        kind = self.params.output_kind
+        if self._unread is not None and kind is not OutputKind.FINAL:
+            output = join(self._unread, output, adds=kind is OutputKind.DELTA)
         self._unread = output
         self.is_finished = output.finished
         self._news.set()
@@ -81,12 +82,13 @@ class RemoteStream:
             self._end(self)
 
 
-def join(older: RequestOutput, newer: RequestOutput) -> RequestOutput:
-    """One output with the new parts of both."""
+def join(older: RequestOutput, newer: RequestOutput, *, adds: bool = True) -> RequestOutput:
+    """One output with the completions of both. `adds`: each has only the new part of a completion.
+    Otherwise the newer one replaces the older one."""
     parts = {found.index: found for found in older.outputs}
     for found in newer.outputs:
         before = parts.get(found.index)
-        parts[found.index] = found if before is None else _join_completions(before, found)
+        parts[found.index] = _join_completions(before, found) if before and adds else found
     return replace(
         newer,
         outputs=tuple(parts[index] for index in sorted(parts)),

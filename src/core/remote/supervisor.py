@@ -29,6 +29,10 @@ REPORT_SECONDS = 5.0
 """Time between two reports. A lost engine takes its counts since the last one with it."""
 ANSWER_SECONDS = 0.5
 """Time limit of a report. After it the last report is kept, because the engine may hang."""
+START_SECONDS = 60.0
+START_FACTOR = 10.0
+"""An engine that starts again has 60 seconds and ten times as long as the first one. Afterwards it
+counts as hanging."""
 log = get_logger("engine")
 
 
@@ -58,10 +62,13 @@ class EngineSupervisor:
         self._counters = SurvivingCounters()
         self._ended_hooks: dict[tuple[str, str], HookStats] = {}
         self._task: asyncio.Task[None] | None = None
+        self._start_seconds = 0.0
 
     async def start(self, progress: Progress) -> Ready:
         """Start the first engine. Raises ConfigError when it cannot work."""
+        began = time.monotonic()
         ready = await self._open(progress)
+        self._start_seconds = time.monotonic() - began
         self._task = asyncio.create_task(self._supervise(), name="tokenmill-supervisor")
         return ready
 
@@ -111,6 +118,14 @@ class EngineSupervisor:
         self.suspects.acquit(stream.prompt_token_ids, stream.params)
 
     async def _supervise(self) -> None:
+        try:
+            await self._keep_running()
+        except Exception as error:  # without it the server would wait for an engine for ever
+            log.exception("supervisor_failed")
+            self.failure = f"the engine's supervisor failed: {type(error).__name__}"
+            self.given_up.set()
+
+    async def _keep_running(self) -> None:
         while self.link is not None:
             tasks = [asyncio.create_task(work(self.link)) for work in (self._watch, self._ask)]
             try:
@@ -161,9 +176,10 @@ class EngineSupervisor:
             self.num_restarts += 1
             began = time.monotonic()
             try:
-                await self._open(no_progress)
-            except TokenmillError as error:
-                reason = str(error)
+                limit = START_SECONDS + START_FACTOR * self._start_seconds
+                await asyncio.wait_for(self._open(no_progress), limit)
+            except (TokenmillError, OSError) as error:  # OSError: no process, or too slow a start
+                reason = str(error) or type(error).__name__
                 log.error("engine_not_restarted", reason=reason)
                 assert self.link is not None
                 await self.link.close(0.0)

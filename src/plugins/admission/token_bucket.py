@@ -39,7 +39,7 @@ class TokenBucketOptions:
         default=0.0,
         metadata={
             "help": "requests per minute of one API key; 0: no limit. This limit and the next two "
-            "are for keys without limits of their own in --api-key-file"
+            "are for keys that are not in --api-key-file"
         },
     )
     tokens_per_minute: Annotated[float, Meta(ge=0)] = field(

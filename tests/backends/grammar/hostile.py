@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from tokenmill.backends.grammar.base import GrammarError
 from tokenmill.backends.grammar.llguidance.backend import LLGuidance
 from tokenmill.core.grammar import Grammar
 
-SPINS, EATS, DIES = "spin", "eat", "die"
+SPINS, EATS, CRASHES, KILLED = "spin", "eat", "crash", "killed"
 
 
 class Hostile(LLGuidance):
@@ -45,8 +46,18 @@ def _eat() -> None:
         kept.append(bytes(1 << 24))
 
 
-def _die() -> None:
-    os.kill(os.getpid(), 9)
+def _crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
 
 
-_HARM: dict[str, Callable[[], None]] = {SPINS: _spin, EATS: _eat, DIES: _die}
+def _be_killed() -> None:
+    """As by the kernel, when the machine has no memory left."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_HARM: dict[str, Callable[[], None]] = {
+    SPINS: _spin,
+    EATS: _eat,
+    CRASHES: _crash,
+    KILLED: _be_killed,
+}

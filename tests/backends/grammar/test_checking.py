@@ -11,10 +11,10 @@ import pytest
 from tokenmill.backends.grammar.checking import GrammarChecker
 from tokenmill.backends.grammar.grammars import Grammars
 from tokenmill.backends.grammar.worker import WorkerStart
-from tokenmill.core.errors import InvalidRequestError
+from tokenmill.core.errors import InvalidRequestError, OverloadedError
 from tokenmill.core.grammar import Grammar
 
-from .hostile import DIES, EATS, SPINS, Hostile
+from .hostile import CRASHES, EATS, KILLED, SPINS, Hostile
 from .toy import SPEC
 
 GOOD = Grammar.json_schema({"type": "integer"})
@@ -78,7 +78,7 @@ def test_a_refusal_names_the_keyword(checker: GrammarChecker) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [(SPINS, "takes more than"), (EATS, "MiB"), (DIES, "cannot be compiled")],
+    [(SPINS, "takes more than"), (EATS, "MiB"), (CRASHES, "cannot be compiled")],
 )
 def test_a_grammar_that_kills_the_worker_is_refused_and_the_next_one_passes(
     checker: GrammarChecker, text: str, why: str
@@ -90,11 +90,20 @@ def test_a_grammar_that_kills_the_worker_is_refused_and_the_next_one_passes(
 
 
 def test_a_grammar_is_tried_once(checker: GrammarChecker) -> None:
-    deadly = Grammar.regex(DIES)
+    deadly = Grammar.regex(CRASHES)
     first, _ = check(checker, deadly, Grammar.regex("c+"))
     child = checker._child
     assert str(check(checker, deadly)[0]) == str(first)
     assert child is not None and child.is_alive, "the grammar was tried again"
+
+
+def test_a_grammar_whose_worker_was_killed_by_others_may_be_sent_again(
+    checker: GrammarChecker,
+) -> None:
+    for _ in range(2):
+        refusal, passed = check(checker, Grammar.regex(KILLED), Grammar.regex("d+"))
+        assert isinstance(refusal, OverloadedError)
+        assert passed == ()
 
 
 def test_closing_ends_the_worker(checker: GrammarChecker) -> None:
