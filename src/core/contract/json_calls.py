@@ -16,6 +16,9 @@ _HEAD = re.compile(
     r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
 _ARGUMENTS = ("arguments", "parameters")
+_MAX_UNORDERED = 4096
+"""Characters of a call whose name does not come first. Longer text is no call, so that an answer of
+many opened calls is not searched to its end for each of them."""
 
 
 def json_call(answer: AnswerText, index: int, names: Collection[str]) -> ReadingCall:
@@ -37,10 +40,10 @@ def json_call(answer: AnswerText, index: int, names: Collection[str]) -> Reading
             return True
         if text.strip() and not text.lstrip().startswith("{"):
             return False
-        end = scanner.scan(text[num_scanned:])
+        end = scanner.scan(text[num_scanned:_MAX_UNORDERED])
         if end is not None:
             return (yield from _whole_call(answer, num_scanned + end, index, names))
-        if answer.is_complete:
+        if answer.is_complete or len(text) >= _MAX_UNORDERED:
             return False
         num_scanned = len(text)
         yield None
