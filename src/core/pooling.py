@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class Pooling(StrEnum):
-    """Which hidden states of a prompt's tokens, after the model's last norm, are averaged."""
+    """Which hidden states of a prompt's tokens, after the model's last norm, make the embedding."""
 
     LAST = "last"
-    """That of the last token."""
+    """The state of the last token."""
     MEAN = "mean"
-    """Those of all tokens."""
+    """The average over all tokens."""

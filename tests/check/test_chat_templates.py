@@ -86,7 +86,7 @@ def test_templates_render_as_in_transformers(chat: list[dict[str, str]], prompt:
 
 
 def test_templates_that_mention_tools_render_a_conversation_with_tools() -> None:
-    """As transformers does, which needs an empty content beside the calls."""
+    """In transformers, a message with calls needs an empty content."""
     alike, refused = set(), set()
     with_text = [{**message, "content": message["content"] or ""} for message in WITH_TOOLS]
     for name, source in templates().items():

@@ -15,8 +15,8 @@ from .packed import StoredTensor, WeightFormat, Weights
 class CheckpointDecorator:
     """Answers as another checkpoint does; see Checkpoint. Subclasses change some of the methods.
 
-    A method that is changed here does not change the others: whoever changes `matrix` also changes
-    what describes it, `stored` and `dtype`.
+    Methods are independent: a decorator that changes `matrix` must also change `stored` and
+    `dtype`, which describe it.
     """
 
     def __init__(self, inner: Checkpoint) -> None:

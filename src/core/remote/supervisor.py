@@ -16,10 +16,10 @@ from ..interfaces import Progress, no_progress
 from ..log import get_logger
 from ..processes.restarts import PERIOD, Restarts
 from .counters import SurvivingCounters
+from .crash_suspects import CrashSuspects
 from .link import IDLE, EngineLink
 from .messages import Ready, Report
 from .stream import RemoteStream
-from .suspects import Suspects
 
 WATCH_SECONDS = 0.1
 """Time between two checks of the engine."""
@@ -47,7 +47,7 @@ class EngineSupervisor:
         self.silence = 0.0
         """Seconds without a message from the engine, while this process was able to receive one."""
         self.report = Report(0, IDLE)
-        self.suspects = Suspects()
+        self.suspects = CrashSuspects()
         self.num_restarts = 0
         self.failure: str | None = None
         """Why no other engine is started; None while there is an engine, or one will be started."""

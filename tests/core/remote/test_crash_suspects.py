@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tokenmill.core.errors import InvalidRequestError
-from tokenmill.core.remote.suspects import MAX_SUSPECTS, Suspects
+from tokenmill.core.remote.crash_suspects import MAX_SUSPECTS, CrashSuspects
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
 ASKED = ((1, 2, 3), GREEDY)
 
 
-def is_refused(suspects: Suspects, prompt: tuple[int, ...], params: SamplingParams) -> bool:
+def is_refused(suspects: CrashSuspects, prompt: tuple[int, ...], params: SamplingParams) -> bool:
     try:
         suspects.check(prompt, params)
     except InvalidRequestError:
@@ -21,7 +21,7 @@ def is_refused(suspects: Suspects, prompt: tuple[int, ...], params: SamplingPara
 
 
 def test_a_request_is_refused_after_two_crashes_and_not_after_one() -> None:
-    suspects = Suspects()
+    suspects = CrashSuspects()
     suspects.add_crash([ASKED, ASKED])
     assert not is_refused(suspects, *ASKED), "twice in one crash is one crash"
     suspects.add_crash([ASKED])
@@ -30,7 +30,7 @@ def test_a_request_is_refused_after_two_crashes_and_not_after_one() -> None:
 
 
 def test_it_is_known_by_prompt_and_parameters_however_it_is_streamed() -> None:
-    suspects = Suspects()
+    suspects = CrashSuspects()
     for _ in range(2):
         suspects.add_crash([ASKED])
     assert is_refused(suspects, (1, 2, 3), GREEDY.with_changes(output_kind=OutputKind.DELTA))
@@ -39,7 +39,7 @@ def test_it_is_known_by_prompt_and_parameters_however_it_is_streamed() -> None:
 
 
 def test_an_answer_clears_a_request() -> None:
-    suspects = Suspects()
+    suspects = CrashSuspects()
     suspects.add_crash([ASKED])
     suspects.acquit(*ASKED)
     suspects.add_crash([ASKED])
@@ -47,7 +47,7 @@ def test_an_answer_clears_a_request() -> None:
 
 
 def test_the_oldest_suspects_are_forgotten() -> None:
-    suspects = Suspects()
+    suspects = CrashSuspects()
     for _ in range(2):
         suspects.add_crash([ASKED])
     for number in range(2):

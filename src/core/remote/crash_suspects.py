@@ -17,7 +17,7 @@ MAX_SUSPECTS = 4096
 """Maximum number of requests to remember. Requests of the oldest crashes are forgotten first."""
 
 
-class Suspects:
+class CrashSuspects:
     """Counts crashes per request: per prompt and parameters, because clients send again."""
 
     def __init__(self) -> None:
