@@ -68,13 +68,16 @@ class EngineProcess(EngineClient):
         await self.close()
 
     async def start(self) -> None:
-        """Start the engine's process, and load the tokenizer here.
+        """Start the engine's process, and load the tokenizer here meanwhile.
 
         Raises ConfigError when the configuration, the model or a plugin cannot work.
         """
+        starting = asyncio.create_task(self.supervisor.start(self._progress))
         try:
-            ready = await self.supervisor.start(self._progress)
-            tokenizer = await asyncio.to_thread(self._load_tokenizer, self._config)
+            if self._config.allow_download:
+                await starting  # the engine downloads the tokenizer's files, too
+            loading = asyncio.to_thread(self._load_tokenizer, self._config)
+            ready, tokenizer = await asyncio.gather(starting, loading)
         except BaseException:
             await self.close()
             raise
