@@ -59,6 +59,7 @@ FOR_COMPLETIONS: tuple[Fields, ...] = (
     {"prompt": [504, 905, 260]},
 )
 _OF_GRAMMARS = frozenset(key for fields in GRAMMARS for key in fields)
+_WORDS = {"bad_words", "allowed_token_ids", "logit_bias"}
 MAX_PROMPT_WORDS = 40
 MAX_ANSWER = 16
 
@@ -131,9 +132,8 @@ class Asker:
 
     def long(self) -> Call:
         """A stream with more bytes than a connection's buffers hold."""
-        return self.completion(
-            prompt=self.text(), n=4, max_tokens=400, ignore_eos=True, logprobs=20, stream=True
-        )
+        body = {"prompt": self.text(), "n": 4, "max_tokens": 400, "ignore_eos": True}
+        return Call.of("/v1/completions", body | {"logprobs": 20, "stream": True})
 
     def bad(self) -> Call:
         make = self.rng.choice(
@@ -186,7 +186,9 @@ class Asker:
         if "prompt_logprobs" in body:
             body["stream"] = False  # as in vLLM
         if "tools" in body:  # their grammar excludes another one
-            body = {k: v for k, v in body.items() if k not in _OF_GRAMMARS}
+            return {k: v for k, v in body.items() if k not in _OF_GRAMMARS | _WORDS}
+        if _OF_GRAMMARS & set(body):  # which may need these words
+            return {k: v for k, v in body.items() if k not in _WORDS}
         return body
 
     def _max_tokens(self) -> int:
