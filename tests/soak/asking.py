@@ -60,8 +60,8 @@ FOR_COMPLETIONS: tuple[Fields, ...] = (
 )
 _OF_GRAMMARS = frozenset(key for fields in GRAMMARS for key in fields)
 _WORDS = {"bad_words", "allowed_token_ids", "logit_bias"}
-MAX_PROMPT_WORDS = 40
-MAX_ANSWER = 16
+MAX_PROMPT_WORDS = 20
+MAX_ANSWER = 8
 
 
 class Asker:

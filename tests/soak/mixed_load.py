@@ -29,8 +29,9 @@ BETWEEN_FAULTS = (150.0, 270.0)
 """Seconds. More than five restarts within ten minutes would end the server."""
 FAULTY = 0.5
 """Fraction of the time in which engines fail. The last engine shows how its memory grows."""
-STALL_SECONDS = 45.0
-"""Seconds that a stalled reader reads nothing. After 30 the server hangs up."""
+STALL_SECONDS = 90.0
+"""Seconds that a stalled reader reads nothing. When its buffers are full, the server waits for 30
+seconds, and hangs up."""
 SAMPLE_SECONDS = 5.0
 
 
