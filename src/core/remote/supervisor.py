@@ -19,6 +19,7 @@ from .counters import SurvivingCounters
 from .crash_suspects import CrashSuspects
 from .link import IDLE, EngineLink
 from .messages import Ready, Report
+from .stalls import Stall
 from .stream import RemoteStream
 
 WATCH_SECONDS = 0.1
@@ -46,6 +47,7 @@ class EngineSupervisor:
         self.link: EngineLink | None = None
         self.silence = 0.0
         """Seconds without a message from the engine, while this process was able to receive one."""
+        self._stall = Stall()
         self.report = Report(0, IDLE)
         self.suspects = CrashSuspects()
         self.num_restarts = 0
@@ -110,6 +112,7 @@ class EngineSupervisor:
     async def _open(self, progress: Progress) -> Ready:
         self.link = EngineLink(self._target, self._config, progress, self._acquit)
         self.silence = 0.0
+        self._stall = Stall()
         ready = await self.link.open()
         await self.refresh()
         return ready
@@ -145,6 +148,7 @@ class EngineSupervisor:
             await asyncio.sleep(WATCH_SECONDS)
             self.silence = self.silence + WATCH_SECONDS if link.num_received == seen else 0.0
             seen = link.num_received
+            self._stall.note(self._reported_stall(link))
             load = self.load_of(link)
             if load.is_stalled(self._stall_timeout):
                 log.error("engine_hangs", seconds=round(load.stalled_for, 1))
@@ -152,10 +156,13 @@ class EngineSupervisor:
                 return
 
     def load_of(self, link: EngineLink) -> Load:
-        """The last load of an engine, with the silence since then."""
-        if self.silence < SILENCE_SECONDS:
-            return link.load
-        return replace(link.load, stalled_for=link.load.stalled_for + self.silence)
+        """The last load of an engine, with the silence since then, and without pauses."""
+        reported = self._reported_stall(link)
+        return replace(link.load, stalled_for=min(reported, self._stall.seconds))
+
+    def _reported_stall(self, link: EngineLink) -> float:
+        silence = self.silence if self.silence >= SILENCE_SECONDS else 0.0
+        return link.load.stalled_for + silence
 
     async def _ask(self, link: EngineLink) -> None:
         while not link.is_lost:
