@@ -135,7 +135,7 @@ def test_a_call_of_many_inputs_is_answered_in_order(http: httpx.Client) -> None:
         ({"input": []}, "input"),
         ({"input": [1, "a"]}, "input"),
         ({"input": ["a"] * 2049}, "input"),
-        ({"input": ""}, "prompt"),
+        ({"input": ""}, "input"),
         ({"dimensions": 0}, "dimensions"),
         ({"encoding_format": "hex"}, "encoding_format"),
         ({"messages": [{"role": "user", "content": "a"}]}, "messages"),

@@ -86,3 +86,18 @@ def test_calls_that_a_template_without_them_could_not_show_are_refused(real: Ser
     with real.client() as http:
         error = check_error(chat(http, messages=messages), 400, "messages")
     assert "tool_calls" in error["message"]
+
+
+def test_other_apis_name_their_own_field_of_arguments(with_tools: Served) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(40):
+        deep = {"a": deep}
+    used = {"type": "tool_use", "id": "c1", "name": "weather", "input": deep}
+    message = {"role": "assistant", "content": [used]}
+    item = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{"}
+    with with_tools.client() as http:
+        body = {"model": with_tools.engine.model_name, "messages": [message], "max_tokens": 2}
+        refused = http.post("/v1/messages", json=body)
+        assert "messages[].content[].input is nested too deeply" in refused.text
+        error = check_error(http.post("/v1/responses", json={"input": [item]}), 400, "input")
+        assert "input[].arguments must be a JSON object" in error["message"]

@@ -6,24 +6,26 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..http.errors import APIError
 from ..openai.reading.bodies import (
     ChatBody,
     ChatMessageBody,
-    FunctionBody,
-    FunctionName,
     JSONSchemaFormat,
-    NamedToolChoice,
     ResponseFormat,
     StreamOptions,
     TextPart,
-    ToolBody,
     ToolChoice,
 )
-from ..openai.reading.unsupported import unsupported
+from ..openai.reading.chat_parts import (
+    named_tool,
+    needed,
+    schema_format,
+    text_only,
+    text_part,
+    tool,
+    tool_call,
+)
 from .bodies import (
     AnthropicMessage,
-    AnthropicTool,
     AnthropicToolChoice,
     Block,
     CountTokensBody,
@@ -33,6 +35,8 @@ from .bodies import (
 )
 
 _TOOL_CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
+_ERROR = "Error: "
+"""Begins the result of a call that failed, as in most adapters of this API."""
 
 
 def chat_body(body: CountTokensBody) -> ChatBody:
@@ -50,7 +54,7 @@ def chat_body(body: CountTokensBody) -> ChatBody:
         chat_template_kwargs=_template_kwargs(body),
         reasoning_effort=body.output_config.effort if body.output_config else None,
         response_format=_response_format(body.output_config),
-        tools=[_tool(tool) for tool in body.tools or ()],
+        tools=[tool(t.name, t.description, t.input_schema, t.strict) for t in body.tools or ()],
         tool_choice=_tool_choice(body.tool_choice),
         parallel_tool_calls=not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
     )
@@ -78,32 +82,19 @@ def _template_kwargs(body: CountTokensBody) -> dict[str, object] | None:
 def _response_format(config: OutputConfig | None) -> ResponseFormat | None:
     if config is None or config.format is None:
         return None
-    schema = JSONSchemaFormat(schema=config.format.schema, strict=True)
-    return ResponseFormat(type="json_schema", json_schema=schema)
-
-
-def _tool(tool: AnthropicTool) -> ToolBody:
-    function = FunctionBody(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.input_schema,
-        strict=tool.strict,
-    )
-    return ToolBody(type="function", function=function)
+    return schema_format(JSONSchemaFormat(schema=config.format.schema, strict=True))
 
 
 def _tool_choice(choice: AnthropicToolChoice | None) -> ToolChoice | None:
     if choice is None or choice.type != "tool":
         return _TOOL_CHOICES[choice.type] if choice else None
-    if choice.name is None:
-        raise APIError(400, "tool_choice.name is missing", param="tool_choice")
-    return NamedToolChoice(type="function", function=FunctionName(name=choice.name))
+    return named_tool(needed(choice.name, "tool_choice.name"))
 
 
 def _messages(body: CountTokensBody) -> Iterator[ChatMessageBody]:
     if body.system:
         text = body.system
-        parts = text if isinstance(text, str) else [_text_part(block.text) for block in text]
+        parts = text if isinstance(text, str) else [text_part(block.text) for block in text]
         yield ChatMessageBody(role="system", content=parts)
     for index, message in enumerate(body.messages):
         yield from _turn(message, f"messages[{index}].content")
@@ -119,9 +110,9 @@ def _turn(message: AnthropicMessage, where: str) -> Iterator[ChatMessageBody]:
         place = f"{where}[{index}]"
         match block.type:
             case "text":
-                texts.append(_text_part(_needed(block.text, f"{place}.text")))
+                texts.append(text_part(needed(block.text, f"{place}.text")))
             case "thinking":
-                thoughts.append(_needed(block.thinking, f"{place}.thinking"))
+                thoughts.append(needed(block.thinking, f"{place}.thinking"))
             case "tool_use":
                 calls.append(_tool_call(block, place))
             case "tool_result":
@@ -129,7 +120,7 @@ def _turn(message: AnthropicMessage, where: str) -> Iterator[ChatMessageBody]:
             case "redacted_thinking":
                 pass  # encrypted: only the server that wrote it can read it
             case _:
-                raise _no_media(block.type)
+                raise text_only(place, block.type)
     if texts or calls or all(block.type != "tool_result" for block in message.content):
         yield ChatMessageBody(
             role=message.role,
@@ -140,19 +131,27 @@ def _turn(message: AnthropicMessage, where: str) -> Iterator[ChatMessageBody]:
 
 
 def _tool_call(block: Block, place: str) -> dict[str, object]:
-    function = {
-        "name": _needed(block.name, f"{place}.name"),
-        "arguments": msgspec.json.encode(block.input or {}).decode(),
-    }
-    return {"id": _needed(block.id, f"{place}.id"), "type": "function", "function": function}
+    return tool_call(
+        needed(block.id, f"{place}.id"),
+        needed(block.name, f"{place}.name"),
+        msgspec.json.encode(block.input or {}).decode(),
+    )
 
 
 def _tool_result(block: Block, place: str) -> ChatMessageBody:
+    """The result as a message. OpenAI's API has no field for a failed call, so a word says it."""
+    content = _result_content(block.content, f"{place}.content")
     return ChatMessageBody(
         role="tool",
-        tool_call_id=_needed(block.tool_use_id, f"{place}.tool_use_id"),
-        content=_result_content(block.content, f"{place}.content"),
+        tool_call_id=needed(block.tool_use_id, f"{place}.tool_use_id"),
+        content=_marked(content) if block.is_error else content,
     )
+
+
+def _marked(content: str | list[TextPart]) -> str | list[TextPart]:
+    if isinstance(content, str):
+        return _ERROR + content
+    return [text_part(_ERROR + (content[0].text or "")), *content[1:]] if content else _ERROR
 
 
 def _result_content(
@@ -163,20 +162,6 @@ def _result_content(
     parts = []
     for index, block in enumerate(content):
         if block.type != "text":
-            raise _no_media(block.type)
-        parts.append(_text_part(_needed(block.text, f"{place}[{index}].text")))
+            raise text_only(f"{place}[{index}]", block.type)
+        parts.append(text_part(needed(block.text, f"{place}[{index}].text")))
     return parts
-
-
-def _text_part(text: str) -> TextPart:
-    return TextPart(type="text", text=text)
-
-
-def _needed(value: str | None, place: str) -> str:
-    if value is None:
-        raise APIError(400, f"{place} is missing", param="messages")
-    return value
-
-
-def _no_media(kind: str) -> APIError:
-    return unsupported("messages", f"this server reads text only, got a block of type {kind!r}")

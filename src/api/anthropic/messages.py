@@ -14,6 +14,7 @@ from ..openai.chat import start_chat
 from ..openai.chunks import stream_chunks
 from ..openai.context import context_of
 from ..openai.conversation import encode_conversation
+from ..openai.reading.field_names import MESSAGES
 from ..openai.reading.request_reading import read_body
 from ..openai.reading.tools import read_tool_use
 from ..openai.responses import ChatResponse
@@ -23,12 +24,17 @@ from .bodies import CountTokensBody, MessagesBody
 from .conversation import chat_body
 from .events import message_events, whole_message
 
+VERSION = "2023-06-01"
+"""The version of the API that this server speaks. The only other one, 2023-01-01, has other
+streams."""
+
 
 async def create_message(request: Request) -> Response:
     """The next message of a conversation, as one document or as server-sent events."""
+    _check_version(request)
     body = await read_body(request, MessagesBody)
     chat = chat_body(body)
-    requests, answer = await start_chat(request, chat, "msg")
+    requests, answer = await start_chat(request, chat, "msg", MESSAGES)
     if not body.stream:
         whole = await whole_answer(request, requests, answer)
         return json_response(whole_message(cast(ChatResponse, whole)))
@@ -39,13 +45,27 @@ async def create_message(request: Request) -> Response:
 
 async def count_tokens(request: Request) -> Response:
     """The number of tokens of a conversation, without an answer."""
+    _check_version(request)
     body = await read_body(request, CountTokensBody)
     context = context_of(request)
     context.check_model(body.model)
     chat = chat_body(body)
-    tools, syntax = read_tool_use(chat).shown, syntax_of(context.parsers.tools)
-    token_ids = await encode_conversation(chat, chat.messages, context.engine, tools, syntax)
+    with MESSAGES.in_errors():
+        tools, syntax = read_tool_use(chat).shown, syntax_of(context.parsers.tools)
+        token_ids = await encode_conversation(chat, chat.messages, context.engine, tools, syntax)
     return json_response(TokenCount(input_tokens=len(token_ids)))
+
+
+def _check_version(request: Request) -> None:
+    """Raise APIError (400) for another version, as Anthropic's own server does.
+
+    That server also refuses a request without the header. Here it may be missing, as in other
+    servers of this API, so that a short call with curl works.
+    """
+    given = ", ".join(request.headers.getlist("anthropic-version"))
+    if given not in ("", VERSION):
+        raise APIError(400, f"anthropic-version: {given[:64]!r} is not a version of this server; "
+                       f"send {VERSION!r}")  # fmt: skip
 
 
 def _failed(error: APIError) -> bytes:

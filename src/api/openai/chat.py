@@ -18,6 +18,7 @@ from .context import AnswerHead, check_fan_out, context_of, make_head
 from .conversation import encode_conversation
 from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from .reading.bodies import ChatBody
+from .reading.field_names import CHAT, FieldNames
 from .reading.grammar_fields import ignored_paths, naming_field
 from .reading.request_reading import check_combinations, read_body
 from .reading.tools import read_tool_use
@@ -40,18 +41,29 @@ from .streams import RequestSet, submit_all
 async def create_chat_completion(request: Request) -> Response:
     """The answer to a conversation, as one document or as server-sent events."""
     body = await read_body(request, ChatBody)
-    requests, answer = await start_chat(request, body, "chatcmpl")
+    requests, answer = await start_chat(request, body, "chatcmpl", CHAT)
     return await respond(request, requests, answer, body)
 
 
 async def start_chat(
-    request: Request, body: ChatBody, prefix: str
+    request: Request, body: ChatBody, prefix: str, names: FieldNames
 ) -> tuple[RequestSet, ChatAnswer]:
     """Submit a conversation. All APIs for conversations do it here.
 
-    `prefix` is the beginning of the answer's id. Raises APIError or InvalidRequestError with the
-    field's name, and what EngineClient.submit raises.
+    `prefix` is the beginning of the answer's id; errors and headers use the API's field `names`.
+    Raises APIError or InvalidRequestError with the field's name, and what EngineClient.submit
+    raises.
     """
+    with names.in_errors():
+        requests, reading = await _submit(request, body, prefix)
+    ignored = ignored_paths(body, requests.ignored_keywords)
+    name_ignored(request.scope, [names.own(path) for path in ignored])
+    engine = context_of(request).engine
+    head = make_head(requests.request_id, engine.model_name)
+    return requests, ChatAnswer(body, head, engine, requests, reading)
+
+
+async def _submit(request: Request, body: ChatBody, prefix: str) -> tuple[RequestSet, ChatReading]:
     context = context_of(request)
     check_combinations(body)
     context.check_model(body.model, is_needed=True)
@@ -66,15 +78,9 @@ async def start_chat(
     reading = ChatReading(body, tools, context, tokens)
     with naming_field(body):
         requests = await submit_all(
-            engine,
-            [tokens],
-            reading.adjust(params),
-            options,
-            is_streamed=bool(body.stream),
+            engine, [tokens], reading.adjust(params), options, is_streamed=bool(body.stream)
         )
-    name_ignored(request.scope, ignored_paths(body, requests.ignored_keywords))
-    head = make_head(requests.request_id, engine.model_name)
-    return requests, ChatAnswer(body, head, engine, requests, reading)
+    return requests, reading
 
 
 class ChatAnswer:

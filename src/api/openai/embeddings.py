@@ -21,6 +21,7 @@ from .chunks import check_ends
 from .context import context_of
 from .prompts import Prompt, read_prompts, tokenized
 from .reading.embeddings import EmbeddingsBody
+from .reading.field_names import EMBEDDINGS
 from .reading.request_reading import read_body
 from .request_options import request_options
 from .responses import Embedding, EmbeddingsResponse, EmbeddingUsage
@@ -40,15 +41,22 @@ async def create_embeddings(request: Request) -> Response:
     context.check_model(body.model, is_needed=True)
     engine = context.engine
     _check_dimensions(body, engine.info.hidden_size)
-    prompts = await tokenized(
-        _inputs(body), engine, add_special_tokens=body.add_special_tokens is not False
-    )
     options = request_options(request, body, "embd", context.settings.metadata_headers)
+    with EMBEDDINGS.in_errors():
+        outputs = await _all_outputs(request, body, engine, options)
+    # In a thread, because thousands of vectors take seconds.
+    return await anyio.to_thread.run_sync(_answer, outputs, body, engine.model_name)
+
+
+async def _all_outputs(
+    request: Request, body: EmbeddingsBody, engine: EngineClient, options: RequestOptions
+) -> list[RequestOutput]:
+    adds = body.add_special_tokens is not False
+    prompts = await tokenized(_inputs(body), engine, add_special_tokens=adds)
     outputs: list[RequestOutput] = []
     for start in range(0, len(prompts), _AT_ONCE):
         outputs += await _outputs(request, engine, prompts[start : start + _AT_ONCE], options)
-    # In a thread, because thousands of vectors take seconds.
-    return await anyio.to_thread.run_sync(_answer, outputs, body, engine.model_name)
+    return outputs
 
 
 def _answer(outputs: Sequence[RequestOutput], body: EmbeddingsBody, model: str) -> Response:

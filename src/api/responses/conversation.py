@@ -11,21 +11,26 @@ from ..http.errors import APIError
 from ..openai.reading.bodies import (
     ChatBody,
     ChatMessageBody,
-    FunctionBody,
-    FunctionName,
     JSONSchemaFormat,
-    NamedToolChoice,
     ResponseFormat,
     StreamOptions,
     TextPart,
-    ToolBody,
     ToolChoice,
+)
+from ..openai.reading.chat_parts import (
+    missing,
+    named_tool,
+    needed,
+    schema_format,
+    text_only,
+    text_part,
+    tool,
+    tool_call,
 )
 from ..openai.reading.unsupported import unsupported
 from .bodies import (
     Content,
     FunctionChoice,
-    FunctionTool,
     InputItem,
     InputPart,
     NamedFunction,
@@ -75,7 +80,7 @@ def chat_body(body: ResponsesBody) -> ChatBody:
         stream_options=_stream_options(body),
         response_format=_response_format(body.text),
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
-        tools=[_tool(tool) for tool in body.tools or ()],
+        tools=[tool(t.name, t.description, t.parameters, t.strict) for t in body.tools or ()],
         tool_choice=_tool_choice(body.tool_choice),
     )
 
@@ -84,28 +89,19 @@ def _response_format(text: TextOptions | None) -> ResponseFormat | None:
     given = text.format if text else None
     if given is None or given.type != "json_schema":
         return ResponseFormat(type=given.type) if given else None
-    schema = JSONSchemaFormat(
-        name=given.name,
-        description=given.description,
-        schema=given.schema,
-        strict=given.strict,
+    return schema_format(
+        JSONSchemaFormat(
+            name=given.name,
+            description=given.description,
+            schema=given.schema,
+            strict=given.strict,
+        )
     )
-    return ResponseFormat(type="json_schema", json_schema=schema)
-
-
-def _tool(tool: FunctionTool) -> ToolBody:
-    function = FunctionBody(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=tool.strict,
-    )
-    return ToolBody(type="function", function=function)
 
 
 def _tool_choice(choice: FunctionChoice | None) -> ToolChoice | None:
     if isinstance(choice, NamedFunction):
-        return NamedToolChoice(type="function", function=FunctionName(name=choice.name))
+        return named_tool(choice.name)
     return choice
 
 
@@ -141,11 +137,11 @@ def _message(item: InputItem, place: str) -> ChatMessageBody:
             return ChatMessageBody(role="assistant", tool_calls=[_tool_call(item, place)])
         case "function_call_output":
             output = _parts(item.output, f"{place}.output")
-            call_id = _needed(item.call_id, f"{place}.call_id")
+            call_id = needed(item.call_id, f"{place}.call_id")
             return ChatMessageBody(role="tool", content=output, tool_call_id=call_id)
         case "item_reference":
             raise unsupported("input", "this server stores no items; send the item itself")
-    role = _needed(item.role, f"{place}.role")
+    role = needed(item.role, f"{place}.role")
     return ChatMessageBody(role=role, content=_parts(item.content, f"{place}.content"))
 
 
@@ -162,18 +158,17 @@ def _turn(messages: Sequence[ChatMessageBody]) -> ChatMessageBody:
 
 
 def _tool_call(item: InputItem, place: str) -> dict[str, object]:
-    function = {
-        "name": _needed(item.name, f"{place}.name"),
-        "arguments": _needed(item.arguments, f"{place}.arguments"),
-    }
-    call_id = _needed(item.call_id, f"{place}.call_id")
-    return {"id": call_id, "type": "function", "function": function}
+    return tool_call(
+        needed(item.call_id, f"{place}.call_id"),
+        needed(item.name, f"{place}.name"),
+        needed(item.arguments, f"{place}.arguments"),
+    )
 
 
 def _parts(content: Content | None, place: str) -> list[TextPart]:
     if content is None:
-        raise _missing(place)
-    return [TextPart(type="text", text=text) for text in _texts(content, place)]
+        raise missing(place)
+    return [text_part(text) for text in _texts(content, place)]
 
 
 def _texts(content: Content, place: str) -> list[str]:
@@ -184,19 +179,7 @@ def _texts(content: Content, place: str) -> list[str]:
 
 def _text(part: InputPart, place: str) -> str:
     if part.type in ("input_image", "input_file", "input_audio"):
-        raise unsupported(
-            "input", f"this server reads text only, got {place} of type {part.type!r}"
-        )
+        raise text_only(place, part.type)
     if part.type == "refusal":
-        return _needed(part.refusal, f"{place}.refusal")
-    return _needed(part.text, f"{place}.text")
-
-
-def _needed(value: str | None, place: str) -> str:
-    if value is None:
-        raise _missing(place)
-    return value
-
-
-def _missing(place: str) -> APIError:
-    return APIError(400, f"{place} is missing", param="input")
+        return needed(part.refusal, f"{place}.refusal")
+    return needed(part.text, f"{place}.text")

@@ -12,6 +12,7 @@ from ...core.contract.client import EngineClient
 from ..openai.chat import start_chat
 from ..openai.chunks import stream_chunks
 from ..openai.context import AnswerHead, context_of
+from ..openai.reading.field_names import RESPONSES
 from ..openai.reading.request_reading import read_body
 from ..openai.responses import ChatResponse
 from ..openai.sse import (
@@ -34,7 +35,7 @@ async def create_response(request: Request) -> Response:
     """The answer to an input, as one document or as server-sent events. Nothing is stored."""
     body = await read_body(request, ResponsesBody)
     chat = chat_body(body)
-    requests, answer = await start_chat(request, chat, "resp")
+    requests, answer = await start_chat(request, chat, "resp", RESPONSES)
     engine = context_of(request).engine
     opening = _opening(body, answer.head, engine)
     if not body.stream:

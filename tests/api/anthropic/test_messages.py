@@ -96,14 +96,51 @@ def test_a_stream_without_news_is_kept_alive_with_pings() -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "'user'"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content[0].text"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "text only"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "messages[0].content[0] of type 'image'",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [TOOL_RESULT | {"content": [{"type": "image"}]}]}
+                ]
+            },
+            "messages[0].content[0].content[0] of type 'image'",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "movie"}]}]}, "'tool_result'"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
+        (
+            {"tools": [{"name": "max_tokens", "input_schema": {"type": "array"}}]},
+            "tools[0].input_schema must be",
+        ),
     ],
 )
 def test_a_wrong_field_is_named(http: httpx.Client, fields: dict[str, Any], words: str) -> None:
     assert words in check_error(post(http, **fields), 400, "invalid_request_error")
+
+
+def test_a_wrong_field_is_named_when_tokens_are_counted_too(http: httpx.Client) -> None:
+    tools = [{"name": "a", "input_schema": {"type": "array"}}]
+    body = {"messages": ASK["messages"], "model": "simulated", "tools": tools}
+    answer = http.post("/v1/messages/count_tokens", json=body)
+    assert "input_schema" in check_error(answer, 400, "invalid_request_error")
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_another_version_of_the_api_is_refused_and_none_is_not(
+    http: httpx.Client, path: str
+) -> None:
+    body = ASK if path == "/v1/messages" else {name: ASK[name] for name in ("model", "messages")}
+
+    def ask(headers: dict[str, str]) -> httpx.Response:
+        return http.post(path, json=body, headers=headers)
+
+    assert ask({}).status_code == ask({"anthropic-version": "2023-06-01"}).status_code == 200
+    for version in ("2023-01-01", "2023-06-01, 2023-06-01"):
+        refused = ask({"anthropic-version": version})
+        assert version in check_error(refused, 400, "invalid_request_error")
 
 
 def test_errors_before_the_route_have_anthropic_s_shape_too(http: httpx.Client) -> None:
@@ -143,6 +180,23 @@ def test_a_tool_s_result_becomes_a_message_of_its_own() -> None:
     assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
     assert rest[0] == {"role": "tool", "tool_call_id": "t1", "content": "sunny"}
     assert rest[1]["role"] == "user" and rest[1]["content"][0]["text"] == "And tomorrow?"
+
+
+def test_the_model_sees_that_a_call_has_failed() -> None:
+    def result(**fields: Any) -> Any:
+        content = [TOOL_RESULT | fields]
+        _, tool = chat_messages(
+            {"role": "assistant", "content": [TOOL_USE]}, {"role": "user", "content": content}
+        )
+        return tool["content"]
+
+    assert result(is_error=False) == "sunny"
+    assert result(is_error=True) == "Error: sunny"
+    assert result(is_error=True, content=None) == "Error: "
+    (part, other) = result(
+        is_error=True, content=[{"type": "text", "text": "no"}, {"type": "text", "text": "net"}]
+    )
+    assert (part["text"], other["text"]) == ("Error: no", "net")
 
 
 def test_thoughts_stay_apart_from_the_answer_and_unreadable_ones_are_dropped() -> None:

@@ -22,6 +22,8 @@ CALL = {
     "name": "weather",
     "arguments": '{"city": "Oslo"}',
 }
+JSON_OBJECT = {"type": "json_object"}
+TOOL = {"type": "function", "name": "weather"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
 
 
@@ -98,10 +100,33 @@ def test_padding_against_traffic_analysis_is_refused_and_its_absence_is_not(
         ({"input": [{"role": "user"}]}, "input", "input[0].content is missing"),
         ({"input": [{"content": "a"}]}, "input", "input[0].role is missing"),
         ({"input": [CALL | {"name": None}]}, "input", "input[0].name is missing"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "text only"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input",
+            "input[0].content[0] of type 'input_image'",
+        ),
         ({"top_logprobs": 2}, "top_logprobs", "include"),
         ({"max_output_tokens": 0}, "max_output_tokens", "from 1 to"),
         ({"include": ["file_search_call.results"]}, "include", "'reasoning.encrypted_content'"),
+        ({"max_output_tokens": 5000}, "max_output_tokens", "lower max_output_tokens to"),
+        ({"max_output_tokens": None, "input": "a" * 9000}, "input", "cannot hold more"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format", "text.format.schema is"),
+        (
+            {"text": {"format": JSON_OBJECT}, "structured_outputs": {"regex": "a"}},
+            "structured_outputs.regex",
+            "text.format and structured_outputs.regex",
+        ),
+        ({"tools": [TOOL | {"parameters": {"type": "array"}}]}, "tools", "tools[0].parameters"),
+        (
+            {"include": ["message.output_text.logprobs"], "top_logprobs": 900},
+            "top_logprobs",
+            "at most",
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "name": "max_tokens"}},
+            "tool_choice",
+            "names 'max_tokens'",
+        ),
     ],
 )
 def test_a_wrong_field_is_named(

@@ -15,6 +15,9 @@ PACKAGES = (
     "openai>=3,<4",
 )
 """One environment satisfies them all."""
+PYDANTIC_AI = "pydantic-ai-slim[openai]>=2.68,<3"
+INSTRUCTOR = "instructor>=1.17,<2"
+"""What it needs excludes the openai package that pydantic-ai needs."""
 NODE_PACKAGES = ("openai@7", "ai@7", "@ai-sdk/openai-compatible@3")
 
 
@@ -47,6 +50,16 @@ def test_langchain(target: Target) -> None:
 def test_llm(target: Target) -> None:
     found = run_python(python(), "use_llm.py", *target.arguments)
     assert found == {"whole": target.text, "streamed": target.text}
+
+
+def test_pydantic_ai_with_a_tool(target: Target) -> None:
+    found = run_python(python_with(PYDANTIC_AI), "use_pydantic_ai.py", *target.arguments)
+    assert found == {"plain": target.text, "keys": ["city", "is_cold"], "calls": 1}
+
+
+def test_instructor(target: Target) -> None:
+    found = run_python(python_with(INSTRUCTOR), "use_instructor.py", *target.arguments)
+    assert found == {"schema": ["depth", "name"], "tools": ["depth", "name"]}
 
 
 def test_openai_for_javascript(target: Target) -> None:
