@@ -124,8 +124,8 @@ def error_response(error: APIError, path: str = "") -> Response:
     return Response(body, error.status, headers=headers, media_type="application/json")
 
 
-def handle_error(request: Request, error: Exception) -> Response:
-    """Starlette's exception handler for all errors."""
+async def handle_error(request: Request, error: Exception) -> Response:
+    """Starlette's exception handler for all errors. It would call a plain function in a thread."""
     found = as_api_error(error)
     if found.status == 404 and isinstance(error, HTTPException):
         found = APIError(404, f"there is no {request.method} {request.scope['path']} here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 import msgspec
 from msgspec import inspect
@@ -39,7 +40,7 @@ def explain_value(error: msgspec.ValidationError, kind: type) -> APIError:
     if missing:
         path, steps = f"{path}.{missing.group(1)}", [*steps, missing.group(1)]
         return APIError(400, f"{path.lstrip('.')} is missing", param=steps[0])
-    found = _type_at(inspect.type_info(kind), steps)
+    found = _type_at(_type_info(kind), steps)
     where = path.lstrip(".") or "the body"
     if place and place.group(1):
         where, found = f"a key of {where}", _key_type(found)
@@ -60,6 +61,12 @@ def explain_syntax(error: Exception) -> APIError:
         else "it ends too early, or has half of a surrogate pair"
     )
     return APIError(400, f"the body is not valid JSON: {why}")
+
+
+@cache
+def _type_info(kind: type) -> inspect.Type:
+    """The types of a body's fields. Collecting them takes 5 to 10 ms of the event loop's time."""
+    return inspect.type_info(kind)
 
 
 def _type_at(kind: inspect.Type, steps: Sequence[str]) -> inspect.Type:
