@@ -53,7 +53,7 @@ def listening(address: Address) -> Iterator[socket.socket]:
     It is opened before the model is loaded, so that a port in use or a wrong certificate is
     reported at once. Raises ConfigError if it cannot be used.
     """
-    _check_certificate(address)
+    tls_context(address)
     if address.uds is None:
         with bind(address.host, address.port) as sock:
             yield sock
@@ -140,12 +140,15 @@ def _remove_stale(path: Path) -> None:
     raise ConfigError(f"another server listens on --uds {path}; end it or choose another path")
 
 
-def _check_certificate(address: Address) -> None:
-    """Raise ConfigError unless certificate and key can be loaded and belong together."""
+def tls_context(address: Address) -> ssl.SSLContext | None:
+    """The server's side of TLS; None if the address has no certificate.
+
+    Raises ConfigError unless certificate and key can be loaded and belong together.
+    """
     if address.ssl_certfile is None:
         if address.ssl_keyfile is not None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile")
-        return
+        return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     files = f"--ssl-certfile {address.ssl_certfile}"
     if address.ssl_keyfile is not None:
@@ -160,6 +163,7 @@ def _check_certificate(address: Address) -> None:
             f"cannot use {files}: {error}; both must be PEM files that belong together, and the "
             "key must have no password"
         ) from error
+    return context
 
 
 def _local_name(host: str, port: int) -> str:

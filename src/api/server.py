@@ -7,6 +7,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import uvicorn
 
@@ -19,9 +21,10 @@ from ..core.remote.client import EngineProcess
 from ..core.shell.engine_shell import EngineShell
 from .app import create_app, make_key_ring
 from .http.connections import Connection
+from .http.handshakes import Handshake
 from .http.keys import KeyRing
 from .http.log_throttle import Throttle
-from .listening import Address, listening
+from .listening import Address, listening, tls_context
 from .openai.context import ServerSettings
 from .stopping import LAST_WORDS, Stopper
 
@@ -53,18 +56,18 @@ def make_server(
 ) -> uvicorn.Server:
     """A uvicorn server for a started engine. It installs no signal handlers. `keys`: see
     `create_app`."""
+    context = tls_context(options.address)
+    protocol: Any = Connection if context is None else partial(Handshake, context)
     return _Server(
         uvicorn.Config(
             create_app(engine, options.settings, keys),
-            http=Connection,
+            http=protocol,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=None,
             server_header=False,
-            ssl_certfile=options.address.ssl_certfile,
-            ssl_keyfile=options.address.ssl_keyfile,
         )
     )
 

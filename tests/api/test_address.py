@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ import openai
 import pytest
 import trustme
 
+from tokenmill.api.http import connections, handshakes
 from tokenmill.api.listening import Address, bind, listening
 from tokenmill.core.errors import ConfigError
 
@@ -154,6 +156,74 @@ def test_an_https_server_does_not_answer_plain_http(secure: Served) -> None:
     plain = secure.url.replace("https", "http")
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"{plain}/health", timeout=PATIENCE, trust_env=False)
+
+
+def silent(served: Served) -> socket.socket:
+    """A connection whose client never begins the handshake."""
+    return socket.create_connection(("127.0.0.1", urlsplit(served.url).port or 0), timeout=PATIENCE)
+
+
+def test_a_handshake_that_is_never_completed_is_ended(
+    secure: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS", 0.2)
+    for sent in (b"", b"\x16\x03\x01\x02\x00"):  # nothing, and the first bytes of a handshake
+        with silent(secure) as client:
+            client.sendall(sent)
+            assert client.recv(1) == b""
+
+
+def test_handshakes_count_as_connections(
+    secure: Served, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "max_connections", lambda: 2)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS", 10 * PATIENCE)
+    with silent(secure), silent(secure), silent(secure) as third:
+        try:
+            received = third.recv(1)
+        except ConnectionResetError:
+            received = b""
+        assert received == b""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with secure.client(verify=context) as http:  # the others have left, so there is room
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                assert http.get("/health").status_code == 200
+                break
+            except httpx.TransportError:
+                assert time.monotonic() < end, "no room"
+
+
+def test_a_request_may_come_with_the_end_of_the_handshake(
+    secure: Served, authority: trustme.CA
+) -> None:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, sent, server_hostname="127.0.0.1")
+    with silent(secure) as client:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                client.sendall(sent.read())
+                received.write(client.recv(1 << 16))
+        tls.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        client.sendall(sent.read())  # the handshake's last bytes, and the request
+        received.write(client.recv(1 << 16))
+        while not (answer := read_some(tls)):
+            received.write(client.recv(1 << 16))
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def read_some(tls: ssl.SSLObject) -> bytes:
+    try:
+        return tls.read()
+    except ssl.SSLWantReadError:
+        return b""
 
 
 def test_a_certificate_that_cannot_be_used_is_refused_at_once(

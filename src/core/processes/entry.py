@@ -35,14 +35,16 @@ def _own_socket(handle: int) -> socket.socket:
 
 
 def die_with_parent(lifeline: int) -> None:
-    """Kill this process as soon as the pipe `lifeline` has no writer.
+    """Kill this process, and programs that it runs, as soon as the pipe `lifeline` has no writer.
 
-    On Linux the kernel does it, so it works even if this process is stopped, or hangs in native
-    code and holds Python's lock. Elsewhere, and if the parent has died already, a thread does it.
+    `spawn` has made this process the leader of a group. A compiler that it runs is in this group,
+    too. On Linux the kernel kills the group, so it works even if this process is stopped, or hangs
+    in native code and holds Python's lock. Elsewhere, and if the parent has died already, a thread
+    does it.
     """
     os.set_inheritable(lifeline, False)
     if sys.platform == "linux":
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())  # negative: the group
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
@@ -53,7 +55,7 @@ def die_with_parent(lifeline: int) -> None:
 
 def _watch(lifeline: int) -> None:
     os.read(lifeline, 1)  # no data ever comes: returns when the writing end closes
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def _leave_signals_to_parent() -> None:

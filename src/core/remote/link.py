@@ -20,7 +20,7 @@ from ..processes.child import Child, spawn
 from ..processes.frames import FrameReader, frame
 from ..request_options import RequestOptions
 from .errors import raised_by
-from .logs import ROOT, receive_logs
+from .logs import ROOT, LogReceiver
 from .messages import (
     Accepted,
     Ask,
@@ -104,7 +104,8 @@ class EngineLink(asyncio.Protocol):
         control.setblocking(False)
         self._logs.setblocking(False)
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._logs, receive_logs, self._logs)
+        self._receiver = LogReceiver(self._logs)
+        loop.add_reader(self._logs, self._receiver.receive)
         await loop.create_connection(lambda: self, sock=control)
         self._send(Start(self._config, logging.getLogger(ROOT).getEffectiveLevel()))
         return await self.ready
@@ -177,7 +178,7 @@ class EngineLink(asyncio.Protocol):
         assert self._child is not None
         asyncio.get_running_loop().remove_reader(self._logs)
         with contextlib.suppress(OSError):
-            receive_logs(self._logs)  # the last records before its end
+            self._receiver.receive()  # the last records before its end
         await asyncio.to_thread(self._child.kill)
         self.lost.set_result(self.blame or self._child.describe_end())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
@@ -18,7 +19,10 @@ SEND_SECONDS = 1.0
 engine."""
 MAX_TEXT = 1 << 15
 """Characters of a record's text, and of a field; a longer one is cut."""
-MAX_DATAGRAM = 1 << 20
+PART_BYTES = 2000
+"""Bytes of a record in one datagram. macOS refuses datagrams of more than 2,048 bytes."""
+FIRST, LAST = 1, 2
+"""Bits of the byte with which each part begins."""
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -37,7 +41,7 @@ _decode = msgspec.msgpack.Decoder(Record).decode
 
 
 class Forwarder(logging.Handler):
-    """Sends each record as one datagram. Works from any thread, even if the event loop hangs."""
+    """Sends each record as datagrams. Works from any thread, even if the event loop hangs."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__()
@@ -58,7 +62,8 @@ class Forwarder(logging.Handler):
             fields={k: _plain(v) for k, v in event_fields(record).items()},
         )
         try:
-            self._sock.send(_encode(message))
+            for part in _parts(_encode(message)):
+                self._sock.send(part)
         except OSError:
             pass  # the parent does not read
         except Exception:  # a field that cannot be encoded must not end its caller
@@ -75,11 +80,29 @@ def forward_logs(sock: socket.socket, level: int) -> None:
         logger.propagate = False
 
 
-def receive_logs(sock: socket.socket) -> None:
-    """Handle the records that have arrived on a non-blocking socket, in this process's way."""
-    with suppress(BlockingIOError):
-        while data := sock.recv(MAX_DATAGRAM):
-            _handle(_decode(data))
+class LogReceiver:
+    """Handles the records that arrive on a non-blocking socket, in this process's way."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._begun = b""
+
+    def receive(self) -> None:
+        """Handle the records that have arrived. One whose first part is missing is left out."""
+        with suppress(BlockingIOError):
+            while part := self._sock.recv(1 + PART_BYTES):
+                is_first, is_last = part[0] & FIRST, part[0] & LAST
+                self._begun = part[1:] if is_first else self._begun and self._begun + part[1:]
+                if is_last and self._begun:
+                    record, self._begun = self._begun, b""
+                    _handle(_decode(record))
+
+
+def _parts(record: bytes) -> Iterator[bytes]:
+    for start in range(0, len(record), PART_BYTES):
+        end = start + PART_BYTES
+        bits = FIRST * (start == 0) + LAST * (end >= len(record))
+        yield bytes([bits]) + record[start:end]
 
 
 def _handle(found: Record) -> None:

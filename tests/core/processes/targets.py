@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -48,13 +49,19 @@ def have_a_child(sock: socket.socket) -> None:
         echo(sock)
 
 
+def run_a_program(sock: socket.socket) -> None:
+    """Run a program that knows nothing of its parent, and tell its number."""
+    with subprocess.Popen(["sleep", "600"]) as program:
+        send(sock, str(program.pid).encode())
+
+
 def have_children(sock: socket.socket) -> None:
     """Start a process of each kind, tell their numbers, and wait for a signal."""
-    kinds = (echo, hold_the_lock, stop_itself, have_a_child)
+    kinds = (echo, hold_the_lock, stop_itself, run_a_program, have_a_child)
     children = [spawn(f"{__name__}:{kind.__name__}") for kind in kinds]
     answers = [receive(child.sockets[0]) if i else b"" for i, child in enumerate(children)]
-    numbers = [str(child.pid) for child in children]
-    send(sock, " ".join([*numbers, answers[-1].decode()]).encode())
+    numbers = [str(child.pid).encode() for child in children]
+    send(sock, b" ".join([*numbers, *answers[-2:]]))
     time.sleep(600)
 
 

@@ -104,7 +104,7 @@ def test_killing_a_child_ends_its_own_children() -> None:
 def test_no_child_outlives_a_killed_parent_whatever_it_does() -> None:
     with start(targets.have_children) as parent:
         pids = [int(pid) for pid in receive(parent.sockets[0], PATIENCE).split()]
-        assert len(pids) == 5
+        assert len(pids) == 7
         assert all(map(is_running, pids))
         os.kill(parent.pid, signal.SIGKILL)
         wait_until_gone(pids)
