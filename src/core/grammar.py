@@ -36,6 +36,11 @@ class GrammarKind(StrEnum):
     """Free text with tags; text inside of tags follows a schema. The text is vLLM's JSON object:
     `structures` (a list of `begin`, `schema`, `end`) and `triggers`."""
 
+    @property
+    def is_json(self) -> bool:
+        """Whether answers, or parts of them, are JSON."""
+        return self in (self.JSON_OBJECT, self.JSON_SCHEMA, self.STRUCTURAL_TAG)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
@@ -51,6 +56,9 @@ class Grammar:
     is_strict: bool = True
     """Whether a JSON schema with a keyword that the grammar backend does not support is refused. If
     not, that keyword is ignored."""
+    whitespace: str | None = None
+    """Regular expression of the text between the parts of JSON. None: the grammar backend chooses
+    it; empty: there is none."""
 
     def __post_init__(self) -> None:
         try:
@@ -60,9 +68,18 @@ class Grammar:
             raise _invalid(f"has the unknown kind {self.kind!r}; known: {known}") from None
         if not isinstance(self.text, str):
             raise _invalid(f"needs a text, got {type(self.text).__name__}")
-        if len(self.text) > MAX_GRAMMAR:
-            raise _invalid(f"has {len(self.text)} characters; at most {MAX_GRAMMAR} are allowed")
+        if self.num_characters > MAX_GRAMMAR:
+            raise _invalid(
+                f"has {self.num_characters} characters; at most {MAX_GRAMMAR} are allowed"
+            )
+        if self.whitespace is not None and not self.kind.is_json:
+            raise _invalid(f"of the kind {self.kind} has no whitespace between parts of JSON")
         _check_text(self)
+
+    @property
+    def num_characters(self) -> int:
+        """The length of all its texts."""
+        return len(self.text) + len(self.whitespace or "")
 
     @classmethod
     def json_object(cls) -> Self:

@@ -27,6 +27,8 @@ from tokenmill.core.sampling_params import SamplingParams
         ({"kind": "choice", "text": '["a", ""]'}, "empty"),
         ({"kind": "choice", "text": "[" + "1," * MAX_CHOICES + "1]"}, "1 to 1024 texts"),
         ({"kind": "structural_tag", "text": "[]"}, "must be a JSON object"),
+        ({"kind": "regex", "text": "a", "whitespace": " "}, "regex has no whitespace"),
+        ({"kind": "json_object", "whitespace": " " * (MAX_GRAMMAR + 1)}, "at most 131072"),
     ],
 )
 def test_a_grammar_that_cannot_be_used_is_refused_with_the_reason(

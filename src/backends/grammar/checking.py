@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from ...core.processes.child import Child, spawn
 from ...core.processes.frames import receive, send
 from .base import GrammarError
 from .grammars import Grammars
+from .keeping import LastUsed
 from .worker import TOO_LARGE, TOO_SLOW, Verdict, WorkerStart
 
 log = get_logger("grammar")
@@ -25,8 +27,11 @@ WORKER_SECONDS = 60.0
 """Time limit for the start of the worker and one grammar. This is two seconds of work; a very busy
 machine needs longer."""
 MAX_WAITING = 64
-"""Maximum number of grammars that wait for the worker. Most take 10 ms."""
+"""Maximum number of requests that wait for the worker. Most grammars take 10 ms."""
 MAX_VERDICTS = 512
+"""Verdicts that are kept. Eight times as many as compiled grammars, because they are small."""
+MAX_VERDICT_CHARACTERS = 1 << 20
+"""Characters of their texts together. A schema may have 128 Ki characters of keywords to ignore."""
 _DEATHS = {
     "killed by SIGPROF": TOO_SLOW,
     "killed by SIGABRT": TOO_LARGE,
@@ -35,18 +40,46 @@ _DEATHS = {
 """Deaths of the worker that its grammar has caused, and what is wrong with such a grammar."""
 
 
+Result = TypeVar("Result")
+
+
+class _Queue:
+    """A thread that does one thing after the other, for a limited number of callers."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._num_waiting = 0
+
+    async def run(self, work: Callable[[Grammar], Result], grammar: Grammar) -> Result:
+        """Wait for the work. Raises OverloadedError if too many wait."""
+        if self._num_waiting >= MAX_WAITING:
+            raise OverloadedError(f"{MAX_WAITING} grammars wait to be checked; try again later")
+        self._num_waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, work, grammar)
+        finally:
+            self._num_waiting -= 1
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
 class GrammarChecker:
     """Lets a worker process try each new grammar; compiles the good ones for the engine.
 
-    The worker is started for the first grammar, and again after a grammar has killed it.
+    The worker is started for the first grammar, and again after a grammar has killed it. Known
+    grammars do not wait for new ones.
     """
 
     def __init__(self, start: WorkerStart, grammars: Grammars) -> None:
         self._start = start
         self._grammars = grammars
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-grammars")
-        self._num_waiting = 0
-        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._trying = _Queue("tokenmill-grammars-trying")
+        self._compiling = _Queue("tokenmill-grammars-compiling")
+        self._verdicts = LastUsed[bytes, Verdict](
+            max_count=MAX_VERDICTS, max_size=MAX_VERDICT_CHARACTERS
+        )
         self._child: Child | None = None
 
     async def check(self, grammar: Grammar) -> tuple[str, ...]:
@@ -54,35 +87,34 @@ class GrammarChecker:
 
         Raises InvalidRequestError for one that cannot be used, OverloadedError if too many wait.
         """
-        if self._num_waiting >= MAX_WAITING:
-            raise OverloadedError(f"{MAX_WAITING} grammars wait to be checked; try again later")
-        self._num_waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            verdict = await loop.run_in_executor(self._thread, self._judge, grammar)
-        finally:
-            self._num_waiting -= 1
+        verdict = self._recall(grammar)
+        if verdict is None:
+            verdict = await self._trying.run(self._judge, grammar)
         if verdict.error is not None:
-            raise InvalidRequestError(f"the grammar {verdict.error}", param="grammar")
+            raise _refusal(verdict.error)
+        if grammar not in self._grammars:  # compiled now, so that no step has to wait for it
+            try:
+                await self._compiling.run(self._grammars.compile, grammar)
+            except GrammarError as error:
+                raise _refusal(str(error)) from error
         return verdict.ignored
 
     def close(self) -> None:
         """End the worker."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._trying.close()
+        self._compiling.close()
         self._end_child()
 
+    def _recall(self, grammar: Grammar) -> Verdict | None:
+        return self._verdicts.get(_digest(grammar))
+
     def _judge(self, grammar: Grammar) -> Verdict:
-        key = hashlib.sha256(msgspec.msgpack.encode(grammar)).digest()
-        verdict = self._verdicts.get(key) or self._try(grammar)
-        self._verdicts[key] = verdict
-        self._verdicts.move_to_end(key)
-        if len(self._verdicts) > MAX_VERDICTS:
-            self._verdicts.popitem(last=False)
-        if verdict.error is None:
-            try:  # now, so that no step has to wait for it
-                self._grammars.compile(grammar)
-            except GrammarError as error:
-                return Verdict(error=str(error))
+        """Try a grammar, unless a request that waited before has done so."""
+        verdict = self._recall(grammar)
+        if verdict is None:
+            verdict = self._try(grammar)
+            size = len(verdict.error or "") + sum(map(len, verdict.ignored))
+            self._verdicts.put(_digest(grammar), verdict, size)
         return verdict
 
     def _try(self, grammar: Grammar) -> Verdict:
@@ -118,3 +150,11 @@ class GrammarChecker:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
+
+
+def _digest(grammar: Grammar) -> bytes:
+    return hashlib.sha256(msgspec.msgpack.encode(grammar)).digest()
+
+
+def _refusal(reason: str) -> InvalidRequestError:
+    return InvalidRequestError(f"the grammar {reason}", param="grammar")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,9 +10,13 @@ import numpy as np
 
 from ...core.grammar import Grammar
 from .base import CompiledGrammar, GrammarBackend, GrammarError, MaskedRows, Masks, Matcher
+from .keeping import LastUsed
 
 MAX_COMPILED = 64
-"""Compiled grammars that are kept. Each takes up to a few MiB."""
+"""Compiled grammars that are kept."""
+MAX_COMPILED_CHARACTERS = 1 << 19
+"""Characters of their texts together. A compiled schema takes 50 to 90 bytes per character, so all
+together take up to 50 MiB."""
 NO_BACKEND = "this engine has no grammar backend"
 
 
@@ -41,8 +44,13 @@ class Grammars:
         self._make = make
         self._made: GrammarBackend | None = None
         self._making = threading.Lock()
-        self._kept: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
-        self._keeping = threading.Lock()
+        self._kept = LastUsed[Grammar, CompiledGrammar](
+            max_count=MAX_COMPILED, max_size=MAX_COMPILED_CHARACTERS
+        )
+
+    def __contains__(self, grammar: Grammar) -> bool:
+        """Whether `compile` returns at once."""
+        return self._kept.get(grammar) is not None
 
     @property
     def _backend(self) -> GrammarBackend:
@@ -53,15 +61,10 @@ class Grammars:
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Compile a grammar, or return the kept one. Raises GrammarError."""
-        with self._keeping:
-            found = self._kept.get(grammar)
-        if found is None:  # without the lock, which the device thread may wait for
+        found = self._kept.get(grammar)
+        if found is None:
             found = self._backend.compile(grammar)
-        with self._keeping:
-            self._kept[grammar] = found
-            self._kept.move_to_end(grammar)
-            if len(self._kept) > MAX_COMPILED:
-                self._kept.popitem(last=False)
+            self._kept.put(grammar, found, grammar.num_characters)
         return found
 
     def matcher(self, grammar: Grammar, token_ids: Sequence[int]) -> Matcher:

@@ -106,6 +106,25 @@ def test_a_grammar_whose_worker_was_killed_by_others_may_be_sent_again(
         assert passed == ()
 
 
+def test_a_known_grammar_does_not_wait_for_a_new_one(checker: GrammarChecker) -> None:
+    forgotten = Grammar.regex("e+")
+
+    async def run() -> tuple[bool, Any]:
+        await asyncio.gather(checker.check(GOOD), checker.check(forgotten))
+        checker._grammars._kept = type(checker._grammars._kept)(max_count=1, max_size=1)
+        new = asyncio.create_task(checker.check(Grammar(kind="regex", text=SPINS, is_strict=False)))
+        await asyncio.sleep(0)
+        for _ in range(2):  # the first time, both have to be compiled again
+            assert await asyncio.gather(checker.check(GOOD), checker.check(forgotten)) == [(), ()]
+        is_waiting = not new.done()
+        checker._end_child()  # instead of a second of waiting
+        return is_waiting, (await asyncio.gather(new, return_exceptions=True))[0]
+
+    is_waiting, refusal = asyncio.run(run())
+    assert is_waiting
+    assert isinstance(refusal, OverloadedError | InvalidRequestError)
+
+
 def test_closing_ends_the_worker(checker: GrammarChecker) -> None:
     check(checker, Grammar.regex("b+"))
     child = checker._child

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -174,5 +175,17 @@ class TestRaisesValueError(GrammarConformance):
                     return super().compile(grammar)
                 except Exception as error:
                     raise ValueError(str(error)) from error
+
+        return Backend
+
+
+class TestIgnoresWhitespace(GrammarConformance):
+    fails = "test_whitespace_of_json_is_the_grammars"
+
+    @pytest.fixture
+    def grammar_backend(self) -> Any:
+        class Backend(LLGuidance):
+            def compile(self, grammar: Grammar) -> Any:
+                return super().compile(replace(grammar, whitespace=None))
 
         return Backend

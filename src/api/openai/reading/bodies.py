@@ -94,7 +94,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True):
-    """vLLM's form of an answer's grammar: exactly one field is given."""
+    """vLLM's form of an answer's grammar: exactly one of its first six fields is given."""
 
     json: Schema | str | None = None
     """A schema, or its JSON text."""
@@ -104,6 +104,13 @@ class StructuredOutputs(msgspec.Struct, kw_only=True):
     """In the syntax of Lark, or of GBNF if it has "::="."""
     json_object: bool | None = None
     structural_tag: dict[str, Any] | str | None = None
+    # Options of grammars for JSON
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    """Objects whose schema lists properties have no others, unless the schema allows them."""
+    disable_fallback: bool | None = None
+    """Without effect: there is one grammar backend, so there is never a fallback."""
 
 
 class Ignored(msgspec.Struct):
@@ -163,6 +170,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
     # Hints that are ignored, because they never change an answer.
     session_id: str | None = None
     spaces_between_special_tokens: bool | None = None

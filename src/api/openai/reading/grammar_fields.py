@@ -11,7 +11,8 @@ import msgspec
 from ....core.errors import InvalidRequestError
 from ....core.grammar import Grammar, GrammarKind
 from ...http.errors import APIError
-from .bodies import ChatBody, ResponseFormat, SamplingFields, StructuredOutputs
+from .bodies import ChatBody, ResponseFormat, SamplingFields
+from .grammar_options import read_options, with_options
 
 Found = tuple[str, Callable[[], Grammar]]
 """A field's name, and how to read its grammar."""
@@ -23,8 +24,10 @@ def read_grammar(body: SamplingFields) -> Grammar | None:
     Raises APIError (400) for two of them, and InvalidRequestError for one that is not valid; both
     name the field.
     """
-    found = _find(body)
+    found, options = _find(body), read_options(body)
     if not found:
+        if options:
+            raise APIError(400, f"{options[0].name} needs a grammar", param=options[0].name)
         return None
     names = [name for name, _ in found]
     if len(names) > 1:
@@ -32,7 +35,7 @@ def read_grammar(body: SamplingFields) -> Grammar | None:
             400, f"{names[0]} and {names[1]} cannot be combined; give one of them", param=names[1]
         )
     with naming_field(body):
-        return found[0][1]()
+        return with_options(found[0][1](), options)
 
 
 @contextmanager
@@ -65,7 +68,7 @@ def _find(body: SamplingFields) -> list[Found]:
     if response_format is not None and response_format.type != "text":
         found.append(("response_format", lambda: _of_format(response_format)))
     if outputs is not None:
-        parts = {name: getattr(outputs, name) for name in StructuredOutputs.__struct_fields__}
+        parts = {name: getattr(outputs, name) for name in _READ}
         given = _given("structured_outputs.", parts)
         if not given:
             raise APIError(

@@ -36,7 +36,6 @@ _BOTH = {
     "early_stopping": Unsupported("there is no beam search", (False,)),
     "ec_transfer_params": Unsupported(_NO_TRANSFER),
     "guided_decoding_backend": Unsupported("the server chooses it (--grammar-backend)"),
-    "guided_whitespace_pattern": Unsupported("use a grammar"),
     "kv_transfer_params": Unsupported(_NO_TRANSFER),
     "length_penalty": Unsupported("there is no beam search", (1.0,)),
     "logits_processors": Unsupported("name their arguments in vllm_xargs", ([],)),

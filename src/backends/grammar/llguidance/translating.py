@@ -32,25 +32,31 @@ def translate(grammar: Grammar) -> str:
 
 
 def _json_schema(grammar: Grammar) -> str:
-    schema = msgspec.json.decode(grammar.text)
-    return f"start: %json {_encode(_with_options(schema, is_strict=grammar.is_strict))}"
-
-
-def _with_options(schema: Any, *, is_strict: bool) -> dict[str, Any]:
-    """The schema with our options instead of its own."""
-    if schema is False:
-        raise GrammarError("allows no answer: its schema is false")
-    options = {
-        "whitespace_flexible": True,
-        "whitespace_pattern": WHITESPACE,
-        "coerce_one_of": False,
-        "lenient": not is_strict,
-    }
-    return {**({} if schema is True else schema), "x-guidance": options}
+    return f"start: %json {_with_options(msgspec.json.decode(grammar.text), grammar)}"
 
 
 def _json_object(grammar: Grammar) -> str:
-    return f"start: %json {_encode(_with_options({'type': 'object'}, is_strict=True))}"
+    return f"start: %json {_with_options({'type': 'object'}, grammar)}"
+
+
+def _with_options(schema: Any, grammar: Grammar) -> str:
+    """The schema as JSON, with our options instead of its own."""
+    if schema is False:
+        raise GrammarError("allows no answer: its schema is false")
+    options = {
+        "coerce_one_of": False,
+        "lenient": not grammar.is_strict,
+        **_whitespace_option(grammar.whitespace),
+    }
+    fields = {} if schema is True else schema
+    return msgspec.json.encode({**fields, "x-guidance": options}).decode()
+
+
+def _whitespace_option(whitespace: str | None) -> Mapping[str, Any]:
+    """A pattern wins over `whitespace_flexible`, so only one of them is given."""
+    if whitespace == "":
+        return {"whitespace_flexible": False}
+    return {"whitespace_pattern": WHITESPACE if whitespace is None else whitespace}
 
 
 def _regex(grammar: Grammar) -> str:
@@ -80,21 +86,17 @@ def _structural_tag(grammar: Grammar) -> str:
     """vLLM's form: a tag begins with one of the triggers, which no other text contains."""
     given: Mapping[str, Any] = msgspec.json.decode(grammar.text)
     triggers = given["triggers"]
-    tags = [_tag(one, triggers, is_strict=grammar.is_strict) for one in given["structures"]]
+    tags = [_tag(one, triggers, grammar) for one in given["structures"]]
     return StructTag.to_grammar(tags, assume_special=False)
 
 
-def _tag(structure: Mapping[str, Any], triggers: list[str], *, is_strict: bool) -> StructTag:
+def _tag(structure: Mapping[str, Any], triggers: list[str], grammar: Grammar) -> StructTag:
     begin = structure["begin"]
     trigger = next((one for one in triggers if begin.startswith(one)), None)
     if trigger is None:
         raise GrammarError(f"has no trigger for the tag {begin!r}")
-    schema = _with_options(structure["schema"], is_strict=is_strict)
-    return StructTag(trigger=trigger, begin=begin, grammar=_encode(schema), end=structure["end"])
-
-
-def _encode(schema: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(schema).decode()
+    schema = _with_options(structure["schema"], grammar)
+    return StructTag(trigger=trigger, begin=begin, grammar=schema, end=structure["end"])
 
 
 _TRANSLATE: Mapping[GrammarKind, Callable[[Grammar], str]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from ....backends.grammar.base import (
@@ -20,7 +21,7 @@ from ....backends.grammar.base import (
     Matcher,
 )
 from ....backends.grammar.grammars import allow_all
-from ....core.grammar import Grammar
+from ....core.grammar import Grammar, GrammarKind
 
 BackendClass = type[GrammarBackend]
 
@@ -53,6 +54,12 @@ SPEC = GrammarSpec(
 )
 TEXTS = ("yes", "yesterday", "no", "not yet", "née", "y")
 CHOICE = Grammar.choice(TEXTS)
+WHITESPACE: dict[str | None, dict[str, bool]] = {
+    None: {"[1,2]": True, "[1, 2]": True, "[1,x": False},
+    "": {"[1,2]": True, "[1, 2]": False},
+    " ?": {"[1,2]": True, "[1, 2]": True, "[1,  2]": False, "[1,\n2]": False},
+}
+"""Whitespace of a grammar, and which beginnings of [1,2] it allows."""
 NUM_WALKS = 12
 
 
@@ -181,6 +188,24 @@ def check_refusals(backend: BackendClass) -> None:
             assert str(error), f"the refusal of {grammar.text!r} has no reason"
         else:
             raise AssertionError(f"{grammar.text!r} was compiled")
+
+
+def check_whitespace(backend: BackendClass) -> None:
+    """The grammar's whitespace, and no other, may stand between the parts of JSON. A backend that
+    cannot do this raises GrammarError."""
+    grammars = make(backend)
+    schema = msgspec.json.encode({"const": [1, 2]}).decode()
+    for whitespace, texts in WHITESPACE.items():
+        try:
+            compiled = grammars.compile(
+                Grammar(kind=GrammarKind.JSON_SCHEMA, text=schema, whitespace=whitespace)
+            )
+        except GrammarError:
+            continue
+        for text, expected in texts.items():
+            found = compiled.matcher().count_allowed(list(text.encode())) == len(text)
+            which = "allowed" if found else "forbidden"
+            assert found == expected, f"with the whitespace {whitespace!r} {text!r} is {which}"
 
 
 def _expect_allowed(allowed: Sequence[int], written: bytes) -> None:

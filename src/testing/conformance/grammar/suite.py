@@ -54,3 +54,7 @@ class GrammarConformance:
     def test_a_wrong_grammar_is_refused_with_a_reason(self, grammar_backend: BackendClass) -> None:
         """GrammarError carries a message for the client."""
         checks.check_refusals(grammar_backend)
+
+    def test_whitespace_of_json_is_the_grammars(self, grammar_backend: BackendClass) -> None:
+        """Also where there is none; or GrammarError."""
+        checks.check_whitespace(grammar_backend)

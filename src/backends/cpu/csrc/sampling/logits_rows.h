@@ -1,7 +1,6 @@
 // Reads rows of logits in one pass, for any instruction set.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -52,24 +51,41 @@ void read_logits_rows(const LogitsCall& call, int64_t begin, int64_t end) {
   }
 }
 
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// Masks 32 logits by the bits of a word. A compiler makes vectors of these loops only if the number
+// of logits is a constant.
+TM_INLINE void mask_32(float* logits, uint32_t bits) {
+  Words lane_bits;
+  for (int lane = 0; lane < TM_WIDTH; lane++) lane_bits[lane] = 1u << lane;
+  TM_UNROLL
+  for (int i = 0; i < 32; i += TM_WIDTH) {
+    const Floats kept = load_vector<Floats>(logits + i);
+    const Floats never = Floats{} + kNever;
+    store_vector(logits + i, ((Words{} + (bits >> i)) & lane_bits) != 0 ? kept : never);
+  }
+}
+
+TM_INLINE void forbid_32(float* logits) {
+  TM_UNROLL
+  for (int i = 0; i < 32; i += TM_WIDTH) store_vector(logits + i, Floats{} + kNever);
+}
+
 // Most words of a mask are all ones or all zeros.
 void mask_logits_rows(const MaskCall& call, int64_t begin, int64_t end) {
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
   for (int64_t index = begin; index < end; index++) {
     float* logits = call.logits + call.rows[index] * call.size;
     const uint32_t* mask = call.masks + index * call.words;
-    for (int64_t word = 0; word < call.words; word++) {
-      const uint32_t bits = mask[word];
-      if (bits == ~0u) continue;
-      float* at = logits + word * 32;
-      const int64_t left = call.size - word * 32;
-      const int count = static_cast<int>(left < 32 ? left : 32);
-      if (bits == 0) {
-        std::fill_n(at, count, kNever);
-        continue;
+    const int64_t whole = call.size / 32;
+    for (int64_t word = 0; word < whole; word++) {
+      if (mask[word] == 0) {
+        forbid_32(logits + word * 32);
+      } else if (mask[word] != ~0u) {
+        mask_32(logits + word * 32, mask[word]);
       }
-      for (int i = 0; i < count; i++) at[i] = bits >> i & 1 ? at[i] : kNever;
     }
+    for (int64_t i = whole * 32; i < call.size; i++)
+      if ((mask[whole] >> i % 32 & 1) == 0) logits[i] = kNever;
   }
 }
 
