@@ -92,6 +92,6 @@ def test_twenty_failures_in_a_row_end_every_request_and_leave_nothing(
         [engine] = engine_of(server)
     assert not Path(f"/proc/{engine}").exists()
     for name, found in told.items():
-        record_property(f"seconds until all clients were told, {name}", round(max(found), 3))
+        record_property(f"seconds until all clients had an answer, {name}", round(max(found), 3))
     record_property("seconds until ready, median", round(statistics.median(restarts), 1))
     record_property("failures", NUM_FAILURES)

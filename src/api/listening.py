@@ -160,8 +160,8 @@ def tls_context(address: Address) -> ssl.SSLContext | None:
         raise ConfigError(f"cannot read {files}: no such file") from error
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigError(
-            f"cannot use {files}: {error}; both must be PEM files that belong together, and the "
-            "key must have no password"
+            f"{files} cannot be loaded: {error}; give a certificate and its private key in PEM "
+            "format, the key without a password"
         ) from error
     return context
 

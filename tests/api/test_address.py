@@ -234,7 +234,7 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_once(
     certificate.write_bytes(one.cert_chain_pems[0].bytes())
     key.write_bytes(other.private_key_pem.bytes())
     for files, reason in (
-        ({"ssl_certfile": certificate, "ssl_keyfile": key}, "belong together"),
+        ({"ssl_certfile": certificate, "ssl_keyfile": key}, "its private key"),
         ({"ssl_certfile": tmp_path / "none.pem"}, "no such file"),
         ({"ssl_keyfile": key}, "needs --ssl-certfile"),
     ):

@@ -215,7 +215,9 @@ def test_a_finished_request_is_counted_by_reason_and_stage(metrics: PrometheusMe
     assert seen.value("vllm:request_params_max_tokens_sum") == 10
 
 
-def test_preemptions_and_plugin_failures_are_counted(metrics: PrometheusMetrics) -> None:
+def test_preemptions_and_failures_of_plugins_and_steps_are_counted(
+    metrics: PrometheusMetrics,
+) -> None:
     metrics.on_preempted(
         Preempted(
             request_id="a",
@@ -229,7 +231,10 @@ def test_preemptions_and_plugin_failures_are_counted(metrics: PrometheusMetrics)
     metrics.on_plugin_failed(
         PluginFailed(plugin="acme", hook="on_step", error="x", action="dropped", count=3)
     )
+    for raised in (True, False, True):
+        metrics.on_step(step_done(raised=raised))
     seen = scrape(metrics)
+    assert seen.value("vllm:num_failed_steps_total") == 2
     assert seen.value("vllm:num_preemptions_total") == 1
     assert seen.value("vllm:num_preemptions_by_mode_total", mode="recompute") == 1
     assert seen.value("vllm:num_preemptions_by_mode_total", mode="swap") == 0

@@ -83,8 +83,8 @@ def parser_of(use: ToolUse, parsers: AnswerParsers) -> ToolCallParser | None:
     if parsers.tools is None:
         raise APIError(
             400,
-            "no tool call parser fits this model's chat template, so tool_choice 'auto' is not "
-            "possible; start the server with --tool-call-parser NAME, or use 'required'",
+            "tool_choice 'auto' needs a tool call parser, and none fits this model's chat "
+            "template; use 'required', or start the server with --tool-call-parser NAME",
             param="tool_choice",
             code="unsupported",
         )

@@ -33,8 +33,8 @@ def add_key_flags(group: Any) -> None:
     group.add_argument(
         "--admin-key",
         metavar="KEY",
-        help=f"key of the path /debug/state, which does not exist without it (default: "
-        f"${ADMIN_VARIABLE}). It also opens all other paths",
+        help="key for /debug/state and all other paths; without an admin key /debug/state does "
+        f"not exist (default: ${ADMIN_VARIABLE})",
     )
 
 
@@ -64,5 +64,5 @@ def admin_key(args: argparse.Namespace) -> str | None:
 
 def _checked(key: str, what: str, where: str) -> str:
     if not key.strip():
-        raise ConfigError(f"an {what} is empty; give {where} a value, or neither")
+        raise ConfigError(f"the {what} is empty; set {where} to a key, or remove it")
     return key.strip()

@@ -110,8 +110,8 @@ def add_parser(subparsers: Any) -> None:
         type=_count,
         default=5,
         metavar="N",
-        help="restarts of the engine process within ten minutes after which the server ends "
-        "(default: %(default)s)",
+        help="maximum number of restarts of the engine process within ten minutes; at the next "
+        "failure the server ends with an error (default: %(default)s)",
     )
     group.add_argument(
         "--sse-keep-alive-interval",

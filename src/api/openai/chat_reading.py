@@ -58,8 +58,9 @@ class ChatReading:
         if self._tools.mode == "required":
             if params.grammar is not None:
                 raise APIError(
-                    400, "tools that must be called leave no room for another grammar of the "
-                    "answer; use tool_choice 'auto'", param="tool_choice",
+                    400, "a tool_choice that enforces a call cannot be combined with "
+                    "response_format or structured_outputs; remove one of them",
+                    param="tool_choice",
                 )  # fmt: skip
             grammar = grammar_of(
                 self._tools,

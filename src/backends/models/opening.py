@@ -50,8 +50,8 @@ def open_model(
         )
     if not keeps_packed(impl):
         raise ConfigError(
-            f"--quantize-on-load {config.quantize_on_load} has no effect: models of the "
-            f"implementation {impl.name!r} compute with weights in floating point. Remove it"
+            f"--quantize-on-load {config.quantize_on_load} is not possible: the model "
+            f"implementation {impl.name!r} computes with floating-point weights; remove the flag"
         )
     quantized = QuantizedOnLoad(
         checkpoint, config.quantize_on_load, cache_limit=config.model_cache_size

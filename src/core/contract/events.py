@@ -76,6 +76,8 @@ class StepDone:
     """A step was committed."""
 
     step_id: int
+    raised: bool = False
+    """The step failed: it has no results, and its requests are computed again."""
     seconds: float
     """Time from the plan to the commit."""
     num_prompt_tokens: int

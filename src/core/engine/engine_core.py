@@ -286,7 +286,7 @@ class EngineCore:
         opened = self._close_oldest(plan)
         updates = self._committer.fail(opened, message, now)
         self._last_closed_at = now
-        self._emit_step(opened, StepTally(), now)
+        self._emit_step(opened, StepTally(), now, raised=True)
         return updates
 
     def _close_oldest(self, plan: StepPlan) -> OpenPlan:
@@ -295,12 +295,15 @@ class EngineCore:
         self.host_pool.drop(opened.freed_host_blocks)
         return opened
 
-    def _emit_step(self, opened: OpenPlan, tally: StepTally, now: float) -> None:
+    def _emit_step(
+        self, opened: OpenPlan, tally: StepTally, now: float, *, raised: bool = False
+    ) -> None:
         if not self._plugins.observes(StepDone):
             return
         self._plugins.emit(
             StepDone(
                 step_id=opened.plan.step_id,
+                raised=raised,
                 seconds=now - opened.planned_at,
                 num_prompt_tokens=tally.num_prompt_tokens,
                 num_generation_tokens=tally.num_generation_tokens,

@@ -220,8 +220,8 @@ class EngineHost(asyncio.Protocol):
             self._forget(stream)
         try:
             found = stream.read()
-        except RequestFailedError as error:
-            return Output(number, None, str(error))
+        except TokenmillError as error:
+            return Output(number, None, describe_refusal(number, error))
         return Output(number, replace(found, prompt=None, prompt_token_ids=()))
 
     def _forget(self, stream: OutputStream) -> None:

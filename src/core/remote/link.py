@@ -12,7 +12,7 @@ from typing import Any
 
 from ..config import EngineConfig
 from ..contract.client import Load
-from ..errors import EngineStoppedError, OverloadedError, RequestFailedError, TokenmillError
+from ..errors import EngineStoppedError, OverloadedError, TokenmillError
 from ..interfaces import Progress
 from ..log import get_logger
 from ..outputs import RequestOutput
@@ -257,14 +257,14 @@ class EngineLink(asyncio.Protocol):
             case NotStarted():
                 self.ready.set_exception(raised_by(message))
 
-    def _deliver(self, number: int, output: RequestOutput | None, error: str | None) -> None:
+    def _deliver(self, number: int, output: RequestOutput | None, error: Refused | None) -> None:
         stream = self.open_requests.get(number)
         if stream is None:
             return  # its reader has left
         if output is not None:
             stream.add(output)
-        else:
-            stream.fail(RequestFailedError(error or LOST))
+        elif error is not None:
+            stream.fail(raised_by(error))
         if stream.is_finished:
             del self.open_requests[number]
             self._on_end(stream)

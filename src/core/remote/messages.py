@@ -103,7 +103,7 @@ class Output(Message, frozen=True):
 
     number: int
     output: RequestOutput | None
-    error: str | None = None
+    error: Refused | None = None
 
 
 class Outputs(Message, frozen=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..engine.committing import RequestUpdate
 from ..engine.request import Request
-from ..errors import RequestFailedError
+from ..errors import TokenmillError
 from ..interfaces import Detokenizer
 from ..outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from ..plan import TokenLogprobs
@@ -141,7 +141,7 @@ class OutputStream:
         self.completions = tuple(completions)
         self._output_kind = requests[0].sampling_params.output_kind
         self._abort = abort
-        self._error: str | None = None
+        self._error: TokenmillError | None = None
         self._is_exhausted = False
         self._news = asyncio.Event()
         self.on_news: Callable[[OutputStream], None] | None = None
@@ -168,9 +168,9 @@ class OutputStream:
         known = self._pooled or [0.0] * len(sum_e)
         self._pooled = [a + b for a, b in zip(known, sum_e, strict=True)]
 
-    def fail(self, message: str) -> None:
-        """End the stream with RequestFailedError."""
-        self._error = message
+    def fail(self, error: TokenmillError) -> None:
+        """End the stream with this exception, or with an earlier one."""
+        self._error = self._error or error
         self._notify()
 
     def wake(self) -> None:
@@ -198,11 +198,12 @@ class OutputStream:
     def read(self) -> RequestOutput:
         """The output since the last one, without waiting for it.
 
-        Raises RequestFailedError if the request could not be finished.
+        Raises RequestFailedError if the request could not be finished, and EngineStoppedError if
+        the engine was lost.
         """
         if self._error is not None:
             self._is_exhausted = True
-            raise RequestFailedError(self._error)
+            raise self._error
         self._is_exhausted = self.is_finished
         return self._take()
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ..engine.committing import RequestUpdate
 from ..engine.engine_core import EngineCore
 from ..engine.request import Request
-from ..errors import DeviceError, OverloadedError
+from ..errors import DeviceError, EngineStoppedError, OverloadedError, RequestFailedError
 from ..interfaces import Executor
 from ..log import get_logger
 from ..outputs import FinishReason
@@ -130,7 +130,7 @@ class StepLoop:
                 self.abort_stream(stream)
             except Exception:
                 log.exception("abort_failed", request_id=stream.request_id)
-                stream.fail("the engine could not end this request")
+                stream.fail(RequestFailedError("the engine could not end this request"))
 
     def _live_streams(self) -> list[OutputStream]:
         return [stream for streams in self._streams.values() for stream in streams.values()]
@@ -208,8 +208,7 @@ class StepLoop:
         try:
             result = await future
         except DeviceError as error:
-            updates = self.core.fail(plan, "the device failed", time.monotonic())
-            self._deliver(updates)
+            self.core.fail(plan, "the device failed", time.monotonic())
             self._die(str(error))
             return
         except Exception as error:
@@ -264,7 +263,7 @@ class StepLoop:
         log.error("engine_stopped", reason=reason)
         self.death = reason
         for stream in self._live_streams():
-            stream.fail("the engine stopped")
+            stream.fail(EngineStoppedError("the engine stopped; its log says why"))
         self.abort_all()
         self._streams.clear()
         self._members.clear()
@@ -320,7 +319,7 @@ class StepLoop:
 
     def _fail(self, stream: OutputStream, message: str) -> None:
         """End a stream with an error, and abort all of its requests."""
-        stream.fail(message)
+        stream.fail(RequestFailedError(message))
         for request in stream.requests:
             self._members.pop(request.engine_id, None)
             self.core.abort(request.engine_id, time.monotonic())

@@ -40,6 +40,7 @@ TOKENMILL_API = (1, 1)
 _COUNTERS: Mapping[str, str] = {
     "num_preemptions": "Preempted requests.",
     "num_swap_fallbacks": "Preempted requests that were recomputed because host memory was full.",
+    "num_failed_steps": "Steps that raised. Their requests were computed again.",
     "prompt_tokens": "Prompt tokens processed, including those from the prefix cache.",
     "prompt_tokens_cached": "Prompt tokens of finished requests that came from the prefix cache.",
     "generation_tokens": "Generated tokens.",
@@ -102,6 +103,7 @@ class PrometheusMetrics:
     @hookimpl
     def on_step(self, event: StepDone) -> None:
         counters, histograms = self._counters, self._histograms
+        counters["num_failed_steps"] += event.raised
         counters["prompt_tokens"] += event.num_prompt_tokens
         counters["generation_tokens"] += event.num_generation_tokens
         counters["prefix_cache_queries"] += event.prefix_cache_queries

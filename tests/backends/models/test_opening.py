@@ -43,5 +43,5 @@ def test_config_json_is_read_once(model: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_quantizing_on_load_is_refused_where_models_have_dense_weights(model: Path) -> None:
     config = EngineConfig(quantize_on_load="q8_0")
     open_model(model, NativeModels, config)
-    with pytest.raises(ConfigError, match=r"q8_0 has no effect: .*'dense' compute with weights in"):
+    with pytest.raises(ConfigError, match=r"q8_0 is not possible: .*'dense' computes with"):
         open_model(model, Dense, config)

@@ -24,6 +24,7 @@ from tokenmill.core.remote.messages import (
     NotStarted,
     Output,
     Outputs,
+    Refused,
     Start,
     Submit,
     decode_from_engine,
@@ -81,7 +82,8 @@ def test_requests_and_configurations_arrive_equal() -> None:
 
 def test_outputs_arrive_equal() -> None:
     ended = output("c", 7, end=FinishReason.STOP)
-    sent = Outputs(LOAD, (Output(3, output("ab", 5, 6)), Output(4, ended), Output(5, None, "no")))
+    failed = Output(5, None, Refused(5, "RequestFailedError", "no"))
+    sent = Outputs(LOAD, (Output(3, output("ab", 5, 6)), Output(4, ended), failed))
     assert decode_from_engine(encode(sent)) == sent
 
 

@@ -369,9 +369,9 @@ async def test_a_failing_step_ends_its_requests_and_the_engine_goes_on() -> None
 async def test_a_lost_device_ends_the_engine_and_it_says_so() -> None:
     async with make_engine(Faulty("device")) as engine:
         waiting = await engine.submit(PROMPT, SamplingParams(max_tokens=200))
-        with pytest.raises(RequestFailedError):
+        with pytest.raises(EngineStoppedError):
             await collect(engine, [666, 1], max_tokens=5)
-        with pytest.raises(RequestFailedError):
+        with pytest.raises(EngineStoppedError):
             async for _ in waiting:
                 pass
         assert not engine.load().is_alive

@@ -12,7 +12,7 @@ import pytest
 
 from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.request import Request
-from tokenmill.core.errors import DeviceError, RequestFailedError
+from tokenmill.core.errors import DeviceError, EngineStoppedError, RequestFailedError
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.sampling_params import SamplingParams
@@ -84,7 +84,7 @@ async def test_a_dying_engine_ends_every_stream_even_if_none_can_be_aborted(
         monkeypatch.setattr(EngineCore, "abort", broken)
         gate.set()
         for stream in streams:
-            with pytest.raises(RequestFailedError):
+            with pytest.raises(EngineStoppedError):
                 async for _ in stream:
                     pass
         assert not engine.load().is_alive

@@ -1,7 +1,7 @@
-"""Forbids n-grams that the answer has already.
+"""Forbids the tokens that would repeat an n-gram of the answer.
 
-The arguments are those of the processor that vLLM has for DeepSeek-OCR; the rule is that of
-`no_repeat_ngram_size` in transformers, within a window.
+It takes the arguments of vLLM's processor for DeepSeek-OCR. Its rule is transformers'
+`no_repeat_ngram_size`, applied to the last tokens of the answer.
 
 Shape suffixes: g rows of one call, v vocabulary.
 """

@@ -27,7 +27,7 @@ _NAME = re.compile(
 
 
 MAIN = "main"
-"""The revision of names that state none."""
+"""The revision of a name without @REVISION."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,13 @@ class HubName:
             return self
         if self.revision != MAIN:
             raise ConfigError(
-                f"--revision {revision} and --model {self.repo}@{self.revision} contradict each "
-                "other: remove one"
+                f"--revision {revision} differs from the revision in --model "
+                f"{self.repo}@{self.revision}; remove one of them"
             )
         if not re.fullmatch(_REVISION, revision):
-            raise ConfigError(f"--revision {revision!r:.80} is no branch, tag or commit")
+            raise ConfigError(
+                f"--revision {revision!r:.80} is not the name of a branch, a tag or a commit"
+            )
         return replace(self, revision=revision)
 
     def choose(self, files: Iterable[str]) -> list[str]:

@@ -111,6 +111,7 @@ _STEP_DONE = (
     ),
     StepDone(  # a step that failed has no results
         step_id=2,
+        raised=True,
         seconds=0.0,
         num_prompt_tokens=0,
         num_generation_tokens=0,

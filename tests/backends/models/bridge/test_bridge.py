@@ -171,7 +171,7 @@ def test_a_checkpoint_without_one_of_its_tensors_is_refused(llama: Path) -> None
 
 
 def test_quantizing_on_load_is_refused(llama: Path) -> None:
-    with pytest.raises(ConfigError, match=r"q8_0 has no effect: .*'transformers'"):
+    with pytest.raises(ConfigError, match=r"q8_0 is not possible: .*'transformers'"):
         load(llama, quantize_on_load="q8_0")
 
 

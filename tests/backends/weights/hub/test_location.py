@@ -160,8 +160,12 @@ def test_a_model_that_is_not_cached_says_where_it_was_looked_for_and_how_to_get_
 @pytest.mark.parametrize(
     ("text", "revision", "message"),
     [
-        ("org/name@v1", "v2", "--revision v2 and --model org/name@v1 contradict each other"),
-        ("org/name", "../../x", r"--revision '../../x' is no branch, tag or commit"),
+        ("org/name@v1", "v2", "--revision v2 differs from the revision in --model org/name@v1"),
+        (
+            "org/name",
+            "../../x",
+            r"--revision '../../x' is not the name of a branch, a tag or a commit",
+        ),
         ("./no-such-folder", "v2", "--revision v2 has no effect on ./no-such-folder"),
     ],
 )

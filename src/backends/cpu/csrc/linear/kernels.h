@@ -8,10 +8,10 @@ namespace tokenmill {
 
 // 32 inputs of a row, rounded to int8.
 //
-// A block may have a rest: what rounding took off, rounded to int8 in its turn. With kTwoInt8 all
-// have. With kInt8, blocks have one whose largest input is much larger than others, since it leaves
-// few steps for the others. A row has all its blocks, then all their rests; a rest that is not used
-// is zeros.
+// A block may have a rest: a second block with its rounding errors, rounded to int8. With kTwoInt8
+// every block has a rest. With kInt8 a block has a rest if its largest input is much larger than the
+// others, because the scale is then too coarse for the others. A row has all its blocks, then all
+// their rests; an unused rest is all zeros.
 struct InputBlock {
   int8_t values[kBlock];
   float scale;         // an input is about scale * value
