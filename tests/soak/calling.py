@@ -106,13 +106,14 @@ class Client:
         finally:
             writer.close()
 
-    async def leave(self, call: Call, seconds: float) -> bytes:
-        """Hang up after `seconds`; what was received until then. The answer may have ended."""
+    async def leave(self, call: Call, seconds: float, num_reads: int = 1 << 30) -> bytes:
+        """Hang up after `seconds`, or when data came `num_reads` times; returns what was received
+        until then. The answer may have ended."""
         reader, writer = await self._send(call)
         chunks: list[bytes] = []
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(seconds):
-                while chunk := await reader.read(1 << 16):
+                while len(chunks) < num_reads and (chunk := await reader.read(1 << 16)):
                     chunks.append(chunk)
         writer.transport.abort()
         return b"".join(chunks)
