@@ -19,6 +19,14 @@ NUM_ABORTS = 10_000
 NUM_CLIENTS = 40
 """More than the engine runs, so that some leave while they wait."""
 FLAGS = ("--max-num-seqs", "12", "--num-gpu-blocks-override", "256", "--log-level", "warning")
+PATIENCES = (
+    (0.005, 99),
+    (0.05, 99),
+    (0.3, 99),
+    (1.0, 99),
+    *((20.0, reads) for reads in (1, 2, 4, 8)),
+)
+"""Pairs: seconds on average, and how many times data comes, until a client leaves."""
 CHANGING = ("id", "created", "created_at", "completed_at")
 """Fields of answers that differ from call to call."""
 
@@ -61,9 +69,9 @@ async def leave_all(client: Client) -> Counter[str]:
     async def leave(asker: Asker) -> None:
         while num_left() < NUM_ABORTS:
             call = one_of_all(asker)
-            seconds = asker.rng.expovariate(1 / asker.rng.choice((0.005, 0.05, 0.3, 1.0)))
-            reads = asker.rng.choice((1, 2, 5, 1 << 30))
-            moments[moment(call, await client.leave(call, seconds, reads))] += 1
+            seconds, num_reads = asker.rng.choice(PATIENCES)
+            seconds = asker.rng.expovariate(1 / seconds)
+            moments[moment(call, await client.leave(call, seconds, num_reads))] += 1
 
     await asyncio.gather(*(leave(Asker(seed, "")) for seed in range(NUM_CLIENTS)))
     return moments
@@ -83,7 +91,7 @@ async def until_empty(client: Client) -> float:
 
 def one_of_all(asker: Asker) -> Call:
     """A request with a longer prompt and a longer answer than others."""
-    fields: Fields = {"max_tokens": asker.rng.randint(1, 60)}
+    fields: Fields = {"max_tokens": asker.rng.randint(1, 60), "stream": asker.rng.random() < 0.7}
     if asker.rng.random() < 0.2:
         fields["prompt"] = " ".join(asker.text() for _ in range(20))
     if "prompt" in fields or asker.rng.random() < 0.4:

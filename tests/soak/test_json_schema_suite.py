@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from tests.server_process import running_server
 
 from .calling import Answer, Call, Client
 
-NUM_SCHEMAS = 300
 SEEDS = (1, 2, 3)
 MAX_TOKENS, MAX_UNBOUNDED_TOKENS = 400, 64
 NUM_AT_ONCE = 24
@@ -22,11 +20,10 @@ FLAGS = ("--num-gpu-blocks-override", "1000", "--log-level", "warning")
 def test_answers_that_stop_validate_bounded_ones_stop_and_refusals_name_keywords(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    chosen = random.Random(0).sample(cases(), len(cases()))
     with running_server(tmp_path, *FLAGS) as server:
-        served, refused = asyncio.run(ask_all(Client(server.url), chosen))
+        served, refused = asyncio.run(ask_all(Client(server.url)))
         assert server.wait_until_empty(60)["kv_cache_usage"] == 0
-    assert len(served) >= NUM_SCHEMAS
+    assert len(served) + len(refused) > 300 and len(served) > 200
     for case, answer in refused:
         message = answer.json()["error"]["message"]
         assert answer.status == 400 and names_keyword(case, message), (case.name, message)
@@ -40,8 +37,9 @@ def test_answers_that_stop_validate_bounded_ones_stop_and_refusals_name_keywords
                 check(case, choice["message"]["content"])
             if is_bounded(case.schema):
                 bounded.append(has_stopped)
-    record_property("schemas", len(served))
-    record_property("seeds", len(SEEDS))
+    record_property("schemas", len(served) + len(refused))
+    record_property("served schemas", len(served))
+    record_property("answers", len(served) * len(SEEDS))
     record_property("answers that ended, all of them valid", stopped)
     record_property("answers to bounded schemas", len(bounded))
     record_property("of these ended", sum(bounded))
@@ -50,17 +48,15 @@ def test_answers_that_stop_validate_bounded_ones_stop_and_refusals_name_keywords
 
 
 async def ask_all(
-    client: Client, chosen: list[Case]
+    client: Client,
 ) -> tuple[list[tuple[Case, list[Answer]]], list[tuple[Case, Answer]]]:
-    """The answers to schemas that are served, until there are enough, and the refusals."""
+    """The answers to each schema that is served, and the refusals."""
     served: list[tuple[Case, list[Answer]]] = []
     refused: list[tuple[Case, Answer]] = []
-    waiting = iter(chosen)
+    waiting = iter(cases())
 
     async def ask() -> None:
         for case in waiting:
-            if len(served) >= NUM_SCHEMAS:
-                return
             first = await client.ask(call(case, SEEDS[0]))
             if first.status != 200:
                 refused.append((case, first))
