@@ -74,7 +74,7 @@ class Answer:
 
     def events(self) -> list[Any]:
         """The data of a stream's events without [DONE]."""
-        lines = self.body.decode().splitlines()
+        lines = self.body.decode().split("\n")  # splitlines also splits within texts
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         return [json.loads(one) for one in data if one != "[DONE]"]
 

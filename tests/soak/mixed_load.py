@@ -90,7 +90,7 @@ class MixedLoad:
     async def _note(self, outcome: Awaitable[str]) -> None:
         try:
             self.outcomes[await outcome] += 1
-        except (NoAnswerError, OSError) as error:
+        except (NoAnswerError, OSError, ValueError) as error:
             self.outcomes["without an answer"] += 1
             self.wrong.append(f"{type(error).__name__}: {error}")
 
