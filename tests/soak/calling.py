@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 PATIENCE = 180.0
-"""Seconds after which an answer counts as missing."""
+"""Seconds."""
 SMALL_WINDOW = 4096
 """Bytes that a stalled reader's socket takes."""
 ENDS: dict[str, tuple[bytes, ...]] = {
@@ -82,17 +82,19 @@ class Answer:
 class Client:
     """Sends calls to one server, each on a connection of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        """An answer that has not ended after `patience` seconds counts as missing."""
+        self._patience = patience
         target = urlsplit(url)
         self._host, self._port = target.hostname or "", target.port or 0
 
     async def ask(self, call: Call) -> Answer:
         """The whole answer. Raises NoAnswerError."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 raw = await self._read_all(call)
         except TimeoutError:
-            raise NoAnswerError(f"{call.path}: no end after {PATIENCE:.0f} seconds") from None
+            raise NoAnswerError(f"{call.path}: no end after {self._patience:.0f} seconds") from None
         except OSError as error:
             raise NoAnswerError(f"{call.path}: {type(error).__name__}: {error}") from error
         answer = parse(call, raw)
@@ -149,7 +151,7 @@ class Client:
         try:
             head = f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\nConnection: close\r\n\r\n"
             writer.write(head.encode())
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 raw = await reader.read()
         finally:
             writer.close()

@@ -24,7 +24,9 @@ from .calling import Answer, Call, Client
 NUM_STREAMS = 1000
 NUM_ALONE = 25
 """Requests that are also asked alone, to compare."""
-NUM_TOKENS = 8
+NUM_TOKENS = 6
+PATIENCE = 1800.0
+"""Seconds. The last streams wait for all others."""
 MAX_SERVER_MB, MAX_ENGINE_MB = 150.0, 800.0
 """Memory that a thousand streams may need more than none."""
 FLAGS = ("--dtype", "float32", "--num-gpu-blocks-override", "1000", "--log-level", "warning")
@@ -70,8 +72,8 @@ class Crowd:
         self.health_seconds: list[float] = []
         self._pids = server.process.pid, *watching.children(server.process.pid)
         self.before = self.most = self._memory()
-        self._client = Client(server.url)
-        asker = Asker(1, "", max_words=10)
+        self._client = Client(server.url, PATIENCE)
+        asker = Asker(1, "", max_words=6)
         self._prompts = [asker.text() for _ in range(NUM_STREAMS)]
 
     async def run(self) -> None:
