@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+
+SERVE = ("tokenmill", "serve", "--port", "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,14 @@ class RunningServer:
 
 @contextlib.contextmanager
 def running_server(
-    folder: Path, *flags: str, packages: Path | None = None
+    folder: Path, *flags: str, packages: Path | None = None, program: Sequence[str] = SERVE
 ) -> Iterator[RunningServer]:
-    """Start a server with the default model; ends it at the end.
+    """Start a server with the default model, or another program that serves; ends it at the end.
 
     `packages` is a folder with more installed distributions.
     """
     log = folder / "server.log"
-    command = [sys.executable, "-m", "tokenmill", "serve", "--port", "0", *flags]
+    command = [sys.executable, "-m", *program, *flags]
     with log.open("wb") as out:
         environment = os.environ | ({"PYTHONPATH": str(packages)} if packages else {})
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)

@@ -67,8 +67,17 @@ MAX_ANSWER = 8
 class Asker:
     """Makes requests that nobody has made before."""
 
-    def __init__(self, seed: int, model: str, max_words: int = MAX_PROMPT_WORDS) -> None:
+    def __init__(
+        self,
+        seed: int,
+        model: str,
+        *,
+        max_words: int = MAX_PROMPT_WORDS,
+        with_logits: bool = True,
+    ) -> None:
+        """`with_logits`: also requests with grammars, tools or log-probabilities."""
         self.rng = random.Random(seed)
+        self._with_logits = with_logits
         self._model = model
         self._max_words = max_words
         self._numbers = (f"{seed}.{number}" for number in itertools.count())
@@ -106,7 +115,7 @@ class Asker:
             "stream": self._is_streamed(),
             "store": False,
         }
-        if self._once_in(4):
+        if self._with_logits and self._once_in(4):
             body |= {"tools": [{"type": "function", **TOOL}], "tool_choice": "required"}
         return Call.of("/v1/responses", body)
 
@@ -118,7 +127,7 @@ class Asker:
         }
         if self._once_in(6):
             return Call.of("/v1/messages/count_tokens", {k: body[k] for k in ("model", "messages")})
-        if self._once_in(4):
+        if self._with_logits and self._once_in(4):
             tool = {"name": "note", "input_schema": SCHEMA}
             body |= {"tools": [tool], "tool_choice": {"type": "any"}}
         return Call.of("/v1/messages", body | {"stream": self._is_streamed()})
@@ -132,8 +141,9 @@ class Asker:
 
     def long(self) -> Call:
         """A stream with more bytes than a connection's buffers hold."""
-        body = {"prompt": self.text(), "n": 4, "max_tokens": 400, "ignore_eos": True}
-        return Call.of("/v1/completions", body | {"logprobs": 20, "stream": True})
+        body: Fields = {"prompt": self.text(), "n": 4, "ignore_eos": True, "stream": True}
+        body |= {"max_tokens": 400, "logprobs": 20} if self._with_logits else {"max_tokens": 1900}
+        return Call.of("/v1/completions", body)
 
     def bad(self) -> Call:
         make = self.rng.choice(
@@ -180,7 +190,8 @@ class Asker:
 
     def _options(self, own: tuple[Fields, ...]) -> Fields:
         body: Fields = {"max_tokens": self._max_tokens(), "stream": self._is_streamed()}
-        for choices, once_in in ((SAMPLING, 2), (COMMON, 2), (own, 3), (GRAMMARS, 6)):
+        kinds = ((SAMPLING, 2), (COMMON, 2), (own, 3), (GRAMMARS, 6))
+        for choices, once_in in kinds if self._with_logits else kinds[:2]:
             if self._once_in(once_in):
                 body |= self.rng.choice(choices)
         if "prompt_logprobs" in body:

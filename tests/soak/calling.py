@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 PATIENCE = 180.0
-"""Seconds after which an answer counts as missing."""
+"""Seconds."""
 SMALL_WINDOW = 4096
 """Bytes that a stalled reader's socket takes."""
 ENDS: dict[str, tuple[bytes, ...]] = {
@@ -74,7 +74,7 @@ class Answer:
 
     def events(self) -> list[Any]:
         """The data of a stream's events without [DONE]."""
-        lines = self.body.decode().splitlines()
+        lines = self.body.decode().split("\n")  # splitlines also splits within texts
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         return [json.loads(one) for one in data if one != "[DONE]"]
 
@@ -82,17 +82,19 @@ class Answer:
 class Client:
     """Sends calls to one server, each on a connection of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        """An answer that has not ended after `patience` seconds counts as missing."""
+        self._patience = patience
         target = urlsplit(url)
         self._host, self._port = target.hostname or "", target.port or 0
 
     async def ask(self, call: Call) -> Answer:
         """The whole answer. Raises NoAnswerError."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 raw = await self._read_all(call)
         except TimeoutError:
-            raise NoAnswerError(f"{call.path}: no end after {PATIENCE:.0f} seconds") from None
+            raise NoAnswerError(f"{call.path}: no end after {self._patience:.0f} seconds") from None
         except OSError as error:
             raise NoAnswerError(f"{call.path}: {type(error).__name__}: {error}") from error
         answer = parse(call, raw)
@@ -106,13 +108,14 @@ class Client:
         finally:
             writer.close()
 
-    async def leave(self, call: Call, seconds: float) -> bytes:
-        """Hang up after `seconds`; what was received until then. The answer may have ended."""
+    async def leave(self, call: Call, seconds: float, num_reads: int = 1 << 30) -> bytes:
+        """Hang up after `seconds`, or when data came `num_reads` times; returns what was received
+        until then. The answer may have ended."""
         reader, writer = await self._send(call)
         chunks: list[bytes] = []
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(seconds):
-                while chunk := await reader.read(1 << 16):
+                while len(chunks) < num_reads and (chunk := await reader.read(1 << 16)):
                     chunks.append(chunk)
         writer.transport.abort()
         return b"".join(chunks)
@@ -148,7 +151,7 @@ class Client:
         try:
             head = f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\nConnection: close\r\n\r\n"
             writer.write(head.encode())
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 raw = await reader.read()
         finally:
             writer.close()

@@ -55,11 +55,14 @@ class MixedLoad:
         self._is_whole = True
         """False from a fault until the next engine is ready."""
 
-    async def run(self, model: str) -> None:
+    async def run(self, model: str, *, with_logits: bool) -> None:
         async with asyncio.TaskGroup() as group:
-            for number in range(NUM_CLIENTS):
-                group.create_task(self._be_client(Asker(number, model)))
-            group.create_task(self._be_stalled_reader(Asker(NUM_CLIENTS, model)))
+            *askers, staller = (
+                Asker(number, model, with_logits=with_logits) for number in range(NUM_CLIENTS + 1)
+            )
+            for asker in askers:
+                group.create_task(self._be_client(asker))
+            group.create_task(self._be_stalled_reader(staller))
             group.create_task(self._fail_engines(random.Random(5)))
             group.create_task(self._check_health())
             group.create_task(self._sample())
@@ -87,7 +90,7 @@ class MixedLoad:
     async def _note(self, outcome: Awaitable[str]) -> None:
         try:
             self.outcomes[await outcome] += 1
-        except (NoAnswerError, OSError) as error:
+        except (NoAnswerError, OSError, ValueError) as error:
             self.outcomes["without an answer"] += 1
             self.wrong.append(f"{type(error).__name__}: {error}")
 

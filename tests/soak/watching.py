@@ -43,19 +43,22 @@ def children(pid: int) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-def growth(samples: Sequence[Sample], warm_up: float) -> float:
+def growth(samples: Sequence[Sample], warm_up: float) -> float | None:
     """MB of RSS per 10,000 requests: a linear fit with one slope, and a level per process.
 
-    The samples of each process's first `warm_up` seconds do not count.
+    The samples of each process's first `warm_up` seconds do not count. None if the others have
+    fewer than 10,000 requests.
     """
     covariance = variance = 0.0
+    num_requests = 0
     for pid in {sample.pid for sample in samples}:
         life = [sample for sample in samples if sample.pid == pid]
         warm = [one for one in life if one.seconds >= life[0].seconds + warm_up]
         if len(warm) < 2:
             continue
+        num_requests += warm[-1].num_requests - warm[0].num_requests
         x_mean = statistics.mean(one.num_requests for one in warm)
         y_mean = statistics.mean(one.rss for one in warm)
         covariance += sum((one.num_requests - x_mean) * (one.rss - y_mean) for one in warm)
         variance += sum((one.num_requests - x_mean) ** 2 for one in warm)
-    return PER * covariance / variance if variance else 0.0
+    return PER * covariance / variance if num_requests >= PER else None
