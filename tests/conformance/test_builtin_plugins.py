@@ -17,6 +17,7 @@ from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.weights.quantization.sample import QuantizedSample
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
+from tokenmill.plugins.observers.otel import traces as traces_module
 from tokenmill.plugins.observers.otel.traces import OtelTraces
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import (
@@ -225,7 +226,8 @@ class TestTraces(ObserverConformance):
     """With an address where no collector listens."""
 
     @pytest.fixture
-    def observer(self) -> Iterator[object]:
+    def observer(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+        monkeypatch.setattr(traces_module, "FLUSH_SECONDS", 0.01)  # it would wait for nobody
         traces = OtelTraces("http://127.0.0.1:9/v1/traces")
         yield traces
         traces.close()
