@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import anyio.to_thread
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -39,6 +38,8 @@ POST /v1/messages           POST /v1/messages/count_tokens
 POST /tokenize              POST /detokenize       GET /tokenizer_info
 GET  /health  /ready  /load  /metrics  /plugins  /version  /openapi.json
 """
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Prometheus's text format."""
 
 
 async def index(request: Request) -> Response:
@@ -103,7 +104,7 @@ async def metrics(request: Request) -> Response:
     """Metrics in Prometheus's text format."""
     engine = context_of(request).engine
     await engine.refresh()
-    return Response(engine.render_metrics(), media_type=CONTENT_TYPE_LATEST)
+    return Response(engine.render_metrics(), media_type=METRICS_TYPE)
 
 
 async def models(request: Request) -> Response:

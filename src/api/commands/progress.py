@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 class ProgressDisplay:
@@ -22,13 +22,7 @@ class ProgressDisplay:
         self._bar: Progress | None = None
         self._announce = announce or _print
         if announce is None and sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f} %"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-            )
+            self._bar = _make_bar()
         self._tasks: dict[str, TaskID] = {}
         self._announced: set[str] = set()
 
@@ -64,6 +58,20 @@ class ProgressDisplay:
             self._announce(stage, False)
         if fraction >= 1.0:
             self._announce(stage, True)
+
+
+def _make_bar() -> Progress:
+    """A bar on stderr. rich is imported only here, because it takes 6 MB of a server's process."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )
 
 
 def _print(stage: str, is_done: bool) -> None:

@@ -2,7 +2,8 @@
 
 Metrics of requests are counted per completion: a request with n = 2 ends twice. Two of them are
 counted per prompt, see PromptTally. Counting is plain arithmetic, because it happens in the
-engine's loop. Prometheus's own classes are used only for a scrape.
+engine's loop. Prometheus's own classes are imported and used only for a scrape: they take 2 MB, and
+the server's own process imports this file, too.
 """
 
 from __future__ import annotations
@@ -11,14 +12,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from typing import TYPE_CHECKING
 
 from ...plugin import (
     ConfigError,
@@ -34,6 +28,9 @@ from ...plugin import (
     hookimpl,
 )
 from .histograms import PromptTally, make_histograms, measure
+
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 TOKENMILL_API = (1, 1)
 
@@ -69,7 +66,6 @@ class PrometheusMetrics:
     def __init__(self, context: PluginContext) -> None:
         self._config = context.config
         self._prefix = _checked_prefix(context.config.metrics_prefix)
-        self._registry = CollectorRegistry()
         self._started: Started | None = None
         self._engine: EngineClient | None = None
         self._counters = Counter(dict.fromkeys(_COUNTERS, 0))
@@ -92,7 +88,6 @@ class PrometheusMetrics:
     def on_started(self, event: Started) -> None:
         self._started = event
         self._histograms = make_histograms(event.max_model_len)
-        self._registry.register(self)
 
     @hookimpl
     def on_preempted(self, event: Preempted) -> None:
@@ -135,13 +130,23 @@ class PrometheusMetrics:
 
     @hookimpl
     def render_metrics(self) -> bytes:
+        from prometheus_client import CollectorRegistry, generate_latest
+
         if self._engine is not None:  # requests may have been aborted since the last step
             load = self._engine.load()
             self._set_gauges(load.num_running, load.num_waiting, load.kv_cache_usage)
-        return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as they are now; the registry calls this."""
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
         if self._started is None:
             return
         names, values = ["model_name", "engine"], [self._started.model_name, "0"]
@@ -223,12 +228,16 @@ class PrometheusMetrics:
     def _labelled_counter(
         self, name: str, help: str, labels: list[str], counts: Mapping[tuple[str, ...], float]
     ) -> CounterMetricFamily:
+        from prometheus_client.core import CounterMetricFamily
+
         family = CounterMetricFamily(self._prefix + name, help, labels=labels)
         for values, count in counts.items():
             family.add_metric(values, count)
         return family
 
     def _cache_config(self, started: Started) -> GaugeMetricFamily:
+        from prometheus_client.core import GaugeMetricFamily
+
         info = started.info
         labels = {
             "block_size": info.block_size,
