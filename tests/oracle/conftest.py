@@ -11,8 +11,10 @@ from .continuations import read_cases
 from .reference import Reference, ReferenceCase
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def reference() -> Reference:
+    """It is loaded by the first test of a module that needs its numbers: 20 s, and 0.8 GB that the
+    other modules can do without."""
     return Reference(verify_default_model(no_progress))
 
 

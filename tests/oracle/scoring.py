@@ -23,17 +23,19 @@ BLOCK_SIZE = 16
 
 
 class AllRows:
-    """A step's model that keeps the logits of every row, not only of sampled ones."""
+    """A step's model that scores every row, not only sampled ones."""
 
-    def __init__(self, model: StepModel) -> None:
+    def __init__(self, model: StepModel, token_ids: Sequence[int]) -> None:
         self._model = model
-        self.logits_by_step: list[torch.Tensor] = []
+        self._following_t = torch.tensor(token_ids[1:])
+        self.logprobs = torch.empty(0, dtype=torch.float64)
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
         """See StepModel."""
         all_rows_t = torch.arange(batch.token_ids_t.shape[0])
         logits_tv = self._model.logits(replace(batch, sampled_rows_r=all_rows_t))
-        self.logits_by_step.append(logits_tv)
+        following_t = self._following_t[len(self.logprobs) :][: len(logits_tv)]
+        self.logprobs = torch.cat((self.logprobs, logprobs_of(logits_tv, following_t)))
         return logits_tv.index_select(0, batch.sampled_rows_r)
 
 
@@ -46,25 +48,25 @@ def logprobs_of_executor(token_ids: Sequence[int], **options: Any) -> torch.Tens
         device="cpu", block_size=BLOCK_SIZE, num_gpu_blocks_override=num_blocks, **options
     )
     executor: Any = build_parts(config, no_progress).executor
-    model = executor._runner._model = AllRows(executor._runner._model)
+    model = executor._runner._model = AllRows(executor._runner._model, token_ids)
     try:
         compute(executor, token_ids)
     finally:
         executor.close()
-    return logprobs_of(torch.cat(model.logits_by_step), token_ids)
+    return model.logprobs
 
 
 def logprobs_of_transformers(model: Any, token_ids: Sequence[int]) -> torch.Tensor:
     """The same by transformers, the whole text in one pass."""
     with torch.inference_mode():
         logits_tv = model(torch.tensor([list(token_ids)])).logits[0]
-    return logprobs_of(logits_tv, token_ids)
+    return logprobs_of(logits_tv, torch.tensor(token_ids[1:]))
 
 
-def logprobs_of(logits_tv: torch.Tensor, token_ids: Sequence[int]) -> torch.Tensor:
-    """What each row says of the token that follows it."""
-    found_tv = logits_tv[:-1].float().log_softmax(dim=-1)
-    return found_tv.gather(1, torch.tensor(token_ids[1:]).unsqueeze(1)).squeeze(1).double()
+def logprobs_of(logits_tv: torch.Tensor, following_t: torch.Tensor) -> torch.Tensor:
+    """What each row says of the token that follows it; nothing follows the last row of all."""
+    found_tv = logits_tv[: len(following_t)].float().log_softmax(dim=-1)
+    return found_tv.gather(1, following_t.unsqueeze(1)).squeeze(1).double()
 
 
 def compute(executor: Executor, token_ids: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from itertools import combinations
 
 import pytest
@@ -112,23 +112,6 @@ def test_every_choice_is_among_the_quick_settings() -> None:
         return {choice for setting in settings for choice in enumerate(astuple(setting))}
 
     assert choices(QUICK) == choices(full_product(WHOLE, CHUNKS))
-
-
-@pytest.mark.parametrize(
-    ("step", "num_tokens"),
-    [
-        pytest.param(1, NUM_LONG_TOKENS, marks=pytest.mark.soak, id="all"),
-        pytest.param(9, 16, id="sample"),
-    ],
-)
-def test_the_recorded_continuations_are_those_of_transformers(
-    step: int, num_tokens: int, reference: Reference, cases: list[ReferenceCase]
-) -> None:
-    prompts = [replace(p, num_tokens=min(p.num_tokens, num_tokens)) for p in all_prompts()[::step]]
-    recorded = [case.shortened(num_tokens) for case in cases[::step]]
-    generated = reference.generate(prompts)
-    assert [c.prompt_token_ids for c in recorded] == [c.prompt_token_ids for c in generated]
-    find_near_ties(reference.gap, recorded, [case.token_ids for case in generated])
 
 
 def test_the_prompts_are_as_many_and_as_long_as_the_comparison_asks_for() -> None:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import gguf
 import pytest
 import torch
-import transformers
 from gguf import GGMLQuantizationType as Kind
 
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
-from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
 from tokenmill.backends.weights.model_config import ModelConfig
 from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
-from ...models.dense import compute_logits
 from ...models.test_loader import CONFIG
 from ..gguf_writing import write_gguf
 
@@ -163,32 +159,6 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", random_checkpoint(CONFIG, 0))
     with pytest.raises(ConfigError, match=r"lacks the tensor lm_head\.weight"):
         open_checkpoint(tmp_path / "m.gguf").tensor("lm_head.weight")
-
-
-@pytest.mark.timeout(180)
-def test_the_default_model_is_the_one_that_transformers_reads() -> None:
-    """Every tensor is equal to the last bit, and so nearly are the logits of a prompt."""
-    path = find_default_model()
-    reference: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    )
-    reference.eval()
-    checkpoint = open_checkpoint(path)
-    weights = reference.state_dict()
-    for name in checkpoint.tensor_names():
-        assert torch.equal(checkpoint.tensor(name), weights[name]), name
-    decoder = load_decoder(
-        checkpoint, dtype=torch.float32, device=torch.device("cpu"), progress=no_progress
-    )
-    token_ids = torch.arange(5, 69) * 37 % checkpoint.config.vocab_size
-    with torch.inference_mode():
-        expected = reference(token_ids.unsqueeze(0)).logits.squeeze(0)
-        actual = compute_logits(decoder, token_ids)
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
-    assert torch.equal(actual.argmax(-1), expected.argmax(-1))
-    assert decoder.num_parameters == reference.num_parameters()
-    assert checkpoint.name == "SmolLM2-135M-Instruct"
-    assert checkpoint.eos_token_ids == (2,)
 
 
 def test_tensors_outlive_a_release_and_are_read_again_after_it(tmp_path: Path) -> None:
