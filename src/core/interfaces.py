@@ -64,9 +64,10 @@ class ModelInfo:
     """KV blocks on the device."""
     num_host_blocks: int = 0
     """KV blocks in host memory, for swapped requests."""
-    kv_window: int | None = None
-    """Maximum number of tokens that a query sees in any layer, itself included. A request keeps
-    only the KV of these. None: a layer sees all earlier tokens."""
+    kv_windows: tuple[int | None, ...] = (None,)
+    """Per group of layers, the maximum number of tokens that a query sees, itself included. A
+    request has a block table per group, with the blocks of these tokens only. None: all earlier
+    tokens. Any block may serve any group."""
     kv_bytes_per_block: int
     kv_cache_dtype: str | None = None
     """None: the same as `dtype`."""

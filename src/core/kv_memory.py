@@ -1,12 +1,18 @@
-"""The KV memory that a sequence needs, with and without a sliding window."""
+"""The KV memory that a sequence needs, with and without sliding windows.
+
+`windows` has an entry per group of layers: see `ModelInfo.kv_windows`.
+"""
 
 from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
 
 
 def max_blocks_held(
     num_tokens: int, *, block_size: int, window: int | None, step_tokens: int
 ) -> int:
-    """Maximum number of blocks that a sequence of `num_tokens` tokens holds at one time.
+    """Maximum number of blocks that a sequence of `num_tokens` tokens holds at one time in a group.
 
     A step computes at most `step_tokens` of its tokens. With a window, the sequence then needs only
     the blocks of these tokens and of those that the first of them sees.
@@ -20,8 +26,21 @@ def max_blocks_held(
 
 
 def longest_sequence(
-    max_len: int, num_blocks: int, *, block_size: int, window: int | None, step_tokens: int
+    max_len: int,
+    num_blocks: int,
+    *,
+    block_size: int,
+    windows: Sequence[int | None],
+    step_tokens: int,
 ) -> int:
     """Length of the longest sequence that fits into `num_blocks` blocks; at most `max_len`."""
-    held = max_blocks_held(max_len, block_size=block_size, window=window, step_tokens=step_tokens)
-    return max_len if held <= num_blocks else num_blocks * block_size
+
+    def held(num_tokens: int) -> int:
+        return sum(
+            max_blocks_held(
+                num_tokens, block_size=block_size, window=window, step_tokens=step_tokens
+            )
+            for window in windows
+        )
+
+    return bisect_right(range(max_len + 1), num_blocks, key=held) - 1

@@ -45,10 +45,12 @@ class Grant:
     start: int
     """Position of the first token to compute: the number of tokens already in the KV cache."""
     num_tokens: int
-    new_block_ids: tuple[int, ...]
-    """Blocks to append to the request's block table before computing."""
-    num_passed_blocks: int = 0
-    """Number of blocks at the beginning of the block table that the model's window has passed.
+    new_block_ids: tuple[tuple[int, ...], ...]
+    """Per group of layers (see `ModelInfo.kv_windows`), the blocks to append to the request's block
+    table of this group before computing. Empty: none in any group."""
+    num_passed_blocks: tuple[int, ...] = ()
+    """Per group, the number of blocks at the beginning of the block table that the group's window
+    has passed. Empty: none in any group.
 
     The request no longer holds them: their content may change, and no token from `start` on sees
     them. A starting request gets no blocks for them: `new_block_ids` follow them in its table."""
@@ -76,7 +78,7 @@ class Grant:
 
     @property
     def gives_back(self) -> bool:
-        """Whether engine and executor both shorten the block table after this step.
+        """Whether engine and executor both shorten the block tables after this step.
 
         They keep the blocks of the known tokens, including sampled ones, and of the proposed
         drafts. No other plan is open at that time.

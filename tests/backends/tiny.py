@@ -17,6 +17,7 @@ from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.running.proposing import Propose
 from tokenmill.backends.running.runner import ModelRunner
 from tokenmill.backends.state.kv_cache import KVCache, allocate
+from tokenmill.backends.weights.kv_groups import one_group
 from tokenmill.backends.weights.model_config import ModelConfig
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import BlockCopies, Grant, RequestStart, StepPlan, StepResult
@@ -66,7 +67,7 @@ def attention(block_size: int) -> TorchAttention:
 def kv_cache(block_size: int, num_blocks: int, num_host_blocks: int = 0) -> KVCache:
     return allocate(
         attention(block_size),
-        num_layers=CONFIG.num_layers,
+        groups=one_group(CONFIG),
         num_blocks=num_blocks,
         num_host_blocks=num_host_blocks,
         block_size=block_size,
@@ -232,7 +233,7 @@ class Driver:
             engine_id=engine_id,
             start=start,
             num_tokens=num_tokens,
-            new_block_ids=tuple(new),
+            new_block_ids=(tuple(new),),
             num_lookahead_tokens=num_lookahead_tokens,
             **details,
         )

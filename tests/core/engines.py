@@ -87,7 +87,7 @@ class Bench(EngineDriver):
         max_model_len: int = 2**20,
         max_num_queued_reqs: int = 1000,
         watermark_blocks: int = 0,
-        kv_window: int | None = None,
+        kv_windows: Sequence[int | None] = (None,),
         drafting: DraftingSettings | None = None,
         schedule: Callable[[StepView], None] | None = None,
         plugins: Sequence[object] = (),
@@ -103,14 +103,14 @@ class Bench(EngineDriver):
             num_blocks=num_blocks,
             block_size=block_size,
             num_host_blocks=num_host_blocks,
-            kv_window=kv_window,
+            kv_windows=kv_windows,
             drafting=drafting,
         )
         core = EngineCore(
             num_blocks=num_blocks,
             block_size=block_size,
             num_host_blocks=num_host_blocks,
-            kv_window=kv_window,
+            kv_windows=kv_windows,
             max_model_len=max_model_len,
             limits=StepLimits(
                 max_num_seqs=max_num_seqs,
@@ -126,7 +126,7 @@ class Bench(EngineDriver):
         )
         super().__init__(core, executor)
         self._caching = enable_prefix_caching
-        self._kv_window = kv_window
+        self._kv_windows = kv_windows
 
     def add(
         self, prompt: Sequence[int], max_tokens: int, *, n: int = 1, **fields: Any
@@ -159,7 +159,7 @@ class Bench(EngineDriver):
         for name, request in self.requests.items():
             got = self.tokens[name]
             right = expected_tokens(
-                request.prompt_token_ids, len(got), request.seed, 1000, self._kv_window
+                request.prompt_token_ids, len(got), request.seed, 1000, self._kv_windows
             )
             assert got == right, name
             if self.reasons.get(name) is FinishReason.LENGTH:

@@ -29,7 +29,7 @@ def test_a_plan_survives_a_msgpack_round_trip() -> None:
                 stop_token_ids=(2,),
             ),
         ),
-        grants=(Grant(engine_id="b", start=0, num_tokens=3, new_block_ids=(4,), samples=True),),
+        grants=(Grant(engine_id="b", start=0, num_tokens=3, new_block_ids=((4,),), samples=True),),
     )
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=StepPlan) == plan
     assert plan.num_tokens == 3

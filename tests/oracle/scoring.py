@@ -94,7 +94,7 @@ def grants(num_tokens: int) -> Iterator[Grant]:
             engine_id="text",
             start=begin,
             num_tokens=end - begin,
-            new_block_ids=tuple(num_blocks - 1 - i for i in range(held, needed)),
+            new_block_ids=(tuple(num_blocks - 1 - i for i in range(held, needed)),),
             samples=False,
         )
         if end == num_tokens:

@@ -12,6 +12,7 @@ import transformers
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.models.base import ModelImpl
 from tokenmill.backends.weights.checkpoint import Checkpoint
+from tokenmill.backends.weights.kv_groups import group_layers
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Preempted, StepDone
 from tokenmill.core.contract.hookspecs import hookimpl
@@ -115,9 +116,10 @@ def serve(
     the setting.
     """
     num_pool_tokens = STARVED_TOKENS if setting.is_starved else AMPLE_TOKENS
+    num_groups = len(group_layers(checkpoint.config, None).windows)
     of_toy = {
         "device": "cpu",
-        "num_gpu_blocks_override": num_pool_tokens // setting.block_size,
+        "num_gpu_blocks_override": num_groups * num_pool_tokens // setting.block_size,
         "swap_space": 2**-8,
     }
     config = EngineConfig(**of_toy | setting.options() | options)

@@ -11,6 +11,7 @@ from tokenmill.core.engine import (
     committing,
     draft_planning,
     planning,
+    prefix_hits,
     request,
     step,
 )
@@ -87,7 +88,8 @@ def the_hash_forgets_its_parent(patch: Planter) -> None:
 @bug(WRONG, OVERWRITTEN)
 def the_hash_forgets_the_tokens_and_nobody_compares(patch: Planter) -> None:
     patch.setattr(request, "hash_block", lambda parent, ids: hash_block(parent, ids[:1]))
-    patch.setattr(BlockPool, "find", lambda self, h, ids: self._by_hash.get(h))
+    key = blocks._key
+    patch.setattr(BlockPool, "find", lambda self, h, ids, g: self._by_hash.get(key(h, g)))
 
 
 @bug(OVERWRITTEN)
@@ -115,9 +117,11 @@ def a_whole_prompt_may_come_from_the_cache(patch: Planter) -> None:
         size = self._pool.block_size
         if hit.num_tokens == found.num_tokens - size:
             chain = found.hashes_for(found.num_tokens // size, size)
-            block = self._pool.find(chain[-1], found.token_ids[-size:])
-            if block is not None:
-                return PrefixHit(found.num_tokens, [*hit.block_ids, block])
+            last = found.token_ids[-size:]
+            each = [self._pool.find(chain[-1], last, g) for g in range(len(hit.block_ids))]
+            if None not in each:
+                pairs = zip(hit.block_ids, each, strict=True)
+                return PrefixHit(found.num_tokens, [[*ids, block] for ids, block in pairs])
         return hit
 
     patch.setattr(Step, "_find_hit", find_hit)
@@ -177,8 +181,8 @@ def copies_in_go_before_copies_out(patch: Planter) -> None:
     """Seen where a step swaps out and in; the plan's order is reversed."""
     original = Step._swap_in
 
-    def swap_in(self: Step, found: Request, blocks: Sequence[int], num_hits: int) -> None:
-        original(self, found, list(reversed(blocks)), num_hits)
+    def swap_in(self: Step, found: Request, blocks: Any, num_hits: Any) -> None:
+        original(self, found, [list(reversed(ids)) for ids in blocks], num_hits)
 
     patch.setattr(Step, "_swap_in", swap_in)
 
@@ -238,7 +242,7 @@ def host_blocks_are_never_given_back(patch: Planter) -> None:
     patch.setattr(EngineCore, "_close_oldest", close_oldest)
 
 
-@bug(COUNTS, "a cached block has no hash")
+@bug(COUNTS, "a cached block has no hash", "a block is in two states")
 def rollback_forgets_the_last_change(patch: Planter) -> None:
     original = BlockPool.rollback
 
@@ -259,7 +263,7 @@ def rollback_is_skipped(patch: Planter) -> None:
 def an_abort_in_flight_releases_at_once(patch: Planter) -> None:
     def release(self: StepCommitter, found: Request) -> None:
         self.pool.drop(reversed(found.block_ids))
-        found.block_ids.clear()
+        found.tables.clear()
         if not found.num_open_plans:
             self.host_pool.drop(found.host_block_ids)
             found.host_block_ids.clear()
@@ -425,7 +429,7 @@ def rejected_drafts_are_published(patch: Planter) -> None:
     original = accepting.publish
 
     def publish(pool: BlockPool, found: Request) -> None:
-        num_slots = len(found.block_ids) * pool.block_size
+        num_slots = min(map(len, found.tables), default=0) * pool.block_size
         kept, found.num_computed_tokens = (
             found.num_computed_tokens,
             min(found.num_tokens, num_slots),
@@ -499,7 +503,7 @@ def blocks_are_given_back_twice(patch: Planter) -> None:
 
     def give_back(pool: BlockPool, found: Request) -> None:
         before = len(found.block_ids)
-        given = found.block_ids[:]
+        given = found.block_ids
         original(pool, found)
         if len(found.block_ids) < before:
             pool.drop(given[-1:])
@@ -608,8 +612,8 @@ def lookahead_is_one_slot_short(patch: Planter) -> None:
 def drafts_of_a_dropped_step_keep_their_blocks(patch: Planter) -> None:
     original = StepPlanner._keep
 
-    def keep(self: StepPlanner, decided: Step, succeeded: bool) -> bool:
-        is_kept = original(self, decided, succeeded)
+    def keep(self: StepPlanner, decided: Step, succeeded: bool, **more: bool) -> bool:
+        is_kept = original(self, decided, succeeded, **more)
         if not is_kept and self.drafts is not None:
             self.drafts.add_drafts(decided)
         return is_kept
@@ -658,24 +662,38 @@ def blocks_are_published_as_if_none_was_passed(patch: Planter) -> None:
         size, first = pool.block_size, found.num_published_blocks
         if found.publishes:
             hashes = found.hashes_for(found.num_computed_tokens // size, size)
-            for i in range(first, min(len(hashes), len(found.block_ids))):
-                tokens = found.token_ids[i * size : (i + 1) * size]
-                pool.publish(found.block_ids[i], hashes[i], tokens)
+            for group, table in enumerate(found.tables):
+                for i in range(first, min(len(hashes), len(table.block_ids))):
+                    tokens = found.token_ids[i * size : (i + 1) * size]
+                    pool.publish(table.block_ids[i], hashes[i], tokens, group)
             found.num_published_blocks = max(first, len(hashes))
 
     patch.setattr(committing, "publish", publish)
 
 
-@bug(OVERWRITTEN)
-def passed_blocks_of_a_swapped_request_are_published_again(patch: Planter) -> None:
-    original = StepPlanner._start
+@bug(OVERWRITTEN, TWICE)
+def groups_of_layers_share_cached_blocks(patch: Planter) -> None:
+    patch.setattr(blocks, "_key", lambda block_hash, group: block_hash)
 
-    def start(self: StepPlanner, pending: PendingGrant, now: float) -> Any:
-        made = original(self, pending, now)
-        pending.request.num_published_blocks = pending.num_hit_tokens // self.pool.block_size
-        return made
 
-    patch.setattr(StepPlanner, "_start", start)
+@bug(OVERWRITTEN, TWICE, WRONG)
+def a_hit_needs_only_the_blocks_without_a_window(patch: Planter) -> None:
+    patch.setattr(prefix_hits, "_last_missing", lambda pool, find, end: None)
+
+
+@bug(NO_BLOCKS, NO_ROOM, TWICE)
+def only_the_first_table_grows(patch: Planter) -> None:
+    original = Step._extend
+
+    def extend(self: Step, found: Request, max_tokens: int | None) -> int:
+        granted = original(self, found, max_tokens)
+        if granted:
+            for block_ids in self.grants[found.engine_id].new_block_ids[1:]:
+                self._pool.drop(block_ids)
+                block_ids.clear()
+        return granted
+
+    patch.setattr(Step, "_extend", extend)
 
 
 @bug(OVERWRITTEN, TWICE)
@@ -684,9 +702,9 @@ def a_hit_lacks_the_first_block_of_its_window(patch: Planter) -> None:
 
     def find_hit(self: Step, found: Request) -> PrefixHit:
         hit = original(self, found)
-        if self._pool.num_passed_blocks(hit.num_tokens):
-            return hit._replace(block_ids=hit.block_ids[1:])
-        return hit
+        passed = self._pool.num_passed_blocks(hit.num_tokens)
+        pairs = zip(passed, hit.block_ids, strict=True)
+        return hit._replace(block_ids=[ids[1:] if n else ids for n, ids in pairs])
 
     patch.setattr(Step, "_find_hit", find_hit)
 

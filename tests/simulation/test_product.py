@@ -109,7 +109,7 @@ def test_requests_are_longer_than_a_cache_that_holds_little_more_than_a_window_a
         starved = make_settings("chunked", mode, True, 4, True, max_inflight)
         limits = replace(starved.limits, max_num_batched_tokens=8, max_num_seqs=8)
         enough = max_blocks_held(1000, block_size=4, window=window, step_tokens=8)
-        settings = replace(starved, limits=limits, num_blocks=enough + 1, kv_window=window)
+        settings = replace(starved, limits=limits, num_blocks=enough + 1, kv_windows=(window,))
         total.add(Life(seed, settings).run())
     assert total.num_passed_grants > 200
     assert total.num_preemptions > 10 and (total.num_swaps > 10) is (mode == "swap")

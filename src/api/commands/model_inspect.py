@@ -49,7 +49,8 @@ def _print(report: Any) -> None:
             ),
             (
                 "KV cache",
-                f"{size_text(report.kv_bytes_per_token)} per token, {report.kv_cache_dtype}",
+                f"{size_text(report.kv_bytes_per_token)} per token, {report.kv_cache_dtype}"
+                + _behind_windows(report),
             ),
             ("available", size_text(report.available_bytes)),
             ("context", f"{report.context_that_fits:,} tokens fit, of {report.max_model_len:,}"),
@@ -59,6 +60,12 @@ def _print(report: Any) -> None:
     _print_groups(report.groups)
     for slot in ("attention", "linear"):
         _print_backend(slot, getattr(report, f"{slot}_backend"))
+
+
+def _behind_windows(report: Any) -> str:
+    if report.kept_kv_bytes_per_token == report.kv_bytes_per_token:
+        return ""
+    return f"; {size_text(report.kept_kv_bytes_per_token)} behind the windows of its layers"
 
 
 def _print_rows(rows: Iterable[tuple[str, str]]) -> None:

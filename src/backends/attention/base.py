@@ -56,7 +56,7 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBatch:
-    """The layout of one step, the same for every layer.
+    """The layout of one step, the same for every layer of a group.
 
     A sequence's last query is at position `seq_lens` - 1: causal masks are bottom-right aligned.
     """
@@ -66,8 +66,8 @@ class AttentionBatch:
     seq_lens: torch.Tensor
     """int32 [b], on the device: number of tokens of each sequence in the cache after this step."""
     block_tables_bm: torch.Tensor
-    """int32 [b, m], on the device; entries past a sequence's end are 0. If every layer has a
-    window, the entries of blocks that all windows have passed repeat the first later entry."""
+    """int32 [b, m], on the device; entries past a sequence's end are 0. The entries of blocks that
+    the windows of all layers have passed repeat the first later entry."""
     slot_mapping_t: torch.Tensor
     """int64 [t], on the device: the slot of each token's K and V, block * block_size + offset."""
     query_lens_host: Sequence[int]
@@ -76,6 +76,14 @@ class AttentionBatch:
     """The numbers of `seq_lens`, on the host."""
     num_decodes: int
     """The first `num_decodes` sequences have exactly one query token."""
+    other_groups: Sequence[AttentionBatch] = ()
+    """The same step for other groups of layers, which have block tables and slots of their own. A
+    backend gets the batch of its layers, without other groups."""
+
+    @property
+    def by_group(self) -> Sequence[AttentionBatch]:
+        """The batch of each group of layers; see KVGroups."""
+        return (self, *self.other_groups)
 
 
 class AttentionBackend(Protocol):

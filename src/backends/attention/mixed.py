@@ -1,7 +1,7 @@
 """Attention of models in which layers differ, such as models with a window in some layers.
 
-A backend's object serves layers with one AttentionSpec. Here one object per distinct spec shares
-the step's batch, and all layers have caches of one shape.
+A backend's object serves layers with one AttentionSpec and one set of block tables. Here each group
+of layers has an object for each of its specs, and all layers have caches of one shape.
 
 Shape suffixes: t tokens of the step, h query heads, k KV heads, d head size.
 """
@@ -28,14 +28,22 @@ class MixedAttention:
 
     graphs: GraphSupport = "never"
 
-    def __init__(self, backends: Sequence[AttentionBackend], index_of_layer: Sequence[int]) -> None:
-        """`index_of_layer` has the index in `backends` of every layer.
+    def __init__(
+        self,
+        backends: Sequence[AttentionBackend],
+        index_of_layer: Sequence[int],
+        group_of_layer: Sequence[int],
+    ) -> None:
+        """`index_of_layer` has the index in `backends` of every layer, and `group_of_layer` its
+        group; all layers of one backend are in one group.
 
         Raises ConfigError if the shapes of the backends' caches differ.
         """
         self.name = backends[0].name
         self._backends = tuple(backends)
         self._index_of_layer = tuple(index_of_layer)
+        groups = dict(zip(index_of_layer, group_of_layer, strict=True))
+        self._groups = [groups[index] for index in range(len(backends))]
         shapes = {backend.kv_cache_shape(1) for backend in backends}
         if len(shapes) > 1:
             raise ConfigError(
@@ -54,7 +62,8 @@ class MixedAttention:
 
     def build_metadata(self, batch: AttentionBatch) -> tuple[Any, ...]:
         """Return the metadata of each backend."""
-        return tuple(backend.build_metadata(batch) for backend in self._backends)
+        batches, pairs = batch.by_group, zip(self._backends, self._groups, strict=True)
+        return tuple(backend.build_metadata(batches[group]) for backend, group in pairs)
 
     def forward(
         self,
@@ -111,16 +120,22 @@ def reasons_against_layers(
     return list(dict.fromkeys(found))
 
 
-def make_attention(backend: Any, specs: Sequence[AttentionSpec]) -> Any:
+def make_attention(
+    backend: Any, specs: Sequence[AttentionSpec], group_of_layer: Sequence[int] = ()
+) -> Any:
     """Make the attention of a model; `specs` has one spec per layer. Returns an AttentionBackend.
+
+    `group_of_layer`: the group of every layer, see KVGroups. Empty: all are in one group.
 
     Raises ConfigError if the caches of different layers would have different shapes.
     """
-    distinct = list(dict.fromkeys(specs))
+    groups = group_of_layer or [0] * len(specs)
+    kinds = list(zip(specs, groups, strict=True))
+    distinct = list(dict.fromkeys(kinds))
     if len(distinct) == 1:
-        return backend(distinct[0])
+        return backend(specs[0])
     if isinstance(backend, AutoBackend):
-        backend, passed_over = backend.choose(tuple(distinct))
+        backend, passed_over = backend.choose(tuple(dict.fromkeys(specs)))
         log.info("attention_backend_chosen", backend=backend.name, passed_over=passed_over)
-    indices = [distinct.index(spec) for spec in specs]
-    return MixedAttention([backend(spec) for spec in distinct], indices)
+    indices = [distinct.index(kind) for kind in kinds]
+    return MixedAttention([backend(spec) for spec, _ in distinct], indices, groups)

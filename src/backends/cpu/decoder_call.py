@@ -71,6 +71,9 @@ class DecoderCall:
         self, decoder: Decoder, attentions: Sequence[NativeAttention], kv_cache: KVCache
     ) -> None:
         self._attentions = list(dict.fromkeys(attentions))
+        groups = dict(zip(attentions, kv_cache.groups.group_of_layer, strict=True))
+        self._groups = [groups[one] for one in self._attentions]
+        self._slots = (_POINTER * len(self._attentions))()
         self._plans = (_POINTER * len(self._attentions))()
         self._config = decoder.config
         self._kept = decoder, kv_cache
@@ -93,8 +96,12 @@ class DecoderCall:
     def logits(self, batch: InputBatch) -> torch.Tensor:
         """Logits of the batch's sampled rows, float32 [r, v]. Writes all K and V to the cache."""
         config, num_tokens = self._config, batch.token_ids_t.shape[0]
-        metadata = [one.build_metadata(batch.attention) for one in self._attentions]
+        batches = batch.attention.by_group
+        parts = [batches[group] for group in self._groups]
+        pairs = zip(self._attentions, parts, strict=True)
+        metadata = [one.build_metadata(part) for one, part in pairs]
         self._plans[:] = [one.plan.address for one in metadata]
+        self._slots[:] = [part.slot_mapping_t.data_ptr() for part in parts]
         q_size = config.num_heads * config.head_size
         kv_size = config.num_kv_heads * config.head_size
         num_sampled = batch.sampled_rows_r.shape[0]
@@ -116,7 +123,7 @@ class DecoderCall:
             num_tokens=num_tokens,
             token_ids=batch.token_ids_t.data_ptr(),
             positions=batch.positions_t.data_ptr(),
-            slots=batch.attention.slot_mapping_t.data_ptr(),
+            slots=self._slots,
             plans=self._plans,
             kv_caches=self._caches,
             hidden=hidden,

@@ -74,7 +74,9 @@ class Generator:
 
         Raises ConfigError if the blocks do not hold one answer.
         """
-        self._blocks_each = -(-max_len // block_size)
+        self._num_groups = len(executor.info.kv_windows)
+        self._table_len = -(-max_len // block_size)
+        self._blocks_each = self._num_groups * self._table_len
         if num_blocks < self._blocks_each:
             raise ConfigError(
                 f"{num_blocks} KV blocks do not hold an answer of {max_len} tokens: give the KV "
@@ -160,17 +162,20 @@ class Generator:
 
     def _grant(self, one: _Running) -> Grant:
         is_new = not one.token_ids
-        first_block = one.slot * self._blocks_each
         return Grant(
             engine_id=one.engine_id,
             start=0 if is_new else len(one.prompt_ids) + len(one.token_ids) - 1,
             num_tokens=len(one.prompt_ids) if is_new else 1,
-            new_block_ids=tuple(range(first_block, first_block + self._blocks_each))
-            if is_new
-            else (),
+            new_block_ids=self._blocks_of(one.slot) if is_new else (),
             samples=True,
             max_draft_tokens=0 if self._recorder is None else 1,
         )
+
+    def _blocks_of(self, slot: int) -> tuple[tuple[int, ...], ...]:
+        """The blocks of each group of layers."""
+        begin, size = slot * self._blocks_each, self._table_len
+        firsts = range(begin, begin + self._blocks_each, size)
+        return tuple(tuple(range(first, first + size)) for first in firsts)
 
     def _finished(self, running: dict[int, _Running], result: StepResult) -> list[_Running]:
         """Append the step's tokens; returns the requests that are complete."""

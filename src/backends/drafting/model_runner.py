@@ -73,7 +73,7 @@ class DraftRunner:
         started = {start.engine_id for start in plan.starts}
         for grant in plan.grants:
             if grant.engine_id in started:
-                num_valid = self._validity.start(grant.new_block_ids, grant.start)
+                num_valid = self._validity.start(_new_blocks(grant), grant.start)
                 self._progress[grant.engine_id] = DraftProgress(num_valid, num_valid)
             elif grant.new_block_ids:
                 self._take_blocks(grant)
@@ -95,11 +95,11 @@ class DraftRunner:
 
     def _take_blocks(self, grant: Grant) -> None:
         """Mark a grant's new blocks as empty for the draft model."""
-        self._validity.clear(grant.new_block_ids)
+        self._validity.clear(_new_blocks(grant))
         state = self._states.get(grant.engine_id)
         progress = self._progress.get(grant.engine_id)
         if state is not None and progress is not None:  # else it was lost in a step that failed
-            progress.keep_slots(len(state.block_table) * self._parts.kv_cache.block_size)
+            progress.keep_slots(self._num_slots(state))
 
     def _sequence(self, place: int, request: ProposalRequest) -> DraftSequence | None:
         state = self._states[request.engine_id]
@@ -108,10 +108,10 @@ class DraftRunner:
         progress.catch_up_with(state.token_ids)
         if num_known - progress.num_computed > MOST_USUAL_TOKENS:
             # Another request that shares its blocks may have computed these tokens meanwhile.
-            num_valid = min(self._validity.count(state.block_table), num_known - 1)
+            num_valid = min(self._validity.count(state.tables[0].block_ids), num_known - 1)
             progress.num_computed = max(progress.num_computed, num_valid)
             progress.num_marked = max(progress.num_marked, num_valid)
-        num_slots = len(state.block_table) * self._parts.kv_cache.block_size
+        num_slots = self._num_slots(state)
         # One more, because the last draft's K and V are never computed.
         num_drafts = min(num_slots, self._parts.max_len) - num_known + 1
         if num_drafts < 1:
@@ -158,6 +158,14 @@ class DraftRunner:
         batch = self._input([one.draft_grant(index) for one in rows], rows)
         return self._parts.model.logits(replace(batch, token_ids_t=token_ids_r.contiguous()))
 
+    def _num_slots(self, state: RequestState) -> int:
+        return len(state.tables[0]) * self._parts.kv_cache.block_size
+
     def _input(self, grants: Sequence[Grant], sequences: Sequence[DraftSequence]) -> InputBatch:
         cache = self._parts.kv_cache
         return build_input_batch(grants, sequences, cache.block_size, cache.device)
+
+
+def _new_blocks(grant: Grant) -> Sequence[int]:
+    """The new blocks of the only group: with a draft model's KV all layers share their blocks."""
+    return grant.new_block_ids[0] if grant.new_block_ids else ()

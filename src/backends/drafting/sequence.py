@@ -67,8 +67,14 @@ class DraftSequence:
         return self.num_known - self.progress.num_computed
 
     @property
+    def block_tables(self) -> Sequence[npt.NDArray[np.int32]]:
+        return self.state.block_tables
+
+    @property
     def block_table(self) -> npt.NDArray[np.int32]:
-        return self.state.block_table
+        """The only block table: a draft model's KV is in the blocks of all layers."""
+        (table,) = self.state.block_tables
+        return table
 
     def input_token_ids(self, grant: Grant) -> Sequence[int]:
         """The grant's known tokens; 0 as a placeholder for a draft, which is on the device only."""

@@ -31,6 +31,7 @@ from ..sampling.processing.base import ProcessorSpec
 from ..sampling.processing.calling import LogitsProcessing
 from ..state import kv_cache
 from ..weights.checkpoint import Checkpoint
+from ..weights.kv_groups import KVGroups, group_layers, one_group
 
 log = get_logger("model")
 
@@ -89,10 +90,10 @@ class ModelExecutor:
         drafts = _prepare(speculation, checkpoint, config, backends, progress)
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
         impl = impl or backends.models(ModelSpec(path=checkpoint.path, fields={}))
-        parts = load_parts(checkpoint, config, backends, spec, progress, impl)
+        parts = load_parts(checkpoint, config, backends, spec, progress, impl, layout.groups)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
-        info = _describe(checkpoint, parts, layout, num_blocks, drafts)
+        info = _describe(checkpoint, parts, layout, num_blocks)
         logits = ProcessorSpec(vocab_size=info.vocab_size, device=spec.device)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
         model = parts.step_model(cache)
@@ -193,6 +194,7 @@ def _prepare(
 class _Layout:
     """Sizes of the KV cache that are known before the weights are read."""
 
+    groups: KVGroups
     block_bytes: int
     """Bytes of a KV block: the model's, and the draft model's if there is one."""
     num_blocks: int | None
@@ -208,9 +210,14 @@ def _lay_out(
     swaps: bool,
 ) -> _Layout:
     """Compute the layout. Raises ConfigError if it cannot work, before the weights are read."""
-    block_bytes = kv_cache.bytes_per_block(checkpoint.config, config.block_size, spec.cache_dtype)
-    block_bytes += 0 if drafts is None else drafts.bytes_per_block
+    model, draft_bytes = checkpoint.config, 0 if drafts is None else drafts.bytes_per_block
+    groups = group_layers(model, config.max_model_len)
+    if draft_bytes:  # the draft model's KV is in the same blocks, and it may see more tokens
+        groups = one_group(model, keeps_all=True)
+    block_bytes = kv_cache.bytes_per_block(model, config.block_size, spec.cache_dtype, groups)
+    block_bytes += draft_bytes
     return _Layout(
+        groups=groups,
         block_bytes=block_bytes,
         num_blocks=kv_cache.fixed_num_blocks(config, block_bytes),
         num_host_blocks=kv_cache.count_host_blocks(config, block_bytes) if swaps else 0,
@@ -220,12 +227,18 @@ def _lay_out(
 def _count_blocks(
     parts: ModelParts, config: EngineConfig, layout: _Layout, drafts: DraftSupport | None
 ) -> int:
-    spec, model = parts.spec, parts.decoder.config
+    spec, model, num_groups = parts.spec, parts.decoder.config, len(layout.groups.windows)
     if spec.device.type == "cpu":
-        return kv_cache.count_cpu_blocks(config, model, layout.block_bytes)
+        return kv_cache.count_cpu_blocks(config, model, layout.block_bytes, num_groups)
     num_drafts = 0 if drafts is None else drafts.num_speculative_tokens
     memory = measure_gpu_memory(
-        parts.decoder, parts.attention, config, spec.cache_dtype, spec.device, num_drafts
+        parts.decoder,
+        parts.attention,
+        layout.groups,
+        config,
+        spec.cache_dtype,
+        spec.device,
+        num_drafts,
     )
     if drafts is not None:
         probs = drafts.probs_bytes(config.max_num_seqs)
@@ -237,18 +250,12 @@ def _count_blocks(
         weights_mib=memory.weights >> 20,
         activations_mib=memory.activations >> 20,
     )
-    return kv_cache.count_gpu_blocks(config, model, layout.block_bytes, memory)
+    return kv_cache.count_gpu_blocks(config, model, layout.block_bytes, memory, num_groups)
 
 
 def _describe(
-    checkpoint: Checkpoint,
-    parts: ModelParts,
-    layout: _Layout,
-    num_blocks: int,
-    drafts: DraftSupport | None,
+    checkpoint: Checkpoint, parts: ModelParts, layout: _Layout, num_blocks: int
 ) -> ModelInfo:
-    # A draft model's KV is in the same blocks, and it may see more tokens.
-    has_draft_kv = drafts is not None and drafts.bytes_per_block > 0
     return ModelInfo(
         name=checkpoint.name,
         architecture=checkpoint.config.architecture,
@@ -262,7 +269,7 @@ def _describe(
         block_size=parts.spec.block_size,
         num_blocks=num_blocks,
         num_host_blocks=layout.num_host_blocks,
-        kv_window=None if has_draft_kv else parts.decoder.config.kv_window,
+        kv_windows=layout.groups.windows,
         kv_bytes_per_block=layout.block_bytes,
         kv_cache_dtype=str(parts.spec.cache_dtype).removeprefix("torch."),
         attention_backend=parts.attention.name,

@@ -23,6 +23,7 @@ from ..running.memory_need import (
 from ..running.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
 from ..state import kv_cache
 from ..weights.checkpoint import Checkpoint
+from ..weights.kv_groups import group_layers
 from ..weights.packed import StoredTensor, WeightFormat
 from .in_process import build_cpu_library, check_settings
 
@@ -82,6 +83,9 @@ class ModelReport:
     weight_bytes: int
     """Memory for the weights."""
     kv_bytes_per_token: int
+    """In the KV cache, over all layers."""
+    kept_kv_bytes_per_token: int
+    """The part of it that is kept after the windows of layers have passed the token."""
     available_bytes: int
     """Memory that is free on the device."""
     context_that_fits: int
@@ -109,7 +113,9 @@ def inspect_model(
     spec = choose_spec(checkpoint, config, backends, progress)
     keeping = keeping_of(config, backends, spec, impl)
     model = checkpoint.config.for_context(config.max_model_len)
-    block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype)
+    groups = group_layers(model, config.max_model_len)
+    block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype, groups)
+    group_bytes = block_bytes // spec.block_size
     weights, available = weight_bytes(checkpoint, keeping), available_memory(spec.device)
     room = available - weights - rotary_bytes(model, spec.dtype)
     num_blocks = max(0, room) // block_bytes
@@ -128,18 +134,19 @@ def inspect_model(
         groups=_group(stored, keeping),
         file_bytes=sum(one.num_bytes for one in stored.values()),
         weight_bytes=weights,
-        kv_bytes_per_token=block_bytes // spec.block_size,
+        kv_bytes_per_token=group_bytes * len(groups.windows),
+        kept_kv_bytes_per_token=group_bytes * groups.windows.count(None),
         available_bytes=available,
         context_that_fits=longest_sequence(
             model.max_position_embeddings,
             num_blocks,
             block_size=spec.block_size,
-            window=model.kv_window,
+            windows=groups.windows,
             step_tokens=config.token_budget(spec.device.type),
         ),
         attention_backend=_chosen(backends.attention, tuple(layer_specs(spec, model))),
         linear_backend=_chosen(backends.linear, linear_spec(spec)),
-        refusal=_refusal(checkpoint, config, keeping, block_bytes),
+        refusal=_refusal(checkpoint, config, keeping, block_bytes * len(groups.windows)),
     )
 
 

@@ -20,6 +20,7 @@ from ..models.base import LoadOptions, Model, ModelImpl, keeps_packed
 from ..state import kv_cache
 from ..state.kv_cache import KVCache
 from ..weights.checkpoint import Checkpoint
+from ..weights.kv_groups import KVGroups, one_group
 from ..weights.model_config import ModelConfig
 from ..weights.quantization.methods import METHODS, ReadMethod
 from .memory_need import Keeping, refuse_too_large
@@ -48,18 +49,19 @@ class ModelParts:
     decoder: Model
     attention: AttentionBackend
     linear: LinearBackend
+    groups: KVGroups
 
     @property
     def bytes_per_block(self) -> int:
         """Size of one block of the KV cache."""
         model, spec = self.decoder.config, self.spec
-        return kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype)
+        return kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype, self.groups)
 
     def allocate_cache(self, num_blocks: int, num_host_blocks: int) -> KVCache:
         """Allocate the model's KV cache. Raises ConfigError if a CPU has too little free memory."""
         return kv_cache.allocate(
             self.attention,
-            num_layers=self.decoder.config.num_layers,
+            groups=self.groups,
             num_blocks=num_blocks,
             num_host_blocks=num_host_blocks,
             block_size=self.spec.block_size,
@@ -174,14 +176,18 @@ def load_parts(
     spec: AttentionSpec,
     progress: Progress,
     impl: ModelImpl,
+    groups: KVGroups | None = None,
 ) -> ModelParts:
-    """Load the weights, and create the backends. `impl` runs the model.
+    """Load the weights, and create the backends. `impl` runs the model. `groups`: the groups of its
+    layers; None: one group.
 
     Raises ConfigError if the weights and one block of the KV cache are larger than the memory.
     """
-    block_bytes = kv_cache.bytes_per_block(checkpoint.config, spec.block_size, spec.cache_dtype)
+    groups = groups or one_group(checkpoint.config)
+    model = checkpoint.config
+    block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype, groups)
     keeping = keeping_of(config, backends, spec, impl)
-    refuse_too_large(checkpoint, config, keeping, block_bytes)
+    refuse_too_large(checkpoint, config, keeping, block_bytes * len(groups.windows))
     linear = backends.linear(linear_spec(spec))
     options = LoadOptions(
         products=linear_spec(spec),
@@ -194,7 +200,8 @@ def load_parts(
     served, possible = (one.max_position_embeddings for one in (decoder.config, checkpoint.config))
     if config.max_model_len is None and served < possible:
         log.info("context_of_longrope", served=served, possible=possible, option="--max-model-len")
-    attention = make_attention(backends.attention, layer_specs(spec, decoder.config))
+    specs = layer_specs(spec, decoder.config)
+    attention = make_attention(backends.attention, specs, groups.group_of_layer)
     if spec.has_sinks:
         attention.use_sinks(_sinks_of(decoder, impl.name))
-    return ModelParts(spec=spec, decoder=decoder, attention=attention, linear=linear)
+    return ModelParts(spec=spec, decoder=decoder, attention=attention, linear=linear, groups=groups)

@@ -228,7 +228,11 @@ class ModelRunner:
         for start in plan.starts:
             assert start.engine_id in begin, "a plan grants what it starts"
             self._states[start.engine_id] = RequestState(
-                start, begin[start.engine_id], self._vocab_size, self._make_matcher(start)
+                start,
+                begin[start.engine_id],
+                self._vocab_size,
+                self._make_matcher(start),
+                num_groups=len(self._kv_cache.groups.windows),
             )
         assert begin.keys() <= self._states.keys(), "a plan grants requests that were started"
         states = [self._states[engine_id] for engine_id in begin]

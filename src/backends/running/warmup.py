@@ -10,12 +10,14 @@ from ...core.sampling_params import SamplingParams
 from ..attention.base import AttentionBackend
 from ..models.base import Model
 from ..state.kv_cache import GPUMemory, KVCache
+from ..weights.kv_groups import KVGroups
 from .runner import ModelRunner
 
 
 def measure_gpu_memory(
     decoder: Model,
     attention: AttentionBackend,
+    groups: KVGroups,
     config: EngineConfig,
     dtype: torch.dtype,
     device: torch.device,
@@ -25,7 +27,7 @@ def measure_gpu_memory(
     `num_drafts` draft tokens per request."""
     weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    run_largest_step(decoder, attention, config, dtype, device, num_drafts)
+    run_largest_step(decoder, attention, groups, config, dtype, device, num_drafts)
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.empty_cache()
@@ -41,6 +43,7 @@ def measure_gpu_memory(
 def run_largest_step(
     decoder: Model,
     attention: AttentionBackend,
+    groups: KVGroups,
     config: EngineConfig,
     dtype: torch.dtype,
     device: torch.device,
@@ -53,11 +56,12 @@ def run_largest_step(
     """
     num_rows = config.max_num_seqs * (1 + num_drafts)
     max_len = decoder.config.max_position_embeddings
-    plan, num_blocks = _largest_plan(config, num_rows, max_len, device)
+    plan, num_blocks = _largest_plan(config, num_rows, max_len, device, len(groups.windows))
     scratch = torch.zeros(attention.kv_cache_shape(num_blocks), dtype=dtype, device=device)
     cache = KVCache(
-        layers=[scratch] * decoder.config.num_layers,
-        host_layers=[],
+        tensors=[scratch] * groups.layers_per_block,
+        host_tensors=[],
+        groups=groups,
         num_blocks=num_blocks,
         block_size=config.block_size,
     )
@@ -65,9 +69,10 @@ def run_largest_step(
 
 
 def _largest_plan(
-    config: EngineConfig, num_rows: int, max_len: int, device: torch.device
+    config: EngineConfig, num_rows: int, max_len: int, device: torch.device, num_groups: int
 ) -> tuple[StepPlan, int]:
-    """The plan, and the number of blocks it needs: prompts of maximum length, then of one token."""
+    """The plan, and the number of blocks it needs: prompts of maximum length, then of one token.
+    All groups of layers have the same blocks."""
     budget = config.token_budget(device.type)
     num_requests = min(num_rows, budget)
     params = SamplingParams(top_p=0.9, repetition_penalty=1.1, logprobs=config.max_logprobs)
@@ -92,7 +97,7 @@ def _largest_plan(
                 engine_id=str(index),
                 start=0,
                 num_tokens=num_tokens,
-                new_block_ids=blocks,
+                new_block_ids=(blocks,) * num_groups,
                 samples=True,
             )
         )

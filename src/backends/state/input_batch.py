@@ -8,7 +8,7 @@ Shape suffixes: t tokens, b sequences, r sampled rows, m blocks of the longest b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
 
@@ -21,11 +21,11 @@ from ..attention.base import AttentionBatch
 
 
 class InputSequence(Protocol):
-    """A request's tokens and block table, as a step needs them. RequestState implements it."""
+    """A request's tokens and block tables, as a step needs them. RequestState implements it."""
 
     @property
-    def block_table(self) -> npt.NDArray[np.int32]:
-        """int32 [number of blocks]."""
+    def block_tables(self) -> Sequence[npt.NDArray[np.int32]]:
+        """Per group of layers, int32 [number of blocks]."""
         ...
 
     def input_token_ids(self, grant: Grant) -> Sequence[int]:
@@ -64,8 +64,7 @@ def build_input_batch(
     ends_b = np.cumsum(lens_b)
     seq_lens_b = starts_b + lens_b
     positions_t = np.arange(ends_b[-1]) + np.repeat(seq_lens_b - ends_b, lens_b)
-    tables_bm = _block_tables([state for _, state in rows])
-    blocks_t = tables_bm[np.repeat(np.arange(len(rows)), lens_b), positions_t // block_size]
+    rows_t = np.repeat(np.arange(len(rows)), lens_b)
     token_ids = chain.from_iterable(state.input_token_ids(grant) for grant, state in rows)
     sampled = [i for i, (grant, _) in enumerate(rows) if grant.samples]
     drafts_b = np.array([grant.num_draft_tokens for grant, _ in rows])
@@ -79,20 +78,28 @@ def build_input_batch(
         # deliver a whole step's outputs before this step begins.
         return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
+    def places(tables: Sequence[npt.NDArray[np.int32]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The block tables and slots of one group of layers."""
+        tables_bm = _pad(tables)
+        blocks_t = tables_bm[rows_t, positions_t // block_size]
+        slots_t = blocks_t * np.int64(block_size) + positions_t % block_size
+        return on_device(tables_bm, np.int32), on_device(slots_t, np.int64)
+
+    by_group = zip(*(state.block_tables for _, state in rows), strict=True)
+    (tables_bm, slots_t), *others = map(places, by_group)
+    attention = AttentionBatch(
+        query_start_loc=on_device(np.concatenate(([0], ends_b)), np.int32),
+        seq_lens=on_device(seq_lens_b, np.int32),
+        block_tables_bm=tables_bm,
+        slot_mapping_t=slots_t,
+        query_lens_host=lens_b.tolist(),
+        seq_lens_host=seq_lens_b.tolist(),
+        num_decodes=int((lens_b == 1).sum()),
+    )
     return InputBatch(
         token_ids_t=on_device(np.fromiter(token_ids, np.int64, ends_b[-1]), np.int64),
         positions_t=on_device(positions_t, np.int64),
-        attention=AttentionBatch(
-            query_start_loc=on_device(np.concatenate(([0], ends_b)), np.int32),
-            seq_lens=on_device(seq_lens_b, np.int32),
-            block_tables_bm=on_device(tables_bm, np.int32),
-            slot_mapping_t=on_device(
-                blocks_t * np.int64(block_size) + positions_t % block_size, np.int64
-            ),
-            query_lens_host=lens_b.tolist(),
-            seq_lens_host=seq_lens_b.tolist(),
-            num_decodes=int((lens_b == 1).sum()),
-        ),
+        attention=_with_groups(attention, others) if others else attention,
         grant_order=order,
         sampled=sampled,
         sampled_rows_r=on_device(np.concatenate((sampled_rows_r, *scoring)), np.int64),
@@ -118,9 +125,19 @@ def _scored_rows(grant: Grant, end: int) -> npt.NDArray[np.int64]:
     return np.arange(first, first + grant.num_scored_tokens)
 
 
-def _block_tables(states: Sequence[InputSequence]) -> npt.NDArray[np.int32]:
+def _with_groups(
+    attention: AttentionBatch, others: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> AttentionBatch:
+    """Add the block tables and slots of other groups of layers."""
+    batches = [
+        replace(attention, block_tables_bm=tables_bm, slot_mapping_t=slots_t)
+        for tables_bm, slots_t in others
+    ]
+    return replace(attention, other_groups=batches)
+
+
+def _pad(tables: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
     """int32 [b, m], 0 past the end of each table."""
-    tables = [state.block_table for state in states]
     padded_bm = np.zeros((len(tables), max(map(len, tables))), dtype=np.int32)
     for row, table in zip(padded_bm, tables, strict=True):
         row[: len(table)] = table

@@ -14,6 +14,7 @@ from ...core.plan import BlockCopies, CopyDirection
 from ..attention.base import AttentionBackend
 from ..machine.host_memory import HostMemory
 from ..machine.memory import usable_memory
+from ..weights.kv_groups import KVGroups
 from ..weights.model_config import ModelConfig
 
 CPU_DEFAULT = 1 << 30
@@ -29,16 +30,22 @@ would otherwise get millions of blocks, and each costs host memory and start-up 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVCache:
-    """One tensor per layer, on the device and, for swapping, on the host."""
+    """A tensor for each layer of a block, on the device and, for swapping, on the host."""
 
-    layers: Sequence[torch.Tensor]
-    host_layers: Sequence[torch.Tensor]
+    tensors: Sequence[torch.Tensor]
+    host_tensors: Sequence[torch.Tensor]
+    groups: KVGroups
     num_blocks: int
     block_size: int
 
     @property
+    def layers(self) -> Sequence[torch.Tensor]:
+        """The tensor of every layer of the model. Layers of different groups may share one."""
+        return [self.tensors[place] for place in self.groups.place_of_layer]
+
+    @property
     def device(self) -> torch.device:
-        return self.layers[0].device
+        return self.tensors[0].device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +65,12 @@ class GPUMemory:
         return int(self.total * utilization) - taken
 
 
-def bytes_per_block(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block over all layers, keys and values."""
-    return 2 * model.num_layers * block_size * model.num_kv_heads * model.head_size * dtype.itemsize
+def bytes_per_block(
+    model: ModelConfig, block_size: int, dtype: torch.dtype, groups: KVGroups | None = None
+) -> int:
+    """Bytes of one block: keys and values of its layers. `groups` None: all layers in one group."""
+    num_layers = model.num_layers if groups is None else groups.layers_per_block
+    return 2 * num_layers * block_size * model.num_kv_heads * model.head_size * dtype.itemsize
 
 
 def fixed_num_blocks(config: EngineConfig, block_bytes: int) -> int | None:
@@ -76,18 +86,24 @@ def fixed_num_blocks(config: EngineConfig, block_bytes: int) -> int | None:
     return _blocks_in(config.kv_cache_memory, config, block_bytes, knob)
 
 
-def count_cpu_blocks(config: EngineConfig, model: ModelConfig, block_bytes: int) -> int:
+def count_cpu_blocks(
+    config: EngineConfig, model: ModelConfig, block_bytes: int, num_groups: int = 1
+) -> int:
     """The number of blocks on a CPU: at most CPU_DEFAULT bytes and a quarter of the free memory.
 
     Raises ConfigError if not a single block fits.
     """
     room = min(CPU_DEFAULT, usable_memory() // 4)
     knob = "free some memory (the cache takes a quarter of it), or set --kv-cache-memory"
-    return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model))
+    return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model, num_groups))
 
 
 def count_gpu_blocks(
-    config: EngineConfig, model: ModelConfig, block_bytes: int, memory: GPUMemory
+    config: EngineConfig,
+    model: ModelConfig,
+    block_bytes: int,
+    memory: GPUMemory,
+    num_groups: int = 1,
 ) -> int:
     """The number of blocks that fit into a GPU's memory, after weights and activations.
 
@@ -100,7 +116,7 @@ def count_gpu_blocks(
         "--gpu-memory-utilization, lower --max-num-batched-tokens or use a smaller model"
     )
     room = memory.room(config.gpu_memory_utilization)
-    return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model))
+    return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model, num_groups))
 
 
 def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
@@ -123,14 +139,14 @@ def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
 def allocate(
     attention: AttentionBackend,
     *,
-    num_layers: int,
+    groups: KVGroups,
     num_blocks: int,
     num_host_blocks: int,
     block_size: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> KVCache:
-    """Allocate the cache: one tensor per layer on the device, and one in host memory.
+    """Allocate the cache: one tensor per layer of a block on the device, and one in host memory.
 
     The system provides main memory, for a CPU's cache and for the host pool, only when it is first
     written. Raises ConfigError if a CPU's cache needs more memory than is free.
@@ -140,20 +156,22 @@ def allocate(
     shape = attention.kv_cache_shape(num_blocks)
     host_shape = attention.kv_cache_shape(num_host_blocks)
     is_pinned = device.type == "cuda" and num_host_blocks > 0
+    num_layers = groups.layers_per_block
     return KVCache(
-        layers=_zeros(num_layers, shape, dtype, device),
-        host_layers=[
+        tensors=_zeros(num_layers, shape, dtype, device),
+        host_tensors=[
             torch.empty(host_shape, dtype=dtype, pin_memory=is_pinned) for _ in range(num_layers)
         ],
+        groups=groups,
         num_blocks=num_blocks,
         block_size=block_size,
     )
 
 
 def copy_blocks(cache: KVCache, attention: AttentionBackend, copies: BlockCopies) -> None:
-    """Copy blocks of every layer between the device and the host."""
+    """Copy whole blocks between the device and the host."""
     out = copies.direction is CopyDirection.OUT
-    for device_kv, host_kv in zip(cache.layers, cache.host_layers, strict=True):
+    for device_kv, host_kv in zip(cache.tensors, cache.host_tensors, strict=True):
         source, target = (device_kv, host_kv) if out else (host_kv, device_kv)
         attention.copy_blocks(source, target, copies.pairs)
 
@@ -180,9 +198,10 @@ def _refuse_more_than_free(num_bytes: int) -> None:
         )
 
 
-def _most_blocks(config: EngineConfig, model: ModelConfig) -> int:
+def _most_blocks(config: EngineConfig, model: ModelConfig, num_groups: int) -> int:
     max_len = config.max_model_len or model.max_position_embeddings
-    return max(AMPLE_BLOCKS, config.max_num_seqs * -(-max_len // config.block_size))
+    num_running = config.max_num_seqs * num_groups * -(-max_len // config.block_size)
+    return max(AMPLE_BLOCKS, num_running)
 
 
 def _blocks_in(room: int, config: EngineConfig, block_bytes: int, knob: str) -> int:

@@ -13,22 +13,21 @@ from ...core.plan import Grant, RequestStart
 from ...core.read_only_collections import ReadOnlyList
 from ...core.sampling_params import SamplingParams
 from ..grammar.base import Matcher
+from .block_table import BlockTable
 from .token_counts import TokenCounts
 
 
 class RequestState:
-    """A request's tokens, drafts, block table and sampling parameters."""
+    """A request's tokens, drafts, block tables and sampling parameters."""
 
     __slots__ = (
-        "_num_blocks",
-        "_num_passed_blocks",
-        "_table",
         "draft_probs_kv",
         "draft_token_ids",
         "matcher",
         "num_computed_tokens",
         "processor_states",
         "start",
+        "tables",
         "token_counts",
         "token_ids",
     )
@@ -39,8 +38,11 @@ class RequestState:
         num_computed_tokens: int,
         vocab_size: int,
         matcher: Matcher | None = None,
+        *,
+        num_groups: int = 1,
     ) -> None:
         """`matcher` has followed the tokens that were generated before. None: no grammar.
+        `num_groups`: number of groups of layers, see KVGroups.
 
         Raises ValueError for a token id outside of the model's vocabulary.
         """
@@ -67,16 +69,13 @@ class RequestState:
         """None for a request without penalties."""
         self.processor_states: dict[str, Any] = {}
         """By name of a logits processor: what it keeps of the request."""
-        self._table: npt.NDArray[np.int32] = np.empty(16, dtype=np.int32)
-        self._num_blocks = 0
-        self._num_passed_blocks = 0
+        self.tables = [BlockTable() for _ in range(num_groups)]
+        """Its block table in each group of layers."""
 
     @property
-    def block_table(self) -> npt.NDArray[np.int32]:
-        """int32 [number of blocks]. The first block that the window has not passed replaces all
-        earlier ones: a kernel that reads and masks them never reads another request's
-        numbers."""
-        return self._table[: self._num_blocks]
+    def block_tables(self) -> Sequence[npt.NDArray[np.int32]]:
+        """Per group of layers, the block ids; see BlockTable."""
+        return [table.block_ids for table in self.tables]
 
     @property
     def num_generated_tokens(self) -> int:
@@ -100,12 +99,10 @@ class RequestState:
             "a plan samples after the last known token"
         )
         assert grant.samples or not num_drafts, "a plan verifies all drafts that it computes"
-        if grant.new_block_ids:
-            assert all(0 <= block < num_blocks for block in grant.new_block_ids), "blocks exist"
-            self._grow(grant.new_block_ids, grant.num_passed_blocks)
-        if grant.num_passed_blocks != self._num_passed_blocks:
-            self._pass_blocks(grant.num_passed_blocks)
-        assert end + grant.num_lookahead_tokens <= self._num_blocks * block_size, (
+        if grant.new_block_ids or grant.num_passed_blocks:
+            self._change_tables(grant, num_blocks)
+        num_slots = min(map(len, self.tables)) * block_size
+        assert end + grant.num_lookahead_tokens <= num_slots, (
             "a plan brings the blocks that it fills"
         )
         self.num_computed_tokens = end
@@ -147,9 +144,10 @@ class RequestState:
         self.draft_probs_kv = None
 
     def give_back(self, block_size: int) -> None:
-        """Shorten the block table to the blocks that known tokens and proposed drafts need."""
+        """Shorten the block tables to the blocks that known tokens and proposed drafts need."""
         num_tokens = len(self.token_ids) + len(self.draft_token_ids)
-        self._num_blocks = min(self._num_blocks, -(-num_tokens // block_size))
+        for table in self.tables:
+            table.shorten(-(-num_tokens // block_size))
 
     def _take_drafts(self, num_tokens: int) -> None:
         """Keep only the first `num_tokens` drafts."""
@@ -160,21 +158,15 @@ class RequestState:
             if self.draft_probs_kv is not None:
                 self.draft_probs_kv = self.draft_probs_kv[:num_tokens]
 
-    def _grow(self, block_ids: Sequence[int], num_passed: int) -> None:
-        """Append blocks. In a new table they follow the blocks that the window has passed."""
-        start = max(self._num_blocks, num_passed)
-        end = start + len(block_ids)
-        if end > len(self._table):
-            table = np.empty(max(end, 2 * len(self._table)), dtype=np.int32)
-            table[: self._num_blocks] = self.block_table
-            self._table = table
-        self._table[start:end] = block_ids
-        self._num_blocks = end
-
-    def _pass_blocks(self, num_blocks: int) -> None:
-        assert num_blocks < self._num_blocks, "the window has passed only earlier tokens"
-        self._table[:num_blocks] = self._table[num_blocks]
-        self._num_passed_blocks = num_blocks
+    def _change_tables(self, grant: Grant, num_blocks: int) -> None:
+        """Append a grant's blocks to the tables, and pass those that it names."""
+        none = ((),) * len(self.tables)
+        passed = grant.num_passed_blocks or (0,) * len(self.tables)
+        for table, block_ids, num_passed in zip(
+            self.tables, grant.new_block_ids or none, passed, strict=True
+        ):
+            assert all(0 <= block < num_blocks for block in block_ids), "blocks exist"
+            table.change(block_ids, num_passed)
 
 
 def is_penalized(params: SamplingParams) -> bool:

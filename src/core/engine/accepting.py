@@ -67,33 +67,38 @@ def publish(pool: BlockPool, request: Request) -> None:
     if not request.publishes or num_full <= request.num_published_blocks:
         return
     hashes = request.hashes_for(num_full, size)
-    for i in range(request.num_published_blocks, num_full):
-        block = request.block_ids[i - request.num_passed_blocks]
-        pool.publish(block, hashes[i], request.token_ids[i * size : (i + 1) * size])
+    for group, table in enumerate(request.tables):
+        for i in range(max(request.num_published_blocks, table.num_passed), num_full):
+            block = table.block_ids[i - table.num_passed]
+            pool.publish(block, hashes[i], request.token_ids[i * size : (i + 1) * size], group)
     request.num_published_blocks = num_full
 
 
 def give_back(pool: BlockPool, request: Request) -> None:
-    """Shorten the block table to what known tokens and proposed drafts need.
+    """Shorten the block tables to what known tokens and proposed drafts need.
 
-    The executor does the same with its copy of the block table.
+    The executor does the same with its copies of the block tables.
     """
-    num_kept = pool.num_blocks_for(request.num_tokens + request.num_proposed_tokens)
-    num_kept -= request.num_passed_blocks
-    pool.drop(reversed(request.block_ids[num_kept:]))
-    del request.block_ids[num_kept:]
+    num_blocks = pool.num_blocks_for(request.num_tokens + request.num_proposed_tokens)
+    for table in request.tables:
+        num_kept = num_blocks - table.num_passed
+        pool.drop(reversed(table.block_ids[num_kept:]))
+        del table.block_ids[num_kept:]
 
 
 def drop_passed(pool: BlockPool, request: Request) -> None:
-    """Drop the blocks that the window has passed.
+    """Drop the blocks that the windows have passed.
 
     Open plans may include the request. They compute later tokens, which do not see these blocks,
     and only a plan made after now can hand the blocks out again. So nothing is overwritten too
     early.
     """
-    num_passed = pool.num_passed_blocks(request.num_computed_tokens)
-    num_new = num_passed - request.num_passed_blocks
-    if num_new:
-        pool.drop(reversed(request.block_ids[:num_new]))
-        del request.block_ids[:num_new]
-        request.num_passed_blocks = num_passed
+    if not pool.has_windows:
+        return
+    passed = pool.num_passed_blocks(request.num_computed_tokens)
+    for table, num_passed in zip(request.tables, passed, strict=True):
+        num_new = num_passed - table.num_passed
+        if num_new:
+            pool.drop(reversed(table.block_ids[:num_new]))
+            del table.block_ids[:num_new]
+            table.num_passed = num_passed

@@ -49,14 +49,22 @@ def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
+def _key(block_hash: bytes, group: int) -> bytes:
+    """Key of a group's block. Groups of layers have different KV for the same tokens."""
+    return block_hash + group.to_bytes(1, "big") if group else block_hash
+
+
 class BlockPool:
     """Hands out blocks, shares them and finds cached ones. Changes in a step can be rolled back."""
 
-    def __init__(self, num_blocks: int, block_size: int, window: int | None = None) -> None:
-        """`window`: maximum number of tokens that a query sees, itself included. None: all."""
+    def __init__(
+        self, num_blocks: int, block_size: int, windows: Sequence[int | None] = (None,)
+    ) -> None:
+        """`windows`: see `ModelInfo.kv_windows`."""
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.window = window
+        self.windows = tuple(windows)
+        self.has_windows = any(window is not None for window in windows)
         self._ref_counts = [0] * num_blocks
         self._free = BlockList(num_blocks)
         self._cached = BlockList(num_blocks)
@@ -80,16 +88,21 @@ class BlockPool:
         """Number of blocks that this many tokens need. The last one may be partly filled."""
         return -(-num_tokens // self.block_size)
 
-    def num_passed_blocks(self, num_computed_tokens: int) -> int:
-        """Number of blocks that the window has passed: the next tokens see none of their tokens."""
-        if self.window is None:
-            return 0
-        return max(0, num_computed_tokens + 1 - self.window) // self.block_size
+    def num_passed_blocks(self, num_computed_tokens: int) -> tuple[int, ...]:
+        """Per group, the number of blocks that its window has passed: the next tokens see none of
+        their tokens."""
+        size, end = self.block_size, num_computed_tokens + 1
+        return tuple([0 if w is None else max(0, end - w) // size for w in self.windows])
 
-    def max_blocks_held(self, num_tokens: int, step_tokens: int) -> int:
-        """Maximum number of blocks that a sequence holds at one time; see kv_memory.py."""
-        return max_blocks_held(
-            num_tokens, block_size=self.block_size, window=self.window, step_tokens=step_tokens
+    def max_blocks_held(self, num_tokens: int, step_tokens: int) -> tuple[int, ...]:
+        """Per group, the maximum number of blocks that a sequence holds at one time; see
+        kv_memory.py."""
+        size = self.block_size
+        return tuple(
+            [
+                max_blocks_held(num_tokens, block_size=size, window=w, step_tokens=step_tokens)
+                for w in self.windows
+            ]
         )
 
     def take(self) -> int:
@@ -132,22 +145,26 @@ class BlockPool:
     def is_shared(self, block: int) -> bool:
         return self._ref_counts[block] > 1
 
-    def find(self, block_hash: bytes, token_ids: Sequence[int]) -> int | None:
-        """The block with this hash, if its token ids are equal, too. Otherwise None."""
-        block = self._by_hash.get(block_hash)
+    def find(self, block_hash: bytes, token_ids: Sequence[int], group: int = 0) -> int | None:
+        """The group's block with this hash, if its token ids are equal, too. Otherwise None."""
+        block = self._by_hash.get(_key(block_hash, group))
         if block is None or self._tokens[block] != tuple(token_ids):
             return None
         return block
 
-    def publish(self, block: int, block_hash: bytes, token_ids: Sequence[int]) -> None:
-        """Add a full, computed block to the prefix cache, unless it has an equal block already."""
+    def publish(
+        self, block: int, block_hash: bytes, token_ids: Sequence[int], group: int = 0
+    ) -> None:
+        """Add a group's full, computed block to the prefix cache, unless it has an equal block
+        already."""
         assert self._journal is None, "blocks are published at commit, never inside a step"
         assert self._ref_counts[block] > 0
-        if block_hash in self._by_hash or self._hashes[block] is not None:
+        key = _key(block_hash, group)
+        if key in self._by_hash or self._hashes[block] is not None:
             return
-        self._hashes[block] = block_hash
+        self._hashes[block] = key
         self._tokens[block] = tuple(token_ids)
-        self._by_hash[block_hash] = block
+        self._by_hash[key] = block
 
     def begin(self) -> None:
         """Start to record changes, so that `rollback` can undo them."""

@@ -146,8 +146,8 @@ class StepCommitter:
         self.queues.requeue(request)
         self.ended.append(request.engine_id)
         self.pool.drop(reversed(request.block_ids))
-        request.block_ids.clear()
-        request.num_passed_blocks = request.num_published_blocks = 0
+        request.tables.clear()
+        request.num_published_blocks = 0
         request.num_computed_tokens = request.num_proposed_tokens = 0
         request.num_inflight_tokens = request.num_inflight_samples = 0
         request.num_stale_plans = request.num_open_plans
@@ -200,6 +200,6 @@ class StepCommitter:
             return
         self.pool.drop(reversed(request.block_ids))
         self.host_pool.drop(request.host_block_ids)
-        request.block_ids.clear()
+        request.tables.clear()
         request.host_block_ids.clear()
         self.queues.forget(request)

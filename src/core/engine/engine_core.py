@@ -41,7 +41,7 @@ class EngineCore:
         num_blocks: int,
         block_size: int,
         num_host_blocks: int = 0,
-        kv_window: int | None = None,
+        kv_windows: Sequence[int | None] = (None,),
         max_model_len: int,
         limits: StepLimits,
         plugins: PluginHost,
@@ -49,9 +49,9 @@ class EngineCore:
         max_inflight: int = 1,
         speculation: SpeculationLimits | None = None,
     ) -> None:
-        """`kv_window`: see ModelInfo. `speculation` None: there are no drafts."""
+        """`kv_windows`: see ModelInfo. `speculation` None: there are no drafts."""
         self.max_model_len = max_model_len
-        self.pool = BlockPool(num_blocks, block_size, kv_window)
+        self.pool = BlockPool(num_blocks, block_size, kv_windows)
         self.host_pool = BlockPool(num_host_blocks, block_size)
         self._plugins = plugins
         self._step_tokens = limits.max_num_batched_tokens
@@ -218,7 +218,7 @@ class EngineCore:
             )
         # The last generated token needs no KV of its own.
         num_tokens = request.num_prompt_tokens + max(request.max_tokens - 1, 0)
-        needed = self.pool.max_blocks_held(num_tokens, self._step_tokens)
+        needed = sum(self.pool.max_blocks_held(num_tokens, self._step_tokens))
         if needed > self.pool.num_blocks:
             raise InvalidRequestError(
                 f"the prompt's {request.num_prompt_tokens} tokens and max_tokens "
@@ -329,11 +329,12 @@ class EngineCore:
         for request in self._queues:
             for block in request.block_ids:
                 held[block] += 1
-            capacity = request.table_len * self.pool.block_size
-            if request.block_ids:
+            shortest = min(map(len, request.tables), default=0)
+            capacity = shortest * self.pool.block_size
+            if request.tables:
                 passed = self.pool.num_passed_blocks(request.num_computed_tokens)
-                assert request.num_passed_blocks == passed, (
-                    f"{request.request_id!r} has other blocks than those in its window"
+                assert tuple(table.num_passed for table in request.tables) == passed, (
+                    f"{request.request_id!r} has other blocks than those in its windows"
                 )
             if not request.is_swapped:
                 assert request.num_computed_tokens + request.num_inflight_tokens <= capacity, (

@@ -9,6 +9,7 @@ from ..contract.fallback import decode_first, last_come
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..host.plugin_host import PluginHost
 from ..plan import Grant, RequestStart, StepPlan
+from .block_table import BlockTable
 from .blocks import BlockPool
 from .draft_planning import DraftPlanner
 from .queues import RequestQueues
@@ -208,8 +209,7 @@ class StepPlanner:
         self.plugins.emit(describe_preempted(preemption, self.total_preemptions))
         self.queues.requeue(request)
         self.ended.append(request.engine_id)
-        request.block_ids.clear()
-        request.num_passed_blocks = 0
+        request.tables.clear()
         request.num_proposed_tokens = 0
         request.num_preemptions += 1
         request.num_published_blocks = 0
@@ -224,9 +224,8 @@ class StepPlanner:
         self.queues.start(request)
         request.num_computed_tokens = pending.start
         request.host_block_ids.clear()
-        request.num_passed_blocks = pending.num_passed_blocks
-        num_hit_blocks = pending.num_hit_tokens // self.pool.block_size
-        request.num_published_blocks = max(num_hit_blocks, pending.num_passed_blocks)
+        request.tables = [BlockTable(num_passed=passed) for passed in pending.num_passed_blocks]
+        request.num_published_blocks = pending.num_hit_tokens // self.pool.block_size
         if request.first_scheduled_time is None:
             request.first_scheduled_time = now
             request.num_cached_tokens = pending.num_hit_tokens
@@ -246,7 +245,9 @@ class StepPlanner:
         start = request.num_computed_tokens + request.num_inflight_tokens
         num_tokens = pending.num_tokens + pending.num_draft_tokens
         scored = request.scored_range(start, start + pending.num_tokens)
-        request.block_ids.extend(pending.new_block_ids)
+        if pending.new_block_ids:
+            for table, block_ids in zip(request.tables, pending.new_block_ids, strict=True):
+                table.block_ids.extend(block_ids)
         request.num_inflight_tokens += num_tokens
         request.num_inflight_samples += pending.samples
         request.num_proposed_tokens = 0  # the executor drops drafts that are not granted
@@ -256,8 +257,8 @@ class StepPlanner:
             engine_id=request.engine_id,
             start=start,
             num_tokens=num_tokens,
-            new_block_ids=tuple(pending.new_block_ids),
-            num_passed_blocks=request.num_passed_blocks,
+            new_block_ids=tuple(map(tuple, pending.new_block_ids)),
+            num_passed_blocks=_num_passed_blocks(request) if self.pool.has_windows else (),
             samples=pending.samples,
             num_draft_tokens=pending.num_draft_tokens,
             max_draft_tokens=pending.max_draft_tokens,
@@ -265,6 +266,10 @@ class StepPlanner:
             num_scored_tokens=len(scored),
             num_lookahead_tokens=pending.num_lookahead_tokens,
         )
+
+
+def _num_passed_blocks(request: Request) -> tuple[int, ...]:
+    return tuple([table.num_passed for table in request.tables])
 
 
 def _preempted_first(requests: Iterable[Request]) -> list[Request]:

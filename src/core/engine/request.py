@@ -14,6 +14,7 @@ from ..outputs import FinishReason
 from ..pooling import Pooling
 from ..request_options import NO_METADATA, KeyLimits
 from ..sampling_params import SamplingParams
+from .block_table import BlockTable
 from .blocks import hash_block
 from .read_only import ReadOnlyRequest
 
@@ -100,16 +101,14 @@ class Request:
     num_stale_plans: int = 0
     """Open plans that grant the request tokens from before it was taken back. Their results do not
     count for it."""
-    block_ids: list[int] = field(default_factory=list)
-    """The blocks that it holds: its block table without the blocks that the window has passed."""
-    num_passed_blocks: int = 0
-    """Number of blocks at the beginning of its block table that the window has passed."""
+    tables: list[BlockTable] = field(default_factory=list)
+    """Its block table in each group of layers. Empty while it holds no blocks."""
     host_block_ids: list[int] = field(default_factory=list)
-    """Host blocks that hold the KV of its computed tokens while the request is swapped out, from
-    the first block that the window has not passed."""
+    """Host blocks that hold the KV of its computed tokens while the request is swapped out: group
+    by group, from the first block that the group's window has not passed."""
     block_hashes: list[bytes] = field(default_factory=list)
     num_published_blocks: int = 0
-    """Number of blocks at the beginning of its block table that need not be published any more."""
+    """Number of blocks at the beginning of its tables that need not be published any more."""
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     num_counted_prompt_tokens: int = 0
@@ -152,13 +151,13 @@ class Request:
         return len(self.token_ids) - len(self.prompt_token_ids)
 
     @property
-    def num_blocks(self) -> int:
-        return len(self.block_ids)
+    def block_ids(self) -> list[int]:
+        """The blocks that it holds, group by group."""
+        return [block for table in self.tables for block in table.block_ids]
 
     @property
-    def table_len(self) -> int:
-        """Length of its block table, including the blocks that the window has passed."""
-        return self.num_passed_blocks + len(self.block_ids)
+    def num_blocks(self) -> int:
+        return sum(len(table.block_ids) for table in self.tables)
 
     @property
     def num_uncomputed_tokens(self) -> int:

@@ -89,7 +89,7 @@ def describe_preempted(preemption: PendingPreemption, total: int) -> Preempted:
         mode=preemption.mode,
         fell_back=preemption.fell_back,
         num_computed_tokens=request.num_computed_tokens,
-        num_blocks=len(request.block_ids),
+        num_blocks=request.num_blocks,
         total_cumulative_preemption_cnt=total,
     )
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..plan import BlockCopies, CopyDirection
 from .blocks import BlockPool
-from .prefix_hits import PrefixHit, find_prefix
+from .prefix_hits import PrefixHit, find_prefix, no_hit
 from .read_only import ReadOnlyStep
 from .request import Request, RequestStatus
 
@@ -44,13 +45,15 @@ class PendingGrant:
 
     request: Request
     num_tokens: int
-    new_block_ids: list[int]
+    new_block_ids: list[list[int]]
+    """Per group of layers. Empty: none in any group."""
     num_hit_tokens: int = 0
     """Tokens that a starting request found in the prefix cache."""
     start: int = 0
     """Tokens of a starting request that need no computing: found in the cache, or swapped in."""
-    num_passed_blocks: int = 0
-    """Number of blocks of a starting request that the window has passed. It gets none for them."""
+    num_passed_blocks: tuple[int, ...] = ()
+    """Per group, the number of blocks of a starting request that the window has passed. It gets
+    none for them."""
     is_start: bool = False
     samples: bool = False
     """Whether the grant reaches the last known token."""
@@ -77,9 +80,15 @@ class PendingGrant:
         return self.request.scored_range(self.begin, self.begin + self.num_tokens)
 
     @property
-    def table_len(self) -> int:
-        """Length of the request's block table including this grant."""
-        return self.num_passed_blocks + self.request.table_len + len(self.new_block_ids)
+    def table_lens(self) -> list[int]:
+        """Per group, the length of the request's block table including this grant."""
+        if self.is_start:
+            lens = list(self.num_passed_blocks)
+        else:
+            lens = [len(table) for table in self.request.tables]
+        if not self.new_block_ids:
+            return lens
+        return [n + len(new) for n, new in zip(lens, self.new_block_ids, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,15 +194,24 @@ class Step:
     def _num_free_slots(self, pending: PendingGrant) -> int:
         """KV slots behind a grant that drafts may use without a disadvantage for other requests.
 
-        They are in the grant's own last block, and in blocks available beyond the watermark. After
+        They are in the grant's own last blocks, and in blocks available beyond the watermark. After
         a preemption the available blocks are left to the preempted requests.
         """
         blocks = 0 if self.preempted else max(0, self._pool.num_available - self._watermark())
-        return (pending.table_len + blocks) * self._pool.block_size - pending.end
+        lens = pending.table_lens
+        return (min(lens) + blocks // len(lens)) * self._pool.block_size - pending.end
 
     def _take_slots(self, pending: PendingGrant, num_tokens: int) -> None:
-        missing = self._pool.num_blocks_for(pending.end + num_tokens) - pending.table_len
-        pending.new_block_ids += [self._pool.take() for _ in range(missing)]
+        needed = self._pool.num_blocks_for(pending.end + num_tokens)
+        lens = pending.table_lens
+        if needed <= min(lens):
+            return
+        pending.new_block_ids = pending.new_block_ids or [[] for _ in lens]
+        for block_ids, table_len in zip(pending.new_block_ids, lens, strict=True):
+            block_ids += self._take(needed - table_len)
+
+    def _take(self, num_blocks: int) -> list[int]:
+        return [self._pool.take() for _ in range(num_blocks)]
 
     def _may_grant(self, request: Request) -> bool:
         return (
@@ -230,10 +248,13 @@ class Step:
         num_tokens = self._bound(request, start, uncomputed, max_tokens)
         if not num_tokens:
             return 0
-        missing = self._pool.num_blocks_for(start + num_tokens) - request.table_len
-        if missing > 0 and not self._make_room(request, missing):
-            return 0
-        blocks = [self._pool.take() for _ in range(missing)]
+        needed = self._pool.num_blocks_for(start + num_tokens)
+        missing = [needed - len(table.block_ids) - table.num_passed for table in request.tables]
+        blocks: list[list[int]] = []
+        if max(missing) > 0:
+            if not self._make_room(request, sum(count for count in missing if count > 0)):
+                return 0
+            blocks = [self._take(count) for count in missing]
         samples = num_tokens == uncomputed and request.max_tokens > 0
         return self._grant(PendingGrant(request, num_tokens, blocks, samples=samples))
 
@@ -247,16 +268,20 @@ class Step:
         if not num_tokens:
             return 0
         num_passed = self._pool.num_passed_blocks(start)
-        hits = hit.block_ids[num_passed - self._pool.num_passed_blocks(hit.num_tokens) :]
-        missing = self._num_blocks_at_start(request, num_passed) - len(hits)
-        for block in hits:
+        hits = self._hits_at_start(hit, num_passed)
+        missing = [
+            needed - len(ids)
+            for needed, ids in zip(self._blocks_at_start(request, num_passed), hits, strict=True)
+        ]
+        shared = list(chain.from_iterable(hits))
+        for block in shared:
             self._pool.share(block)  # first, so that making room cannot evict them
-        if not self._make_room(request, missing + self._watermark()):
-            self._pool.drop(reversed(hits))
+        if not self._make_room(request, sum(missing) + self._watermark()):
+            self._pool.drop(reversed(shared))
             return 0
-        blocks = [*hits, *(self._pool.take() for _ in range(missing))]
+        blocks = [[*ids, *self._take(count)] for ids, count in zip(hits, missing, strict=True)]
         if start > hit.num_tokens:
-            self._swap_in(request, blocks, len(hits))
+            self._swap_in(request, blocks, [len(ids) for ids in hits])
         self._num_running += 1
         self._claims.discard(request.rank)
         return self._grant(
@@ -272,19 +297,35 @@ class Step:
             )
         )
 
-    def _num_blocks_at_start(self, request: Request, num_passed: int) -> int:
-        """Number of blocks for all known tokens, or the maximum that it holds at one time.
+    def _hits_at_start(self, hit: PrefixHit, num_passed: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Per group, the cached blocks that the window has not passed at the start."""
+        at_hit = self._pool.num_passed_blocks(hit.num_tokens)
+        each = zip(hit.block_ids, num_passed, at_hit, strict=True)
+        return [ids[now - then :] for ids, now, then in each]
+
+    def _blocks_at_start(self, request: Request, num_passed: Sequence[int]) -> list[int]:
+        """Per group, the number of blocks for all known tokens, or the maximum that it holds at one
+        time.
 
         So a started request does not compete with others for the rest of its prompt.
         """
         most = self._pool.max_blocks_held(request.num_tokens, self._limits.max_num_batched_tokens)
-        return min(self._pool.num_blocks_for(request.num_tokens) - num_passed, most)
+        num_blocks = self._pool.num_blocks_for(request.num_tokens)
+        return [min(num_blocks - n, held) for n, held in zip(num_passed, most, strict=True)]
 
-    def _swap_in(self, request: Request, blocks: Sequence[int], num_hits: int) -> None:
+    def _swap_in(
+        self, request: Request, blocks: Sequence[Sequence[int]], num_hits: Sequence[int]
+    ) -> None:
         """Copy the blocks that the prefix cache lacks from the host. The last may be partial."""
-        pairs = tuple(zip(request.host_block_ids, blocks, strict=False))[num_hits:]
+        end = self._pool.num_blocks_for(request.num_computed_tokens)
+        passed = self._pool.num_passed_blocks(request.num_computed_tokens)
+        hosted = iter(request.host_block_ids)
+        pairs: list[tuple[int, int]] = []
+        for targets, found, num_passed in zip(blocks, num_hits, passed, strict=True):
+            sources = islice(hosted, end - num_passed)
+            pairs += [*zip(sources, targets, strict=False)][found:]
         if pairs:
-            self.copies.append(BlockCopies(direction=CopyDirection.IN, pairs=pairs))
+            self.copies.append(BlockCopies(direction=CopyDirection.IN, pairs=tuple(pairs)))
 
     def _may_start(self, request: Request) -> bool:
         if self.preempted or self._num_running >= self._limits.max_num_seqs:
@@ -301,9 +342,9 @@ class Step:
 
     def _find_hit(self, request: Request) -> PrefixHit:
         if not self._limits.enable_prefix_caching and request.group is None:
-            return PrefixHit()
+            return no_hit(self._pool)
         if not request.may_skip_prompt:
-            return PrefixHit()  # cached blocks hold no logits and no hidden states
+            return no_hit(self._pool)  # cached blocks hold no logits and no hidden states
         return find_prefix(self._pool, request)
 
     def _make_room(self, needy: Request, num_blocks: int) -> bool:
@@ -345,7 +386,7 @@ class Step:
         For a running `needy` it must be junior, or `needy` itself, and have no grant in this step.
         For a waiting `needy` it must have a lower priority; then it may have a grant.
         """
-        if not request.block_ids or request.engine_id in self.preempted:
+        if not request.tables or request.engine_id in self.preempted:
             return False
         if needy.status is RequestStatus.WAITING:
             return request.priority > needy.priority
@@ -366,21 +407,21 @@ class Step:
         if given_back is not None:
             self.budget += given_back.num_tokens
             self._scoring_budget += len(given_back.scored)
-            self._pool.drop(reversed(given_back.new_block_ids))
+            self._pool.drop(reversed([*chain.from_iterable(given_back.new_block_ids)]))
         self.preempted[request.engine_id] = self._take_out(request, victim.mode)
         self._pool.drop(reversed(request.block_ids))
         self._num_running -= 1
 
     def _take_out(self, request: Request, mode: str) -> PendingPreemption:
         """For "swap", plan to copy the computed blocks to the host, if they fit there."""
-        num_blocks = self._pool.num_blocks_for(request.num_computed_tokens)
-        num_blocks -= request.num_passed_blocks
-        if mode != "swap" or not num_blocks:
+        end = self._pool.num_blocks_for(request.num_computed_tokens)
+        computed = [b for t in request.tables for b in t.block_ids[: end - t.num_passed]]
+        if mode != "swap" or not computed:
             return PendingPreemption(request, "recompute")
-        if self._host_pool.num_available < num_blocks:
+        if self._host_pool.num_available < len(computed):
             return PendingPreemption(request, "recompute", fell_back=True)
-        host_blocks = tuple(self._host_pool.take() for _ in range(num_blocks))
-        pairs = tuple(zip(request.block_ids, host_blocks, strict=False))
+        host_blocks = tuple(self._host_pool.take() for _ in computed)
+        pairs = tuple(zip(computed, host_blocks, strict=True))
         self.copies.append(BlockCopies(direction=CopyDirection.OUT, pairs=pairs))
         return PendingPreemption(request, "swap", host_block_ids=host_blocks)
 

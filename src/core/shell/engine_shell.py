@@ -338,7 +338,7 @@ def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
         wanted,
         info.num_blocks,
         block_size=info.block_size,
-        window=info.kv_window,
+        windows=info.kv_windows,
         step_tokens=config.token_budget(info.device),
     )
     if config.max_model_len is not None and longest < wanted:
@@ -359,7 +359,7 @@ def make_core(
         num_blocks=info.num_blocks,
         block_size=info.block_size,
         num_host_blocks=info.num_host_blocks,
-        kv_window=info.kv_window,
+        kv_windows=info.kv_windows,
         max_model_len=max_model_len,
         limits=StepLimits(
             max_num_seqs=min(config.max_num_seqs, token_budget),

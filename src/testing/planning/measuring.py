@@ -75,7 +75,7 @@ def measure_step_times(
 def _room(info: ModelInfo, config: EngineConfig) -> int:
     """The longest sequence to measure, in tokens. Raises ConfigError if it is too short."""
     needed = _LOOP_PROMPT + _LOOP_STEPS
-    room = info.num_blocks * info.block_size
+    room = info.num_blocks // len(info.kv_windows) * info.block_size
     if room < needed:
         raise ConfigError(
             f"a KV cache of {room} tokens is too small to measure: {needed} tokens are needed"

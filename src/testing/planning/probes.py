@@ -40,6 +40,7 @@ class Probe:
         size = info.block_size
         blocks = self.num_decodes * (self.context // size + 1)
         blocks += -(-(self.chunk_start + self.chunk) // size)
+        blocks *= len(info.kv_windows)
         longest = max(self.context + 1 if self.num_decodes else 0, self.chunk_start + self.chunk)
         return (
             blocks <= info.num_blocks
@@ -94,14 +95,18 @@ class PlanMaker:
 
     def _grant(self, name: str, start: int, count: int, *, room: int | None = None) -> Grant:
         """With `room`, the grant brings a new block table, with space for `room` more tokens."""
-        blocks: tuple[int, ...] = ()
+        blocks: tuple[tuple[int, ...], ...] = ()
         if room is not None:
             num_blocks = -(-(start + count + room) // self._info.block_size)
-            blocks = tuple(range(self._next_block, self._next_block + num_blocks))
-            self._next_block += num_blocks
+            blocks = tuple(self._take(num_blocks) for _ in self._info.kv_windows)
         return Grant(
             engine_id=name, start=start, num_tokens=count, new_block_ids=blocks, samples=True
         )
+
+    def _take(self, num_blocks: int) -> tuple[int, ...]:
+        first = self._next_block
+        self._next_block += num_blocks
+        return tuple(range(first, self._next_block))
 
     def _plan(
         self,

@@ -1,9 +1,10 @@
 """An executor without a model, whose tokens show whether the engine's plans were right.
 
-It sees only plans. It writes (token, position) into simulated KV slots through the block table, and
-the next token is a hash of the slots that it reads back. So one wrong block, chunk boundary or
-stale slot changes the output. `expected_tokens` computes the right output without an engine. Slots
-of rejected drafts keep their content, so that reading one of them changes the output, too.
+It sees only plans. For each group of layers it writes (token, position, group) into simulated KV
+slots through the block table, and the next token is a hash of the slots that it reads back. So one
+wrong block, chunk boundary or stale slot changes the output. `expected_tokens` computes the right
+output without an engine. Slots of rejected drafts keep their content, so that reading one of them
+changes the output, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ...core.interfaces import ModelInfo
 from ...core.plan import BlockCopies, CopyDirection, Grant, StepPlan, StepResult
@@ -19,17 +21,30 @@ from ...core.read_only_collections import ReadOnlyList
 from .asking import Propose, SimulatedAsking
 from .drafting import DraftingSettings, SimulatedDrafting
 
-EMPTY = (-1, -1)
+Slot = tuple[int, int, int]
+"""(token, position, group)."""
+EMPTY: Slot = (-1, -1, -1)
 PASSED = -1
 """The entry in a block table for a block that the window has passed."""
 
 
+Windows = Sequence[int | None]
+"""See `ModelInfo.kv_windows`."""
+
+
 def next_token(
-    history: Sequence[int], seed: int, vocab_size: int, window: int | None = None
+    history: Sequence[int], seed: int, vocab_size: int, windows: Windows = (None,)
 ) -> int:
-    """The simulated model: a hash of the request's seed and its last `window` tokens, or all."""
-    seen = history if window is None else history[-window:]
-    digest = hashlib.blake2b(array("q", [seed, *seen]).tobytes(), digest_size=8).digest()
+    """The simulated model: a hash of the request's seed and the tokens that each group sees."""
+    return _hash([history] * len(windows), seed, vocab_size, windows)
+
+
+def _hash(histories: Sequence[Sequence[int]], seed: int, vocab_size: int, windows: Windows) -> int:
+    """The next token. `histories` has per group the tokens, of which it sees the last ones."""
+    each = zip(histories, windows, strict=True)
+    seen = [tokens if window is None else tokens[-window:] for tokens, window in each]
+    numbers = array("q", [seed, *chain.from_iterable(seen)])
+    digest = hashlib.blake2b(numbers.tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % vocab_size
 
 
@@ -38,12 +53,12 @@ def expected_tokens(
     num_tokens: int,
     seed: int,
     vocab_size: int,
-    window: int | None = None,
+    windows: Windows = (None,),
 ) -> list[int]:
     """The tokens that a request must generate, however the engine computed it."""
     history = list(prompt)
     for _ in range(num_tokens):
-        history.append(next_token(history, seed, vocab_size, window))
+        history.append(next_token(history, seed, vocab_size, windows))
     return history[len(prompt) :]
 
 
@@ -52,9 +67,10 @@ class _Row:
     token_ids: ReadOnlyList[int]
     seed: int
     num_computed: int = 0
-    first_seen: int = 0
-    """Position of the first token that the last grant's tokens see."""
-    block_table: list[int] = field(default_factory=list)
+    first_seen: list[int] = field(default_factory=list)
+    """Per group, the position of the first token that the last grant's tokens see."""
+    block_tables: list[list[int]] = field(default_factory=list)
+    """Per group."""
     drafts: tuple[int, ...] = ()
     """Between steps the proposed drafts; within a step those that it verifies."""
     is_pooled: bool = False
@@ -72,7 +88,7 @@ class SimulatedExecutor:
         num_host_blocks: int = 0,
         vocab_size: int = 1000,
         max_model_len: int = 2**20,
-        kv_window: int | None = None,
+        kv_windows: Windows = (None,),
         drafting: DraftingSettings | None = None,
         propose: Propose | None = None,
     ) -> None:
@@ -90,11 +106,11 @@ class SimulatedExecutor:
             hidden_size=2,
             block_size=block_size,
             num_blocks=num_blocks,
-            kv_window=kv_window,
+            kv_windows=tuple(kv_windows),
             kv_bytes_per_block=block_size * 16,
         )
-        self._slots = [EMPTY] * (num_blocks * block_size)
-        self._host_slots = [EMPTY] * (num_host_blocks * block_size)
+        self._slots: list[Slot] = [EMPTY] * (num_blocks * block_size)
+        self._host_slots: list[Slot] = [EMPTY] * (num_host_blocks * block_size)
         self._rows: dict[str, _Row] = {}
         self._drafting = (
             None if drafting is None else SimulatedDrafting(drafting, self._next_token, vocab_size)
@@ -112,9 +128,9 @@ class SimulatedExecutor:
             self._copy(copies)
         for grant in plan.grants:  # all of a step's KV is written before any of it is read
             self._write(grant)
-        if self.info.kv_window is not None:
+        if any(window is not None for window in self.info.kv_windows):
             for grant in plan.grants:  # the tokens may be passed before the request is sampled
-                self._check_window(grant)
+                self._check_windows(grant)
         token_ids = tuple(self._sample(grant) for grant in plan.grants)
         pooled = tuple(self._pool(grant) for grant in plan.grants)
         return StepResult(
@@ -144,8 +160,7 @@ class SimulatedExecutor:
             if row is not None:
                 self._take_blocks(row, grant)
                 end = grant.start + grant.num_tokens + grant.num_lookahead_tokens
-                for position in range(grant.start, end):
-                    self._slots[self._slot(row, position)] = EMPTY
+                self._clear(row, grant.start, end)
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
@@ -161,6 +176,7 @@ class SimulatedExecutor:
                 ReadOnlyList(start.token_ids),
                 start.seed,
                 begin[start.engine_id],
+                block_tables=[[] for _ in self.info.kv_windows],
                 is_pooled=start.sampling_params.pooling is not None,
             )
             self._rows[start.engine_id] = row
@@ -189,7 +205,7 @@ class SimulatedExecutor:
             "a plan must compute tokens in order, and once"
         )
         self._take_blocks(row, grant)
-        end, num_slots = grant.start + grant.num_tokens, len(row.block_table) * self.info.block_size
+        end, num_slots = grant.start + grant.num_tokens, self._num_slots(row)
         assert end <= num_slots, "tokens are granted without blocks for them"
         assert len(row.drafts) >= grant.num_draft_tokens, "drafts are granted that nobody proposed"
         row.drafts = row.drafts[: grant.num_draft_tokens]  # the others are forgotten
@@ -199,28 +215,37 @@ class SimulatedExecutor:
         )
         tokens = [*row.token_ids, *row.drafts]
         assert end <= len(tokens), "more tokens are granted than are known"
-        for position in range(grant.start, end):
-            self._slots[self._slot(row, position)] = (tokens[position], position)
+        for group in range(len(row.block_tables)):
+            for position in range(grant.start, end):
+                slot = self._slot(row, group, position)
+                self._slots[slot] = (tokens[position], position, group)
         row.num_computed += grant.num_tokens
 
     def _take_blocks(self, row: _Row, grant: Grant) -> None:
-        window, num_passed = self.info.kv_window, grant.num_passed_blocks
-        row.first_seen = 0 if window is None else max(0, grant.start + 1 - window)
-        assert num_passed * self.info.block_size <= row.first_seen, "blocks are passed too early"
-        table = row.block_table
-        table.extend([PASSED] * (num_passed - len(table)))  # a start behind the window
-        table.extend(grant.new_block_ids)
-        table[:num_passed] = [PASSED] * num_passed
-        held = table[num_passed:]
+        windows, none = self.info.kv_windows, [()] * len(self.info.kv_windows)
+        first = grant.start + 1
+        row.first_seen = [0 if w is None else max(0, first - w) for w in windows]
+        passed = grant.num_passed_blocks or [0] * len(windows)
+        held: list[int] = []
+        for table, num_passed, new, seen in zip(
+            row.block_tables, passed, grant.new_block_ids or none, row.first_seen, strict=True
+        ):
+            assert num_passed * self.info.block_size <= seen, "blocks are passed too early"
+            table.extend([PASSED] * (num_passed - len(table)))  # a start behind the window
+            table.extend(new)
+            table[:num_passed] = [PASSED] * num_passed
+            held += table[num_passed:]
         assert len({PASSED, *held}) == len(held) + 1, "a block stands twice in a table"
 
-    def _check_window(self, grant: Grant) -> None:
+    def _check_windows(self, grant: Grant) -> None:
         """Check the slots of all tokens that the grant's tokens see."""
         row = self._rows.get(grant.engine_id)
-        if row is not None:
-            known = [*row.token_ids, *row.drafts]
-            seen = [(known[at], at) for at in range(row.first_seen, row.num_computed)]
-            assert self._read(row) == seen, "KV slots were overwritten"
+        if row is None:
+            return
+        known = [*row.token_ids, *row.drafts]
+        for group, first in enumerate(row.first_seen):
+            seen = [(known[at], at, group) for at in range(first, row.num_computed)]
+            assert self._read(row, group) == seen, "KV slots were overwritten"
 
     def _sample(self, grant: Grant) -> tuple[int, ...]:
         """Sample the accepted drafts and one more token."""
@@ -231,11 +256,12 @@ class SimulatedExecutor:
         assert row.num_computed == first + len(row.drafts), (
             "a plan may only sample after the last known token"
         )
-        tokens, positions = zip(*self._read(row), strict=True)
-        begin = row.first_seen
-        assert positions == tuple(range(begin, row.num_computed)), "KV slots were overwritten"
+        tokens = [self._read_tokens(row, group) for group in range(len(row.block_tables))]
         for draft in (*row.drafts, None):
-            token = self._next_token(tokens[: len(row.token_ids) - begin], row.seed)
+            known = len(row.token_ids)
+            pairs = zip(tokens, row.first_seen, strict=True)
+            histories = [seen[: known - begin] for seen, begin in pairs]
+            token = _hash(histories, row.seed, self.info.vocab_size, self.info.kv_windows)
             list.append(row.token_ids, token)
             if token != draft:
                 break
@@ -249,8 +275,8 @@ class SimulatedExecutor:
         if row is None or not (row.is_pooled and grant.num_scored_tokens):
             return ()
         end = grant.scored_start + grant.num_scored_tokens
-        places = [self._slot(row, position) for position in range(grant.scored_start, end)]
-        tokens, positions = zip(*(self._slots[place] for place in places), strict=True)
+        places = [self._slot(row, 0, position) for position in range(grant.scored_start, end)]
+        tokens, positions, _ = zip(*(self._slots[place] for place in places), strict=True)
         return (float(sum(tokens)), float(sum(positions) + len(positions)))
 
     def _propose(self, plan: StepPlan) -> tuple[int, ...] | None:
@@ -266,8 +292,9 @@ class SimulatedExecutor:
         for grant, row in pairs:
             row.drafts = drafts.get(grant.engine_id, ())
             if grant.gives_back:
-                size = self.info.block_size
-                del row.block_table[-(-(len(row.token_ids) + len(row.drafts)) // size) :]
+                num_tokens = len(row.token_ids) + len(row.drafts)
+                for table in row.block_tables:
+                    del table[-(-num_tokens // self.info.block_size) :]
         return tuple(0 if row is None else len(row.drafts) for _, row in found)
 
     def _drafts(
@@ -287,23 +314,38 @@ class SimulatedExecutor:
         assert grant.num_lookahead_tokens > grant.max_draft_tokens or not grant.max_draft_tokens, (
             "a plan asks for drafts without KV slots for them"
         )
-        num_slots = len(row.block_table) * self.info.block_size
-        assert end + grant.num_lookahead_tokens <= num_slots, "slots are promised without blocks"
-        for position in range(end, end + grant.num_lookahead_tokens):
-            self._slots[self._slot(row, position)] = EMPTY
+        last = end + grant.num_lookahead_tokens
+        assert last <= self._num_slots(row), "slots are promised without blocks"
+        self._clear(row, end, last)
 
     def _next_token(self, history: Sequence[int], seed: int) -> int:
-        return next_token(history, seed, self.info.vocab_size, self.info.kv_window)
+        return next_token(history, seed, self.info.vocab_size, self.info.kv_windows)
 
-    def _read(self, row: _Row) -> list[tuple[int, int]]:
-        """(token, position) of every computed slot that the last grant's tokens see, in order."""
-        size = self.info.block_size
-        first_block, skipped = divmod(row.first_seen, size)
-        found: list[tuple[int, int]] = []
-        for block in row.block_table[first_block:]:
+    def _read_tokens(self, row: _Row, group: int) -> tuple[int, ...]:
+        """The tokens that the last grant's tokens see in a group, from the slots."""
+        tokens, positions, groups = zip(*self._read(row, group), strict=True)
+        right = tuple(range(row.first_seen[group], row.num_computed))
+        assert positions == right and set(groups) == {group}, "KV slots were overwritten"
+        return tokens
+
+    def _read(self, row: _Row, group: int) -> list[Slot]:
+        """Every computed slot that the last grant's tokens see in a group, in order."""
+        size, first = self.info.block_size, row.first_seen[group]
+        first_block, skipped = divmod(first, size)
+        found: list[Slot] = []
+        for block in row.block_tables[group][first_block:]:
             found += self._slots[block * size : (block + 1) * size]
-        return found[skipped : skipped + row.num_computed - row.first_seen]
+        return found[skipped : skipped + row.num_computed - first]
 
-    def _slot(self, row: _Row, position: int) -> int:
+    def _clear(self, row: _Row, start: int, end: int) -> None:
+        """Empty the slots of the positions from `start` to before `end`."""
+        for group in range(len(row.block_tables)):
+            for position in range(start, end):
+                self._slots[self._slot(row, group, position)] = EMPTY
+
+    def _num_slots(self, row: _Row) -> int:
+        return min(map(len, row.block_tables)) * self.info.block_size
+
+    def _slot(self, row: _Row, group: int, position: int) -> int:
         size = self.info.block_size
-        return row.block_table[position // size] * size + position % size
+        return row.block_tables[group][position // size] * size + position % size

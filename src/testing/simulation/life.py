@@ -59,7 +59,7 @@ class Life:
             block_size=self.settings.block_size,
             num_host_blocks=self.settings.num_host_blocks,
             vocab_size=VOCAB,
-            kv_window=self.settings.kv_window,
+            kv_windows=self.settings.kv_windows,
             drafting=self.settings.drafting,
         )
         self._core = self._make_core()
@@ -114,7 +114,7 @@ class Life:
             num_blocks=settings.num_blocks,
             block_size=settings.block_size,
             num_host_blocks=settings.num_host_blocks,
-            kv_window=settings.kv_window,
+            kv_windows=settings.kv_windows,
             max_model_len=10**6,
             limits=settings.limits,
             plugins=PluginHost.load(config, extra=[self._plugin, BadObserver(self._chance)]),
@@ -190,7 +190,7 @@ class Life:
         return (self._stops.choice(self._expected(prompt, max_tokens, seed)),)
 
     def _expected(self, prompt: Sequence[int], num_tokens: int, seed: int) -> list[int]:
-        return expected_tokens(prompt, num_tokens, seed, VOCAB, self.settings.kv_window)
+        return expected_tokens(prompt, num_tokens, seed, VOCAB, self.settings.kv_windows)
 
     def _disturb(self) -> None:
         """Abort a request, or end it as if the detokenizer had found a stop string."""
@@ -280,7 +280,7 @@ class Life:
             "a request has two grants in one step"
         )
         for grant in plan.grants:
-            self._num_passed_grants += grant.num_passed_blocks > 0
+            self._num_passed_grants += any(grant.num_passed_blocks)
             assert grant.engine_id in self._requests, "a refused request is served"
             request = self._requests[grant.engine_id]
             most = request.num_prompt_tokens + request.max_tokens

@@ -34,8 +34,8 @@ class LifeSettings:
     limits: StepLimits
     drafting: DraftingSettings | None = None
     """The simulated speculator; None for no drafts."""
-    kv_window: int | None = None
-    """Number of tokens that a query sees; None: all earlier tokens."""
+    kv_windows: tuple[int | None, ...] = (None,)
+    """See `ModelInfo.kv_windows`."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Self:
@@ -59,7 +59,7 @@ class LifeSettings:
                 enable_prefix_caching=rng.random() < 0.7,
             ),
             drafting=_draw_drafting(rng),
-            kv_window=rng.choice([None, None, rng.randint(1, 24)]),
+            kv_windows=_draw_windows(rng),
         )
 
     @property
@@ -69,9 +69,16 @@ class LifeSettings:
             ENOUGH_TOKENS,
             self.num_blocks,
             block_size=self.block_size,
-            window=self.kv_window,
+            windows=self.kv_windows,
             step_tokens=self.limits.max_num_batched_tokens,
         )
+
+
+def _draw_windows(rng: random.Random) -> tuple[int | None, ...]:
+    """One group without or with a window, or several groups of layers that differ."""
+    window, other = rng.randint(1, 24), rng.randint(1, 24)
+    groups = [(None,), (None,), (window,), (None, window), (None, window, window), (other, window)]
+    return rng.choice(groups)
 
 
 def _draw_drafting(rng: random.Random) -> DraftingSettings | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokenmill.backends.attention.base import AttentionSpec
+from tokenmill.backends.attention.base import AttentionBatch, AttentionSpec
 from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.backends.attention.mixed import (
     MixedAttention,
@@ -81,6 +81,25 @@ class Only:
 
     def forward(self, _: int, *arguments: Any) -> None:
         self._attention.forward(self._layer, *arguments)
+
+
+class Echo(TorchAttention):
+    """Its metadata is the batch that it got."""
+
+    def build_metadata(self, batch: AttentionBatch) -> Any:
+        return batch
+
+
+def test_each_group_of_layers_has_a_backend_that_gets_the_batch_of_the_group() -> None:
+    """The layers of the second and third group have the same spec."""
+    specs = [LAYERS[1], LAYERS[0], LAYERS[0], LAYERS[0]]
+    attention = make_attention(Echo, specs, [0, 1, 2, 1])
+    first = Step(TorchAttention, SPEC, *BATCHES["mixed"]).batch
+    others = [replace(first, num_decodes=99), replace(first, num_decodes=98)]
+    metadata = attention.build_metadata(replace(first, other_groups=others))
+    assert [one.num_decodes for one in metadata] == [first.num_decodes, 99, 98]
+    layers = attention.layers
+    assert layers[1] is layers[3] and len({id(layer) for layer in layers}) == 3
 
 
 def test_a_model_with_equal_layers_has_the_backend_itself() -> None:

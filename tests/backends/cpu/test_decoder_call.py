@@ -27,6 +27,7 @@ from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.backends.weights.kv_groups import group_layers
 from tokenmill.backends.weights.model_config import ExpertsConfig, LayerKind, ModelConfig
 from tokenmill.backends.weights.rope_config import RopeConfig
 from tokenmill.core.interfaces import no_progress
@@ -103,6 +104,9 @@ CONFIGS = {
 }
 LAYERED = {"exact gelu", "odd partial rotation", "odd clamped gates"}
 """These have a feature that the library does not compute."""
+NUM_GROUPS = 3
+"""Requests have block tables for as many groups of layers; models with fewer use the first ones."""
+NUM_BLOCKS = 24 * NUM_GROUPS
 TOLERANCE = 0.06
 """Of the logits' spread: some twenty roundings to 8 bits on the way. Quantized products round their
 inputs to int8, too: twice as much."""
@@ -140,7 +144,9 @@ def specs_of(config: ModelConfig) -> list[AttentionSpec]:
 
 
 def attention_of(backend: type[Any], decoder: Decoder) -> Any:
-    attention = make_attention(backend, specs_of(decoder.config))
+    groups = group_layers(decoder.config, None)
+    assert len(groups.windows) <= NUM_GROUPS
+    attention = make_attention(backend, specs_of(decoder.config), groups.group_of_layer)
     if decoder.sinks:
         attention.use_sinks(decoder.sinks)
     return attention
@@ -149,8 +155,8 @@ def attention_of(backend: type[Any], decoder: Decoder) -> Any:
 def cache_of(config: ModelConfig, attention: AttentionBackend) -> KVCache:
     cache = allocate(
         attention,
-        num_layers=config.num_layers,
-        num_blocks=24,
+        groups=group_layers(config, None),
+        num_blocks=NUM_BLOCKS,
         num_host_blocks=0,
         block_size=BLOCK_SIZE,
         dtype=torch.bfloat16,
@@ -178,10 +184,14 @@ class Sequences:
                 ),
                 0,
                 PLAIN.vocab_size,
+                num_groups=NUM_GROUPS,
             )
             for i, prompt in enumerate(prompts)
         ]
-        self._free = list(range(23, -1, -2)) + list(range(0, 24, 2))
+        self._free = list(range(NUM_BLOCKS - 1, -1, -2)) + list(range(0, NUM_BLOCKS, 2))
+
+    def _take(self, num_blocks: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(self._free.pop() for _ in range(num_blocks)) for _ in range(NUM_GROUPS))
 
     def compute(self, amounts: Sequence[int]) -> dict[int, torch.Tensor]:
         """Logits after the last token, of those that are computed to their end."""
@@ -190,15 +200,15 @@ class Sequences:
             if not amount:
                 continue
             start = state.num_computed_tokens
-            missing = -(-(start + amount) // BLOCK_SIZE) - len(state.block_table)
+            missing = -(-(start + amount) // BLOCK_SIZE) - len(state.tables[0])
             grant = Grant(
                 engine_id=str(number),
                 start=start,
                 num_tokens=amount,
-                new_block_ids=tuple(self._free.pop() for _ in range(missing)),
+                new_block_ids=self._take(missing),
                 samples=start + amount == len(state.token_ids),
             )
-            state.advance(grant, BLOCK_SIZE, 24)
+            state.advance(grant, BLOCK_SIZE, NUM_BLOCKS)
             grants.append(grant)
             states.append(state)
             numbers.append(number)
@@ -215,16 +225,16 @@ class Sequences:
         state.settle(token_ids[:1])
         state.propose(token_ids[1:], None)
         start = state.num_computed_tokens
-        missing = -(-(start + len(token_ids)) // BLOCK_SIZE) - len(state.block_table)
+        missing = -(-(start + len(token_ids)) // BLOCK_SIZE) - len(state.tables[0])
         grant = Grant(
             engine_id="0",
             start=start,
             num_tokens=len(token_ids),
-            new_block_ids=tuple(self._free.pop() for _ in range(missing)),
+            new_block_ids=self._take(missing),
             samples=True,
             num_draft_tokens=len(token_ids) - 1,
         )
-        state.advance(grant, BLOCK_SIZE, 24)
+        state.advance(grant, BLOCK_SIZE, NUM_BLOCKS)
         logits_rv = self._model.logits(build_input_batch([grant], [state], BLOCK_SIZE, CPU))
         list.extend(state.token_ids, token_ids[1:])
         state.drop_drafts()

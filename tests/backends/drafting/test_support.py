@@ -110,8 +110,8 @@ def test_blocks_behind_a_window_are_kept_for_a_draft_model_and_not_for_a_head(
     config = replace(TARGET, architecture="MistralForCausalLM", sliding_window=24)
     target = write_model(tmp_path / "windows", config, 1)
     head = write_head(tmp_path / "head", config, 3)
-    windows = [load(target, *drafts).info.kv_window for drafts in ([], [head], [draft])]
-    assert windows == [24, 24, None]
+    windows = [load(target, *drafts).info.kv_windows for drafts in ([], [head], [draft])]
+    assert windows == [(24,), (24,), (None,)]
 
 
 def test_the_log_names_the_draft_model(

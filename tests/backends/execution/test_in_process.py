@@ -70,7 +70,7 @@ def prefill(prompt: tuple[int, ...]) -> StepPlan:
         stop_token_ids=(),
     )
     grant = Grant(
-        engine_id="a", start=0, num_tokens=len(prompt), new_block_ids=(3, 1), samples=True
+        engine_id="a", start=0, num_tokens=len(prompt), new_block_ids=((3, 1),), samples=True
     )
     return StepPlan(step_id=1, starts=(start,), grants=(grant,))
 

@@ -359,8 +359,8 @@ def test_a_plan_without_grants_only_ends_and_copies() -> None:
         ({"num_tokens": 3}, "after the last known token"),
         ({"num_tokens": 6}, "tokens that are known"),
         ({"new_block_ids": ()}, "blocks that it fills"),
-        ({"new_block_ids": (128,)}, "blocks exist"),
-        ({"new_block_ids": (-1,)}, "blocks exist"),
+        ({"new_block_ids": ((128,),)}, "blocks exist"),
+        ({"new_block_ids": ((-1,),)}, "blocks exist"),
         ({"engine_id": "stranger"}, "what it starts"),
     ],
 )

@@ -10,6 +10,7 @@ import torch
 from tokenmill.backends.attention.base import AttentionBatch
 from tokenmill.backends.attention.torch.backend import TorchAttention, TorchMetadata
 from tokenmill.backends.running.warmup import run_largest_step
+from tokenmill.backends.weights.kv_groups import one_group
 from tokenmill.core.config import EngineConfig
 
 from ..tiny import CONFIG, CPU, attention_spec, decoder
@@ -39,6 +40,6 @@ def test_the_largest_step_is_as_large_as_the_configuration_allows(
 
     watching = Watching(attention_spec(16))
     config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens)
-    run_largest_step(decoder(), watching, config, torch.float32, CPU, num_drafts)
+    run_largest_step(decoder(), watching, one_group(CONFIG), config, torch.float32, CPU, num_drafts)
     assert CONFIG.max_position_embeddings == 256
     assert sorted(seen[0]) == sorted(expected)

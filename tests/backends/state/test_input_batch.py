@@ -33,7 +33,7 @@ def build(*rows: tuple[Any, ...]) -> InputBatch:
             engine_id=str(i),
             start=start,
             num_tokens=num_tokens,
-            new_block_ids=blocks,
+            new_block_ids=(blocks,),
             samples=samples,
             num_draft_tokens=len(drafts[0]) if drafts else 0,
         )
@@ -94,3 +94,32 @@ def test_drafts_follow_the_known_tokens_and_each_has_a_sampled_row() -> None:
 def test_a_step_may_sample_nothing() -> None:
     batch = build((6, 0, 3, (7,), False))
     assert batch.sampled == [] and batch.sampled_rows_r.tolist() == []
+
+
+def test_each_group_of_layers_has_block_tables_and_slots_of_its_own() -> None:
+    known = RequestStart(
+        engine_id="0",
+        token_ids=tuple(range(20)),
+        num_prompt_tokens=20,
+        sampling_params=GREEDY,
+        seed=0,
+        stop_token_ids=(),
+    )
+    state = RequestState(known, 12, vocab_size=100, num_groups=2)
+    grant = Grant(
+        engine_id="0",
+        start=12,
+        num_tokens=6,
+        new_block_ids=((3, 1, 4, 15, 9), (2, 6, 5)),
+        num_passed_blocks=(0, 2),
+        samples=False,
+    )
+    state.advance(grant, block_size=4, num_blocks=20)
+    layout = build_input_batch([grant], [state], 4, CPU).attention
+    first, second = layout.by_group
+    assert first is layout
+    assert first.block_tables_bm.tolist() == [[3, 1, 4, 15, 9]]
+    assert first.slot_mapping_t.tolist() == [60, 61, 62, 63, 36, 37]
+    assert second.block_tables_bm.tolist() == [[2, 2, 2, 6, 5]]
+    assert second.slot_mapping_t.tolist() == [24, 25, 26, 27, 20, 21]
+    assert second.seq_lens is first.seq_lens

@@ -7,6 +7,7 @@ import torch
 
 from tokenmill.backends.state import kv_cache
 from tokenmill.backends.state.kv_cache import GPUMemory
+from tokenmill.backends.weights.kv_groups import one_group
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 
@@ -23,7 +24,7 @@ def test_a_block_s_bytes_are_those_of_its_tensors() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         cache = kv_cache.allocate(
             attention(16),
-            num_layers=CONFIG.num_layers,
+            groups=one_group(CONFIG),
             num_blocks=10,
             num_host_blocks=4,
             block_size=16,
@@ -32,7 +33,7 @@ def test_a_block_s_bytes_are_those_of_its_tensors() -> None:
         )
         expected = kv_cache.bytes_per_block(CONFIG, 16, dtype)
         assert sum(layer.nbytes for layer in cache.layers) == 10 * expected
-        assert sum(layer.nbytes for layer in cache.host_layers) == 4 * expected
+        assert sum(layer.nbytes for layer in cache.host_tensors) == 4 * expected
         assert not any(layer.any() for layer in cache.layers)
         assert (cache.num_blocks, cache.block_size, cache.device.type) == (10, 16, "cpu")
     assert BLOCK == 2 * 2 * 16 * 2 * 8 * 4  # k and v, layers, tokens, KV heads, head size, bytes
@@ -45,7 +46,7 @@ def test_a_cpu_s_cache_that_is_larger_than_what_is_free_is_refused(
     with pytest.raises(ConfigError, match=r"are free: lower --kv-cache-memory"):
         kv_cache.allocate(
             attention(16),
-            num_layers=CONFIG.num_layers,
+            groups=one_group(CONFIG),
             num_blocks=10,
             num_host_blocks=0,
             block_size=16,

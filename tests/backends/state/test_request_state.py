@@ -30,12 +30,12 @@ def advance(
         engine_id="0",
         start=start,
         num_tokens=num_tokens,
-        new_block_ids=blocks,
-        num_passed_blocks=num_passed,
+        new_block_ids=(blocks,) if blocks else (),
+        num_passed_blocks=(num_passed,),
         samples=start + num_tokens == len(state.token_ids),
     )
     state.advance(grant, BLOCK_SIZE, num_blocks=100)
-    return state.block_table.tolist()
+    return state.block_tables[0].tolist()
 
 
 def test_blocks_that_the_window_has_passed_become_the_first_that_it_has_not() -> None:

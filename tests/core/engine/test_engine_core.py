@@ -250,7 +250,7 @@ def test_choices_that_wait_for_their_prompt_are_repeated_without_it() -> None:
 
 def test_suspects_without_room_let_the_other_requests_go_on() -> None:
     """Their prompts were computed in chunks, so that beginning again needs more blocks."""
-    bench = Bench(num_blocks=12, max_num_batched_tokens=16, kv_window=6)
+    bench = Bench(num_blocks=12, max_num_batched_tokens=16, kv_windows=(6,))
     for i in range(3):
         bench.add([i, *range(12)], 8)
     failed = run_with_culprits(bench, {"1"}, 15)

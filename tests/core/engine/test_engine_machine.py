@@ -17,6 +17,8 @@ from tokenmill.testing.simulated.drafting import DraftingSettings
 
 from ..engines import Bench, wild
 
+WINDOWS = [(None,), (None,), (1,), (2,), (5,), (11,), (None, 5), (2, 11, 2)]
+
 
 class EngineMachine(RuleBasedStateMachine):
     """Adds, plans, commits, failures and aborts in any order."""
@@ -32,7 +34,7 @@ class EngineMachine(RuleBasedStateMachine):
         num_speculative_tokens=st.integers(0, 8),
         draft_length=st.sampled_from(["adaptive", "fixed"]),
         needs_lookahead=st.booleans(),
-        kv_window=st.sampled_from([None, None, 1, 2, 5, 11]),
+        kv_windows=st.sampled_from(WINDOWS),
         seed=st.integers(0, 1000),
     )
     def start(
@@ -47,7 +49,7 @@ class EngineMachine(RuleBasedStateMachine):
         num_speculative_tokens: int,
         draft_length: str,
         needs_lookahead: bool,
-        kv_window: int | None,
+        kv_windows: tuple[int | None, ...],
         seed: int,
     ) -> None:
         policy = (
@@ -70,7 +72,7 @@ class EngineMachine(RuleBasedStateMachine):
             enable_prefix_caching=caching,
             max_inflight=max_inflight,
             scheduling_policy="priority",
-            kv_window=kv_window,
+            kv_windows=kv_windows,
             drafting=drafting if num_speculative_tokens else None,
             **policy,  # type: ignore[arg-type]
         )

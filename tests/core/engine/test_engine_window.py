@@ -22,7 +22,7 @@ def make_bench(num_blocks: int = MOST, **changes: object) -> Bench:
         "num_blocks": num_blocks,
         "block_size": SIZE,
         "max_num_batched_tokens": CHUNK,
-        "kv_window": WINDOW,
+        "kv_windows": (WINDOW,),
     }
     return Bench(**settings | changes)  # type: ignore[arg-type]
 
@@ -56,7 +56,7 @@ def test_a_decoding_request_holds_the_blocks_of_its_window() -> None:
 
 
 def test_without_a_window_every_block_is_kept() -> None:
-    bench = make_bench(num_blocks=100, kv_window=None)
+    bench = make_bench(num_blocks=100, kv_windows=(None,))
     bench.add(range(100), 101)
     assert run_and_watch(bench) == 50
 
@@ -102,8 +102,8 @@ def test_a_hit_takes_no_blocks_behind_the_window() -> None:
     (request,) = bench.add(range(44), 2)
     bench.step()
     (grant,) = bench.plans[-1].grants
-    assert (grant.start, grant.num_passed_blocks) == (40, 7)
-    assert len(grant.new_block_ids) == 11 - 7
+    assert (grant.start, grant.num_passed_blocks) == (40, (7,))
+    assert [len(ids) for ids in grant.new_block_ids] == [11 - 7]
     bench.run()
     bench.check_tokens()
     assert request.num_cached_tokens == 40

@@ -14,7 +14,7 @@ from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 def fit(num_blocks: int, kv_window: int | None = None, **options: Any) -> int:
     executor = SimulatedExecutor(
-        num_blocks=num_blocks, block_size=16, max_model_len=4096, kv_window=kv_window
+        num_blocks=num_blocks, block_size=16, max_model_len=4096, kv_windows=(kv_window,)
     )
     config = EngineConfig(max_num_batched_tokens=256, max_num_seqs=8, **options)
     return fit_max_model_len(config, executor.info)

@@ -149,7 +149,7 @@ def test_the_made_up_steps_are_new_requests_with_blocks_of_their_own() -> None:
         for plan in maker.plans(probe):
             assert not seen.intersection(start.engine_id for start in plan.starts)
             seen.update(start.engine_id for start in plan.starts)
-            granted = [block for grant in plan.grants for block in grant.new_block_ids]
+            granted = [b for grant in plan.grants for ids in grant.new_block_ids for b in ids]
             assert len(set(granted)) == len(granted) and max(granted, default=0) < 2048
         assert plan.num_tokens == probe.num_decodes + probe.chunk
         assert StepWork.of(plan).num_copied_blocks == probe.num_copies

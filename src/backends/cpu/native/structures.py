@@ -207,7 +207,7 @@ class DecoderStepStruct(ctypes.Structure):
         ("num_tokens", _INT64),
         ("token_ids", _POINTER),
         ("positions", _POINTER),
-        ("slots", _POINTER),
+        ("slots", ctypes.POINTER(_POINTER)),
         ("plans", ctypes.POINTER(_POINTER)),
         ("kv_caches", ctypes.POINTER(_POINTER)),
         ("hidden", _POINTER),

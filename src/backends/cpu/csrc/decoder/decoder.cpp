@@ -93,7 +93,7 @@ class Part {
     write.cos = layer.cos;
     write.sin = layer.sin;
     write.positions = step_.positions;
-    write.slots = step_.slots;
+    write.slots = step_.slots[layer.plan];
     write.kv_cache = kv_cache;
     const Share mine = share_of(step_.num_tokens * spec.num_kv_heads, worker_, workers_);
     rotate_and_write(write, mine.begin, mine.end);

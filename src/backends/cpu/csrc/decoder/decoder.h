@@ -20,7 +20,7 @@ struct DecoderLayer {
   const float* cos;  // [positions, rotary_size / 2], or null: q and k are not rotated
   const float* sin;
   const float* sinks;       // as AttentionCall::sinks
-  int64_t plan;             // index in DecoderStep::plans
+  int64_t plan;             // index in DecoderStep::plans and DecoderStep::slots
   const PackedLinear* qkv;  // heads of q, then k, then v
   const float* qkv_bias;    // or null, as are all biases
   const PackedLinear* attention_output;
@@ -71,7 +71,7 @@ struct DecoderStep {
   int64_t num_tokens;
   const int64_t* token_ids;
   const int64_t* positions;
-  const int64_t* slots;
+  const int64_t* const* slots;  // per plan: the slot of each token
   AttentionPlan* const* plans;  // one per kind of layer
   void* const* kv_caches;  // one per layer
   void* hidden;            // [tokens, hidden]

@@ -196,7 +196,10 @@ class Run {
     DecoderStep step = {};
     step.num_tokens = kTokens;
     step.token_ids = token_ids;
-    step.positions = step.slots = places;
+    const int64_t* slots[kLayers];
+    std::fill_n(slots, kLayers, places);
+    step.positions = places;
+    step.slots = slots;
     step.plans = plans_;
     step.kv_caches = addresses;
     step.hidden = hidden.at(0);

@@ -130,7 +130,9 @@ void run(const Library& library, Report& report, DecoderModel& model, const int6
   DecoderStep step = {};
   step.num_tokens = kTokens;
   step.token_ids = token_ids;
-  step.positions = step.slots = places;
+  const int64_t* const slots[] = {places};
+  step.positions = places;
+  step.slots = slots;
   step.plans = &plan;
   step.kv_caches = caches;
   step.hidden = hidden.at(0);
