@@ -19,9 +19,15 @@ namespace {
 struct TileShape {
   int max_rows, parts, groups;
 };
+// With so few rows, weights of 8 bits arrive later than they can be multiplied. Without prefetches and
+// read from front to back, they arrive 1.2 to 1.5 times as fast on Zen 4.
+template <Layout kLayout>
+constexpr int kRowsFromMemory = sizes_of(kLayout).bits == 8 ? 4 : 0;
+
 template <Layout kLayout, int kRows>
 constexpr TileShape shape_of() {
 #if defined(__AVX512F__)
+  if (kRows <= kRowsFromMemory<kLayout>) return {12, 1, 1};
   return group_of(kLayout) < kBlock ? TileShape{12, 1, 2} : TileShape{12, 2, 1};
 #elif defined(__AVXVNNI__)
   return {5, 2, 1};
@@ -175,6 +181,7 @@ TileSet integer_tiles() {
   // Minima are multiplied by sums of inputs: with -1, those are the offsets.
   set.zero = kHasMinimumOfHalves<kLayout> ? -1 : kZeroOf<kLayout>;
   fill_integer_tiles<kLayout, kRows>(set.tile);
+  set.prefetch_above = kRowsFromMemory<kLayout>;
   return set;
 }
 

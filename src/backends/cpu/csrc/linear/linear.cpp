@@ -14,6 +14,8 @@ namespace {
 // [rows, 32], stay in L1 and L2, while a panel (37 KB at k = 576) is read from memory once for all
 // rows.
 constexpr int64_t kRowsAtOnce = 264;
+// Minimum number of rows for which a worker reads weights that another worker reads, too.
+constexpr int64_t kRowsToShare = 128;
 // Maximum size of a piece of a panel. Longer panels are cut along k, so that a piece stays in L2
 // while all rows use it.
 constexpr int64_t kPieceBytes = 128 * 1024;
@@ -27,18 +29,20 @@ struct Grid {
   int rows;     // of workers, along the rows of x
 };
 
-// Divides panels, and rows if necessary, among workers: a product with fewer panels than workers,
-// or an uneven number, also divides its rows. Chooses the grid whose largest part is smallest.
-Grid choose_grid(int64_t panels, int64_t tiles, int workers) {
+// Divides panels and rows among workers. Chooses the grid whose largest part is smallest. Among grids
+// that differ little, it divides rows, as long as each part has kRowsToShare: workers with the same
+// rows prepare these inputs again, each for itself.
+Grid choose_grid(int64_t panels, int64_t rows, int64_t tile_rows, int workers) {
+  const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
   Grid best = {workers, 1};
   int64_t least = INT64_MAX;
-  for (int rows = 1; rows <= workers && rows <= tiles; rows++) {
-    if (workers % rows != 0) continue;
-    const int columns = workers / rows;
-    const int64_t part = ((panels + columns - 1) / columns) * ((tiles + rows - 1) / rows);
-    if (part < least) {
-      least = part;
-      best = {columns, rows};
+  for (int parts = 1; parts <= workers && parts <= tiles; parts++) {
+    if (workers % parts != 0) continue;
+    const int columns = workers / parts;
+    const int64_t part = ((panels + columns - 1) / columns) * ((tiles + parts - 1) / parts);
+    if (part < least || (rows >= parts * kRowsToShare && part <= least + least / 16)) {
+      least = std::min(part, least);
+      best = {columns, parts};
     }
   }
   return best;
@@ -68,6 +72,8 @@ class PanelProduct {
         used_step_(unpacks_ ? unpacking_.steps_of_step * unpacking_.step_bytes : step_),
         pieces_((steps_ * used_step_ + kPieceBytes - 1) / kPieceBytes),
         num_tiles_((rows + tiles_.max_rows - 1) / tiles_.max_rows),
+        prefetch_tiles_(static_cast<int>(
+            rows > tiles_.prefetch_above ? std::min<int64_t>(num_tiles_, kPrefetchTiles) : 0)),
         width_(weights_.gate_up ? kLaneRows : kPanelRows),
         out_bytes_(call.out_type == Element::kF32 ? 4 : 2),
         // Sums are kept until the last piece. With one piece, each tile is finished at once.
@@ -109,7 +115,7 @@ class PanelProduct {
     tile_.group_sums = inputs_.group_sums;
     tile_.sums = sums_;
     tile_.prefetch = data + kAheadBytes;
-    tile_.prefetch_tiles = 1;
+    tile_.prefetch_tiles = prefetch_tiles_;
     tiles_.tile[rows_](tile_);
     finish_rows(panel, 0, rows_);
   }
@@ -120,7 +126,7 @@ class PanelProduct {
     tile_.steps = along.end - along.begin;
     tile_.add_to_sums = piece > 0;
     const int64_t piece_bytes = tile_.steps * step_;
-    int prefetch_tiles = static_cast<int>(std::min<int64_t>(num_tiles_, kPrefetchTiles));
+    int prefetch_tiles = prefetch_tiles_;
     if (unpacks_) {
       auto* unpacked =
           static_cast<uint8_t*>(unpacked_scratch.bytes(tile_.steps * used_step_));
@@ -160,7 +166,9 @@ class PanelProduct {
   const Unpacking& unpacking_;
   const bool unpacks_;
   const TileSet& tiles_;
-  const int64_t first_row_, rows_, step_, steps_, used_step_, pieces_, num_tiles_, width_, out_bytes_;
+  const int64_t first_row_, rows_, step_, steps_, used_step_, pieces_, num_tiles_;
+  const int prefetch_tiles_;  // 0: none
+  const int64_t width_, out_bytes_;
   float* const sums_;
   TileCall tile_ = {};
   FinishCall finish_ = {};
@@ -171,8 +179,7 @@ class PanelProduct {
 void segment_part(const LinearCall& call, int worker, int workers) {
   const PackedLinear& weights = *call.weights;
   const TileSet& tiles = tiles_for(weights);
-  const int64_t num_tiles = (call.rows + tiles.max_rows - 1) / tiles.max_rows;
-  const Grid grid = choose_grid(num_panels(weights), num_tiles, workers);
+  const Grid grid = choose_grid(num_panels(weights), call.rows, tiles.max_rows, workers);
   const Share panels = share_of(num_panels(weights), worker % grid.columns, grid.columns);
   const Share my_rows = share_of(call.rows, worker / grid.columns, grid.rows);
   const int64_t count = my_rows.end - my_rows.begin;
