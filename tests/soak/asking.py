@@ -141,8 +141,9 @@ class Asker:
 
     def long(self) -> Call:
         """A stream with more bytes than a connection's buffers hold."""
-        body: Fields = {"prompt": self.text(), "n": 4, "ignore_eos": True, "stream": True}
-        body |= {"max_tokens": 400, "logprobs": 20} if self._with_logits else {"max_tokens": 1900}
+        body: Fields = {"prompt": self.text(), "ignore_eos": True, "stream": True}
+        many = {"n": 4, "max_tokens": 800, "logprobs": 20}
+        body |= many if self._with_logits else {"n": 12, "max_tokens": 1900}
         return Call.of("/v1/completions", body)
 
     def bad(self) -> Call:

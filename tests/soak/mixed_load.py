@@ -49,9 +49,9 @@ class MixedLoad:
         self.engine_samples: list[Sample] = []
         self._server = server
         self._client = Client(server.url)
-        self._began = time.monotonic()
-        self._end = self._began + seconds
-        self._last_fault = self._began + FAULTY * seconds
+        began = time.monotonic()
+        self._end = began + seconds
+        self._last_fault = began + FAULTY * seconds
         self._is_whole = True
         """False from a fault until the next engine is ready."""
 
@@ -168,7 +168,6 @@ class MixedLoad:
     def _sample_of(self, pid: int) -> Sample:
         return Sample(
             pid=pid,
-            seconds=time.monotonic() - self._began,
             num_requests=self.outcomes.total(),
             rss=watching.rss(pid),
         )

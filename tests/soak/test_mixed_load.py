@@ -24,9 +24,8 @@ from .mixed_load import MixedLoad
 from .watching import Sample, growth
 
 SECONDS = float(os.environ.get("TOKENMILL_SOAK_SECONDS", "3600"))
-WARM_UP = SECONDS / 6
-"""Seconds in which a process touches its KV cache and its buffers for the first time. Engines that
-fail earlier show no growth."""
+WARM_UP = 10_000
+"""Requests in which a process starts its threads, and touches its KV cache and its buffers."""
 MAX_GROWTH = 1.0
 """MB of RSS per 10,000 requests."""
 ROOT = Path(__file__).parents[2]

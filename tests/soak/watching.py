@@ -18,8 +18,6 @@ class Sample:
     """A process after a number of requests."""
 
     pid: int
-    seconds: float
-    """Since the start of the load."""
     num_requests: int
     rss: float
     """MB."""
@@ -43,17 +41,17 @@ def children(pid: int) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-def growth(samples: Sequence[Sample], warm_up: float) -> float | None:
+def growth(samples: Sequence[Sample], warm_up: int) -> float | None:
     """MB of RSS per 10,000 requests: a linear fit with one slope, and a level per process.
 
-    The samples of each process's first `warm_up` seconds do not count. None if the others have
+    The samples of each process's first `warm_up` requests do not count. None if the others have
     fewer than 10,000 requests.
     """
     covariance = variance = 0.0
     num_requests = 0
     for pid in {sample.pid for sample in samples}:
         life = [sample for sample in samples if sample.pid == pid]
-        warm = [one for one in life if one.seconds >= life[0].seconds + warm_up]
+        warm = [one for one in life if one.num_requests >= life[0].num_requests + warm_up]
         if len(warm) < 2:
             continue
         num_requests += warm[-1].num_requests - warm[0].num_requests

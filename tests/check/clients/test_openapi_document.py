@@ -24,7 +24,7 @@ CHECKS = (
     ("cases", "examples"),
     [
         (1_500, 20),
-        pytest.param(10_000, 500, marks=[pytest.mark.soak, pytest.mark.timeout(3 * 3600)]),
+        pytest.param(10_000, 600, marks=[pytest.mark.soak, pytest.mark.timeout(3 * 3600)]),
     ],
     ids=["check", "soak"],
 )
