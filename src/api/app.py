@@ -14,10 +14,10 @@ from ..core.host.answer_parsers import build_answer_parsers
 from . import operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
-from .http.auth import RequireKey
 from .http.errors import APIError, handle_error
 from .http.host_check import CheckHost
-from .http.keys import KeyRing
+from .http.keys.auth import RequireKey
+from .http.keys.ring import KeyRing
 from .http.request_id import TrackRequests
 from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion

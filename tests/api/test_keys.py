@@ -18,9 +18,9 @@ import openai
 import pytest
 
 from tokenmill.api.app import ADMIN_ROUTES
-from tokenmill.api.http.auth import ADMIN_PATHS
-from tokenmill.api.http.key_file import read_key_file
-from tokenmill.api.http.keys import KeyRing
+from tokenmill.api.http.keys.auth import ADMIN_PATHS
+from tokenmill.api.http.keys.file import read_key_file
+from tokenmill.api.http.keys.ring import KeyRing
 from tokenmill.api.stopping import Stopper
 from tokenmill.core.errors import ConfigError
 from tokenmill.testing.simulated.executor import SimulatedExecutor

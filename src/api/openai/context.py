@@ -16,7 +16,7 @@ from ...core.outputs import RequestOutput
 from ...core.sampling_params import MAX_N
 from ..http.body_budget import BodyBudget
 from ..http.errors import APIError
-from ..http.key_usage import KeyUsage
+from ..http.keys.usage import KeyUsage
 from .responses import CompletionTokensDetails, PromptTokensDetails, Usage
 
 

@@ -14,7 +14,7 @@ from ...core.request_options import KeyLimits, RequestOptions
 from ...core.sampling_params import OutputKind, SamplingParams
 from ..http.answer_headers import add_header
 from ..http.errors import APIError
-from ..http.key_usage import MeteredCall
+from ..http.keys.usage import MeteredCall
 from .context import context_of
 
 CLIENT_WENT_AWAY = APIError(499, "the client disconnected")

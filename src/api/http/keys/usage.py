@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ...core.errors import RateLimitedError
-from ...core.rate_bucket import RateBucket
-from ...core.request_options import KeyLimits
+from ....core.errors import RateLimitedError
+from ....core.rate_bucket import RateBucket
+from ....core.request_options import KeyLimits
 
 BURST_SECONDS = 60.0
 """A key may save the unused allowance of a minute, and spend it at once."""

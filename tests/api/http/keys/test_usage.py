@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenmill.api.http.key_usage import KeyUsage
+from tokenmill.api.http.keys.usage import KeyUsage
 from tokenmill.core.errors import RateLimitedError
 from tokenmill.core.request_options import KeyLimits
 
