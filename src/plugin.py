@@ -63,6 +63,7 @@ from .core.errors import ConfigError, PluginError
 from .core.interfaces import ChatFormat, Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
+from .core.rate_bucket import RateBucket
 from .core.request_options import KeyLimits
 
 __all__ = [
@@ -95,6 +96,7 @@ __all__ = [
     "PreemptionCandidate",
     "ProposalBatch",
     "ProposalRequest",
+    "RateBucket",
     "ReasoningDelta",
     "ReasoningParser",
     "Refusal",

@@ -13,11 +13,11 @@ from ..core.errors import TokenmillError
 from ..core.host.answer_parsers import build_answer_parsers
 from . import operations
 from .anthropic.messages import count_tokens, create_message
-from .http.auth import RequireKey
+from .http.answer_headers import AddHeaders
 from .http.errors import APIError, handle_error
 from .http.host_check import CheckHost
-from .http.ignored_fields import NameIgnoredFields
-from .http.keys import KeyRing
+from .http.keys.auth import RequireKey
+from .http.keys.ring import KeyRing
 from .http.request_id import TrackRequests
 from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion
@@ -66,7 +66,7 @@ def create_app(
     keys = keys or make_key_ring(settings)
     middleware = [
         Middleware(TrackRequests, logs=settings.access_log),
-        Middleware(NameIgnoredFields),
+        Middleware(AddHeaders),
     ]
     if settings.root_path:
         middleware.insert(0, Middleware(StripRootPath, root_path=settings.root_path))

@@ -29,25 +29,30 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: object) -> None:
         super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type]
 
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._chosen(found)._refuse(unknown)
+        return found
+
     def error(self, message: str) -> NoReturn:
-        for word in message.split() if message.startswith("unrecognized") else ():
-            if word.startswith("--"):
-                known = [name for action in self._known_actions() for name in action]
-                message += did_you_mean(word.split("=")[0], known)
-                break
         self.exit(2, f"error: {message}\nSee `{self.prog} --help`.\n")
 
-    def _known_actions(self) -> list[Sequence[str]]:
-        return [action.option_strings for action in _all_actions(self)]
+    def _chosen(self, found: argparse.Namespace) -> _Parser:
+        """The parser of the command, or of its verb, that was given."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                inner: _Parser = action.choices[getattr(found, action.dest)]
+                return inner._chosen(found)
+        return self
 
-
-def _all_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """All actions of the parser, and of the parsers of its commands and verbs."""
-    for action in parser._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                yield from _all_actions(inner)
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        flags = [word for word in unknown if word.startswith("--")][:1]
+        known = [name for action in self._actions for name in action.option_strings]
+        near = "".join(did_you_mean(flag.split("=")[0], known) for flag in flags)
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -13,8 +13,8 @@ from .anthropic.answers import Message, TokenCount
 from .anthropic.bodies import CountTokensBody, MessagesBody
 from .http import anthropic_errors
 from .http.anthropic_errors import AnthropicErrorBody
-from .http.auth import ADMIN_PATHS, PUBLIC_PATHS
 from .http.errors import ErrorBody
+from .http.keys.auth import ADMIN_PATHS, PUBLIC_PATHS
 from .openai.context import ServerSettings
 from .openai.reading.bodies import (
     ChatBody,

@@ -20,9 +20,9 @@ from ..core.interfaces import Progress
 from ..core.remote.client import EngineProcess
 from ..core.shell.engine_shell import EngineShell
 from .app import create_app, make_key_ring
-from .http.connections import Connection
-from .http.handshakes import Handshake
-from .http.keys import KeyRing
+from .http.connections.connection import Connection
+from .http.connections.handshakes import Handshake
+from .http.keys.ring import KeyRing
 from .http.log_throttle import Throttle
 from .listening import Address, listening, tls_context
 from .openai.context import ServerSettings

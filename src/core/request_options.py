@@ -31,7 +31,7 @@ NO_METADATA: Mapping[str, str] = ReadOnlyDict()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLimits:
-    """The limits of one API key; 0: no limit. The built-in token bucket applies them."""
+    """The limits of one API key; 0: no limit. The server applies them before the engine."""
 
     requests_per_minute: float = 0.0
     tokens_per_minute: float = 0.0

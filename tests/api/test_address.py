@@ -15,7 +15,7 @@ import openai
 import pytest
 import trustme
 
-from tokenmill.api.http import connections, handshakes
+from tokenmill.api.http.connections import connection, handshakes
 from tokenmill.api.listening import Address, bind, listening
 from tokenmill.core.errors import ConfigError
 
@@ -176,7 +176,7 @@ def test_a_handshake_that_is_never_completed_is_ended(
 def test_handshakes_count_as_connections(
     secure: Served, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "max_connections", lambda: 2)
+    monkeypatch.setattr(connection, "max_connections", lambda: 2)
     monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS", 10 * PATIENCE)
     with silent(secure), silent(secure), silent(secure) as third:
         try:

@@ -11,7 +11,7 @@ import pytest
 from starlette.routing import Route
 
 from tokenmill.api.app import ROUTES
-from tokenmill.api.http.auth import PUBLIC_PATHS
+from tokenmill.api.http.keys.auth import PUBLIC_PATHS
 
 from .serving import Served, serve_engine, toy_engine
 

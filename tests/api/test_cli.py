@@ -55,6 +55,18 @@ def test_only_a_flag_that_is_not_known_gets_a_near_one() -> None:
     done = tokenmill("serve", "--max-model-len", "abc")
     check_one_line(done, 2, "invalid int value: 'abc'")
     assert "Did you mean" not in done.stderr
+    # A flag of `simulate compare`; no flag of `serve` is near it.
+    done = tokenmill("serve", "--workload", "x")
+    check_one_line(done, 2, "unrecognized arguments: --workload")
+    assert "Did you mean" not in done.stderr and "tokenmill serve --help" in done.stderr
+
+
+def test_input_that_is_not_utf_8_is_refused_with_the_byte() -> None:
+    command = [sys.executable, "-m", "tokenmill.api.cli", "generate", "-"]
+    done = subprocess.run(command, input=b"caf\xe9", capture_output=True)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"error: standard input is not UTF-8: ")
+    assert b"at byte 3" in done.stderr and b"Traceback" not in done.stderr
 
 
 def test_help_of_serve_names_vllm_s_flags_and_their_defaults() -> None:

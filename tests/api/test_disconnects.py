@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tokenmill.api.http import connections
+from tokenmill.api.http.connections import connection
 
 from .serving import PATIENCE, Served, SteeredExecutor, serve_engine, toy_engine
 
@@ -134,7 +134,7 @@ def test_a_client_that_ends_only_its_own_side_gets_its_answer(slow: Served, stre
 
 
 def test_a_stalled_reader_is_hung_up_on(slow: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STALL_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "STALL_SECONDS", 0.2)
     with send(slow, stream=True, n=32, max_tokens=3000, logprobs=20) as sock:
         slow.wait_until(lambda load: load["num_running"] == 32)
         slow.wait_until(lambda load: load["num_running"] == 0)

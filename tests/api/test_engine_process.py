@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -124,6 +125,24 @@ def test_a_lost_device_ends_its_engine_and_another_one_serves(http: httpx.Client
     end = time.monotonic() + PATIENCE
     while http.post("/v1/completions", json=ASK).status_code != 200:
         assert time.monotonic() < end
+
+
+def test_the_limits_of_a_key_outlive_the_engine(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text('[a]\nkey = "k"\nrequests_per_minute = 1\n')
+    file.chmod(0o600)
+    with (
+        serve_engine(toy_process(stall_timeout=1.0), api_key_file=file) as served,
+        served.client(headers={"Authorization": "Bearer k"}) as http,
+    ):
+        assert http.post("/v1/completions", json=ASK).status_code == 200
+        pid = engine_pid(served)
+        os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + PATIENCE
+        while engine_pid(served) == pid or http.get("/ready").status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        check_error(http.post("/v1/completions", json=ASK), 429)
 
 
 def test_while_the_engine_restarts_the_server_answers_all_but_requests(

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,9 +18,9 @@ import openai
 import pytest
 
 from tokenmill.api.app import ADMIN_ROUTES
-from tokenmill.api.http.auth import ADMIN_PATHS
-from tokenmill.api.http.key_file import read_key_file
-from tokenmill.api.http.keys import KeyRing
+from tokenmill.api.http.keys.auth import ADMIN_PATHS
+from tokenmill.api.http.keys.file import read_key_file
+from tokenmill.api.http.keys.ring import KeyRing
 from tokenmill.api.stopping import Stopper
 from tokenmill.core.errors import ConfigError
 from tokenmill.testing.simulated.executor import SimulatedExecutor
@@ -118,6 +119,38 @@ def test_a_limit_of_concurrent_requests_counts_whole_calls(
     assert answers[0].status_code == 200 and len(answers[0].json()["choices"]) == 4
     served.wait_idle()
     assert ask(http, "chat").status_code == 200
+
+
+def limits_of(answer: httpx.Response, unit: str) -> list[str]:
+    return [answer.headers[f"x-ratelimit-{name}-{unit}"] for name in ("limit", "remaining")]
+
+
+def test_headers_say_what_is_left(http: httpx.Client) -> None:
+    first, second, refused = (ask(http, "search") for _ in range(3))
+    assert [limits_of(answer, "requests") for answer in (first, second, refused)] == [
+        ["2", "1"],
+        ["2", "0"],
+        ["2", "0"],
+    ]
+    assert re.fullmatch(r"(1m)?[0-9.]+s", second.headers["x-ratelimit-reset-requests"])
+    assert "x-ratelimit-limit-tokens" not in first.headers, "the key has no such limit"
+    body = ASK | {"max_tokens": 4, "stream": True}
+    streamed = ask(http, "batch", **body)
+    assert limits_of(streamed, "tokens") == ["10", "3"], "before the answer it may be the longest"
+    assert not any(name.startswith("x-ratelimit") for name in ask(http, "free").headers)
+
+
+def test_a_refused_request_costs_nothing(http: httpx.Client) -> None:
+    for _ in range(3):
+        assert ask(http, "search", max_tokens=100_000).status_code == 400
+    assert ask(http, "search").status_code == 200
+
+
+def test_tokens_that_were_not_generated_are_given_back(http: httpx.Client) -> None:
+    text = ask(http, "free", max_tokens=5, seed=1).json()["choices"][0]["text"]
+    body = {"max_tokens": 5, "seed": 1, "stop": [text[0]]}
+    assert ask(http, "batch", **body).status_code == 200  # pays 3 + 5, gets 4 back
+    assert limits_of(ask(http, "batch", max_tokens=2), "tokens")[1] == "1"
 
 
 def test_the_official_client_waits_and_tries_again(served: Served) -> None:

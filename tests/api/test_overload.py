@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tokenmill.api.http import connections
+from tokenmill.api.http.connections import connection
 
 from .serving import Served, SteeredExecutor, serve_engine, toy_engine
 from .test_errors import check_error
@@ -108,7 +108,7 @@ def test_a_draining_server_finishes_and_refuses(held: tuple[Served, SteeredExecu
 def test_too_many_connections_are_refused_in_the_usual_shape(
     toy: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "max_connections", lambda: 0)
+    monkeypatch.setattr(connection, "max_connections", lambda: 0)
     with toy.client() as http:
         refused = http.get("/health")
     assert check_error(refused, 503)["code"] == "overloaded"
@@ -155,7 +155,7 @@ def test_what_is_not_good_http_is_refused_in_the_usual_shape(
 def test_a_client_that_never_ends_its_headers_or_body_is_hung_up_on(
     toy: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
     monkeypatch.setattr("tokenmill.api.openai.reading.request_reading.BODY_SECONDS", 0.2)
     assert talk(toy, b"") == b""
     assert talk(toy, b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ") == b""

@@ -44,7 +44,7 @@ def run_pytest(folder: Path, *arguments: str, plugin: bool = True) -> str:
 
 
 def test_a_sound_plugin_passes_and_the_times_are_reported(capfd: Capture) -> None:
-    assert run_check("fcfs") == 0
+    assert run_check("fcfs", verbose=True) == 0
     printed = capfd.readouterr().out
     assert "TestSchedulingPolicy::test_nobody_starves[fcfs] PASSED" in printed
     assert "TestPackage" in printed and "TestScheduler:" not in printed
@@ -67,6 +67,20 @@ def test_a_broken_plugin_fails_with_the_reason(
 def test_an_unknown_name_is_a_usage_error_with_a_near_one(capfd: Capture) -> None:
     assert run_check("fcsf") == 2
     assert "no plugin named 'fcsf'" in capfd.readouterr().err
+
+
+def test_the_plugins_file_of_the_folder_is_used_and_passing_tests_are_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "plugins.toml"
+    file.write_text("[observer.stats-log]\ninterval = 'soon'\n")
+    assert run_check("stats-log") != 0
+    assert "interval" in "".join(capfd.readouterr())
+    file.unlink()
+    assert run_check("stats-log") == 0
+    printed = capfd.readouterr().out
+    assert "PASSED" not in printed and " passed" in printed
 
 
 def test_a_plugins_file_that_cannot_be_read_is_a_usage_error(
@@ -180,7 +194,7 @@ def test_a_plugin_that_hangs_fails_its_test_and_not_the_run(
 ) -> None:
     install_audit(tmp_path, tmp_path / "audit.jsonl", hanging=1)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    assert run_check("acme-audit", time_limit=3) == 1
+    assert run_check("acme-audit", time_limit=3, verbose=True) == 1
     printed = capfd.readouterr().out
     assert printed.count("[acme-audit] FAILED") == 1
     assert "took longer than 3 s" in printed

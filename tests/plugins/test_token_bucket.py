@@ -124,19 +124,11 @@ def admits(bucket: TokenBucket, request_id: str, limits: KeyLimits | None, **fie
     return True
 
 
-def test_the_limits_of_a_key_replace_those_of_the_options() -> None:
+def test_a_key_with_limits_of_its_own_is_left_to_the_server() -> None:
     bucket = TokenBucket(TokenBucketOptions(requests_per_minute=1))
-    two, unlimited = KeyLimits(requests_per_minute=2), KeyLimits()
-    assert [admits(bucket, str(i), two) for i in range(3)] == [True, True, False]
-    assert [admits(bucket, str(i), unlimited) for i in range(3)] == [True] * 3
+    own = KeyLimits(requests_per_minute=1)
+    assert [admits(bucket, str(i), own) for i in range(3)] == [True] * 3
     assert [admits(bucket, str(i), None) for i in range(2)] == [True, False]
-
-
-def test_new_limits_of_a_key_apply_at_once() -> None:
-    bucket = TokenBucket(TokenBucketOptions())
-    one, three = (KeyLimits(requests_per_minute=rate) for rate in (1, 3))
-    assert [admits(bucket, str(i), one) for i in range(2)] == [True, False]
-    assert [admits(bucket, str(i), three) for i in range(4)] == [True, True, True, False]
 
 
 def test_a_key_has_a_limited_number_of_live_calls() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import sys
 from typing import Any
 
+from ...core.errors import ConfigError
 from .engine_flags import OBSERVING, add_engine_flags, engine_config
 from .progress import ProgressDisplay
 from .sampling_flags import add_sampling_flags, sampling_options
@@ -29,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises ConfigError, InvalidRequestError."""
     config = engine_config(args)
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    prompt = _standard_input() if args.prompt == "-" else args.prompt
     from ...assembly import build_engine
     from ...core.sampling_params import OutputKind
     from ..openai.sampling import params_with_all_room
@@ -46,3 +47,14 @@ def run(args: argparse.Namespace) -> int:
 
     asyncio.run(generate())
     return 0
+
+
+def _standard_input() -> str:
+    """The text on standard input. Raises ConfigError if it is not UTF-8, whatever the locale is."""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"standard input is not UTF-8: the first error is at byte {error.start}; convert it, "
+            "for example with iconv"
+        ) from error

@@ -44,6 +44,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="SECONDS",
         help="a test that takes longer fails (default: 300)",
     )
+    check.add_argument("--verbose", action="store_true", help="print a line for each test")
     check.set_defaults(run=_check)
     for verb in (listing, show, check):
         verb.add_argument("--plugins-file", metavar="FILE", help="plugins.toml to use")
@@ -98,7 +99,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    return run_check(args.name, args.plugins_file, args.time_limit)
+    return run_check(args.name, args.plugins_file, args.time_limit, verbose=args.verbose)
 
 
 def _print_providers(found: PluginDescription) -> None:
@@ -108,7 +109,9 @@ def _print_providers(found: PluginDescription) -> None:
         if provider.doc:
             print("  " + provider.doc.splitlines()[0])
         for option in provider.options:
-            print(f"  {option.name}: {option.type} = {option.default}  {option.help}".rstrip())
+            default = f" (default {option.default})" if option.configured else ""
+            value = f"{option.configured or option.default}{default}"
+            print(f"  {option.name}: {option.type} = {value}  {option.help}".rstrip())
         if provider.on_this_machine:
             print("  on this machine:")
             for finding in provider.on_this_machine:

@@ -78,7 +78,7 @@ async def _submit(request: Request, body: ChatBody, prefix: str) -> tuple[Reques
     reading = ChatReading(body, tools, context, tokens)
     with naming_field(body):
         requests = await submit_all(
-            engine, [tokens], reading.adjust(params), options, is_streamed=bool(body.stream)
+            request, [tokens], reading.adjust(params), options, is_streamed=bool(body.stream)
         )
     return requests, reading
 

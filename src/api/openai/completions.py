@@ -39,7 +39,7 @@ async def create_completion(request: Request) -> Response:
     adds_special = body.add_special_tokens is not False
     with naming_field(body):
         requests = await submit_all(
-            engine,
+            request,
             await tokenized(prompts, engine, add_special_tokens=adds_special),
             params,
             options,

@@ -16,6 +16,7 @@ from ...core.outputs import RequestOutput
 from ...core.sampling_params import MAX_N
 from ..http.body_budget import BodyBudget
 from ..http.errors import APIError
+from ..http.keys.usage import KeyUsage
 from .responses import CompletionTokensDetails, PromptTokensDetails, Usage
 
 
@@ -67,6 +68,7 @@ class AppContext:
     parsers: AnswerParsers
     """The parsers of the model's answers to chats."""
     bodies: BodyBudget = field(init=False)
+    key_usage: KeyUsage = field(default_factory=KeyUsage)
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:

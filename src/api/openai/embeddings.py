@@ -74,7 +74,7 @@ async def _outputs(
     request: Request, engine: EngineClient, prompts: Sequence[Prompt], options: RequestOptions
 ) -> list[RequestOutput]:
     params = SamplingParams(max_tokens=0, pooling=Pooling(engine.config.pooling))
-    requests = await submit_all(engine, prompts, params, options, is_streamed=False)
+    requests = await submit_all(request, prompts, params, options, is_streamed=False)
     outputs = await final_unless_disconnected(request, requests)
     check_ends(outputs, engine)
     return outputs

@@ -8,8 +8,8 @@ from typing import Protocol
 from starlette.requests import Request
 
 from ...core.request_options import MAX_CLIENT_ID, RequestOptions
-from ..http.auth import api_key_id, key_limits
 from ..http.errors import APIError
+from ..http.keys.auth import api_key_id, key_limits
 from ..http.request_id import HEADER, name_request, request_id_of
 from ..http.trace_headers import trace_headers
 

@@ -8,10 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from starlette.requests import Request
 
 from ...core.contract.client import EngineClient, RequestStream
+from ...core.errors import RateLimitedError
 from ...core.outputs import RequestOutput
-from ...core.request_options import RequestOptions
+from ...core.request_options import KeyLimits, RequestOptions
 from ...core.sampling_params import OutputKind, SamplingParams
+from ..http.answer_headers import add_header
 from ..http.errors import APIError
+from ..http.keys.usage import MeteredCall
+from .context import context_of
 
 CLIENT_WENT_AWAY = APIError(499, "the client disconnected")
 
@@ -19,8 +23,13 @@ CLIENT_WENT_AWAY = APIError(499, "the client disconnected")
 class RequestSet:
     """The output streams of a call's prompts. `aclose` must be called, to free their resources."""
 
-    def __init__(self, streams: Sequence[RequestStream]) -> None:
+    def __init__(
+        self, streams: Sequence[RequestStream], metered: MeteredCall | None = None
+    ) -> None:
+        """`metered`: the account of a call whose key has limits."""
         self.streams = tuple(streams)
+        self._metered = metered
+        self._num_generated = 0
 
     @property
     def request_id(self) -> str:
@@ -38,15 +47,28 @@ class RequestSet:
 
     async def aclose(self) -> None:
         """Abort the requests that have not ended."""
+        if self._metered is not None:
+            self._metered.end(self._num_generated)
         for stream in self.streams:
             await stream.aclose()
 
     async def final(self) -> list[RequestOutput]:
         """The last output of each prompt, in the order of the prompts."""
-        return list(await asyncio.gather(*(_last(stream) for stream in self.streams)))
+        outputs = list(await asyncio.gather(*(_last(stream) for stream in self.streams)))
+        self._count(outputs)
+        return outputs
 
     async def merged(self) -> AsyncIterator[tuple[int, RequestOutput]]:
         """Pairs (index of the prompt, output), in the order in which outputs arrive."""
+        async for index, output in self._merged():
+            self._count([output])
+            yield index, output
+
+    def _count(self, outputs: Sequence[RequestOutput]) -> None:
+        found = (choice for output in outputs for choice in output.outputs)
+        self._num_generated += sum(len(choice.token_ids) for choice in found)
+
+    async def _merged(self) -> AsyncIterator[tuple[int, RequestOutput]]:
         if len(self.streams) == 1:
             async for output in self.streams[0]:
                 yield 0, output
@@ -69,26 +91,60 @@ class RequestSet:
 
 
 async def submit_all(
-    engine: EngineClient,
+    request: Request,
     prompts: Sequence[str | Sequence[int]],
     params: SamplingParams,
     options: RequestOptions,
     *,
     is_streamed: bool,
 ) -> RequestSet:
-    """Submit all prompts, or none if one fails. Raises what EngineClient.submit raises."""
+    """Submit all prompts, or none if one fails. The limits of the sender's key are checked here.
+
+    Raises what EngineClient.submit raises, and RateLimitedError.
+    """
+    engine = context_of(request).engine
     if not is_streamed:
         params = params.with_changes(output_kind=OutputKind.FINAL)
+    metered = _metered(request, options)
     streams: list[RequestStream] = []
     try:
         for index, prompt in enumerate(prompts):
             shared = streams[0].request_id if streams else options.request_id
             own = options.with_changes(request_id=shared, prompt_index=index)
             streams.append(await engine.submit(prompt, params, own))
+        if metered is not None:
+            lengths = [len(stream.prompt_token_ids) for stream in streams]
+            room = sum(_room(length, params, engine) for length in lengths)
+            metered.pay(sum(lengths), room)
     except BaseException:
-        await RequestSet(streams).aclose()
+        await RequestSet(streams, metered).aclose()
         raise
-    return RequestSet(streams)
+    finally:
+        _show_limits(request, metered)
+    return RequestSet(streams, metered)
+
+
+def _metered(request: Request, options: RequestOptions) -> MeteredCall | None:
+    """The account of the call, if its key has limits. Raises RateLimitedError."""
+    if options.api_key_id is None or options.key_limits in (None, KeyLimits()):
+        return None
+    usage = context_of(request).key_usage
+    try:
+        return usage.begin(options.api_key_id, options.key_limits)
+    except RateLimitedError:
+        _show_limits(request, MeteredCall(usage, options.api_key_id, options.key_limits))
+        raise
+
+
+def _show_limits(request: Request, metered: MeteredCall | None) -> None:
+    for name, value in metered.headers() if metered is not None else ():
+        add_header(request.scope, name, value)
+
+
+def _room(num_prompt_tokens: int, params: SamplingParams, engine: EngineClient) -> int:
+    """The maximum number of tokens that all choices of a prompt generate."""
+    most = params.max_tokens
+    return params.n * (engine.max_model_len - num_prompt_tokens if most is None else most)
 
 
 async def final_unless_disconnected(request: Request, requests: RequestSet) -> list[RequestOutput]:

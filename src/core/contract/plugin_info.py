@@ -59,6 +59,8 @@ class OptionInfo:
     default: str
     """As written in Python; "required" when there is no default."""
     help: str = ""
+    configured: str = ""
+    """The value that plugins.toml sets, as written in Python. Empty: the default is in force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

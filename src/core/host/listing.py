@@ -6,13 +6,13 @@ import inspect
 from contextlib import suppress
 from dataclasses import replace
 
-from ..contract.plugin_info import PluginDescription, PluginInfo, normalize
+from ..contract.plugin_info import OptionInfo, PluginDescription, PluginInfo, normalize
 from ..contract.registry import COMPUTING, SLOTS, Provider
 from ..errors import PluginError
 from ..suggest import near_and_known
 from .choice import configured
 from .plugin_set import PluginSet
-from .plugins_file import read_settings
+from .plugins_file import PluginSettings, read_settings
 
 
 def discover_plugins(plugins_file: str | None = None) -> tuple[PluginInfo, ...]:
@@ -42,9 +42,29 @@ def describe_plugin(name: str, plugins_file: str | None = None) -> PluginDescrip
         info=info,
         doc=inspect.getdoc(objects[0]) or "" if objects[0] is not None else "",
         providers=tuple(
-            replace(p.describe(), on_this_machine=_findings(p, plugins))
+            replace(
+                p.describe(),
+                options=_options(p, plugins.settings),
+                on_this_machine=_findings(p, plugins),
+            )
             for p in plugins.registry.providers(plugin=info.name)
         ),
+    )
+
+
+def _options(provider: Provider, settings: PluginSettings) -> tuple[OptionInfo, ...]:
+    """The options of a provider, with the values from plugins.toml."""
+    names = {provider.name, *provider.aliases}
+    slot = settings.slots.get(provider.kind)
+    given: dict[str, object] = {}
+    if slot is not None and slot.use is not None and normalize(slot.use) in names:
+        given.update(slot.options)
+    for (kind, name), setting in settings.named.items():
+        if kind == provider.kind and normalize(name) in names:
+            given.update(setting.options)
+    return tuple(
+        replace(option, configured=repr(given[option.name])) if option.name in given else option
+        for option in provider.describe().options
     )
 
 

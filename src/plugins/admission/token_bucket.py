@@ -1,9 +1,5 @@
 """A token bucket per API key, which limits the requests and tokens of a key per minute, and the
 requests that a key may have at the same time.
-
-The algorithm is that of RFC 2697 with a single bucket. The bucket fills at a steady rate up to its
-capacity, and a request is admitted if the bucket holds its price. A request that costs more than
-the capacity is admitted when the bucket is full, and leaves a debt.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from ...plugin import (
     KeyLimits,
     Load,
     PluginContext,
+    RateBucket,
     Refusal,
     Registry,
     RequestView,
@@ -61,28 +58,6 @@ class TokenBucketOptions:
 NO_LIMITS = KeyLimits()
 
 
-class Bucket:
-    """An allowance that fills at a steady rate, in requests or in tokens."""
-
-    def __init__(self, per_minute: float, burst: float, now: float) -> None:
-        self.per_minute = per_minute
-        self._per_second = per_minute / 60
-        self._capacity = self._balance = self._per_second * burst
-        self._filled_at = now
-
-    def seconds_until(self, price: float, now: float) -> float:
-        """Seconds until the bucket holds `price` or is full; 0 if it does now."""
-        elapsed = max(0.0, now - self._filled_at)
-        self._filled_at += elapsed
-        self._balance = min(self._capacity, self._balance + elapsed * self._per_second)
-        missing = min(price, self._capacity) - self._balance
-        return max(0.0, missing / self._per_second)
-
-    def pay(self, price: float) -> None:
-        """Take `price` out, even if that leaves a debt. A negative price is put in."""
-        self._balance -= price
-
-
 class TokenBucket:
     """Refuses requests of an API key that has spent its allowance, or has too many live requests.
 
@@ -93,13 +68,13 @@ class TokenBucket:
 
     def __init__(self, options: TokenBucketOptions) -> None:
         self._options = options
-        self._defaults = KeyLimits(
+        self._limits = KeyLimits(
             requests_per_minute=options.requests_per_minute,
             tokens_per_minute=options.tokens_per_minute,
             max_concurrent_requests=options.max_concurrent_requests,
         )
-        self._requests: dict[str | None, Bucket] = {}
-        self._tokens: dict[str | None, Bucket] = {}
+        self._requests: dict[str | None, RateBucket] = {}
+        self._tokens: dict[str | None, RateBucket] = {}
         self._live: dict[str | None, Counter[str]] = {}
         """By key and request id, for live calls: the number of choices that have not ended."""
 
@@ -109,9 +84,9 @@ class TokenBucket:
 
         The engine queues all choices of a prompt or none, and they pay only when they are queued.
         """
-        limits = request.key_limits or self._defaults
-        if limits == NO_LIMITS:
-            return None
+        limits = self._limits
+        if request.key_limits is not None or limits == NO_LIMITS:
+            return None  # the server applies the limits of the key file
         price = request.num_prompt_tokens + (request.choice_index + 1) * request.max_tokens
         rates = (
             (self._requests, limits.requests_per_minute, 1.0, "requests"),
@@ -164,7 +139,7 @@ class TokenBucket:
 
     def _seconds_until(
         self,
-        buckets: dict[str | None, Bucket],
+        buckets: dict[str | None, RateBucket],
         per_minute: float,
         price: float,
         request: RequestView,
@@ -172,18 +147,18 @@ class TokenBucket:
         if not per_minute:
             return 0.0
         key, now = request.api_key_id, request.arrival_time
-        if key not in buckets or buckets[key].per_minute != per_minute:
-            buckets[key] = Bucket(per_minute, self._options.burst, now)
+        if key not in buckets:
+            buckets[key] = RateBucket(per_minute, self._options.burst, now)
         return buckets[key].seconds_until(price, now)
 
     @staticmethod
-    def _pay(buckets: dict[str | None, Bucket], key: str | None, price: float) -> None:
+    def _pay(buckets: dict[str | None, RateBucket], key: str | None, price: float) -> None:
         if key in buckets:
             buckets[key].pay(price)
 
 
 def make_token_bucket(context: PluginContext, options: TokenBucketOptions) -> TokenBucket:
-    """Limits the requests and tokens of each API key, by its own limits or by the options."""
+    """Limits the requests and tokens of each API key that is not in --api-key-file."""
     return TokenBucket(options)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -541,6 +542,13 @@ def test_a_plugin_is_described_even_if_it_is_not_enabled(packages: Packages) -> 
     ]
     options = describe_plugin("stats-log").providers[0].options
     assert [(o.name, o.type, o.default) for o in options] == [("interval", "float", "10.0")]
+
+
+def test_a_description_shows_the_options_that_plugins_toml_sets(tmp_path: Path) -> None:
+    file = tmp_path / "plugins.toml"
+    file.write_text("[observer.stats-log]\ninterval = 3.5\n")
+    (interval,) = describe_plugin("stats-log", str(file)).providers[0].options
+    assert (interval.default, interval.configured) == ("10.0", "3.5")
 
 
 def test_describing_a_broken_or_unknown_plugin_says_so(packages: Packages) -> None:

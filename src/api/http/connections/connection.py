@@ -11,7 +11,7 @@ import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .errors import APIError, error_body, error_response
+from ..errors import APIError, error_body, error_response
 from .heads import StrictConnection
 
 HEAD_SECONDS = 10.0

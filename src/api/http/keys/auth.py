@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ...core.request_options import KeyLimits
-from .errors import APIError, error_response
-from .keys import KeyHolder, KeyRing
+from ....core.request_options import KeyLimits
+from ..errors import APIError, error_response
+from .ring import KeyHolder, KeyRing
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping"})
 ADMIN_PATHS = frozenset({"/debug/state"})

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.errors import ConfigError
-from ...core.log import get_logger
-from ...core.request_options import KeyLimits
-from .key_file import read_key_file
+from ....core.errors import ConfigError
+from ....core.log import get_logger
+from ....core.request_options import KeyLimits
+from .file import read_key_file
 
 log = get_logger("api")
 

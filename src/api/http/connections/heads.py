@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import h11
 
-from .errors import APIError
+from ..errors import APIError
 
 MAX_HEADER_BYTES = 16 << 10
 """Bytes of a request's head: request line and headers."""

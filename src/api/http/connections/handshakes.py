@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from . import connections
+from . import connection
 
 HANDSHAKE_SECONDS = 10.0
 """Maximum time from a client's connection to the end of its TLS handshake."""
@@ -24,13 +24,13 @@ class Handshake(asyncio.Protocol):
     def __init__(self, context: ssl.SSLContext, *, server_state: Any, **options: Any) -> None:
         """The other arguments are those that uvicorn gives to a Connection."""
         self._context = context
-        self._make = partial(connections.Connection, server_state=server_state, **options)
+        self._make = partial(connection.Connection, server_state=server_state, **options)
         self._open = server_state.connections
         self._received = bytearray()
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self._open) >= connections.max_connections():
+        if len(self._open) >= connection.max_connections():
             transport.abort()
             return
         transport.pause_reading()
@@ -66,8 +66,8 @@ class Handshake(asyncio.Protocol):
             self._hand_over(tls)
 
     def _hand_over(self, tls: asyncio.Transport) -> None:
-        connection = self._make()
-        tls.set_protocol(connection)
-        connection.connection_made(tls)
+        http = self._make()
+        tls.set_protocol(http)
+        http.connection_made(tls)
         if self._received:
-            connection.data_received(bytes(self._received))
+            http.data_received(bytes(self._received))

@@ -19,9 +19,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ...core.errors import ConfigError
-from ...core.log import get_logger
-from ...core.request_options import KeyLimits
+from ....core.errors import ConfigError
+from ....core.log import get_logger
+from ....core.request_options import KeyLimits
 
 log = get_logger("api")
 
