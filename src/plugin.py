@@ -23,8 +23,10 @@ from .core.contract.answers import (
     ToolCallDelta,
     ToolDefinition,
 )
+from .core.contract.argument_values import argument_value
 from .core.contract.client import EngineClient, Load
 from .core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
+from .core.contract.enclosed_calls import enclosed_calls
 from .core.contract.events import (
     Admitted,
     Finished,
@@ -111,8 +113,10 @@ __all__ = [
     "ToolCallParser",
     "ToolDefinition",
     "Victim",
+    "argument_value",
     "content_before",
     "decode_first",
+    "enclosed_calls",
     "find",
     "get_logger",
     "hookimpl",

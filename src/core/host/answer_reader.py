@@ -17,6 +17,9 @@ from ..contract.answers import (
 from ..log import get_logger
 
 _log = get_logger("plugins")
+_PIECE = 4096
+"""Characters. Taking text from the front copies the rest, so a parser gets a long text in pieces.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,8 +124,11 @@ class _Stage:
         """The deltas that result from one more delta; only content is parsed."""
         if not isinstance(delta, ContentDelta):
             return [delta]
-        self._text.append(delta.text)
-        return self._pull()
+        found: list[Delta] = []
+        for start in range(0, len(delta.text), _PIECE):
+            self._text.append(delta.text[start : start + _PIECE])
+            found += self._pull()
+        return found
 
     def finish(self) -> list[Delta]:
         self._text.close()

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ...plugin import (
     AnswerText,
     ChatFormat,
-    ContentDelta,
     Parsing,
     Registry,
     ToolDefinition,
-    content_before,
-    find,
+    enclosed_calls,
     hookimpl,
-    skip_space,
-    whole_call,
 )
 
 TOKENMILL_API = (1, 1)
@@ -31,6 +27,7 @@ ENDS = {"<|tool_call>": "<tool_call|>", "<start_function_call>": "<end_function_
 _HEAD = re.compile(r"\s*call:([\w.-]+)\s*(?=\{)")
 _QUOTES = ('<|"|>', "<escape>", '"')
 _PLAIN = re.compile(r"[^,:{}\[\]]*")
+_SPACE = re.compile(r"\s*")
 _MAX_DEPTH = 32
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
@@ -47,75 +44,77 @@ class GemmaToolParser:
         return [f"the chat template has neither {' nor '.join(ENDS)}"]
 
     def parse(self, answer: AnswerText, tools: Sequence[ToolDefinition]) -> Parsing:
-        names, index = {tool.name for tool in tools}, 0
-        while opened := (yield from content_before(answer, tuple(ENDS))):
-            closing = ENDS[opened.lstrip()]
-            end = yield from find(answer, closing)
-            length = len(answer.unread) if end < 0 else end
-            call = _read_call(answer.unread[:length])
-            if call is None or call[0] not in names:
-                yield ContentDelta(opened)
-                continue
-            answer.take(length + len(closing))
-            yield from whole_call(index, *call)
-            index += 1
-            yield from skip_space(answer)
+        return enclosed_calls(answer, tools, ends=ENDS, head=_HEAD, read=_arguments)
 
 
-def _read_call(text: str) -> tuple[str, dict[str, Any]] | None:
-    """Name and arguments of a call; None if the text is no call."""
-    head = _HEAD.match(text)
-    if head is None:
-        return None
+def _arguments(text: str, tool: ToolDefinition) -> dict[str, Any] | None:
+    """The object that a text consists of; None if it is none."""
+    reader = _Reader(text)
     try:
-        arguments, rest = _value(text[head.end() :], 0)
+        found = reader.value(0)
     except ValueError:
         return None
-    return None if rest.strip() else (head[1], arguments)
+    return found if isinstance(found, dict) and reader.next == "" else None
 
 
-def _value(text: str, depth: int) -> tuple[Any, str]:
-    """The value at the front of a text, and the text behind it. Raises ValueError."""
-    text = text.lstrip()
-    if depth > _MAX_DEPTH:
-        raise ValueError("nested too deeply")
-    if text.startswith("{"):
-        return _items(text[1:], depth, is_object=True)
-    if text.startswith("["):
-        return _items(text[1:], depth, is_object=False)
-    for quote in _QUOTES:
-        if text.startswith(quote):
-            inner, found, rest = text[len(quote) :].partition(quote)
-            if not found:
-                raise ValueError("a string without an end")
-            return inner, rest
-    plain = _PLAIN.match(text)
-    assert plain is not None, "the pattern matches an empty text"
-    return _word(plain[0].strip()), text[plain.end() :]
+class _Reader:
+    """Reads values from a text, from the front to the end."""
 
+    def __init__(self, text: str) -> None:
+        self._text, self._place = text, 0
 
-def _items(text: str, depth: int, *, is_object: bool) -> tuple[Any, str]:
-    """The items of an object or list whose opening bracket was read."""
-    pairs: list[tuple[Any, Any]] = []
-    close = "}" if is_object else "]"
-    text = text.lstrip()
-    while not text.startswith(close):
-        key: Any = None
-        if is_object:
-            key, text = _value(text, _MAX_DEPTH)
-            text = _after(text, ":")
-        value, text = _value(text, depth + 1)
-        pairs.append((str(key), value))
-        if not text.lstrip().startswith(close):
-            text = _after(text, ",").lstrip()
-        text = text.lstrip()
-    return (dict(pairs) if is_object else [value for _, value in pairs]), text[1:]
+    @property
+    def next(self) -> str:
+        """The next character that is no whitespace; "" at the end."""
+        self._place = self._match(_SPACE).end()
+        return self._text[self._place : self._place + 1]
 
+    def value(self, depth: int) -> Any:
+        """Read a value. Raises ValueError."""
+        if depth > _MAX_DEPTH:
+            raise ValueError("nested too deeply")
+        if self.next == "{":
+            return dict(self._items("}", lambda: self._pair(depth)))
+        if self.next == "[":
+            return list(self._items("]", lambda: self.value(depth + 1)))
+        for quote in _QUOTES:
+            if self._text.startswith(quote, self._place):
+                return self._quoted(quote)
+        plain = self._match(_PLAIN)
+        self._place = plain.end()
+        return _word(plain[0].strip())
 
-def _after(text: str, char: str) -> str:
-    if not text.lstrip().startswith(char):
-        raise ValueError(f"no {char}")
-    return text.lstrip()[1:]
+    def _items(self, close: str, read: Callable[[], Any]) -> Iterator[Any]:
+        """The items of an object or list, up to its closing bracket."""
+        self._place += 1
+        while self.next != close:
+            yield read()
+            if self.next != close:
+                self._take(",")
+        self._place += 1
+
+    def _pair(self, depth: int) -> tuple[str, Any]:
+        key = str(self.value(_MAX_DEPTH))
+        self._take(":")
+        return key, self.value(depth + 1)
+
+    def _quoted(self, quote: str) -> str:
+        begin = self._place + len(quote)
+        end = self._text.find(quote, begin)
+        if end < 0:
+            raise ValueError("a string without an end")
+        self._place = end + len(quote)
+        return self._text[begin:end]
+
+    def _take(self, char: str) -> None:
+        if self.next != char:
+            raise ValueError(f"no {char}")
+        self._place += 1
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        found = pattern.match(self._text, self._place)
+        assert found is not None, "the pattern matches an empty text"
+        return found
 
 
 def _word(text: str) -> Any:

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +15,12 @@ from ...plugin import (
     AnswerText,
     CallSyntax,
     ChatFormat,
-    ContentDelta,
     Parsing,
     Registry,
     ToolDefinition,
-    content_before,
-    find,
+    argument_value,
+    enclosed_calls,
     hookimpl,
-    skip_space,
-    whole_call,
 )
 
 TOKENMILL_API = (1, 1)
@@ -37,10 +33,13 @@ class XMLToolParser:
 
     mark: str
     """Text that only the chat templates of this family have."""
-    call: re.Pattern[str]
-    """Groups: the name, and all arguments."""
+    head: re.Pattern[str]
+    """The beginning of a call up to its arguments. Group 1: the name."""
     argument: re.Pattern[str]
-    """Groups: the name of an argument, and its value."""
+    """The text before the value of an argument. Group 1: its name."""
+    argument_end: str
+    has_lines: bool = False
+    """Whether values stand on lines of their own."""
     needs_special_tokens: bool = True
     call_syntax: CallSyntax | None = None
 
@@ -49,42 +48,33 @@ class XMLToolParser:
         return [f"the chat template has no {mark}" for mark in marks if mark not in chat.source]
 
     def parse(self, answer: AnswerText, tools: Sequence[ToolDefinition]) -> Parsing:
-        known, index = {tool.name: tool for tool in tools}, 0
-        while opened := (yield from content_before(answer, (OPEN,))):
-            end = yield from find(answer, CLOSE)
-            length = len(answer.unread) if end < 0 else end
-            call = self.call.fullmatch(answer.unread[:length].strip())
-            if call is None or call[1] not in known:
-                yield ContentDelta(opened)
-                continue
-            answer.take(length + len(CLOSE))
-            schemas = known[call[1]].parameters.get("properties", {})
-            found = self.argument.findall(call[2])
-            arguments = {name: _value(text, schemas.get(name)) for name, text in found}
-            yield from whole_call(index, call[1], arguments)
-            index += 1
-            yield from skip_space(answer)
+        return enclosed_calls(answer, tools, ends={OPEN: CLOSE}, head=self.head, read=self._read)
 
-
-def _value(text: str, schema: Any) -> Any:
-    """The value of an argument: JSON, unless the schema says that it is a string."""
-    if isinstance(schema, Mapping) and schema.get("type") == "string":
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    def _read(self, body: str, tool: ToolDefinition) -> dict[str, Any]:
+        found, place = {}, 0
+        while opened := self.argument.search(body, place):
+            place = body.find(self.argument_end, opened.end())
+            if place < 0:
+                break
+            text = body[opened.end() : place]
+            if self.has_lines:
+                text = text.removeprefix("\n").removesuffix("\n")
+            found[opened[1]] = argument_value(text, opened[1], tool)
+        return found
 
 
 QWEN = XMLToolParser(
     mark="<function=",
-    call=re.compile(r"<function=([^<>\s]+)>(.*?)(?:</function>)?", re.DOTALL),
-    argument=re.compile(r"<parameter=([^<>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
+    head=re.compile(r"\s*<function=([^<>\s]+)>"),
+    argument=re.compile(r"<parameter=([^<>\s]+)>"),
+    argument_end="</parameter>",
+    has_lines=True,
 )
 GLM = XMLToolParser(
     mark="<arg_key>",
-    call=re.compile(r"([^<>\s]+)\s*((?:<arg_key>.*)?)", re.DOTALL),
-    argument=re.compile(r"<arg_key>([^<>]+)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
+    head=re.compile(rf"\s*([^<>\s]+)\s*(?=<arg_key>|{CLOSE})"),
+    argument=re.compile(r"<arg_key>([^<>]+)</arg_key>\s*<arg_value>"),
+    argument_end="</arg_value>",
 )
 
 

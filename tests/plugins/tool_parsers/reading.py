@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from hypothesis import HealthCheck, settings
 
@@ -29,9 +29,12 @@ def deltas_of(
     tools: ToolCallParser | None = None,
     reasoning: ReasoningParser | None = None,
     prompt_end: str = "",
+    offered: Sequence[ToolDefinition] = TOOLS,
 ) -> Iterator[Delta]:
     """The deltas of an answer that comes in these pieces."""
-    reader = AnswerReader(tool_calls=tools, reasoning=reasoning, tools=TOOLS, prompt_end=prompt_end)
+    reader = AnswerReader(
+        tool_calls=tools, reasoning=reasoning, tools=offered, prompt_end=prompt_end
+    )
     for piece in pieces:
         yield from reader.feed(piece)
     yield from reader.finish()

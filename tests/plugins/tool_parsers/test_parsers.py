@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenmill.core.contract.answer_parsers import ToolCallParser
-from tokenmill.core.contract.answers import ContentDelta
+from tokenmill.core.contract.answers import ContentDelta, ToolDefinition
 from tokenmill.plugins.tool_parsers.gemma import GemmaToolParser
 from tokenmill.plugins.tool_parsers.gpt_oss import GptOssToolParser
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
@@ -80,3 +80,74 @@ def test_arguments_come_while_they_are_written(name: str) -> None:
     text = CORPUS[name][0][0]
     pieces = [d for d in deltas_of(text, tools=PARSERS[name]) if not isinstance(d, ContentDelta)]
     assert len(pieces) > 10
+
+
+LONG = 1_000_000
+"""Characters. Reading such a text anew for each of its markers would take minutes."""
+HOSTILE = [
+    ("qwen3-xml", "<tool_call><function=weather>", "<parameter=a>"),
+    ("qwen3-xml", "", "<tool_call><function=weather>"),
+    ("qwen3-xml", "", "<tool_call>"),
+    ("glm", "<tool_call>weather", "<arg_key>a</arg_key><arg_value>"),
+    ("gemma", "<|tool_call>call:weather{a:", '<|"|>'),
+    ("gemma", "", "<|tool_call>call:weather{"),
+]
+
+
+@pytest.mark.parametrize(("name", "begin", "repeated"), HOSTILE)
+def test_a_long_answer_is_not_read_anew_for_each_marker(
+    name: str, begin: str, repeated: str
+) -> None:
+    text = begin + repeated * (LONG // len(repeated))
+    content, _, calls = joined(deltas_of([text], tools=PARSERS[name]))
+    assert content == text or len(calls) == 1
+
+
+def test_a_failed_call_does_not_hide_one_in_it() -> None:
+    inner = "<|tool_call>call:find-it{}<tool_call|>"
+    failed = "<|tool_call>call:weather{ <|tool_call>call:weather{a:"
+    found = joined(deltas_of([f"{failed} {inner}"], tools=PARSERS["gemma"]))
+    assert found == (failed, "", [("find-it", "{}")])
+
+
+ARGUMENTS = {
+    "text": ({"type": "string"}, "12"),
+    "optional": ({"type": ["string", "null"]}, "12"),
+    "any_of": ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "12"),
+    "enum": ({"enum": ["1", "12"]}, "12"),
+    "const": ({"const": "12"}, "12"),
+    "untyped": ({"description": "a street number"}, "12"),
+    "referred": ({"$ref": "#/$defs/code"}, "12"),
+    "missing": ({"$ref": "#/$defs/none"}, "12"),
+    "number": ({"type": "number"}, 12),
+    "either": ({"type": ["string", "integer"]}, 12),
+    "list": ({"type": "array"}, 12),
+}
+
+
+@pytest.mark.parametrize("name", ["qwen3-xml", "glm"])
+def test_an_argument_is_text_where_the_schema_allows_text(name: str) -> None:
+    properties = {key: schema for key, (schema, _) in ARGUMENTS.items()}
+    schema = {"properties": properties, "$defs": {"code": {"type": "string"}}}
+    tool = ToolDefinition(name="weather", parameters=schema)
+    texts = dict.fromkeys([*ARGUMENTS, "unknown"], "12") | {"list": "x"}
+    if name == "glm":
+        body = "".join(
+            f"<arg_key>{key}</arg_key><arg_value>{text}</arg_value>" for key, text in texts.items()
+        )
+        answer = f"<tool_call>weather{body}</tool_call>"
+    else:
+        body = "".join(f"<parameter={key}>\n{text}\n</parameter>" for key, text in texts.items())
+        answer = f"<tool_call><function=weather>{body}</function></tool_call>"
+    (call,) = joined(deltas_of([answer], tools=PARSERS[name], offered=[tool]))[2]
+    expected = {key: value for key, (_, value) in ARGUMENTS.items()}
+    assert json.loads(call[1]) == expected | {"unknown": 12, "list": "x"}
+
+
+def test_null_is_a_value_where_the_schema_names_it() -> None:
+    tool = ToolDefinition(
+        name="weather", parameters={"properties": {"city": {"type": ["string", "null"]}}}
+    )
+    answer = "<tool_call>weather<arg_key>city</arg_key><arg_value>null</arg_value></tool_call>"
+    (call,) = joined(deltas_of([answer], tools=PARSERS["glm"], offered=[tool]))[2]
+    assert json.loads(call[1]) == {"city": None}
