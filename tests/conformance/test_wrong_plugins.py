@@ -51,24 +51,32 @@ WRONG = {
     for name, cls in vars(module).items()
     if name.startswith("Test")
 }
+FIGURES = "reported"
+"""In the names of the checks that cannot fail."""
+OVERLAPPING = "two-plans"
+"""In the names of cases with two plans at once, which `make soak` adds: a sixth of the time."""
 OPTIONS = ("-q", "--tb=no", "--noconftest", "-c", os.devnull, "-p", "no:cacheprovider")
 
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
-    """The tests that failed, by class: all wrong plugins, in several processes."""
     folder = tmp_path_factory.mktemp("wrong")
+    return run_all_suites(folder, f"not {FIGURES} and not {OVERLAPPING}")
+
+
+def run_all_suites(folder: Path, chosen: str) -> Mapping[str, set[str]]:
+    """The tests that failed, by class: all wrong plugins, in several processes."""
     packages.install_wrong_packages(folder)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(partial(run_suites, folder), RUNS))
+        results = list(pool.map(partial(run_suites, folder, chosen), RUNS))
     return {name: failures for result in results for name, failures in result.items()}
 
 
-def run_suites(folder: Path, modules: Sequence[ModuleType]) -> Mapping[str, set[str]]:
-    """Which tests of which class fail, where the packages of a folder are installed."""
+def run_suites(folder: Path, chosen: str, modules: Sequence[ModuleType]) -> Mapping[str, set[str]]:
+    """Which of the chosen tests of which class fail, where a folder's packages are installed."""
     name, files = modules[0].__name__, [str(module.__file__) for module in modules]
     report = folder / f"{name}.xml"
-    options = ["-p", "tokenmill.testing.pytest_plugin", "-k", "not reported"]
+    options = ["-p", "tokenmill.testing.pytest_plugin", "-k", chosen]
     options += [f"--rootdir={ROOT}", f"--junitxml={report}", f"--basetemp={folder / name}"]
     environment = {
         "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]),
@@ -95,6 +103,11 @@ def test_a_wrong_plugin_fails_exactly_the_check_for_what_it_does_wrong(
     name: str, failed: Mapping[str, set[str]]
 ) -> None:
     assert failed.get(name) == {WRONG[name].fails}
+
+
+@pytest.mark.soak
+def test_with_two_plans_at_once_they_fail_the_same_checks(tmp_path: Path) -> None:
+    assert run_all_suites(tmp_path, f"not {FIGURES}") == {n: {c.fails} for n, c in WRONG.items()}
 
 
 def test_every_check_has_a_plugin_that_fails_it() -> None:
