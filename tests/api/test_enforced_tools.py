@@ -155,7 +155,7 @@ def test_the_real_model_calls_a_function(client: openai.OpenAI, real: Served, ch
 @pytest.mark.parametrize(
     ("fields", "param", "word"),
     [
-        ({"response_format": {"type": "json_object"}}, "tool_choice", "another grammar"),
+        ({"response_format": {"type": "json_object"}}, "tool_choice", "cannot be combined"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "strict": True,
               "parameters": {"properties": {"a": {"type": "array", "uniqueItems": True}}}}}]},

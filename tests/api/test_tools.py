@@ -6,8 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import openai
 import pytest
+
+from tokenmill.api.answers.enforcing import grammar_of
+from tokenmill.api.openai.reading.bodies import ChatBody
+from tokenmill.api.openai.reading.tools import read_tool_use
+from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
 
 from .scripted import PLAIN_TEMPLATE, ScriptedExecutor, scripted_server
 from .serving import Served
@@ -247,3 +253,39 @@ def test_a_named_parser_makes_a_template_without_tools_work() -> None:
     assert json.dumps(WEATHER["function"]) in prompt
     assert '<tool_call>\n{"name": "NAME", "arguments": {...}}\n</tool_call>' in prompt
     assert prompt.count("[system]") == 1 and "[user] How is it in Oslo?" in prompt
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_only_allowed_tools_are_called_and_the_model_sees_all(
+    server: tuple[Served, ScriptedExecutor], model: ScriptedExecutor
+) -> None:
+    model.says = CALL + CLOCK_CALL
+    free = ask(server).json()
+    bound = ask(server, tool_choice=allowed("auto", "clock")).json()
+    calls = [
+        [call["function"]["name"] for call in answer["choices"][0]["message"]["tool_calls"]]
+        for answer in (free, bound)
+    ]
+    assert calls == [["weather", "clock"], ["clock"]]
+    assert bound["usage"]["prompt_tokens"] == free["usage"]["prompt_tokens"]
+
+
+def test_required_allowed_tools_are_enforced() -> None:
+    body = msgspec.convert(ASK | {"tool_choice": allowed("required", "clock")}, ChatBody)
+    use = read_tool_use(body)
+    assert use.mode == "required"
+    assert [tool.name for tool in use.callable] == ["clock"]
+    grammar = grammar_of(use, HermesToolParser.call_syntax, None, "", None)  # type: ignore[arg-type]
+    assert "clock" in grammar.text and "weather" not in grammar.text
+
+
+def test_an_allowed_tool_that_is_not_offered_is_refused(
+    server: tuple[Served, ScriptedExecutor],
+) -> None:
+    response = ask(server, tool_choice=allowed("auto", "clock", "calendar"))
+    check_error(response, 400, "tool_choice")
+    assert "'calendar'" in response.json()["error"]["message"]

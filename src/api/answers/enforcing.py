@@ -28,11 +28,10 @@ def grammar_of(
     A model that reasons may do so before the calls. `prompt_end` is the end of the rendered prompt,
     which may have opened or closed the reasoning.
     """
-    tools = [tool for tool in use.tools if use.named in (None, tool.name)]
     is_single = use.named is not None or not use.is_parallel
     marks = reasoning.marks if reasoning is not None else None
     before, *thoughts = _reasoning(marks, prompt_end.rstrip(), tokenizer) if marks else [""]
-    rules = [*_rules(tools, syntax, is_single, before), *thoughts]
+    rules = [*_rules(use.callable, syntax, is_single, before), *thoughts]
     return Grammar(kind=GrammarKind.LARK, text="\n".join(rules))
 
 

@@ -29,8 +29,16 @@ class ToolUse:
     mode: ToolMode = "none"
     named: str | None = None
     """The function that must be called. Then the mode is "required"."""
+    allowed: frozenset[str] | None = None
+    """The functions that may be called, of those that the model sees; None: all."""
     is_parallel: bool = True
     """Whether an answer may have several calls."""
+
+    @property
+    def callable(self) -> tuple[ToolDefinition, ...]:
+        """The functions that an answer may call."""
+        allowed = self.allowed if self.named is None else {self.named}
+        return tuple(tool for tool in self.tools if allowed is None or tool.name in allowed)
 
     @property
     def shown(self) -> tuple[dict[str, Any], ...]:
@@ -43,6 +51,7 @@ def tool_use(
     mode: ToolMode | None,
     *,
     named: str | None = None,
+    allowed: Sequence[str] | None = None,
     is_parallel: bool = True,
 ) -> ToolUse:
     """The tools of a request after a check. Mode None is "auto" if there are tools.
@@ -55,10 +64,13 @@ def tool_use(
     for name in names:
         if names.count(name) > 1:
             raise APIError(400, f"tools has several functions named {name!r}", param="tools")
-    if named is not None and named not in names:
-        known = ", ".join(map(repr, names)) or "none"
-        raise APIError(400, f"tool_choice names {named!r}; tools has {known}", param="tool_choice")
-    if not tools and (mode == "required" or named is not None):
+    for name in allowed or (() if named is None else (named,)):
+        if name not in names:
+            known = ", ".join(map(repr, names)) or "none"
+            raise APIError(
+                400, f"tool_choice names {name!r}; tools has {known}", param="tool_choice"
+            )
+    if not tools and mode == "required":
         raise APIError(400, "tool_choice needs tools", param="tool_choice")
     if not tools:
         return ToolUse()
@@ -66,6 +78,7 @@ def tool_use(
         tools=tuple(tools),
         mode="required" if named is not None else mode or "auto",
         named=named,
+        allowed=None if allowed is None else frozenset(allowed),
         is_parallel=is_parallel,
     )
 

@@ -119,7 +119,7 @@ class ChatReading:
         return AnswerReader(
             reasoning=self._parsers.reasoning,
             tool_calls=self._parser,
-            tools=self._tools.tools,
+            tools=self._tools.callable,
             prompt_end=self._prompt_end,
             is_parallel=self._tools.is_parallel,
         )

@@ -91,14 +91,25 @@ class FunctionTool(msgspec.Struct, kw_only=True):
     strict: bool | None = None
 
 
-class NamedFunction(msgspec.Struct, kw_only=True):
+class NamedFunction(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
     """The function that must be called."""
 
+    name: str
+
+
+class AllowedFunction(msgspec.Struct, kw_only=True):
     type: Literal["function"]
     name: str
 
 
-FunctionChoice = Literal["none", "auto", "required"] | NamedFunction
+class AllowedFunctions(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+    """The model sees all tools, but may call only these."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedFunction], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+FunctionChoice = Literal["none", "auto", "required"] | NamedFunction | AllowedFunctions
 
 
 class TextFormat(msgspec.Struct, kw_only=True):

@@ -18,6 +18,7 @@ from ..openai.reading.bodies import (
     ToolChoice,
 )
 from ..openai.reading.chat_parts import (
+    allowed_tools,
     missing,
     named_tool,
     needed,
@@ -29,6 +30,7 @@ from ..openai.reading.chat_parts import (
 )
 from ..openai.reading.unsupported import unsupported
 from .bodies import (
+    AllowedFunctions,
     Content,
     FunctionChoice,
     InputItem,
@@ -102,6 +104,8 @@ def _response_format(text: TextOptions | None) -> ResponseFormat | None:
 def _tool_choice(choice: FunctionChoice | None) -> ToolChoice | None:
     if isinstance(choice, NamedFunction):
         return named_tool(choice.name)
+    if isinstance(choice, AllowedFunctions):
+        return allowed_tools(choice.mode, [function.name for function in choice.tools])
     return choice
 
 

@@ -229,15 +229,30 @@ class FunctionName(msgspec.Struct, kw_only=True):
     name: str
 
 
-class NamedToolChoice(msgspec.Struct, kw_only=True):
+class NamedToolChoice(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
     """The function that must be called."""
 
+    function: FunctionName
+
+
+class AllowedTool(msgspec.Struct, kw_only=True):
     type: Literal["function"]
     function: FunctionName
 
 
+class AllowedTools(msgspec.Struct, kw_only=True):
+    """The model sees all tools, but may call only these."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolChoice(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+    allowed_tools: AllowedTools
+
+
 Tools = Annotated[list[ToolBody], Meta(max_length=MAX_TOOLS)]
-ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolChoice
 Documents = Annotated[list[dict[str, str]], Meta(max_length=MAX_DOCUMENTS)]
 """Texts that the chat template shows; it knows their names, such as "title" and "text"."""
 Messages = Annotated[list[ChatMessageBody], Meta(min_length=1, max_length=MAX_MESSAGES)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from ...http.errors import APIError
 from .bodies import (
+    AllowedTool,
+    AllowedToolChoice,
+    AllowedTools,
     FunctionBody,
     FunctionName,
     JSONSchemaFormat,
@@ -33,7 +37,13 @@ def tool_call(call_id: str, name: str, arguments: str) -> dict[str, object]:
 
 def named_tool(name: str) -> NamedToolChoice:
     """The function that must be called."""
-    return NamedToolChoice(type="function", function=FunctionName(name=name))
+    return NamedToolChoice(function=FunctionName(name=name))
+
+
+def allowed_tools(mode: Literal["auto", "required"], names: Sequence[str]) -> AllowedToolChoice:
+    """The functions that may be called, of those that the model sees."""
+    tools = [AllowedTool(type="function", function=FunctionName(name=name)) for name in names]
+    return AllowedToolChoice(allowed_tools=AllowedTools(mode=mode, tools=tools))
 
 
 def schema_format(schema: JSONSchemaFormat) -> ResponseFormat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....core.contract.answers import ToolDefinition
 from ...answers.tools import ToolUse, tool_use
-from .bodies import ChatBody, NamedToolChoice, TokenizeBody, ToolBody
+from .bodies import AllowedToolChoice, ChatBody, NamedToolChoice, TokenizeBody, ToolBody
 
 
 def read_tool_use(body: ChatBody | TokenizeBody) -> ToolUse:
@@ -16,6 +16,10 @@ def read_tool_use(body: ChatBody | TokenizeBody) -> ToolUse:
     is_parallel = body.parallel_tool_calls is not False
     if isinstance(choice, NamedToolChoice):
         return tool_use(tools, None, named=choice.function.name, is_parallel=is_parallel)
+    if isinstance(choice, AllowedToolChoice):
+        allowed = choice.allowed_tools
+        names = [tool.function.name for tool in allowed.tools]
+        return tool_use(tools, allowed.mode, allowed=names, is_parallel=is_parallel)
     return tool_use(tools, choice, is_parallel=is_parallel)
 
 
