@@ -130,11 +130,12 @@ class Client:
             await loop.sock_connect(sock, (self._host, self._port))
             await loop.sock_sendall(sock, call.request(self._host))
             await asyncio.sleep(seconds)
+            last = b""
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    while await loop.sock_recv(sock, 1 << 16):
-                        pass
-            return False
+                    while chunk := await loop.sock_recv(sock, 1 << 16):
+                        last = (last + chunk)[-100:]
+            return b"[DONE]" not in last
         except ConnectionResetError:
             return True
         finally:
