@@ -33,6 +33,7 @@ from tokenmill.testing import (
     SchedulerConformance,
     SchedulingPolicyConformance,
     SpeculatorConformance,
+    ToolCallParserConformance,
     WeightFormatConformance,
     conformance,
 )
@@ -221,3 +222,13 @@ def test_the_table_names_every_kind_and_every_suite() -> None:
         assert f"`{suite}`" in TEXT
     kinds: list[Any] = re.findall(r"`registry\.(\w+)`", TEXT)
     assert kinds and all(callable(getattr(Registry, kind)) for kind in kinds)
+
+
+def test_the_tool_call_parser_finds_its_call(packages: Packages) -> None:
+    [code] = [code for code in MODULES if "registry.tool_call_parser(" in code]
+    parser = subjects(packages, code)["tool_call_parser"].make
+    call = 'CALL{"name": "weather", "arguments": {"city": "Oslo"}}END'
+    assert call in TEXT
+    suite = ToolCallParserConformance()
+    suite.test_its_own_answers_are_read(parser, [(call, [("weather", {"city": "Oslo"})])])
+    suite.test_cuts_change_nothing(parser, 1)

@@ -217,7 +217,7 @@ def _take_model_names(args: argparse.Namespace) -> tuple[str, ...]:
     if len(names) > 1 and args.model is None:
         raise ConfigError(
             "--served-model-name takes all names after it, and no model is given; "
-            "put MODEL before it, or give --model"
+            "put MODEL before it, or give --model (`tokenmill model path` prints the default one)"
         )
     args.served_model_name = names[0] if names else None
     return names

@@ -128,7 +128,8 @@ async def handle_error(request: Request, error: Exception) -> Response:
     """Starlette's exception handler for all errors. It would call a plain function in a thread."""
     found = as_api_error(error)
     if found.status == 404 and isinstance(error, HTTPException):
-        found = APIError(404, f"there is no {request.method} {request.scope['path']} here")
+        place = f"{request.method} {request.scope['path']}"
+        found = APIError(404, f"there is no {place} here; GET / lists all paths")
     if found.status == 405:
         text = f"{request.scope['path']} does not accept {request.method}"
         found = APIError(405, text, headers=found.headers)

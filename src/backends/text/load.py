@@ -50,7 +50,10 @@ def _load(path: Path) -> HFTokenizer:
         path = gguf_in(path) or path
     if path.is_dir():
         return _from_directory(path)
-    path = first_part(path)
+    first = first_part(path)
+    if path.exists() and not first.exists():
+        raise ConfigError(f"{first} is missing: it is the first part of the model of {path.name}")
+    path = first
     if path.is_file() and path.suffix == ".gguf":
         return tokenizer_from_gguf(read_gguf_metadata(path), str(path))
     found = "it is neither" if path.exists() else "it does not exist"

@@ -119,6 +119,8 @@ def find_model(path: Path) -> Path:
 def _check_file(path: Path) -> None:
     if not path.exists():
         raise ConfigError(f"no model at {path}: no such file or directory. Supported: {SUPPORTED}")
+    if path.suffix != ".gguf" and path.is_file() and _is_gguf(path):
+        raise ConfigError(f"{path} is a GGUF file: give it a name that ends in .gguf")
     if path.suffix in _PICKLES:
         raise ConfigError(
             f"{path} is a pickle, which can run any program when it is loaded, so it is not "
@@ -130,3 +132,11 @@ def _check_file(path: Path) -> None:
         )
     if path.suffix != ".gguf":
         raise ConfigError(f"{path} is not a model in a known format. Supported: {SUPPORTED}")
+
+
+def _is_gguf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:  # also a file that may not be read
+        return False

@@ -19,10 +19,14 @@ SEND_SECONDS = 1.0
 engine."""
 MAX_TEXT = 1 << 15
 """Characters of a record's text, and of a field; a longer one is cut."""
+MAX_ITEMS = 64
+"""Items of a list in a field; a longer one becomes a text."""
 PART_BYTES = 2000
 """Bytes of a record in one datagram. macOS refuses datagrams of more than 2,048 bytes."""
 FIRST, LAST = 1, 2
 """Bits of the byte with which each part begins."""
+
+Plain = str | int | float | bool | None
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -33,7 +37,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     text: str
     created: float
     error: str | None
-    fields: dict[str, str | int | float | bool | None]
+    fields: dict[str, Plain | list[Plain]]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -59,7 +63,7 @@ class Forwarder(logging.Handler):
             text=record.getMessage()[:MAX_TEXT],
             created=record.created,
             error=error and error[-MAX_TEXT:],
-            fields={k: _plain(v) for k, v in event_fields(record).items()},
+            fields={k: _field(v) for k, v in event_fields(record).items()},
         )
         try:
             for part in _parts(_encode(message)):
@@ -115,7 +119,13 @@ def _handle(found: Record) -> None:
         logger.handle(record)
 
 
-def _plain(value: object) -> str | int | float | bool | None:
+def _field(value: object) -> Plain | list[Plain]:
+    if isinstance(value, list | tuple) and len(value) <= MAX_ITEMS:
+        return [_plain(item) for item in value]
+    return _plain(value)
+
+
+def _plain(value: object) -> Plain:
     if value is None or isinstance(value, int | float | bool):
         return value
     text = value if isinstance(value, str) else repr(value)

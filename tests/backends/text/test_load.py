@@ -183,6 +183,10 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "tekken.json")
     with pytest.raises(ConfigError, match="it does not exist"):
         load_tokenizer(tmp_path / "none")
+    second = tmp_path / "a-00002-of-00003.gguf"
+    second.touch()
+    with pytest.raises(ConfigError, match=r"a-00001-of-00003\.gguf is missing: .* first part"):
+        load_tokenizer(second)
 
 
 def test_of_a_gguf_file_only_the_header_is_needed(

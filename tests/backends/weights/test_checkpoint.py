@@ -23,6 +23,13 @@ def test_pickles_are_never_opened(suffix: str, tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
+def test_a_gguf_file_with_another_ending_is_not_called_a_pickle(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"GGUF\x03\0\0\0")
+    with pytest.raises(ConfigError, match=r"model\.bin is a GGUF file: .* ends in \.gguf"):
+        open_checkpoint(path)
+
+
 def test_a_lone_safetensors_file_points_to_its_directory(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.touch()

@@ -66,3 +66,21 @@ def test_datagrams_are_short_and_a_record_without_its_beginning_is_left_out(
     with caplog.at_level(logging.INFO, "tokenmill.engine"):
         LogReceiver(near).receive()
     assert caplog.messages == ["short"]
+
+
+def test_a_list_stays_a_list(
+    logger: logging.Logger,
+    pair: tuple[socket.socket, socket.socket],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    near, far = pair
+    logger.addHandler(Forwarder(far))
+    logger.info("chosen", extra={"passed_over": ["a: no GPU"], "sizes": (1, None), "odd": [set()]})
+    with caplog.at_level(logging.INFO, "tokenmill.engine"):
+        LogReceiver(near).receive()
+    found = vars(caplog.records[0])
+    assert (found["passed_over"], found["sizes"], found["odd"]) == (
+        ["a: no GPU"],
+        [1, None],
+        ["set()"],
+    )

@@ -103,7 +103,7 @@ class HubName:
 def parse_hub_name(text: str) -> HubName | None:
     """Return the parts of a name; None if it is not one, such as a path."""
     match = _NAME.fullmatch(text)
-    if match is None or (match["file"] and match["quant"]):
+    if match is None or (match["file"] and match["quant"]) or match["repo"].endswith(".gguf"):
         return None
     return HubName(
         repo=match["repo"],

@@ -137,4 +137,6 @@ def _open_files(path: Path, config: Mapping[str, Any]) -> SafetensorsFiles:
 def _missing_config(path: Path) -> str:
     text = f"no model in {path}: it has no config.json"
     found = [file.name for file in gguf_models_in(path)]
-    return text + (f". Name one of its GGUF files: {', '.join(found)}" if found else "")
+    return text + (
+        f". Name one of its GGUF files: {', '.join(found)}" if found else " and no .gguf file"
+    )

@@ -58,6 +58,7 @@ def locate(text: str) -> Path:
         ("../org/name", None),
         ("org/../name", None),
         ("org/name/dir", None),
+        ("folder/a.gguf", None),
         ("org/name/a.gguf:Q8_0", None),
         ("org/name@../../etc", None),
         ("org/na me", None),
