@@ -254,6 +254,8 @@ class EngineConfig:
                 raise ConfigError(f"{flag(name)} must be a number, got {value!r}")
             if not low <= value <= high:
                 raise ConfigError(f"{flag(name)} must be between {low} and {high}, got {value}")
+        if self.model == "":
+            raise ConfigError("--model is empty: leave it out for the default model")
         if self.block_size not in BLOCK_SIZES:
             raise ConfigError(
                 f"--block-size must be one of {', '.join(map(str, BLOCK_SIZES))}, "

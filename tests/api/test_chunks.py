@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -93,3 +94,12 @@ def test_the_sampled_token_is_among_the_most_likely_ones_even_if_it_is_unlikely(
         found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True
     ):
         assert top[token] == value
+
+
+def test_a_client_that_splits_lines_as_python_does_gets_whole_events(http: httpx.Client) -> None:
+    prompt = "a\x85b\u2028c\u2029d"
+    body = ASK | {"prompt": prompt, "echo": True, "stream": True}
+    with http.stream("POST", "/v1/completions", json=body) as answer:
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    chunks = [json.loads(line) for line in lines if line != "[DONE]"]
+    assert "".join(c["choices"][0]["text"] for c in chunks).startswith(prompt)

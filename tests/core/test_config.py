@@ -24,3 +24,8 @@ def test_a_text_where_a_number_belongs_is_refused(name: str) -> None:
     flag = "--" + name.replace("_", "-")
     with pytest.raises(ConfigError, match=f"{flag} must be a number, got '64M'"):
         EngineConfig.from_options(**{name: "64M"})
+
+
+def test_an_empty_model_is_not_the_default_one() -> None:
+    with pytest.raises(ConfigError, match="--model is empty"):
+        EngineConfig(model="")

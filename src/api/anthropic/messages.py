@@ -18,7 +18,7 @@ from ..openai.reading.field_names import MESSAGES
 from ..openai.reading.request_reading import read_body
 from ..openai.reading.tools import read_tool_use
 from ..openai.responses import ChatResponse
-from ..openai.sse import EventStream, json_response, named_events, whole_answer
+from ..openai.sse import EventStream, data_line, json_response, named_events, whole_answer
 from .answers import TokenCount
 from .bodies import CountTokensBody, MessagesBody
 from .conversation import chat_body
@@ -69,7 +69,7 @@ def _check_version(request: Request) -> None:
 
 
 def _failed(error: APIError) -> bytes:
-    return b"event: error\ndata: " + anthropic_error_body(error.status, error.message) + b"\n\n"
+    return b"event: error\n" + data_line(anthropic_error_body(error.status, error.message))
 
 
 EVENTS = named_events(_failed, keep_alive=b'event: ping\ndata: {"type":"ping"}\n\n')

@@ -21,6 +21,15 @@ from .streams import RequestSet, final_unless_disconnected, wait_for_disconnect
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may hold events back
 KEEP_ALIVE = b": keep-alive\n\n"
 encode = msgspec.json.Encoder().encode
+_OTHER_LINE_ENDS = {char.encode(): f"\\u{ord(char):04x}".encode() for char in "\x85\u2028\u2029"}
+"""No line ends in JSON and in events, but many clients split with Python's str.splitlines."""
+
+
+def data_line(document: bytes) -> bytes:
+    """The data of an event, from JSON, and the event's end."""
+    for char, escape in _OTHER_LINE_ENDS.items():
+        document = document.replace(char, escape)
+    return b"data: " + document + b"\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +44,8 @@ class Framing:
 
 
 CHUNKS = Framing(
-    event=lambda chunk: b"data: " + encode(chunk) + b"\n\n",
-    error=lambda error: b"data: " + error_body(error) + b"\n\n",
+    event=lambda chunk: data_line(encode(chunk)),
+    error=lambda error: data_line(error_body(error)),
     end=b"data: [DONE]\n\n",
     keep_alive=KEEP_ALIVE,
 )
@@ -48,7 +57,7 @@ def named_events(error: Callable[[APIError], bytes], keep_alive: bytes) -> Frami
 
     def named(event: msgspec.Struct) -> bytes:
         name = str(event.__struct_config__.tag)
-        return b"event: " + name.encode() + b"\ndata: " + encode(event) + b"\n\n"
+        return b"event: " + name.encode() + b"\n" + data_line(encode(event))
 
     return Framing(event=named, error=error, end=b"", keep_alive=keep_alive)
 

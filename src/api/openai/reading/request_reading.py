@@ -52,6 +52,8 @@ def _check_media_type(request: Request) -> None:
 
 def _decode(raw: bytearray, kind: type[Body]) -> tuple[Body, list[UnknownField]]:
     """Decode on the event loop: a thread would not help, because msgspec keeps Python's lock."""
+    if not raw:
+        raise APIError(400, "the body is empty: send a JSON object")
     try:
         with _no_garbage_collection():
             return msgspec.json.decode(raw, type=kind), unknown_fields(raw, kind)
