@@ -57,7 +57,8 @@ class ScriptedExecutor(SimulatedExecutor):
             tokenizer.encode(text, add_special_tokens=False)[0] for text in (ASSISTANT, END)
         )
 
-    def _next_token(self, history: Sequence[int], seed: int) -> int:
+    def _choose(self, histories: Sequence[Sequence[int]], seed: int) -> int:
+        history = histories[0]
         opening = self._tokenizer.encode("<think>\n", add_special_tokens=False)
         said = list(history)[len(history) - list(history)[::-1].index(self._assistant) :]
         if said[: len(opening)] == opening and not self.says.startswith("<think>"):

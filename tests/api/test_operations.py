@@ -88,7 +88,7 @@ def test_after_a_device_error_everything_says_503() -> None:
     executor = SteeredExecutor()
     with serve_engine(toy_engine(executor)) as served, served.client() as http:
         executor.failure = DeviceError("CUDA error: an illegal memory access at 0x7f00")
-        error = check_error(http.post("/v1/completions", json=ASK), 500)
+        error = check_error(http.post("/v1/completions", json=ASK), 503)
         assert "0x7f" not in error["message"]
         assert check_error(http.get("/health"), 503)["code"] == "dead"
         check_error(http.get("/ready"), 503)

@@ -1,4 +1,8 @@
-"""The routes of Anthropic's Messages API."""
+"""The routes of Anthropic's Messages API.
+
+The header `anthropic-version` is not read: clients send new versions with each release, and what
+is implemented here has stayed the same since 2023-06-01.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +28,9 @@ from .bodies import CountTokensBody, MessagesBody
 from .conversation import chat_body
 from .events import message_events, whole_message
 
-VERSION = "2023-06-01"
-"""The version of the API that this server speaks. The only other one, 2023-01-01, has other
-streams."""
-
 
 async def create_message(request: Request) -> Response:
     """The next message of a conversation, as one document or as server-sent events."""
-    _check_version(request)
     body = await read_body(request, MessagesBody)
     chat = chat_body(body)
     requests, answer = await start_chat(request, chat, "msg", MESSAGES)
@@ -45,7 +44,6 @@ async def create_message(request: Request) -> Response:
 
 async def count_tokens(request: Request) -> Response:
     """The number of tokens of a conversation, without an answer."""
-    _check_version(request)
     body = await read_body(request, CountTokensBody)
     context = context_of(request)
     context.check_model(body.model)
@@ -54,18 +52,6 @@ async def count_tokens(request: Request) -> Response:
         tools, syntax = read_tool_use(chat).shown, syntax_of(context.parsers.tools)
         token_ids = await encode_conversation(chat, chat.messages, context.engine, tools, syntax)
     return json_response(TokenCount(input_tokens=len(token_ids)))
-
-
-def _check_version(request: Request) -> None:
-    """Raise APIError (400) for another version, as Anthropic's own server does.
-
-    That server also refuses a request without the header. Here it may be missing, as in other
-    servers of this API, so that a short call with curl works.
-    """
-    given = ", ".join(request.headers.getlist("anthropic-version"))
-    if given not in ("", VERSION):
-        raise APIError(400, f"anthropic-version: {given[:64]!r} is not a version of this server; "
-                       f"send {VERSION!r}")  # fmt: skip
 
 
 def _failed(error: APIError) -> bytes:

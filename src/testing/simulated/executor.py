@@ -261,7 +261,7 @@ class SimulatedExecutor:
             known = len(row.token_ids)
             pairs = zip(tokens, row.first_seen, strict=True)
             histories = [seen[: known - begin] for seen, begin in pairs]
-            token = _hash(histories, row.seed, self.info.vocab_size, self.info.kv_windows)
+            token = self._choose(histories, row.seed)
             list.append(row.token_ids, token)
             if token != draft:
                 break
@@ -319,7 +319,11 @@ class SimulatedExecutor:
         self._clear(row, end, last)
 
     def _next_token(self, history: Sequence[int], seed: int) -> int:
-        return next_token(history, seed, self.info.vocab_size, self.info.kv_windows)
+        return self._choose([history] * len(self.info.kv_windows), seed)
+
+    def _choose(self, histories: Sequence[Sequence[int]], seed: int) -> int:
+        """The next token, from the tokens that each group of layers sees."""
+        return _hash(histories, seed, self.info.vocab_size, self.info.kv_windows)
 
     def _read_tokens(self, row: _Row, group: int) -> tuple[int, ...]:
         """The tokens that the last grant's tokens see in a group, from the slots."""
