@@ -16,7 +16,7 @@ from tokenmill.api.openai.reading.tools import read_tool_use
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
 
 from .scripted import PLAIN_TEMPLATE, ScriptedExecutor, scripted_server
-from .serving import Served
+from .serving import Served, serve_engine, toy_engine
 from .test_answers import events_of
 from .test_errors import chat, check_error
 
@@ -289,3 +289,13 @@ def test_an_allowed_tool_that_is_not_offered_is_refused(
     response = ask(server, tool_choice=allowed("auto", "clock", "calendar"))
     check_error(response, 400, "tool_choice")
     assert "'calendar'" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", [None, 3, "dance"])
+def test_a_choice_of_an_unknown_type_is_refused_with_the_known_ones(kind: object) -> None:
+    with serve_engine(toy_engine()) as served, served.client() as http:
+        body = {"messages": [{"role": "user", "content": "a"}], "tool_choice": {"type": kind}}
+        answer = http.post("/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "tool_choice")
+    assert "must be one of 'function', 'allowed_tools'" in error["message"]

@@ -71,7 +71,11 @@ def _type_info(kind: type) -> inspect.Type:
 
 def _type_at(kind: inspect.Type, steps: Sequence[str]) -> inspect.Type:
     for step in steps:
-        kind = next(found for found in map(lambda k: _inner(k, step), _members(kind)) if found)
+        members = _members(kind)
+        tags = [k.tag for k in members if isinstance(k, inspect.StructType) and k.tag_field == step]
+        if tags:
+            return inspect.LiteralType(tuple(tags))
+        kind = next(found for found in (_inner(member, step) for member in members) if found)
     return kind
 
 
@@ -99,7 +103,7 @@ def _describe(kind: inspect.Type) -> str:
     match kind:
         case inspect.UnionType():
             known = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
-            return " or ".join(map(_describe, known))
+            return " or ".join(dict.fromkeys(map(_describe, known)))
         case inspect.IntType():
             return "an integer" + _range(kind)
         case inspect.FloatType():
