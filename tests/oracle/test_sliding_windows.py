@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tokenmill.backends.execution.in_process import ModelExecutor
-from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.kv_groups import group_layers
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.engine.request import Request
@@ -26,7 +26,7 @@ from ..backends.tiny import GREEDY
 from . import toy
 from .architectures import WINDOW, write
 from .comparison import find_near_ties
-from .reference import gap
+from .reference import ReferenceCase, gap
 from .settings import Setting
 from .speculating import speculate
 from .test_architectures import make_cases
@@ -37,6 +37,30 @@ NUM_TOKENS = 24
 ENOUGH_BLOCKS = 6
 """Blocks of a window and a chunk, which may begin with the last token of a block."""
 STARVED = {"block_size": BLOCK_SIZE, "is_starved": True, "max_num_batched_tokens": CHUNK}
+
+
+def serve_starved(
+    setting: Setting,
+    cases: list[ReferenceCase],
+    checkpoint: Checkpoint,
+    attention_backend: str,
+    num_blocks: int,
+) -> toy.Served:
+    """Serve with too few blocks, with drafts; everything that the setting asks for has happened."""
+    served = toy.serve(
+        setting,
+        cases,
+        checkpoint,
+        attention_backend=attention_backend,
+        num_gpu_blocks_override=num_blocks,
+        **speculate("ngram", 3),
+    )
+    assert served.attention_backend == attention_backend
+    assert served.num_preempted > 0
+    assert (served.num_swaps > 0) is setting.swaps
+    assert served.num_hit_tokens > 0
+    assert served.num_draft_tokens > 0
+    return served
 
 
 @pytest.mark.parametrize("attention_backend", ["cpu", "torch"])
@@ -55,20 +79,8 @@ def test_tokens_are_those_of_transformers(
     longest = max(len(case.prompt_token_ids) for case in cases) + NUM_TOKENS
     num_blocks = ENOUGH_BLOCKS + 3
     assert longest > num_blocks * BLOCK_SIZE
-    served = toy.serve(
-        setting,
-        cases,
-        open_checkpoint(path),
-        attention_backend=attention_backend,
-        num_gpu_blocks_override=num_blocks,
-        **speculate("ngram", 3),
-    )
-    assert served.attention_backend == attention_backend
+    served = serve_starved(setting, cases, open_checkpoint(path), attention_backend, num_blocks)
     find_near_ties(partial(gap, model), cases, served.token_ids)
-    assert served.num_preempted > 0
-    assert (served.num_swaps > 0) is setting.swaps
-    assert served.num_hit_tokens > 0
-    assert served.num_draft_tokens > 0
 
 
 @pytest.mark.parametrize("attention_backend", ["cpu", "torch"])
@@ -89,20 +101,8 @@ def test_layers_with_and_without_a_window_share_a_starved_cache(
     longest = max(len(case.prompt_token_ids) for case in cases) + NUM_TOKENS
     assert longest >= 4 * WINDOW
     num_blocks = -(-longest // BLOCK_SIZE) + num_windowed * ENOUGH_BLOCKS + 3
-    served = toy.serve(
-        setting,
-        cases,
-        checkpoint,
-        attention_backend=attention_backend,
-        num_gpu_blocks_override=num_blocks,
-        **speculate("ngram", 3),
-    )
-    assert served.attention_backend == attention_backend
+    served = serve_starved(setting, cases, checkpoint, attention_backend, num_blocks)
     find_near_ties(partial(gap, model), cases, served.token_ids)
-    assert served.num_preempted > 0
-    assert (served.num_swaps > 0) is setting.swaps
-    assert served.num_hit_tokens > 0
-    assert served.num_draft_tokens > 0
 
 
 @pytest.mark.parametrize("attention_backend", ["cpu", "torch"])

@@ -1,7 +1,8 @@
 """An hour of all APIs, bad requests, stalled readers, clients that leave, and engines that die.
 
-With the default model, a 4-bit file, and with an engine without a model, which answers so many more
-requests that the growth of memory can be measured. TOKENMILL_SOAK_SECONDS changes the duration.
+It runs twice: with the default model, and with an engine without a model. The second answers far
+more requests, so that the growth of memory can be measured. TOKENMILL_SOAK_SECONDS changes the
+duration.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ struct TileSet {
   // takes it off again.
   int zero;
   Tile tile[kMaxTileRows + 1];  // by rows; [0] is unused
-  int64_t prefetch_above;  // with so many rows or fewer, the CPU's own prefetch is faster
+  int64_t prefetch_above;  // up to this many rows, the CPU prefetches better by itself
   // With more rows than this, a panel is unpacked once for all rows.
   int64_t unpack_above;
   Unpacking unpacking;
