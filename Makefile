@@ -103,5 +103,5 @@ $(VENV)/installed-dev-$(KEY): $(VENV)/installed-$(KEY)
 
 $(VENV)/installed-check-$(KEY): $(VENV)/installed-dev-$(KEY)
 	@echo "installing what only 'make check' needs"
-	@$(PIP) install --editable '.[bench,triton]'
+	@$(PIP) install --editable '.[bench,ray-serve,triton]'
 	@touch $@

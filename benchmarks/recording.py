@@ -35,7 +35,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         default="float32",
-        choices=["float32", "bfloat16"],
+        choices=["float32", "bfloat16", "auto"],
         help="precision of all contenders",
     )
     parser.add_argument("--threads", type=int, help="computing threads; None: torch's choice")

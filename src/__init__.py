@@ -28,12 +28,13 @@ from .core.grammar import Grammar, GrammarKind
 from .core.outputs import CompletionOutput, FinishReason, RequestOutput
 from .core.request_options import RequestOptions
 from .core.sampling_params import OutputKind, SamplingParams
+from .version import __version__
 
 if TYPE_CHECKING:
+    from .api.app import create_app
     from .assembly import AsyncEngine
     from .llm import LLM
 
-__version__ = "0.1.0"
 __all__ = [
     "HOOK_API",
     "LLM",
@@ -55,12 +56,14 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "TokenmillError",
+    "__version__",
+    "create_app",
     "hookimpl",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """LLM and AsyncEngine are imported when asked for: a plugin or `--help` needs no torch."""
+    """These are imported when asked for: a plugin or `--help` needs no torch and no HTTP."""
     if name == "LLM":
         from .llm import LLM
 
@@ -69,4 +72,8 @@ def __getattr__(name: str) -> Any:
         from .assembly import AsyncEngine
 
         return AsyncEngine
+    if name == "create_app":
+        from .api.app import create_app
+
+        return create_app
     raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")

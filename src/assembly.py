@@ -5,27 +5,31 @@ This module may import every package of the engine. It only connects them and ho
 
 from __future__ import annotations
 
-import ctypes
 import socket
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .backends.machine.free_memory import return_free_memory
 from .core.config import EngineConfig
 from .core.errors import ConfigError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
-from .core.remote.client import EngineProcess
+from .core.remote.client import RemoteEngine
 from .core.shell.engine_shell import EngineParts, EngineShell
 
 if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
     from .backends.drafting.support import Speculation
+    from .backends.execution.identity import Identity
+    from .backends.execution.in_process import ModelExecutor
     from .backends.execution.inspection import ModelReport
+    from .backends.execution.workers.messages import Begin
+    from .backends.execution.workers.worker import RankModel
     from .backends.grammar.base import GrammarSpec
+    from .backends.grammar.grammars import Grammars
     from .backends.models.base import ModelImpl
     from .backends.running.model_parts import Backends
     from .backends.text.tokenizer import HFTokenizer
@@ -44,16 +48,81 @@ def build_parts(
     """
     host = PluginHost.load(config, extra=plugins)
 
-    from .backends.execution.in_process import ModelExecutor
+    from .backends.execution.base import ExecutorSpec
+    from .backends.execution.choice import make_executor
+    from .backends.execution.rank_memory import refuse_model
+    from .backends.execution.workers.division import check_division
     from .backends.grammar.choice import make_grammars
 
     backends = _choose_backends(host, progress)
     # First, because its errors about a wrong file are more precise.
     checkpoint, impl = _open_model(config, backends, progress)
+    check_division(checkpoint, impl, config)
     tokenizer = _load_tokenizer(config, checkpoint.path, progress)
     made = make_grammars(host, describe_tokens(tokenizer, checkpoint))
     grammars, checker = made or (None, None)
-    executor = ModelExecutor.from_checkpoint(
+    load = partial(_load_model, config, host, backends, checkpoint, impl, grammars)
+    spec = ExecutorSpec(
+        config=config,
+        progress=progress,
+        load=load,
+        load_rank=f"{__name__}:load_rank",
+        identify=partial(_identify, config, host, checkpoint),
+        refuse_too_large=partial(refuse_model, checkpoint, config, backends, progress, impl),
+        objects=host.computing_objects(),
+    )
+    executor = make_executor(host, spec)
+    return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host, grammars=checker)
+
+
+def load_rank(begin: Begin, progress: Progress) -> RankModel:
+    """Load one rank's part of the model in a worker process, from the rank and the configuration:
+    see ExecutorSpec."""
+    from .backends.execution.workers.division import count_parameters, divide, prepare_process
+    from .backends.execution.workers.stages import StageExecutor
+    from .backends.execution.workers.worker import RankModel
+    from .backends.grammar.choice import make_grammars
+
+    prepare_process(begin)
+    config = begin.config
+    host = PluginHost.load(config, watches=False)
+    backends = _choose_backends(host, progress)
+    checkpoint, impl = _open_model(config, backends, progress)
+    tokenizer = _load_tokenizer(config, checkpoint.path, progress)
+    grammars, _ = make_grammars(host, describe_tokens(tokenizer, checkpoint)) or (None, None)
+    part, impl, link = divide(checkpoint, impl, begin, progress)
+    executor = _load_model(config, host, backends, part, impl, grammars, progress)
+    if begin.size > 1:
+        executor.info = replace(executor.info, num_parameters=count_parameters(checkpoint))
+    identity = _identify(config, host, checkpoint)
+    return RankModel(
+        executor=executor if link is None else StageExecutor(executor, link),
+        identity=identity,
+        settle=executor.settle,
+        after_step=host.flush,
+    )
+
+
+def _identify(config: EngineConfig, host: PluginHost, checkpoint: Checkpoint) -> Identity:
+    from .backends.execution.identity import identify
+    from .version import __version__
+
+    return identify(__version__, checkpoint, host.plugins(), host.names, config)
+
+
+def _load_model(
+    config: EngineConfig,
+    host: PluginHost,
+    backends: Backends,
+    checkpoint: Checkpoint,
+    impl: ModelImpl,
+    grammars: Grammars | None,
+    progress: Progress,
+) -> ModelExecutor:
+    """Load an opened model into this process."""
+    from .backends.execution.in_process import ModelExecutor
+
+    return ModelExecutor.from_checkpoint(
         checkpoint,
         config,
         backends,
@@ -64,7 +133,6 @@ def build_parts(
         processors=host.logits_processors.classes,
         grammars=grammars,
     )
-    return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host, grammars=checker)
 
 
 def describe_tokens(tokenizer: HFTokenizer, checkpoint: Checkpoint) -> GrammarSpec:
@@ -134,16 +202,32 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Engi
     return EngineShell(config, build_parts, progress)
 
 
-def build_engine_process(
+def refuse_replicas(config: EngineConfig) -> None:
+    """Raise ConfigError if the configuration has replicas: an engine in this process has none."""
+    if config.data_parallel_size > 1:
+        raise ConfigError(
+            f"--data-parallel-size {config.data_parallel_size} needs engine processes: use "
+            "`tokenmill serve` without --no-engine-process"
+        )
+
+
+def build_remote_engine(
     config: EngineConfig,
     progress: Progress,
     *,
     stall_timeout: float,
     max_restarts: int,
-) -> EngineProcess:
-    """An engine in a process of its own, that has not been started. This process needs no torch."""
-    return EngineProcess(
+) -> RemoteEngine:
+    """`data_parallel_size` engines, each in a process of its own, not started yet. This process
+    needs no torch.
+
+    Raises ConfigError if the machine has too few cores or GPUs.
+    """
+    from .backends.machine.places import place_replicas
+
+    return RemoteEngine(
         config,
+        places=place_replicas(config.data_parallel_size, config.device),
         target=f"{__name__}:run_engine_process",
         load_tokenizer=_load_tokenizer_again,
         progress=progress,
@@ -153,7 +237,7 @@ def build_engine_process(
 
 
 def run_engine_process(control: socket.socket, logs: socket.socket) -> None:
-    """The engine process: see `build_engine_process`."""
+    """The engine process: see `build_remote_engine`."""
     from .core.remote.host import run_engine
 
     run_engine(control, logs, build_engine)
@@ -163,8 +247,7 @@ def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
     """Load the tokenizer of an engine in another process, which has downloaded all files."""
     config = replace(config, allow_download=False)
     tokenizer = _load_tokenizer(config, _locate_model(config, no_progress), no_progress)
-    with suppress(AttributeError):  # only glibc has it
-        ctypes.CDLL(None).malloc_trim(0)  # returns 12 MB that only loading needed
+    return_free_memory()  # 12 MB, which only loading needed
     return tokenizer
 
 
@@ -185,7 +268,9 @@ class AsyncEngine(EngineShell):
         **options: Any,
     ) -> None:
         build = partial(build_parts, plugins=tuple(plugins))
-        super().__init__(EngineConfig.from_options(model=model, **options), build, progress)
+        config = EngineConfig.from_options(model=model, **options)
+        refuse_replicas(config)
+        super().__init__(config, build, progress)
 
 
 def make_draft_model(
@@ -225,7 +310,9 @@ def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
     Raises ConfigError if the engine would refuse it for another reason than its size.
     """
     from .backends.execution.inspection import inspect_model
+    from .backends.machine.places import place_replicas
 
+    place_replicas(config.data_parallel_size, config.device)  # raises ConfigError as `serve` does
     backends = _choose_backends(PluginHost.load(config), progress)
     checkpoint, impl = _open_model(config, backends, progress)
     _load_tokenizer(config, checkpoint.path, progress)  # raises ConfigError if it is not supported

@@ -1,4 +1,4 @@
-"""Public interface for plugins that compute: attention, products, models and grammars.
+"""Public interface for plugins that compute: attention, products, models, grammars, executors.
 
 It imports torch.
 """
@@ -13,6 +13,11 @@ from .backends.attention.base import (
     GraphSupport,
 )
 from .backends.attention.kv_layout import KVLayout
+from .backends.execution.base import ExecutorProvider, ExecutorSpec
+from .backends.execution.workers.answers import Answer, WorkerStepError, agree, read_answer
+from .backends.execution.workers.messages import Begin, Loaded
+from .backends.execution.workers.watch import Watch, Watched
+from .backends.execution.workers.worker import LoadRank, RankModel, answer_plan, load_or_refuse
 from .backends.grammar.base import (
     CompiledGrammar,
     GrammarBackend,
@@ -44,17 +49,24 @@ from .backends.weights.packed import PackedWeights, StoredTensor, WeightFormat, 
 from .backends.weights.quantization.method import Method, Parts
 from .backends.weights.quantization.methods import ReadMethod
 from .backends.weights.quantization.sample import QuantizedSample
+from .core.interfaces import Computation, Executor, Pending
 
 __all__ = [
     "ACTIVATIONS",
+    "Answer",
     "Attend",
     "AttentionBackend",
     "AttentionBatch",
     "AttentionSpec",
+    "Begin",
     "BuildError",
     "Checkpoint",
     "CompiledGrammar",
+    "Computation",
     "Decoder",
+    "Executor",
+    "ExecutorProvider",
+    "ExecutorSpec",
     "Fields",
     "GGUFBlocks",
     "GGUFCheckpoint",
@@ -70,6 +82,8 @@ __all__ = [
     "LinearBackend",
     "LinearSpec",
     "LoadOptions",
+    "LoadRank",
+    "Loaded",
     "LogitsProcessor",
     "MaskedRows",
     "Matcher",
@@ -81,10 +95,12 @@ __all__ = [
     "NativeModels",
     "PackedWeights",
     "Parts",
+    "Pending",
     "ProcessedRow",
     "ProcessorSpec",
     "Projection",
     "QuantizedSample",
+    "RankModel",
     "ReadMethod",
     "RowMasks",
     "RowsToDraw",
@@ -93,8 +109,15 @@ __all__ = [
     "StepModel",
     "StoredTensor",
     "TorchSampling",
+    "Watch",
+    "Watched",
     "WeightFormat",
     "Weights",
+    "WorkerStepError",
+    "agree",
+    "answer_plan",
     "grouped_ints",
+    "load_or_refuse",
+    "read_answer",
     "scaled_fp8",
 ]

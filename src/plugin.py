@@ -5,28 +5,8 @@ Plugins that compute with tensors also use `tokenmill.compute`.
 
 from __future__ import annotations
 
-from .core.contract.answer_parsers import Parsing, ReasoningParser, ToolCallParser
-from .core.contract.answer_text import (
-    AnswerText,
-    BracketScanner,
-    content_before,
-    find,
-    rest_as_content,
-    skip_space,
-    take_next,
-)
-from .core.contract.answers import (
-    CallSyntax,
-    ContentDelta,
-    Delta,
-    ReasoningDelta,
-    ToolCallDelta,
-    ToolDefinition,
-)
-from .core.contract.argument_values import argument_value
 from .core.contract.client import EngineClient, Load
 from .core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
-from .core.contract.enclosed_calls import enclosed_calls
 from .core.contract.events import (
     Admitted,
     Finished,
@@ -40,7 +20,28 @@ from .core.contract.events import (
 )
 from .core.contract.fallback import decode_first, last_come
 from .core.contract.hookspecs import HOOK_API, hookimpl
-from .core.contract.json_calls import json_arguments, json_call, whole_call
+from .core.contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
+from .core.contract.parsing.answer_text import (
+    AnswerText,
+    BracketScanner,
+    content_before,
+    find,
+    rest_as_content,
+    skip_space,
+    take_end,
+    take_next,
+)
+from .core.contract.parsing.answers import (
+    CallSyntax,
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallDelta,
+    ToolDefinition,
+)
+from .core.contract.parsing.argument_values import argument_value
+from .core.contract.parsing.enclosed_calls import enclosed_calls
+from .core.contract.parsing.json_calls import json_arguments, json_call, whole_call
 from .core.contract.policy import (
     PreemptionCandidate,
     Refusal,
@@ -50,6 +51,7 @@ from .core.contract.policy import (
     Victim,
 )
 from .core.contract.registry import PluginContext, Registry
+from .core.contract.routing import ReplicaView, RoutedRequest, Router, least_loaded
 from .core.contract.speculation import (
     Draft,
     DraftModel,
@@ -101,7 +103,10 @@ __all__ = [
     "ReasoningParser",
     "Refusal",
     "Registry",
+    "ReplicaView",
     "RequestView",
+    "RoutedRequest",
+    "Router",
     "SchedulingPolicy",
     "SpeculationLimits",
     "SpeculationSupport",
@@ -125,8 +130,10 @@ __all__ = [
     "json_arguments",
     "json_call",
     "last_come",
+    "least_loaded",
     "rest_as_content",
     "skip_space",
+    "take_end",
     "take_next",
     "whole_call",
 ]

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from .. import __version__
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..core.suggest import did_you_mean
+from ..version import __version__
 from .commands import chat, draft, generate, model, plugins, serve
 from .commands.simulate import command as simulate
 
@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self._chosen(found)._refuse(unknown)
+            self._refuse(unknown, self._chosen(found))
         return found
 
     def error(self, message: str) -> NoReturn:
@@ -48,11 +48,21 @@ class _Parser(argparse.ArgumentParser):
                 return inner._chosen(found)
         return self
 
-    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
-        flags = [word for word in unknown if word.startswith("--")][:1]
-        known = [name for action in self._actions for name in action.option_strings]
-        near = "".join(did_you_mean(flag.split("=")[0], known) for flag in flags)
-        self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+    def _refuse(self, unknown: Sequence[str], chosen: _Parser) -> NoReturn:
+        flag = next((word.split("=")[0] for word in unknown if word.startswith("--")), None)
+        hint = "" if flag is None else self._find(flag) or did_you_mean(flag, chosen._flags())
+        chosen.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+    def _find(self, flag: str) -> str:
+        """A sentence that names the first command with this flag; empty if no command has it."""
+        if flag in self._flags():
+            return f". It is a flag of `{self.prog}`."
+        inner = [a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        found = (parser._find(flag) for parsers in inner for parser in parsers.values())
+        return next(filter(None, found), "")
+
+    def _flags(self) -> list[str]:
+        return [name for action in self._actions for name in action.option_strings]
 
 
 def make_parser() -> argparse.ArgumentParser:

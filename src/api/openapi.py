@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from starlette.routing import BaseRoute, Route
 
-from .. import __version__
+from ..version import __version__
 from .anthropic.answers import Message, TokenCount
 from .anthropic.bodies import CountTokensBody, MessagesBody
 from .http import anthropic_errors

@@ -7,10 +7,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from .. import __version__
 from ..core.contract.client import EngineClient, Load
 from ..core.shell.admission import check_prompt_text
 from ..core.shell.engine_shell import DRAINING
+from ..version import __version__
 from .answers.json_list import syntax_of
 from .http.errors import APIError, shutting_down
 from .openai.context import AppContext, context_of

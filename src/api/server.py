@@ -12,12 +12,12 @@ from typing import Any
 
 import uvicorn
 
-from ..assembly import build_engine, build_engine_process
+from ..assembly import build_engine, build_remote_engine, refuse_replicas
 from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
 from ..core.errors import EngineStoppedError
 from ..core.interfaces import Progress
-from ..core.remote.client import EngineProcess
+from ..core.remote.client import RemoteEngine
 from ..core.shell.engine_shell import EngineShell
 from .app import create_app, make_key_ring
 from .http.connections.connection import Connection
@@ -93,21 +93,22 @@ async def serve(
             stopper.install(engine, server)
             url = options.address.url(sock)
             tasks = [asyncio.create_task(_announce(engine, server, url, on_ready))]
-            if isinstance(engine, EngineProcess):
+            if isinstance(engine, RemoteEngine):
                 tasks.append(asyncio.create_task(_end_without_engine(engine, server)))
             await server.serve(sockets=[sock])
             for task in tasks:
                 task.cancel()
-        if isinstance(engine, EngineProcess) and engine.supervisor.failure is not None:
-            raise EngineStoppedError(engine.supervisor.failure)
+        if isinstance(engine, RemoteEngine) and engine.replicas.failure is not None:
+            raise EngineStoppedError(engine.replicas.failure)
 
 
 def _make_engine(
     config: EngineConfig, options: ServeOptions, progress: Progress
-) -> EngineShell | EngineProcess:
+) -> EngineShell | RemoteEngine:
     if not options.engine_process:
+        refuse_replicas(config)
         return build_engine(config, progress)
-    return build_engine_process(
+    return build_remote_engine(
         config,
         progress,
         stall_timeout=options.settings.stall_timeout,
@@ -115,9 +116,9 @@ def _make_engine(
     )
 
 
-async def _end_without_engine(engine: EngineProcess, server: uvicorn.Server) -> None:
+async def _end_without_engine(engine: RemoteEngine, server: uvicorn.Server) -> None:
     """End the server once its engine is not restarted any more."""
-    await engine.supervisor.given_up.wait()
+    await engine.replicas.wait_given_up()
     server.should_exit = True
     await asyncio.sleep(LAST_WORDS)
     server.force_exit = True

@@ -117,6 +117,12 @@ class EngineConfig:
     )
     enable_prefix_caching: bool = _knob(True, "reuse KV blocks for prompts with a common beginning")
 
+    data_parallel_size: int = _knob(
+        1,
+        "number of engine processes (replicas) behind one port; each has its own copy of the model "
+        "and its own CPU cores or GPU; only for `tokenmill serve`",
+    )
+
     max_num_seqs: int = _knob(256, "maximum number of requests in one step")
     max_num_batched_tokens: int | None = _knob(
         None,
@@ -154,6 +160,32 @@ class EngineConfig:
         None,
         "what happens when no KV block is free: recompute, swap, lowest-priority, or a plugin's "
         "name",
+    )
+    distributed_executor_backend: str | None = _knob(
+        None,
+        "where steps are computed: auto, inprocess or uni (the engine's process), multiprocess or "
+        "mp (worker processes), ray (workers of a Ray cluster), or a plugin's name",
+    )
+    tensor_parallel_size: int = _knob(
+        1,
+        "number of processes that compute each layer together; each has some of its heads and "
+        "feed-forward columns; CPUs only",
+    )
+    cpu_bind: str = _knob(
+        "auto",
+        "CPUs of each rank, that is, of each process of --tensor-parallel-size in each stage of "
+        "--pipeline-parallel-size; separated by |, such as 0-15|16-31; auto: equal shares of the "
+        "cores",
+    )
+    enable_expert_parallel: bool = _knob(
+        False,
+        "with --tensor-parallel-size, each process has some of the experts as a whole, instead of "
+        "some columns of every expert",
+    )
+    pipeline_parallel_size: int = _knob(
+        1,
+        "number of stages; each has some of the model's layers, in --tensor-parallel-size "
+        "processes; all compute at the same time, for different requests; CPUs only",
     )
     attention_backend: str | None = _knob(
         None,
@@ -216,6 +248,12 @@ class EngineConfig:
         "template), think, mistral-think, gemma-think, gpt-oss, none, or a plugin's name",
     )
 
+    router: str | None = _knob(
+        None,
+        "policy that chooses the replica of each request, with --data-parallel-size: prefix-aware, "
+        "least-loaded, round-robin, session, or a plugin's name",
+    )
+
     hook_watchdog_seconds: float = _knob(
         5.0,
         "seconds after which a plugin's hook that still runs is logged, with its stack; 0: never",
@@ -243,8 +281,11 @@ class EngineConfig:
             ("num_gpu_blocks_override", 1, 2**31),
             ("kv_cache_memory", 1, 2**63),
             ("model_cache_size", 0, 2**63),
+            ("data_parallel_size", 1, 1024),
             ("long_prefill_token_threshold", 0, 2**31),
             ("max_num_queued_reqs", 1, 2**31),
+            ("tensor_parallel_size", 1, 1024),
+            ("pipeline_parallel_size", 1, 1024),
             ("max_logprobs", 0, 1000),
         ):
             value = getattr(self, name)
@@ -274,6 +315,11 @@ class EngineConfig:
         if self.quantize_on_load is not None and self.dtype != "auto":
             raise ConfigError(
                 "--quantize-on-load and --dtype contradict each other: remove --dtype"
+            )
+        if self.cpu_bind != "auto" and self.data_parallel_size > 1:
+            raise ConfigError(
+                "--cpu-bind names the CPUs of one replica, but --data-parallel-size is "
+                f"{self.data_parallel_size}: remove one of them"
             )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
@@ -306,6 +352,11 @@ class EngineConfig:
             num_speculative_tokens=self.num_speculative_tokens,
             config=self.speculative_config,
         )
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of processes that compute the model together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def token_budget(self, device: str) -> int:
         """Tokens per step: `max_num_batched_tokens`, or its default for "cpu" or "cuda".

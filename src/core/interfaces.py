@@ -68,32 +68,69 @@ class ModelInfo:
     """Per group of layers, the maximum number of tokens that a query sees, itself included. A
     request has a block table per group, with the blocks of these tokens only. None: all earlier
     tokens. Any block may serve any group."""
+    num_stages: int = 1
+    """Number of plans that are computed at the same time, each in another stage of the model. The
+    engine launches this many, and no request is in two of them. With one stage it launches at most
+    two, of which the second continues the first."""
     kv_bytes_per_block: int
     kv_cache_dtype: str | None = None
     """None: the same as `dtype`."""
     attention_backend: str = "torch"
     linear_backend: str = "torch"
+    drafts_need_lookahead: bool = False
+    """See SpeculationLimits.needs_lookahead."""
     sampling_defaults: Mapping[str, float | int] = field(default_factory=dict)
     """Fields of SamplingParams that the model's generation_config sets."""
 
 
+class Pending(Protocol):
+    """A step that was launched."""
+
+    def result(self) -> StepResult:
+        """Wait until the step is computed. Called once, on the device thread, in launch order.
+
+        An exception ends every request of the plan; an entry in `failures` of the result ends only
+        one request. DeviceError means that the executor can compute nothing more.
+        """
+        ...
+
+
 class Executor(Protocol):
-    """Computes plans, one at a time and in order. All calls come from the same thread."""
+    """Computes plans in the order in which they are launched.
+
+    The engine's thread calls `launch` and `health`; the device thread calls `close` and the results
+    of launched steps. Up to two steps are open at once, or one per stage (`info.num_stages`).
+    """
 
     @property
     def info(self) -> ModelInfo: ...
 
-    def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step.
+    def launch(self, plan: StepPlan) -> Pending:
+        """Accept a step. Waits neither for its computation nor for earlier steps.
 
-        An exception ends every request of the plan; an entry in `failures` of the result ends only
-        one request.
+        If it raises, the step counts as one that raised: see Pending.result.
         """
+        ...
+
+    def health(self) -> str | None:
+        """The reason why nothing more can be computed, or None. Does not wait."""
         ...
 
     def close(self) -> None:
         """Free the device's memory. No other method is called afterwards."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """The Pending of an executor in this process: `result` computes the step on its own thread."""
+
+    run: Callable[[StepPlan], StepResult]
+    plan: StepPlan
+
+    def result(self) -> StepResult:
+        """Compute the step."""
+        return self.run(self.plan)
 
 
 class GrammarChecker(Protocol):

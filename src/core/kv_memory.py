@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 
 
 def max_blocks_held(
@@ -34,13 +35,15 @@ def longest_sequence(
     step_tokens: int,
 ) -> int:
     """Length of the longest sequence that fits into `num_blocks` blocks; at most `max_len`."""
-
-    def held(num_tokens: int) -> int:
-        return sum(
-            max_blocks_held(
-                num_tokens, block_size=block_size, window=window, step_tokens=step_tokens
-            )
-            for window in windows
-        )
-
+    held = partial(blocks_held, block_size=block_size, windows=windows, step_tokens=step_tokens)
     return bisect_right(range(max_len + 1), num_blocks, key=held) - 1
+
+
+def blocks_held(
+    num_tokens: int, *, block_size: int, windows: Sequence[int | None], step_tokens: int
+) -> int:
+    """Maximum number of blocks that a sequence holds at one time, in all groups."""
+    return sum(
+        max_blocks_held(num_tokens, block_size=block_size, window=window, step_tokens=step_tokens)
+        for window in windows
+    )

@@ -54,8 +54,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def event_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of an event, and those of its context, such as the id of the HTTP request."""
-    own = {k: v for k, v in vars(record).items() if k not in _RECORD_FIELDS}
+    """The fields of an event, and those of its context, such as the id of the HTTP request.
+
+    Names that begin with "_" are left out: libraries such as Ray add them to every record.
+    """
+    own = {
+        k: v for k, v in vars(record).items() if k not in _RECORD_FIELDS and not k.startswith("_")
+    }
     return get_contextvars() | own
 
 

@@ -169,5 +169,11 @@ class StepResult:
     num_proposed_tokens: tuple[int, ...] | None = None
     """Per grant, the number of draft tokens that the executor holds for the next plan. None: 0 for
     every grant."""
+    proposed_token_ids: tuple[tuple[int, ...], ...] | None = None
+    """The drafts, which the earlier stages need for the next plan. None: the executor has one
+    stage, or there are no drafts."""
     proposal_seconds: float = 0.0
     """The part of the step's time in which drafts were proposed."""
+    expert_tokens: tuple[int, ...] = ()
+    """Per rank, the number of tokens that its experts computed; a token counts once for each of its
+    experts in each layer. Empty without expert parallelism."""

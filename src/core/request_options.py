@@ -63,6 +63,8 @@ class RequestOptions:
     """The limits of the API key. None: those that the admission plugins are configured with."""
     cache_salt: str | None = None
     """Only requests with the same salt share KV blocks."""
+    session_id: str | None = None
+    """The same for all requests of one conversation or user. Routers use it."""
     metadata: Mapping[str, str] = NO_METADATA
     """Further facts for policies and observers, for example the tenant."""
     trace_headers: Mapping[str, str] = NO_METADATA
@@ -95,6 +97,7 @@ _LENGTHS = {
     "user": (0, MAX_USER),
     "api_key_id": (1, MAX_CLIENT_ID),
     "cache_salt": (1, MAX_CACHE_SALT),
+    "session_id": (0, MAX_USER),
 }
 """Minimum and maximum number of characters of each text."""
 

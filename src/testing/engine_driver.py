@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from ..core.engine.committing import RequestUpdate
 from ..core.engine.engine_core import EngineCore
 from ..core.engine.request import Request
-from ..core.interfaces import Executor
+from ..core.interfaces import Executor, Pending
 from ..core.outputs import FinishReason
 from ..core.plan import StepPlan, StepResult
 from .simulated.executor import SimulatedExecutor
+from .simulated.pipeline import PlantedError
 
 STEP_SECONDS = 0.01
 
@@ -33,6 +34,8 @@ class EngineDriver:
         self.results: list[StepResult] = []
         self.open: deque[StepPlan] = deque()
         """Plans that are not committed yet, the oldest first."""
+        self.pending: deque[Pending] = deque()
+        """Their results to come."""
         self._checks = checks
 
     def queue(self, requests: Sequence[Request]) -> None:
@@ -50,6 +53,7 @@ class EngineDriver:
         if plan is not None:
             self.plans.append(plan)
             self.open.append(plan)
+            self.pending.append(self.executor.launch(plan))
         elif len(self.reasons) == num_ended:
             assert self._digest() == before, "a discarded step changed something"
         return plan
@@ -57,9 +61,12 @@ class EngineDriver:
     def commit(
         self, amend: Callable[[StepPlan, StepResult], StepResult] | None = None
     ) -> list[RequestUpdate]:
-        """Run and commit the oldest open plan, its result amended if that is asked for."""
-        plan = self.open.popleft()
-        result = self.executor.run(plan)
+        """Commit the result of the oldest open plan, amended if that is asked for, or its error."""
+        plan, pending = self.open.popleft(), self.pending.popleft()
+        try:
+            result = pending.result()
+        except PlantedError as error:
+            return self._close(self.core.fail(plan, str(error), self.now))
         if amend is not None:
             result = amend(plan, result)
         self.results.append(result)
@@ -68,6 +75,7 @@ class EngineDriver:
     def fail(self) -> list[RequestUpdate]:
         """The step of the oldest open plan raises, on a simulated executor."""
         plan = self.open.popleft()
+        self.pending.popleft()
         assert isinstance(self.executor, SimulatedExecutor)
         self.executor.crash(plan)
         return self._close(self.core.fail(plan, "planted", self.now))

@@ -13,6 +13,7 @@ from .conformance import (
     AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
+    ExecutorConformance,
     GrammarConformance,
     LinearConformance,
     LogitsProcessorConformance,
@@ -21,6 +22,7 @@ from .conformance import (
     PackageConformance,
     PreemptionConformance,
     ReasoningParserConformance,
+    RouterConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
     SpeculatorConformance,
@@ -99,6 +101,16 @@ class TestAdmission(AdmissionConformance):
         return _made(subject)
 
 
+class TestExecutor(ExecutorConformance):
+    """Tests every executor."""
+
+    kind = "distributed_executor_backend"
+
+    @pytest.fixture
+    def distributed_executor_backend(self, subject: Subject) -> Any:
+        return subject.make()
+
+
 class TestAttention(AttentionConformance):
     """Tests every attention backend, on the GPU if there is one that the backend supports."""
 
@@ -157,6 +169,16 @@ class TestReasoningParser(ReasoningParserConformance):
     @pytest.fixture
     def reasoning_parser(self, subject: Subject) -> object:
         return subject.make()
+
+
+class TestRouter(RouterConformance):
+    """Tests every router."""
+
+    kind = "router"
+
+    @pytest.fixture
+    def router(self, subject: Subject) -> object:
+        return subject.make
 
 
 class TestWeightFormat(WeightFormatConformance):

@@ -18,8 +18,9 @@ from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, make_server
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.interfaces import GrammarChecker
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.remote.client import EngineProcess
+from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
@@ -50,6 +51,7 @@ def toy_engine(
     executor: SimulatedExecutor | None = None,
     extra: Iterable[object] = (),
     tokenizer: ToyTokenizer | None = None,
+    grammars: GrammarChecker | None = None,
     **options: Any,
 ) -> EngineShell:
     """An engine without a model: a character is a token, and 256 blocks of 4 tokens. `extra` are
@@ -60,6 +62,7 @@ def toy_engine(
             executor=executor or SteeredExecutor(),
             tokenizer=tokenizer or ToyTokenizer(),
             plugins=PluginHost.load(config, extra=extra),
+            grammars=grammars,
         )
 
     return EngineShell(EngineConfig(disable_log_stats=True, **options), build)
@@ -69,10 +72,10 @@ class Served:
     """What a test knows of its server."""
 
     engine: Any
-    """An EngineShell, or an EngineProcess."""
+    """An EngineShell, or a RemoteEngine."""
 
     def __init__(
-        self, engine: EngineShell | EngineProcess, url: str, loop: asyncio.AbstractEventLoop
+        self, engine: EngineShell | RemoteEngine, url: str, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.engine = engine
         self.url = url
@@ -107,7 +110,7 @@ class Served:
 
 @contextlib.contextmanager
 def serve_engine(
-    engine: EngineShell | EngineProcess, *, address: Address | None = None, **changes: Any
+    engine: EngineShell | RemoteEngine, *, address: Address | None = None, **changes: Any
 ) -> Iterator[Served]:
     """Start the engine and serve it; both end with the block."""
     address = address or Address(port=0)

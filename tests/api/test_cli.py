@@ -55,10 +55,14 @@ def test_only_a_flag_that_is_not_known_gets_a_near_one() -> None:
     done = tokenmill("serve", "--max-model-len", "abc")
     check_one_line(done, 2, "invalid int value: 'abc'")
     assert "Did you mean" not in done.stderr
-    # A flag of `simulate compare`; no flag of `serve` is near it.
+
+
+def test_a_flag_of_another_command_is_told_to_be_one() -> None:
     done = tokenmill("serve", "--workload", "x")
-    check_one_line(done, 2, "unrecognized arguments: --workload")
+    check_one_line(done, 2, "unrecognized arguments: --workload", "`tokenmill simulate compare`")
     assert "Did you mean" not in done.stderr and "tokenmill serve --help" in done.stderr
+    done = tokenmill("generate", "x", "--data-parallel-size=2")
+    check_one_line(done, 2, "--data-parallel-size=2. It is a flag of `tokenmill serve`.")
 
 
 def test_input_that_is_not_utf_8_is_refused_with_the_byte() -> None:
@@ -112,7 +116,12 @@ def test_a_wrong_flag_is_one_line_and_status_2(arguments: list[str], words: list
         (["chat", "-q", "hi", "--url", "localhost:x/v1"], ["localhost:x"]),
         (["serve", "--host", ""], ["--host"]),
         (["serve", "--served-model-name", "a", "/no/such/model"], ["--served-model-name", "MODEL"]),
+        (["serve", "--served-model-name", "a", "b.gguf"], ["--served-model-name", "'b.gguf'"]),
         (["serve", "/no/such/model", "--served-model-name", "a", "b"], ["/no/such/model"]),
+        (
+            ["serve", "--served-model-name", "a", "b", "--port", "0", "--scheduler", "chunkd"],
+            ["chunked"],
+        ),
         (["plugins", "show", "chunkd"], ["chunkd", "chunked"]),
     ],
     ids=" ".join,
@@ -154,8 +163,11 @@ def test_plugins_show_says_what_an_attention_backend_lacks_on_this_machine() -> 
     assert "on this machine:" in text and "FlashAttention 2: " in text
 
 
-def test_plugins_show_finds_a_plugin_by_what_it_offers() -> None:
-    assert tokenmill("plugins", "show", "torch").stdout.startswith("torch-attention ")
+@pytest.mark.parametrize(
+    ("name", "plugin"), [("torch", "torch-attention"), ("mp", "executors")], ids=["name", "alias"]
+)
+def test_plugins_show_finds_a_plugin_by_what_it_offers(name: str, plugin: str) -> None:
+    assert tokenmill("plugins", "show", name).stdout.startswith(f"{plugin} ")
 
 
 def test_the_default_model_s_path_is_printed_alone() -> None:

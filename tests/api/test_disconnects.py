@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from tokenmill.api.http.connections import connection
+from tokenmill.core.grammar import Grammar
+from tokenmill.core.plan import StepPlan, StepResult
 
 from .serving import PATIENCE, Served, SteeredExecutor, serve_engine, toy_engine
 
@@ -68,6 +70,58 @@ def test_a_client_that_leaves_while_waiting_is_forgotten() -> None:
             served.wait_until(lambda load: load["num_waiting"] == 0)
         executor.gate.set()
         served.wait_idle()
+
+
+class Counting(SteeredExecutor):
+    num_tokens = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.num_tokens += plan.num_tokens
+        return super().run(plan)
+
+
+class SlowChecker:
+    """Grammars that are compiled when `gate` is set."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.num_waiting = 0
+
+    async def check(self, grammar: Grammar) -> tuple[str, ...]:
+        self.num_waiting += 1
+        try:
+            await self.gate.wait()
+        finally:
+            self.num_waiting -= 1
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_while_its_grammar_compiles_asks_for_nothing(stream: bool) -> None:
+    checker = SlowChecker()
+    with serve_engine(toy_engine(grammars=checker)) as served:
+        with send(served, stream=stream, structured_outputs={"regex": "a+"}):
+            served.wait_until(lambda load: checker.num_waiting == 1)
+        served.wait_until(lambda load: checker.num_waiting == 0 and load["num_waiting"] == 0)
+        with served.client() as http:
+            assert http.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+        served.wait_idle()
+
+
+def test_a_client_that_leaves_between_the_chunks_of_its_prompt_frees_their_blocks() -> None:
+    executor = Counting(num_blocks=1024)
+    executor.gate.clear()
+    engine = toy_engine(executor, max_num_batched_tokens=64, max_model_len=4000)
+    with serve_engine(engine) as served:
+        with send(served, prompt="a" * 1000, max_tokens=1):
+            served.wait_until(lambda load: load["kv_cache_usage"] > 0)
+        served.wait_until(lambda load: load["num_running"] == 0)
+        executor.gate.set()
+        served.wait_idle()
+    assert 0 < executor.num_tokens < 1000
 
 
 def test_two_hundred_clients_of_whom_many_leave_hold_nothing_in_the_end(slow: Served) -> None:

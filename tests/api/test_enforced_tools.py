@@ -13,8 +13,8 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenmill.api.answers.enforcing import grammar_of
 from tokenmill.api.answers.json_list import JSON_LIST, JSONListParser
 from tokenmill.api.answers.tools import ToolUse
-from tokenmill.core.contract.answer_parsers import ToolCallParser
-from tokenmill.core.contract.answers import ToolDefinition
+from tokenmill.core.contract.parsing.answer_parsers import ToolCallParser
+from tokenmill.core.contract.parsing.answers import ToolDefinition
 from tokenmill.core.host.answer_reader import AnswerReader, collect
 from tokenmill.plugins.reasoning_parsers.think import MarkedReasoning
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
@@ -41,6 +41,12 @@ THINK = MarkedReasoning(marks=("<think>", "</think>"))
 PARSERS: list[ToolCallParser] = [
     JSONListParser(), HermesToolParser(), Llama3ToolParser(), MistralToolParser(),
 ]  # fmt: skip
+
+
+def test_a_list_that_is_cut_before_its_first_call_is_content() -> None:
+    reader = AnswerReader(tool_calls=JSONListParser(), tools=[WEATHER])
+    text = '[{"name": "wea'
+    assert collect([*reader.feed(text), *reader.finish()]).content == text
 
 
 def allows(use: ToolUse, parser: ToolCallParser, text: str, prompt_end: str = "") -> bool:

@@ -231,10 +231,11 @@ def test_the_state_shows_live_requests_and_no_key(
         ('[a]\nkey = " "', "key is empty"),
         ('[a]\nsha256 = "SECRET"', "64 hexadecimal digits"),
         ('[a]\nkey = "SECRET"\n[b]\nkey = "SECRET"', r"\[a\] and \[b\] have the same key"),
-        ('[a]\nkey = "SECRET"\nrequest_per_minute = 1', "request_per_minute"),
-        ('[a]\nkey = "SECRET"\nrequests_per_minute = -1', ">= 0.0"),
+        ('[a]\nkey = "SECRET"\nrequest_per_minute = 1', r"\[a\]: .*request_per_minute"),
+        ('[a]\nkey = "SECRET"\nrequests_per_minute = -1', r"\[a\]: requests_per_minute .*>= 0.0"),
+        ("[a]\nkey = SECRET", "at line 2"),
         ('["a b"]\nkey = "SECRET"', "a name has"),
-        ('key = "SECRET"', "Expected `object`"),
+        ('key = "SECRET"', r"\[key\] must be a table"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_without_showing_a_key(

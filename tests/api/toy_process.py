@@ -18,7 +18,7 @@ from tokenmill.core.errors import DeviceError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.remote.client import EngineProcess
+from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.core.remote.host import run_engine
 from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 from tokenmill.testing.simulated.executor import SimulatedExecutor
@@ -27,6 +27,8 @@ from tokenmill.testing.toy_tokenizer import ToyTokenizer
 STEP_SECONDS = 0.005
 LOAD_SECONDS = "TOY_LOAD_SECONDS"
 """Environment variable: seconds that the next engines take to load."""
+LEAVES = "TOY_LEAVES"
+"""Environment variable of the engines that a request of the user "leave there" ends."""
 
 
 def kill() -> None:
@@ -39,6 +41,11 @@ def stop() -> None:
 
 def leave() -> None:
     os._exit(7)
+
+
+def leave_there() -> None:
+    if LEAVES in os.environ:
+        leave()
 
 
 def loop() -> None:
@@ -58,7 +65,12 @@ def lose_device() -> None:
     raise DeviceError("the device fell off the bus")
 
 
-IN_PLUGIN: dict[str | None, Callable[[], None]] = {"loop": loop, "leave": leave, "crash": crash}
+IN_PLUGIN: dict[str | None, Callable[[], None]] = {
+    "loop": loop,
+    "leave": leave,
+    "leave there": leave_there,
+    "crash": crash,
+}
 """Faults in a hook, on the engine's event loop, by the user of the request."""
 ON_DEVICE: dict[str, Callable[[], None]] = {
     "K": kill,
@@ -111,10 +123,11 @@ def run(control: socket.socket, logs: socket.socket) -> None:
     run_engine(control, logs, make_engine)
 
 
-def toy_process(**options: Any) -> EngineProcess:
-    """An engine process that was not started; `options` of EngineProcess and of EngineConfig."""
-    own = {name: options.pop(name) for name in ("stall_timeout", "max_restarts") if name in options}
-    return EngineProcess(
+def toy_process(**options: Any) -> RemoteEngine:
+    """An engine process that was not started; `options` of RemoteEngine and of EngineConfig."""
+    names = ("stall_timeout", "max_restarts", "places")
+    own = {name: options.pop(name) for name in names if name in options}
+    return RemoteEngine(
         EngineConfig(disable_log_stats=True, **options),
         target=f"{__name__}:run",
         load_tokenizer=lambda config: ToyTokenizer(),

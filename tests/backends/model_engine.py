@@ -10,8 +10,8 @@ from tokenmill.backends.models.base import ModelImpl
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.engine.request import Request
+from tokenmill.core.host.calling.proposal_hook import ProposalHook
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.host.proposal_hook import ProposalHook
 from tokenmill.core.interfaces import ModelInfo, no_progress
 from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams

@@ -17,13 +17,13 @@ from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.weights.quantization.sample import QuantizedSample
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
-from tokenmill.plugins.observers.otel import traces as traces_module
 from tokenmill.plugins.observers.otel.traces import OtelTraces
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import (
     AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
+    ExecutorConformance,
     GrammarConformance,
     LinearConformance,
     LogitsProcessorConformance,
@@ -32,6 +32,7 @@ from tokenmill.testing import (
     PackageConformance,
     PreemptionConformance,
     ReasoningParserConformance,
+    RouterConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
     SpeculatorConformance,
@@ -77,6 +78,16 @@ class TestOwnPreemptionModes(PreemptionConformance):
     @pytest.fixture(params=of_kind("preemption_mode"), ids=lambda subject: subject.name)
     def preemption_mode(self, request: pytest.FixtureRequest) -> object:
         return request.param.make
+
+
+EXECUTORS = [one for one in of_kind("distributed_executor_backend") if one.name != "ray"]
+"""Without Ray, which needs a cluster: tests/check/ray runs the suite beside one."""
+
+
+class TestOwnExecutors(ExecutorConformance):
+    @pytest.fixture(params=EXECUTORS, ids=lambda subject: subject.name)
+    def distributed_executor_backend(self, request: pytest.FixtureRequest) -> Any:
+        return request.param.make()
 
 
 class TestOwnAttentionBackends(AttentionConformance):
@@ -211,6 +222,12 @@ class TestOwnReasoningParsers(ReasoningParserConformance):
         return REASONED.get(own.name, ())
 
 
+class TestOwnRouters(RouterConformance):
+    @pytest.fixture(params=of_kind("router"), ids=lambda subject: subject.name)
+    def router(self, request: pytest.FixtureRequest) -> object:
+        return request.param.make
+
+
 class TestOwnObservers(ObserverConformance):
     """Those that are active by default."""
 
@@ -227,7 +244,9 @@ class TestTraces(ObserverConformance):
 
     @pytest.fixture
     def observer(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-        monkeypatch.setattr(traces_module, "FLUSH_SECONDS", 0.01)  # it would wait for nobody
+        # It gives up soon. A thread that outlived the test and tried again would use `random`,
+        # which hypothesis forbids in the next test.
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.01")
         traces = OtelTraces("http://127.0.0.1:9/v1/traces")
         yield traces
         traces.close()
@@ -256,6 +275,7 @@ def test_each_of_them_is_put_to_a_suite() -> None:
     names = {subject.name for subject in SUBJECTS}
     assert {"chunked", "prefill-first", "fcfs", "priority", "recompute", "swap"} <= names
     assert {"cpu", "torch", "triton", "cuda-paged", "flash-attn", "xformers"} <= names
+    assert {"prefix-aware", "least-loaded", "round-robin", "session"} <= names
     assert {"none", "ngram", "draft-model", "adaptive", "fixed"} <= names
     assert {"hermes", "llama3-json", "mistral", "gemma", "pythonic", "think"} <= names
     assert {"prometheus", "stats-log", "preemption-log", "token-bucket", "no-repeat-ngram"} <= names

@@ -18,7 +18,7 @@ from tokenmill.core.contract.events import Planned
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.speculation import Draft, ProposalBatch
 from tokenmill.core.errors import ConfigError
-from tokenmill.core.host import guard
+from tokenmill.core.host.calling import guard
 from tokenmill.testing.conformance import hosting
 from tokenmill.testing.conformance.engine import checks
 from tokenmill.testing.conformance.engine.workload import AMPLE

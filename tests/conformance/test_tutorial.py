@@ -30,6 +30,7 @@ from tokenmill.testing import (
     LogitsProcessorConformance,
     ModelImplConformance,
     ObserverConformance,
+    RouterConformance,
     SchedulerConformance,
     SchedulingPolicyConformance,
     SpeculatorConformance,
@@ -112,6 +113,16 @@ def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.Mo
     suite = found["TestOnTheCPU"]
     assert issubclass(suite, AttentionConformance)
     assert suite.device is not AttentionConformance.device
+
+
+def test_the_router_passes_the_kit(packages: Packages) -> None:
+    [code] = [code for code in MODULES if "registry.router(" in code]
+    subject = subjects(packages, code)["router"]
+    suite = RouterConformance()
+    suite.test_it_chooses_a_replica_that_serves(subject.make)
+    suite.test_it_uses_every_replica(subject.make)
+    suite.test_it_survives_the_loss_of_any_replica(subject.make)
+    suite.test_its_memory_has_a_limit(subject.make)
 
 
 def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:

@@ -22,6 +22,7 @@ from .wrong import (
     admissions,
     attentions,
     draft_lengths,
+    executors,
     grammars,
     linears,
     models,
@@ -31,6 +32,7 @@ from .wrong import (
     parsers,
     preemptions,
     processors,
+    routers,
     schedulers,
     speculators,
     weight_formats,
@@ -39,9 +41,9 @@ from .wrong import (
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
     (schedulers,),
-    (preemptions, parsers),
+    (preemptions, parsers, routers),
     (attentions, linears, models, weight_formats, processors),
-    (orders, packages, observers, admissions, draft_lengths, grammars),
+    (orders, packages, observers, admissions, draft_lengths, grammars, executors),
     (speculators,),
 )
 """What runs in one process, each of about the same length."""

@@ -84,6 +84,7 @@ class Bench(EngineDriver):
         max_num_batched_tokens: int = 64,
         enable_prefix_caching: bool = True,
         max_inflight: int = 1,
+        num_stages: int = 1,
         max_model_len: int = 2**20,
         max_num_queued_reqs: int = 1000,
         watermark_blocks: int = 0,
@@ -122,6 +123,7 @@ class Bench(EngineDriver):
             plugins=self.plugins,
             max_num_queued_reqs=max_num_queued_reqs,
             max_inflight=max_inflight,
+            num_stages=num_stages,
             speculation=None if drafting is None else drafting.limits,
         )
         super().__init__(core, executor)

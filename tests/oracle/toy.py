@@ -21,6 +21,7 @@ from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import ModelInfo
 from tokenmill.core.plan import CopyDirection
 from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.testing.engine_driver import EngineDriver
 
 from ..backends.model_engine import make_driver, make_request
 from ..backends.tiny import CONFIG as TINY
@@ -126,6 +127,17 @@ def serve(
     watcher = Watcher()
     host = PluginHost.load(config, extra=[watcher, *plugins])
     driver = make_driver(checkpoint, config, host, host.speculator, impl)
+    return drive(driver, watcher, config, cases, sampling)
+
+
+def drive(
+    driver: EngineDriver,
+    watcher: Watcher,
+    config: EngineConfig,
+    cases: Sequence[ReferenceCase],
+    sampling: SamplingParams = GREEDY,
+) -> Served:
+    """Let the cases arrive one after the other. `watcher` observes the driver's engine."""
     info = driver.executor.info
     requests = [_make_request(case, info, config, sampling) for case in cases]
     driver.run(requests, per_step=ARRIVALS_PER_STEP)

@@ -159,6 +159,14 @@ def test_drafts_are_counted_also_by_position(metrics: PrometheusMetrics) -> None
     assert [seen.value(f"{name}_total", position=str(i)) for i in range(3)] == [3, 2, 1]
 
 
+def test_tokens_of_experts_are_counted_by_rank(metrics: PrometheusMetrics) -> None:
+    for counts in ((30, 10), (), (5, 15)):
+        metrics.on_step(step_done(expert_tokens=counts))
+    seen = scrape(metrics)
+    assert [seen.value("vllm:expert_tokens_total", rank=str(rank)) for rank in (0, 1)] == [35, 25]
+    assert seen.value("vllm:expert_imbalance") == 1.5
+
+
 def test_a_value_falls_into_the_first_bucket_that_holds_it(metrics: PrometheusMetrics) -> None:
     metrics.on_step(step_done(inter_token_latencies=(0.01, 0.02, 100.0)))
     seen = scrape(metrics)

@@ -25,7 +25,7 @@ from tokenmill.core.engine.queues import RequestQueues
 from tokenmill.core.engine.request import PromptGroup, Request, RequestStatus
 from tokenmill.core.engine.step import PendingGrant, PendingPreemption, Step
 from tokenmill.core.errors import RequestFailedError
-from tokenmill.core.host.hook_callers import Observers
+from tokenmill.core.host.calling.hook_callers import Observers
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import Grant
 from tokenmill.testing.simulation import LifeSettings
@@ -284,6 +284,16 @@ def a_victim_may_be_in_an_open_plan(patch: Planter) -> None:
         return victim
 
     patch.setattr(Step, "_choose_victim", choose)
+
+
+@bug("two plans in flight have a request in common")
+def stages_compute_the_same_request(patch: Planter) -> None:
+    original = Step.__init__
+
+    def init(self: Step, *, num_stages: int, **given: Any) -> None:
+        original(self, num_stages=1, **given)
+
+    patch.setattr(Step, "__init__", init)
 
 
 @bug(UNKNOWN, TOO_MANY, IDLE)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from tokenmill.core.engine.engine_core import EngineCore
-from tokenmill.testing.simulation import Life, run_seeds
+from tokenmill.testing.simulation import Life, LifeSettings, Outcome, run_seeds
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
@@ -15,6 +18,23 @@ def test_two_hundred_seeds_run_clean_and_much_happens_in_each_fifty(first: int) 
     assert total.num_hit_tokens > 1000 and total.num_passed_grants > 1000
     assert total.num_plugin_failures > 100 and total.num_failed_steps > 40
     assert total.num_draft_tokens > total.num_accepted_tokens > 500
+    assert total.num_lost_results > 3 and total.num_overtakings > 150
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("num_stages", [2, 3, 4])
+def test_a_hundred_seeds_run_clean_at_every_depth(num_stages: int) -> None:
+    total = _run_at_depth(num_stages, 100)
+    assert total.num_lost_results > 5 and total.num_preemptions > 250
+    assert total.num_overtakings > 500
+
+
+def _run_at_depth(num_stages: int, num_seeds: int) -> Outcome:
+    total = Outcome()
+    for seed in range(num_seeds):
+        settings = LifeSettings.draw(random.Random(seed))
+        total.add(Life(seed, replace(settings, num_stages=num_stages)).run())
+    return total
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -39,3 +59,10 @@ def _fail(core: EngineCore) -> None:
 @pytest.mark.timeout(7200)
 def test_ten_thousand_seeds_run_clean() -> None:
     run_seeds(range(10_000))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_a_thousand_seeds_run_clean_at_every_depth(num_stages: int) -> None:
+    _run_at_depth(num_stages, 1000)

@@ -16,7 +16,7 @@ from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress, Tokenizer
-from tokenmill.core.remote.client import EngineProcess
+from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.core.remote.host import run_engine
 from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 from tokenmill.testing.simulated.executor import SimulatedExecutor
@@ -47,7 +47,7 @@ def tokenizer_of(config: EngineConfig) -> Tokenizer:
 
 
 async def serve() -> None:
-    engine = EngineProcess(
+    engine = RemoteEngine(
         EngineConfig(served_model_name=NAME, disable_log_stats=True),
         target="tests.soak.no_model_server:run",
         load_tokenizer=tokenizer_of,

@@ -12,13 +12,17 @@ from typing import Any
 from tests.server_process import running_server
 
 from . import watching
-from .asking import COMMON, FOR_CHATS, FOR_COMPLETIONS, GRAMMARS, Asker, Fields
+from .asking import COMMON, FOR_CHATS, FOR_COMPLETIONS, GRAMMARS, TOOL, WORDS, Asker, Fields
 from .calling import PATIENCE, Call, Client, NoAnswerError, parse
 
 NUM_ABORTS = 10_000
 NUM_CLIENTS = 40
 """More than the engine runs, so that some leave while they wait."""
-FLAGS = ("--max-num-seqs", "12", "--num-gpu-blocks-override", "256", "--log-level", "warning")
+FLAGS = (
+    *("--max-num-seqs", "12", "--num-gpu-blocks-override", "256", "--log-level", "warning"),
+    *("--long-prefill-token-threshold", "128"),
+)
+WHOLE = "too late: the answer was whole"
 PATIENCES = (
     (0.005, 99),
     (0.05, 99),
@@ -64,14 +68,16 @@ async def leave_all(client: Client) -> Counter[str]:
     moments: Counter[str] = Counter()
 
     def num_left() -> int:
-        return moments.total() - moments["too late: the answer was whole"]
+        return sum(count for name, count in moments.items() if not name.endswith(WHOLE))
 
     async def leave(asker: Asker) -> None:
         while num_left() < NUM_ABORTS:
-            call = one_of_all(asker)
+            make = asker.rng.choice(KINDS)
+            call = make(asker)
             seconds, num_reads = asker.rng.choice(PATIENCES)
             seconds = asker.rng.expovariate(1 / seconds)
-            moments[moment(call, await client.leave(call, seconds, num_reads))] += 1
+            left = moment(call, await client.leave(call, seconds, num_reads))
+            moments[f"{make.__name__}: {left}"] += 1
 
     await asyncio.gather(*(leave(Asker(seed, "")) for seed in range(NUM_CLIENTS)))
     return moments
@@ -89,7 +95,29 @@ async def until_empty(client: Client) -> float:
         await asyncio.sleep(0.1)
 
 
-def one_of_all(asker: Asker) -> Call:
+def new_grammar(asker: Asker) -> Call:
+    """A new grammar. New grammars are compiled one at a time, before their requests are queued."""
+    alternatives = "|".join(asker.rng.sample(WORDS[:25], 6))
+    regex = f"(({alternatives})[a-z]{{1,{asker.rng.randint(2, 300)}}} ){{1,9}}"
+    fields: Fields = {"structured_outputs": {"regex": regex}, "max_tokens": 20, "stream": True}
+    return Call.of("/v1/completions", {"prompt": asker.text(), **fields})
+
+
+def tool_call(asker: Asker) -> Call:
+    """A call whose arguments are streamed while they are written."""
+    call = {"type": "function", "function": TOOL}
+    fields: Fields = {"tools": [call], "tool_choice": "required", "max_tokens": 60}
+    messages = [{"role": "user", "content": asker.text()}]
+    return Call.of("/v1/chat/completions", {"messages": messages, "stream": True, **fields})
+
+
+def long_prompt(asker: Asker) -> Call:
+    """A prompt that takes several steps, see FLAGS."""
+    prompt = " ".join(asker.text() for _ in range(80))
+    return Call.of("/v1/completions", {"prompt": prompt, "max_tokens": 4, "stream": True})
+
+
+def mixed(asker: Asker) -> Call:
     """A request with a longer prompt and a longer answer than others."""
     fields: Fields = {"max_tokens": asker.rng.randint(1, 60), "stream": asker.rng.random() < 0.7}
     if asker.rng.random() < 0.2:
@@ -104,7 +132,10 @@ def moment(call: Call, received: bytes) -> str:
         parse(call, received)
     except NoAnswerError:
         return "left in the answer" if received else "left before the answer"
-    return "too late: the answer was whole"
+    return WHOLE
+
+
+KINDS = (mixed, mixed, mixed, new_grammar, tool_call, long_prompt)
 
 
 async def answers(client: Client) -> list[Any]:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...core.contract.answer_parsers import ReasoningParser
-from ...core.contract.answers import CallSyntax, ToolDefinition
+from ...core.contract.parsing.answer_parsers import ReasoningParser
+from ...core.contract.parsing.answers import CallSyntax, ToolDefinition
 from ...core.grammar import Grammar, GrammarKind
 from ...core.interfaces import Tokenizer
 from .tools import ToolUse

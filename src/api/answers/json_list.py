@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.contract.answer_parsers import Parsing, ToolCallParser
-from ...core.contract.answer_text import AnswerText, rest_as_content, take_next
-from ...core.contract.answers import CallSyntax, ToolDefinition
-from ...core.contract.json_calls import json_call
+from ...core.contract.parsing.answer_parsers import Parsing, ToolCallParser
+from ...core.contract.parsing.answer_text import AnswerText, rest_as_content, skip_space, take_next
+from ...core.contract.parsing.answers import CallSyntax, ContentDelta, ToolDefinition
+from ...core.contract.parsing.json_calls import json_call
 from ...core.interfaces import ChatFormat
 
 JSON_LIST = CallSyntax(
@@ -36,6 +36,10 @@ class JSONListParser:
                 if not (yield from take_next(answer, ",")):
                     yield from take_next(answer, "]")
                     break
+            if not index:
+                yield ContentDelta("[")
+        if index:
+            yield from skip_space(answer)
         yield from rest_as_content(answer)
 
 

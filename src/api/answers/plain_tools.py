@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...core.contract.answers import CallSyntax
+from ...core.contract.parsing.answers import CallSyntax
 from ...core.interfaces import ChatFormat
 from ..http.errors import APIError
 

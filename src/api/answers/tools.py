@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...core.contract.answer_parsers import ToolCallParser
-from ...core.contract.answers import ToolDefinition
+from ...core.contract.parsing.answer_parsers import ToolCallParser
+from ...core.contract.parsing.answers import ToolDefinition
 from ...core.host.answer_parsers import AnswerParsers
 from ..http.errors import APIError
 from .json_list import JSONListParser

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from ...core.outputs import RequestOutput
+from ..openai.chat import ChatAnswer
 from ..openai.chunks import Chunk
 from ..openai.context import AnswerHead
 from ..openai.responses import (
-    ChatChoice,
     ChatChunk,
     ChatChunkChoice,
-    ChatMessage,
-    ChatResponse,
     ChatToolCall,
     Usage,
 )
@@ -49,40 +48,69 @@ _STOP_REASONS: dict[str, StopReason] = {
 }
 
 
-def whole_message(answer: ChatResponse) -> Message:
-    """The message of a chat completion with one choice."""
-    (choice,) = answer.choices
-    calls = choice.message.tool_calls or []
-    end = _end(choice, has_calls=bool(calls))
+def whole_message(answer: ChatAnswer, outputs: Sequence[RequestOutput], usage: Usage) -> Message:
+    """The message of a chat completion with one choice: the blocks that its stream would have."""
+    (output,) = outputs
+    (found,) = output.outputs
+    blocks = _Blocks()
+    choices = [choice for chunk in answer.chunks(0, output, found) for choice in chunk.choices]
+    content = _content(event for choice in choices for event in blocks.take(choice))
+    end = _end(choices[-1], has_calls=blocks.has_calls)
     return Message(
-        id=answer.id,
-        model=answer.model,
-        content=[*_texts(choice.message), *map(_tool_use, calls)],
+        id=answer.head.id,
+        model=answer.head.model,
+        content=content,
         stop_reason=end.stop_reason,
         stop_sequence=end.stop_sequence,
-        usage=_usage(answer.usage),
+        usage=_usage(usage),
     )
 
 
-def _texts(message: ChatMessage) -> Iterator[AnswerBlock]:
-    if message.reasoning:
-        yield ThinkingBlock(thinking=message.reasoning)
-    if message.content:
-        yield TextBlock(text=message.content)
+def _content(events: Iterable[Event]) -> list[AnswerBlock]:
+    """The blocks that events describe."""
+    blocks: list[AnswerBlock] = []
+    pieces: list[list[str]] = []
+    for event in events:
+        if isinstance(event, ContentBlockStart):
+            blocks.append(event.content_block)
+            pieces.append([])
+        elif isinstance(event, ContentBlockDelta):
+            pieces[-1].append(_text(event.delta))
+    return [_filled(block, "".join(texts)) for block, texts in zip(blocks, pieces, strict=True)]
 
 
-def _tool_use(call: ChatToolCall) -> ToolUseBlock:
-    """A complete call. Its input is empty if max_tokens cut the arguments."""
+def _text(delta: AnswerDelta) -> str:
+    match delta:
+        case TextDelta():
+            return delta.text
+        case ThinkingDelta():
+            return delta.thinking
+        case InputJsonDelta():
+            return delta.partial_json
+
+
+def _filled(block: AnswerBlock, text: str) -> AnswerBlock:
+    match block:
+        case TextBlock():
+            block.text = text
+        case ThinkingBlock():
+            block.thinking = text
+        case ToolUseBlock():
+            block.input = _arguments(text)
+    return block
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """The input of a call. It is empty if max_tokens cut the arguments."""
     try:
-        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
+        return msgspec.json.decode(text or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
-        arguments = {}
-    return _opened_tool_use(call, arguments)
+        return {}
 
 
-def _opened_tool_use(call: ChatToolCall, arguments: dict[str, Any]) -> ToolUseBlock:
+def _opened_tool_use(call: ChatToolCall) -> ToolUseBlock:
     assert call.id and call.function.name, "a call begins with its id and name"
-    return ToolUseBlock(id=call.id, name=call.function.name, input=arguments)
+    return ToolUseBlock(id=call.id, name=call.function.name, input={})
 
 
 async def message_events(
@@ -119,21 +147,15 @@ class _Blocks:
     def take(self, choice: ChatChunkChoice) -> Iterator[Event]:
         """The events for a piece of a choice."""
         delta = choice.delta
-        calls = delta.tool_calls or []
-        ends_call = bool(calls) and calls[0].index == self._open
-        yield from self._calls(calls[:ends_call])  # text in the same chunk comes after this call
         if delta.reasoning:
             yield from self._within("thinking", lambda: ThinkingBlock(thinking=""))
             yield self._delta(ThinkingDelta(thinking=delta.reasoning))
         if delta.content:
             yield from self._within("text", lambda: TextBlock(text=""))
             yield self._delta(TextDelta(text=delta.content))
-        yield from self._calls(calls[ends_call:])
-
-    def _calls(self, calls: Sequence[ChatToolCall]) -> Iterator[Event]:
-        for call in calls:
+        for call in delta.tool_calls or ():
             self.has_calls = True
-            yield from self._within(call.index, partial(_opened_tool_use, call, {}))
+            yield from self._within(call.index, partial(_opened_tool_use, call))
             if call.function.arguments:
                 yield self._delta(InputJsonDelta(partial_json=call.function.arguments))
 
@@ -169,7 +191,7 @@ def _opening(head: AnswerHead, num_prompt_tokens: int) -> Message:
     )
 
 
-def _end(choice: ChatChoice | ChatChunkChoice, *, has_calls: bool) -> MessageEnd:
+def _end(choice: ChatChunkChoice, *, has_calls: bool) -> MessageEnd:
     found = choice.stop_reason
     if isinstance(found, str):
         return MessageEnd(stop_reason="stop_sequence", stop_sequence=found)

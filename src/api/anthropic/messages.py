@@ -6,7 +6,7 @@ is implemented here has stayed the same since 2023-06-01.
 
 from __future__ import annotations
 
-from typing import cast
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +21,6 @@ from ..openai.conversation import encode_conversation
 from ..openai.reading.field_names import MESSAGES
 from ..openai.reading.request_reading import read_body
 from ..openai.reading.tools import read_tool_use
-from ..openai.responses import ChatResponse
 from ..openai.sse import EventStream, data_line, json_response, named_events, whole_answer
 from .answers import TokenCount
 from .bodies import CountTokensBody, MessagesBody
@@ -35,8 +34,8 @@ async def create_message(request: Request) -> Response:
     chat = chat_body(body)
     requests, answer = await start_chat(request, chat, "msg", MESSAGES)
     if not body.stream:
-        whole = await whole_answer(request, requests, answer)
-        return json_response(whole_message(cast(ChatResponse, whole)))
+        whole = partial(whole_message, answer)
+        return json_response(await whole_answer(request, requests, whole))
     chunks = stream_chunks(answer, requests, chat.stream_options, context_of(request).engine)
     events = message_events(chunks, answer.head, requests.num_prompt_tokens)
     return EventStream(request, requests, events, EVENTS)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from ...core.errors import ConfigError, TokenmillError
-from .engine_flags import OBSERVING, add_engine_flags, engine_config
+from .engine_flags import SERVING, add_engine_flags, engine_config
 from .progress import ProgressDisplay
 from .sampling_flags import add_sampling_flags, sampling_options
 
@@ -52,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
     )
     group.add_argument("--stats", action="store_true", help="print time to first token and speed")
     add_sampling_flags(parser)
-    add_engine_flags(parser, leave_out=("seed", "served_model_name", *OBSERVING))
+    add_engine_flags(parser, leave_out=("seed", "served_model_name", *SERVING))
     parser.set_defaults(run=run)
 
 

@@ -21,11 +21,12 @@ SPECULATION = (
     "speculative_config",
 )
 """Fields that commands without speculation leave out."""
-_ALIASES = {"kv_cache_memory": ("--kv-cache-memory-bytes",)}
+_ALIASES = {
+    "kv_cache_memory": ("--kv-cache-memory-bytes",),
+    "data_parallel_size": ("-dp",),
+}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-OBSERVING = ("metrics_prefix", "otlp_traces_endpoint")
+SERVING = ("metrics_prefix", "otlp_traces_endpoint", "data_parallel_size", "router")
 """Settings that only a server needs."""
 
 

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from ...core.errors import ConfigError
-from .engine_flags import OBSERVING, add_engine_flags, engine_config
+from .engine_flags import SERVING, add_engine_flags, engine_config
 from .progress import ProgressDisplay
 from .sampling_flags import add_sampling_flags, sampling_options
 
@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("prompt", help="text to continue, or - to read it from standard input")
     add_sampling_flags(parser)
-    add_engine_flags(parser, leave_out=("seed", "served_model_name", *OBSERVING))
+    add_engine_flags(parser, leave_out=("seed", "served_model_name", *SERVING))
     parser.set_defaults(run=run)
 
 

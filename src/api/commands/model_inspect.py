@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -44,7 +44,7 @@ def _print(report: Any) -> None:
             ("computed in", f"{report.dtype} on {report.device}"),
             (
                 "weights",
-                f"{size_text(report.weight_bytes)} of memory, "
+                f"{size_text(report.weight_bytes)} of memory{_each(report)}, "
                 f"{size_text(report.file_bytes)} of file",
             ),
             (
@@ -52,14 +52,36 @@ def _print(report: Any) -> None:
                 f"{size_text(report.kv_bytes_per_token)} per token, {report.kv_cache_dtype}"
                 + _behind_windows(report),
             ),
-            ("available", size_text(report.available_bytes)),
+            ("available", f"{size_text(report.available_bytes)}{_each(report)}"),
             ("context", f"{report.context_that_fits:,} tokens fit, of {report.max_model_len:,}"),
         ]
     )
     print()
+    _print_ranks(report)
+    print()
     _print_groups(report.groups)
     for slot in ("attention", "linear"):
         _print_backend(slot, getattr(report, f"{slot}_backend"))
+
+
+def _each(report: Any) -> str:
+    return "" if report.num_replicas == 1 else f" for each of {report.num_replicas} replicas"
+
+
+def _print_ranks(report: Any) -> None:
+    columns = ("WEIGHTS", "KV PER TOKEN", "KV PER BLOCK", "ACTIVATIONS")
+    table = _table("RANK", *columns, right=columns)
+    for one in report.ranks:
+        sizes = (one.weights, one.kv_per_token, one.kv_per_block, one.activations)
+        table.add_row(str(one.rank), *map(size_text, sizes))
+    _print_table(table)
+    if len(report.ranks) > 1:
+        sent = size_text(report.sent_bytes_per_token)
+        full = size_text(report.sent_bytes_per_full_step)
+        print(
+            f"Each rank sends at most {sent} in a step of 1 token, "
+            f"{full} in a step of {report.step_tokens}."
+        )
 
 
 def _behind_windows(report: Any) -> str:
@@ -74,19 +96,33 @@ def _print_rows(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def _print_groups(groups: Iterable[Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("TENSORS", "COUNT", "FORMAT", "KEPT AS", "IN THE FILE"):
-        table.add_column(column, justify="right" if column in ("COUNT", "IN THE FILE") else "left")
+    right = ("COUNT", "IN THE FILE")
+    table = _table("TENSORS", "COUNT", "FORMAT", "KEPT AS", "IN THE FILE", right=right)
     for one in groups:
         size = size_text(one.num_bytes)
         table.add_row(one.group, str(one.num_tensors), one.format, one.kept_as, size)
+    _print_table(table)
+
+
+def _table(*columns: str, right: Collection[str]) -> Any:
+    """An empty table. `right`: the columns that are justified right."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    return table
+
+
+def _print_table(table: Any) -> None:
+    from rich.console import Console
+
     Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
 
 
 def _print_backend(slot: str, backend: Any) -> None:
     print(f"\n{slot} backend: {backend.name}")
     for name, reasons in backend.others.items():
-        print(f"  {name}: {'; '.join(reasons) or 'could also serve, but has a lower priority'}")
+        first = reasons[0] if reasons else "could also serve, but has a lower priority"
+        more = " (--json has all reasons)" if len(reasons) > 1 else ""
+        print(f"  {name}: {first}{more}")

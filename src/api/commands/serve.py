@@ -95,7 +95,7 @@ def add_parser(subparsers: Any) -> None:
         default=10.0,
         metavar="SECONDS",
         help="seconds with work but without a finished step after which /ready answers 503, and an "
-        "engine process is restarted; at least 10 times the longest recent step "
+        "engine process is restarted; at least 10 times the longest recent step of similar size "
         "(default: %(default)s)",
     )
     group.add_argument(
@@ -208,19 +208,23 @@ def _log_stage(stage: str, is_done: bool) -> None:
 def _take_model_names(args: argparse.Namespace) -> tuple[str, ...]:
     """The names of --served-model-name; the first one becomes the engine's.
 
-    Raises ConfigError for an empty name, and for several names without a model: the last one is
-    probably the argument MODEL.
+    Raises ConfigError for an empty name, and if the last of several names is probably the argument
+    MODEL.
     """
     names = tuple(args.served_model_name or ())
     if not all(names):
         raise ConfigError("a name of --served-model-name is empty")
-    if len(names) > 1 and args.model is None:
+    if len(names) > 1 and args.model is None and _is_path(names[-1]):
         raise ConfigError(
-            "--served-model-name takes all names after it, and no model is given; "
+            f"--served-model-name takes all arguments after it as names, also {names[-1]!r}; "
             "put MODEL before it, or give --model (`tokenmill model path` prints the default one)"
         )
     args.served_model_name = names[0] if names else None
     return names
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or name.endswith(".gguf") or os.path.exists(name)
 
 
 def _header_name(text: str) -> str:

@@ -106,12 +106,13 @@ class ChatAnswer:
     def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> ChatResponse:
         (output,) = outputs  # a chat has one prompt
         head = self.head
+        choices = [self._choice(found) for found in output.outputs]
         return ChatResponse(
             id=head.id,
             created=head.created,
             model=head.model,
-            choices=[self._choice(found) for found in output.outputs],
-            usage=usage,
+            choices=choices,
+            usage=self._reading.with_reasoning_tokens(usage),
             prompt_token_ids=self._prompt_token_ids,
             prompt_logprobs=self._prompt_logprobs(output),
         )
@@ -124,27 +125,32 @@ class ChatAnswer:
 
     def opening(self) -> list[ChatChunk]:
         """The role of each choice; the first chunk has the prompt's token ids, if asked for."""
-        chunks = [self._chunk([_first_choice(index)]) for index in range(self._body.n or 1)]
+        delta = ChatDelta(role=ROLE, content="", refusal=None)
+        chunks = [self._chunk([_piece(index, delta)]) for index in range(self._body.n or 1)]
         chunks[0].prompt_token_ids = self._prompt_token_ids
         return chunks
 
-    def chunk(
+    def chunks(
         self, prompt: int, output: RequestOutput, found: CompletionOutput
-    ) -> ChatChunk | None:
-        delta, has_delta = self._reading.delta(found)
-        choice = ChatChunkChoice(
-            index=found.index,
-            delta=delta,
-            logprobs=self._logprobs(found),
-            finish_reason=self._reading.end_reason(found),
-            stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
-            token_ids=list(found.token_ids) if self._body.return_token_ids else UNSET,
-        )
-        has_news = has_delta or choice.finish_reason or choice.logprobs or choice.token_ids
-        return self._chunk([choice]) if has_news else None
+    ) -> list[ChatChunk]:
+        """The chunks for new text: one for each run of content, reasoning or calls, in the order
+        of the text."""
+        deltas = self._reading.deltas(found)
+        choices = [_piece(found.index, delta) for delta in deltas or [ChatDelta()]]
+        first, last = choices[0], choices[-1]
+        first.logprobs = self._logprobs(found)
+        if self._body.return_token_ids:
+            first.token_ids = list(found.token_ids)
+        last.finish_reason = self._reading.end_reason(found)
+        if found.stop_reason is not None:
+            last.stop_reason = found.stop_reason
+        has_news = deltas or last.finish_reason or first.logprobs or first.token_ids
+        return [self._chunk([choice]) for choice in choices] if has_news else []
 
-    def closing(self) -> ChatChunk:
-        return self._chunk([])
+    def closing(self, usage: Usage) -> ChatChunk:
+        chunk = self._chunk([])
+        chunk.usage = self._reading.with_reasoning_tokens(usage)
+        return chunk
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
         head = self.head
@@ -166,10 +172,5 @@ class ChatAnswer:
         return chat_logprobs(found.logprobs, self._names)
 
 
-def _first_choice(index: int) -> ChatChunkChoice:
-    return ChatChunkChoice(
-        index=index,
-        delta=ChatDelta(role=ROLE, content="", refusal=None),
-        logprobs=None,
-        finish_reason=None,
-    )
+def _piece(index: int, delta: ChatDelta) -> ChatChunkChoice:
+    return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate, groupby
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
-from ...core.contract.answers import Delta, ToolCallDelta
+from ...core.contract.parsing.answers import Delta, ToolCallDelta
 from ...core.host.answer_reader import AnswerReader, ParsedAnswer, collect
 from ...core.outputs import CompletionOutput
 from ...core.sampling_params import SamplingParams
@@ -17,7 +20,15 @@ from ..http.errors import APIError
 from .chunks import end_reason
 from .context import AppContext
 from .reading.bodies import ChatBody
-from .responses import ChatDelta, ChatMessage, ChatToolCall, EndReason, FunctionCall
+from .responses import (
+    ChatDelta,
+    ChatMessage,
+    ChatToolCall,
+    CompletionTokensDetails,
+    EndReason,
+    FunctionCall,
+    Usage,
+)
 
 ROLE = "assistant"
 _PROMPT_END = 16
@@ -47,7 +58,9 @@ class ChatReading:
         if self._parsers.reasoning is not None:
             end = list(prompt_token_ids[-_PROMPT_END:])
             self._prompt_end = self._tokenizer.decode(end, skip_special_tokens=False)
+        self._skips_special_tokens = True
         self._readers: dict[int, AnswerReader] = {}
+        self._token_ids: dict[int, list[int]] = {}
 
     def adjust(self, params: SamplingParams) -> SamplingParams:
         """Enforce calls if the request demands them, and keep special tokens in the text if a
@@ -74,7 +87,8 @@ class ChatReading:
             self._prompt_end = ""  # the grammar holds from the first token: nothing is reasoning
         used = (self._parsers.reasoning, self._parser)
         if any(parser.needs_special_tokens for parser in used if parser is not None):
-            return params.with_changes(skip_special_tokens=False)
+            params = params.with_changes(skip_special_tokens=False)
+        self._skips_special_tokens = params.skip_special_tokens
         return params
 
     def message(self, found: CompletionOutput) -> ChatMessage:
@@ -88,19 +102,42 @@ class ChatReading:
             reasoning_content=self._shown(parsed.reasoning),
         )
 
-    def delta(self, found: CompletionOutput) -> tuple[ChatDelta, bool]:
-        """The new part of a choice as one delta, and whether the delta has anything in it."""
-        deltas = self._read(found)
-        parsed = collect(deltas)
+    def deltas(self, found: CompletionOutput) -> list[ChatDelta]:
+        """The new part of a choice, in the order of its text. Each delta has only one of content,
+        reasoning and pieces of calls."""
+        runs = (list(run) for _, run in groupby(self._read(found), type))
+        deltas = (self._delta(run) for run in runs)
+        return [delta for delta in deltas if delta.content or delta.tool_calls or delta.reasoning]
+
+    def _delta(self, run: Sequence[Delta]) -> ChatDelta:
+        parsed = collect(run)
         reasoning = self._shown(parsed.reasoning)
-        calls = self._pieces(deltas)
-        delta = ChatDelta(
+        return ChatDelta(
             content=UNSET if parsed.content is None else parsed.content,
-            tool_calls=calls or UNSET,
+            tool_calls=self._pieces(run) or UNSET,
             reasoning=reasoning,
             reasoning_content=reasoning,
         )
-        return delta, bool(parsed.content or calls or reasoning)
+
+    def with_reasoning_tokens(self, usage: Usage) -> Usage:
+        """The usage of a complete answer, with its number of reasoning tokens if there is a
+        reasoning parser."""
+        if self._parsers.reasoning is None:
+            return usage
+        details = usage.completion_tokens_details or CompletionTokensDetails()
+        details.reasoning_tokens = sum(map(self._num_reasoning_tokens, self._readers))
+        return msgspec.structs.replace(usage, completion_tokens_details=details)
+
+    def _num_reasoning_tokens(self, index: int) -> int:
+        """Number of a choice's tokens whose text begins within its reasoning. The reasoning's marks
+        do not count."""
+        spans, token_ids = self._readers[index].reasoning_spans, self._token_ids[index]
+        if not spans:
+            return 0
+        detokenizer = self._tokenizer.detokenizer(skip_special_tokens=self._skips_special_tokens)
+        lengths = (len(detokenizer.add((token_id,))) for token_id in token_ids)
+        begins = list(accumulate(lengths, initial=0))[:-1]
+        return sum(bisect_left(begins, end) - bisect_left(begins, begin) for begin, end in spans)
 
     def end_reason(self, found: CompletionOutput) -> EndReason | None:
         """OpenAI's `finish_reason`. As there, a named function ends with "stop"."""
@@ -112,6 +149,8 @@ class ChatReading:
         reader = self._readers.get(found.index)
         if reader is None:
             reader = self._readers[found.index] = self._new_reader()
+            self._token_ids[found.index] = []
+        self._token_ids[found.index] += found.token_ids
         deltas = reader.feed(found.text)
         return deltas + reader.finish() if found.finished else deltas
 

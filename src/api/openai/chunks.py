@@ -17,6 +17,9 @@ from .reading.bodies import StreamOptions
 from .responses import ChatChunk, CompletionResponse, EndReason, Usage
 from .streams import RequestSet
 
+LONG_ANSWER = 2048
+"""Tokens. The end of a longer answer is computed in a thread, because counting its reasoning tokens
+takes 3 us per token."""
 Chunk = ChatChunk | CompletionResponse
 
 _END_REASONS: dict[FinishReason | None, EndReason] = {
@@ -37,12 +40,14 @@ class Answer(Protocol):
         """The chunks before the first token."""
         ...
 
-    def chunk(self, prompt: int, output: RequestOutput, found: CompletionOutput) -> Chunk | None:
-        """The chunk for the news of one completion; None if a client would learn nothing."""
+    def chunks(
+        self, prompt: int, output: RequestOutput, found: CompletionOutput
+    ) -> Sequence[Chunk]:
+        """The chunks for new output of one completion; none if it has nothing for the client."""
         ...
 
-    def closing(self) -> Chunk:
-        """A chunk without choices, for the usage at the end."""
+    def closing(self, usage: Usage) -> Chunk:
+        """A chunk without choices, with the usage at the end."""
         ...
 
 
@@ -80,16 +85,17 @@ async def stream_chunks(
     async for prompt, output in requests.merged():
         for found in output.outputs:
             tally.count(prompt, output, found)
-            build = partial(answer.chunk, prompt, output, found)
+            build = partial(answer.chunks, prompt, output, found)
             # The log-probabilities of a long prompt take too long for the event loop.
             news = await to_thread.run_sync(build) if output.prompt_logprobs else build()
-            if news is not None:
-                yield with_usage(news)
+            for chunk in news:
+                yield with_usage(chunk)
         check_ends((output,), engine)
     if wants_usage:
-        last = answer.closing()
-        last.usage = tally.usage()
-        yield last
+        usage = tally.usage()
+        is_long = usage.completion_tokens > LONG_ANSWER
+        close = partial(answer.closing, usage)
+        yield await to_thread.run_sync(close) if is_long else close()
 
 
 def total_usage(requests: RequestSet, outputs: Sequence[RequestOutput]) -> Usage:

@@ -85,15 +85,17 @@ class _Answer:
     def opening(self) -> tuple[CompletionResponse, ...]:
         return ()
 
-    def chunk(
+    def chunks(
         self, prompt: int, output: RequestOutput, found: CompletionOutput
-    ) -> CompletionResponse | None:
+    ) -> list[CompletionResponse]:
         choice = self._choice(prompt, output, found)
         has_news = choice.text or choice.finish_reason or choice.logprobs or choice.token_ids
-        return self._chunk([choice]) if has_news else None
+        return [self._chunk([choice])] if has_news else []
 
-    def closing(self) -> CompletionResponse:
-        return self._chunk([])
+    def closing(self, usage: Usage) -> CompletionResponse:
+        answer = self._chunk([])
+        answer.usage = usage
+        return answer
 
     def _chunk(self, choices: list[CompletionChoice]) -> CompletionResponse:
         head = self._head

@@ -8,8 +8,8 @@ from typing import Any
 import anyio.to_thread
 import msgspec
 
-from ...core.contract.answers import CallSyntax
 from ...core.contract.client import EngineClient
+from ...core.contract.parsing.answers import CallSyntax
 from ..answers.json_list import JSON_LIST
 from ..answers.plain_tools import for_template
 from ..http.errors import APIError

@@ -7,11 +7,14 @@ from typing import Protocol
 
 from starlette.requests import Request
 
-from ...core.request_options import MAX_CLIENT_ID, RequestOptions
+from ...core.request_options import MAX_CLIENT_ID, MAX_USER, RequestOptions
 from ..http.errors import APIError
 from ..http.keys.auth import api_key_id, key_limits
 from ..http.request_id import HEADER, name_request, request_id_of
 from ..http.trace_headers import trace_headers
+
+SESSION_HEADER = "x-session-id"
+"""The header that vLLM's router and other gateways use."""
 
 
 class Sender(Protocol):
@@ -43,9 +46,17 @@ def request_options(
         api_key_id=api_key_id(request.scope),
         key_limits=key_limits(request.scope),
         cache_salt=body.cache_salt,
+        session_id=_session_id(request, body),
         metadata=_metadata(request, body, metadata_headers),
         trace_headers=trace_headers(request),
     )
+
+
+def _session_id(request: Request, body: Sender) -> str | None:
+    """The header, OpenAI's `prompt_cache_key`, or `user`: the first of these that is set."""
+    key = getattr(body, "prompt_cache_key", None)  # only conversations have it
+    found = request.headers.get(SESSION_HEADER) or key or body.user
+    return found[:MAX_USER] if found else None
 
 
 def _metadata(request: Request, body: Sender, names: Sequence[str]) -> dict[str, str]:

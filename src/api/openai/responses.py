@@ -16,10 +16,13 @@ class PromptTokensDetails(msgspec.Struct, kw_only=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, kw_only=True):
-    """Draft tokens that were verified. The rejected ones are not part of completion_tokens."""
-
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    """Draft tokens that were accepted; sent if a speculative method drafted tokens."""
+    rejected_prediction_tokens: int | UnsetType = UNSET
+    """Draft tokens that were rejected; they are not part of completion_tokens."""
+    reasoning_tokens: int | UnsetType = UNSET
+    """Tokens of the reasoning, without its marks; sent at the end of a chat if the server has a
+    reasoning parser for the model."""
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -28,7 +31,7 @@ class Usage(msgspec.Struct, kw_only=True):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
-    """Sent if a speculative method drafted tokens."""
+    """Sent if at least one of its fields is set."""
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):

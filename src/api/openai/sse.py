@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..http.errors import APIError, as_api_error, error_body
-from .chunks import Answer, check_ends, stream_chunks, total_usage
+from .chunks import LONG_ANSWER, Answer, check_ends, stream_chunks, total_usage
 from .context import context_of
 from .reading.bodies import SamplingFields
 from .streams import RequestSet, final_unless_disconnected, wait_for_disconnect
@@ -72,21 +72,25 @@ async def respond(
     if body.stream:
         chunks = stream_chunks(answer, requests, body.stream_options, context_of(request).engine)
         return EventStream(request, requests, chunks, CHUNKS)
-    return json_response(await whole_answer(request, requests, answer))
+    return json_response(await whole_answer(request, requests, answer.whole))
 
 
-async def whole_answer(request: Request, requests: RequestSet, answer: Answer) -> msgspec.Struct:
-    """The complete answer. Its requests are aborted if the client leaves before.
+async def whole_answer(
+    request: Request, requests: RequestSet, whole: Callable[..., msgspec.Struct]
+) -> msgspec.Struct:
+    """The complete answer, built by `whole` (a function like Answer.whole). Its requests are
+    aborted if the client leaves before.
 
     Raises APIError if a request was ended early.
     """
     outputs = await final_unless_disconnected(request, requests)
     check_ends(outputs, context_of(request).engine)
     usage = total_usage(requests, outputs)
-    if not any(output.prompt_logprobs for output in outputs):
-        return answer.whole(outputs, usage)
-    # The log-probabilities of a long prompt take too long for the event loop.
-    return await anyio.to_thread.run_sync(answer.whole, outputs, usage)
+    has_logprobs = any(output.prompt_logprobs for output in outputs)
+    if not has_logprobs and usage.completion_tokens <= LONG_ANSWER:
+        return whole(outputs, usage)
+    # The log-probabilities of a long prompt, or a long answer, take too long for the event loop.
+    return await anyio.to_thread.run_sync(whole, outputs, usage)
 
 
 def json_response(answer: msgspec.Struct) -> Response:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -17,6 +18,7 @@ from ..http.errors import APIError
 from ..http.keys.usage import MeteredCall
 from .context import context_of
 
+T = TypeVar("T")
 CLIENT_WENT_AWAY = APIError(499, "the client disconnected")
 
 
@@ -111,7 +113,10 @@ async def submit_all(
         for index, prompt in enumerate(prompts):
             shared = streams[0].request_id if streams else options.request_id
             own = options.with_changes(request_id=shared, prompt_index=index)
-            streams.append(await engine.submit(prompt, params, own))
+            submitting = engine.submit(prompt, params, own)
+            if params.grammar is not None:  # may wait until other grammars are compiled
+                submitting = _unless_disconnected(request, submitting)
+            streams.append(await submitting)
         if metered is not None:
             lengths = [len(stream.prompt_token_ids) for stream in streams]
             room = sum(_room(length, params, engine) for length in lengths)
@@ -152,17 +157,24 @@ async def final_unless_disconnected(request: Request, requests: RequestSet) -> l
 
     Raises CLIENT_WENT_AWAY in that case; no one receives this answer.
     """
-    reading = asyncio.ensure_future(requests.final())
+    try:
+        return await _unless_disconnected(request, requests.final())
+    finally:
+        await requests.aclose()
+
+
+async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for `work`. If the client leaves before, cancel it and raise CLIENT_WENT_AWAY."""
+    working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(wait_for_disconnect(request))
     try:
-        await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
             raise CLIENT_WENT_AWAY
-        return reading.result()
+        return working.result()
     finally:
         leaving.cancel()
-        reading.cancel()
-        await requests.aclose()
+        working.cancel()
 
 
 async def wait_for_disconnect(request: Request) -> None:

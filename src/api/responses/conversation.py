@@ -49,6 +49,7 @@ _SAME_NAME = (
     "top_p",
     "user",
     "cache_salt",
+    "prompt_cache_key",
     "frequency_penalty",
     "ignore_eos",
     "presence_penalty",

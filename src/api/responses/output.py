@@ -1,19 +1,11 @@
-"""Writes the items of a response: whole, and as events."""
+"""Writes the items of a response, with their events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from msgspec import UNSET
-
-from ..openai.responses import (
-    ChatDelta,
-    ChatLogprobs,
-    ChatMessage,
-    ChatToolCall,
-    ContentLogprob,
-)
+from ..openai.responses import ChatDelta, ContentLogprob
 from .answers import ItemStatus, OutputItem
 from .items import CallWriter, ItemWriter, MessageWriter, ReasoningWriter
 from .stream_events import Event
@@ -33,19 +25,13 @@ class Output:
 
     def take(self, delta: ChatDelta, logprobs: Sequence[ContentLogprob] = ()) -> Iterator[Event]:
         """The events for a piece of a choice."""
-        calls = delta.tool_calls or []
-        ends_call = bool(calls) and calls[0].index == self._key
-        yield from self._calls(calls[:ends_call])  # text in the same chunk comes after this call
         if delta.reasoning:
             yield from self._add("reasoning", ReasoningWriter, delta.reasoning)
         self._held += logprobs
         if delta.content or (self._held and self._key == "message"):
             held, self._held = self._held, []
             yield from self._add("message", MessageWriter, delta.content or "", held)
-        yield from self._calls(calls[ends_call:])
-
-    def _calls(self, calls: Sequence[ChatToolCall]) -> Iterator[Event]:
-        for call in calls:
+        for call in delta.tool_calls or ():
             make = partial(CallWriter, call)
             yield from self._add(call.index, make, call.function.arguments)
 
@@ -84,26 +70,3 @@ class Output:
         self._key = key
         self._open = make(self._response_id, len(self._done))
         yield from self._open.open()
-
-
-def whole_output(
-    message: ChatMessage, logprobs: ChatLogprobs | None, status: ItemStatus, response_id: str
-) -> list[OutputItem]:
-    """The items of a chat completion's message: those that its stream would have."""
-    output = Output(response_id)
-    delta = ChatDelta(
-        content=message.content or UNSET, reasoning=message.reasoning, tool_calls=_numbered(message)
-    )
-    for _ in output.take(delta, logprobs.content if logprobs else ()):
-        pass
-    for _ in output.close(status):
-        pass
-    return output.items()
-
-
-def _numbered(message: ChatMessage) -> list[ChatToolCall]:
-    """The message's calls as the first pieces that a stream has."""
-    return [
-        ChatToolCall(index=index, id=call.id, function=call.function)
-        for index, call in enumerate(message.tool_calls or ())
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from functools import partial
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -14,7 +14,6 @@ from ..openai.chunks import stream_chunks
 from ..openai.context import AnswerHead, context_of
 from ..openai.reading.field_names import RESPONSES
 from ..openai.reading.request_reading import read_body
-from ..openai.responses import ChatResponse
 from ..openai.sse import (
     CHUNKS,
     KEEP_ALIVE,
@@ -39,8 +38,8 @@ async def create_response(request: Request) -> Response:
     engine = context_of(request).engine
     opening = _opening(body, answer.head, engine)
     if not body.stream:
-        whole = await whole_answer(request, requests, answer)
-        return json_response(whole_response(opening, cast(ChatResponse, whole)))
+        whole = partial(whole_response, opening, answer)
+        return json_response(await whole_answer(request, requests, whole))
     chunks = stream_chunks(answer, requests, chat.stream_options, engine)
     return EventStream(request, requests, response_events(opening, chunks), EVENTS)
 

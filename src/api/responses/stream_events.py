@@ -14,27 +14,27 @@ class Event(msgspec.Struct, kw_only=True, tag_field="type"):
     sequence_number: int = 0
 
 
-class _Lifecycle(Event, kw_only=True):
+class LifecycleEvent(Event, kw_only=True):
     response: ResponseObject
 
 
-class ResponseCreated(_Lifecycle, tag="response.created"):
+class ResponseCreated(LifecycleEvent, tag="response.created"):
     pass
 
 
-class ResponseInProgress(_Lifecycle, tag="response.in_progress"):
+class ResponseInProgress(LifecycleEvent, tag="response.in_progress"):
     pass
 
 
-class ResponseCompleted(_Lifecycle, tag="response.completed"):
+class ResponseCompleted(LifecycleEvent, tag="response.completed"):
     pass
 
 
-class ResponseIncomplete(_Lifecycle, tag="response.incomplete"):
+class ResponseIncomplete(LifecycleEvent, tag="response.incomplete"):
     pass
 
 
-class ResponseFailed(_Lifecycle, tag="response.failed"):
+class ResponseFailed(LifecycleEvent, tag="response.failed"):
     pass
 
 

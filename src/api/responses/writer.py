@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import count
 
 import msgspec
 
+from ...core.outputs import RequestOutput
 from ..http.errors import as_api_error
+from ..openai.chat import ChatAnswer
 from ..openai.chunks import Chunk
-from ..openai.responses import ChatChunk, ChatResponse, EndReason, Usage
+from ..openai.responses import ChatChunk, EndReason, Usage
 from .answers import (
     IncompleteDetails,
     InputTokensDetails,
@@ -21,10 +23,11 @@ from .answers import (
     ResponseObject,
     ResponseUsage,
 )
-from .output import Output, whole_output
+from .output import Output
 from .stream_events import (
     ErrorEvent,
     Event,
+    LifecycleEvent,
     ResponseCompleted,
     ResponseCreated,
     ResponseFailed,
@@ -33,12 +36,18 @@ from .stream_events import (
 )
 
 
-def whole_response(opening: ResponseObject, answer: ChatResponse) -> ResponseObject:
-    """The response of a chat completion with one choice; `opening` is the response without it."""
-    (choice,) = answer.choices
-    status = _status(choice.finish_reason)
-    output = whole_output(choice.message, choice.logprobs, status, opening.id)
-    return _ended(opening, output, status, answer.usage)
+def whole_response(
+    opening: ResponseObject, answer: ChatAnswer, outputs: Sequence[RequestOutput], usage: Usage
+) -> ResponseObject:
+    """The last response that the stream of a chat completion would have; `opening` is the first
+    one."""
+    (output,) = outputs
+    (found,) = output.outputs
+    writer = _Writer(opening)
+    chunks = [*answer.chunks(0, output, found), answer.closing(usage)]
+    *_, last = [event for chunk in chunks for event in writer.news(chunk)]
+    assert isinstance(last, LifecycleEvent), "the usage ends a stream"
+    return last.response
 
 
 async def response_events(
@@ -65,13 +74,14 @@ class _Writer:
         try:
             async for chunk in chunks:
                 assert isinstance(chunk, ChatChunk), "a conversation is answered in chat's chunks"
-                for event in self._news(chunk):
+                for event in self.news(chunk):
                     yield event
         except Exception as error:
             for event in self._failed(error):
                 yield event
 
-    def _news(self, chunk: ChatChunk) -> Iterator[Event]:
+    def news(self, chunk: ChatChunk) -> Iterator[Event]:
+        """The events for one chunk."""
         for choice in chunk.choices:
             self._end = choice.finish_reason or self._end
             yield from self._output.take(
@@ -119,10 +129,12 @@ def _ended(
 
 def _usage(usage: Usage) -> ResponseUsage:
     num_cached = usage.prompt_tokens_details.cached_tokens
+    details = usage.completion_tokens_details
+    num_reasoning = (details and details.reasoning_tokens) or 0
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(cached_tokens=num_cached),
         output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=num_reasoning),
         total_tokens=usage.total_tokens,
     )

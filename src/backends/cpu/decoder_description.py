@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -11,6 +12,7 @@ from ..linear.base import Projection
 from ..linear.torch import Linear
 from ..models.decoder import Decoder, DecoderLayer, RMSNorm
 from ..models.feed_forward import ClampedGate, Experts, GatedNetwork
+from ..models.tensor_parallel import Gathered, Reduced
 from .native.structures import (
     AttentionSpecStruct,
     DecoderLayerStruct,
@@ -20,6 +22,7 @@ from .native.structures import (
 )
 from .packed_weights import PackedLinear, WeightArena, pack_linear
 from .projections import NativeLinear
+from .ranks import NativeRanks
 
 _FEATURES = {
     "attention_bias",
@@ -32,6 +35,7 @@ _FEATURES = {
     "float32_norms",
     "hidden_act",
     "layers",
+    "logits_part",
     "logits_soft_cap",
     "mlp_bias",
     "norm_offset",
@@ -58,12 +62,16 @@ def is_native(decoder: Decoder) -> bool:
         sizes.append(config.experts.intermediate_size)
     if not config.features <= _FEATURES or any(size % _LANES for size in sizes):
         return False
-    products = [decoder.lm_head]
+    if isinstance(decoder.lm_head, Gathered) and not _has_room(decoder.lm_head, config.hidden_size):
+        return False
+    products = [_part_of(decoder.lm_head)]
     for layer in decoder.layers:
-        products += [layer.qkv, layer.attention_output]
+        products += [layer.qkv, _part_of(layer.attention_output)]
         for network in _networks_of(layer):
-            products += [_product_of(network.gate_up), network.down]
-        if isinstance(layer.feed_forward, Experts) and not _is_packable(layer.feed_forward.router):
+            products += [_product_of(network.gate_up), _part_of(network.down)]
+        if isinstance(layer.feed_forward, Experts) and not _has_native_experts(layer.feed_forward):
+            return False
+        if layer.whole_qk_norm is not None and layer.whole_qk_norm.sum_over_ranks is not None:
             return False
     return all(isinstance(product, NativeLinear) for product in products)
 
@@ -96,12 +104,20 @@ class DecoderDescription:
             intermediate_size=config.intermediate_size,
             embedding=decoder.embedding_ve.data_ptr(),
             norm=self._floats(decoder.norm.weight),
-            head=self._packed(decoder.lm_head)[0],
+            head=self._packed(_part_of(decoder.lm_head))[0],
             eps=config.rms_norm_eps,
             float32_norms=config.float32_norms,
             rotary_size=config.rotary_size or config.head_size,
             embedding_scale=decoder.embedding_scale,
         )
+        if isinstance(decoder.lm_head, Gathered):
+            self._describe_ranks(decoder.lm_head)
+
+    def _describe_ranks(self, head: Gathered) -> None:
+        assert isinstance(head.ranks, NativeRanks)
+        self._kept.append(head.ranks)
+        self.struct.ranks = ctypes.pointer(head.ranks.struct)
+        self.struct.first_logits = (ctypes.c_int64 * len(head.first_logits))(*head.first_logits)
 
     def _describe(self, layer: DecoderLayer, plan: int, struct: DecoderLayerStruct) -> None:
         struct.plan = plan
@@ -115,7 +131,9 @@ class DecoderDescription:
             struct.sinks = self._floats(layer.sinks_h)
         self._describe_norms_of_heads(layer, struct)
         struct.qkv, struct.qkv_bias = self._packed(layer.qkv)
-        struct.attention_output, struct.attention_output_bias = self._packed(layer.attention_output)
+        struct.attention_output, struct.attention_output_bias = self._packed(
+            _part_of(layer.attention_output)
+        )
         if isinstance(layer.feed_forward, Experts):
             self._describe_experts(layer.feed_forward, struct)
         else:
@@ -143,7 +161,7 @@ class DecoderDescription:
         self, network: GatedNetwork, struct: DecoderLayerStruct | ExpertStruct
     ) -> None:
         struct.gate_up, struct.gate_up_bias = self._packed(_product_of(network.gate_up))
-        struct.down, struct.down_bias = self._packed(network.down)
+        struct.down, struct.down_bias = self._packed(_part_of(network.down))
 
     def _packed(self, linear: Projection) -> tuple[object, int | None]:
         """Pointer to a product's weights, and address of its bias."""
@@ -168,6 +186,25 @@ class DecoderDescription:
 def _networks_of(layer: DecoderLayer) -> Sequence[GatedNetwork]:
     own = layer.feed_forward
     return own.networks if isinstance(own, Experts) else [own]
+
+
+def _has_native_experts(experts: Experts) -> bool:
+    return experts.sum_over_ranks is None and _is_packable(experts.router)
+
+
+def _has_room(head: Gathered, hidden_size: int) -> bool:
+    """Whether ranks can exchange the partial sums and the logits of a token at once."""
+    if not isinstance(head.ranks, NativeRanks):
+        return False
+    widest = max(end - first for first, end in pairwise(head.first_logits))
+    return max(hidden_size, widest) <= int(head.ranks.struct.slot_floats)
+
+
+def _part_of(product: Projection) -> Projection:
+    """This rank's part of a product whose parts the library exchanges by itself."""
+    if isinstance(product, Reduced | Gathered) and isinstance(product.ranks, NativeRanks):
+        return product.part
+    return product
 
 
 def _product_of(gate_up: Projection) -> Projection:

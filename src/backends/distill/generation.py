@@ -111,12 +111,13 @@ class Generator:
         while count < num_tokens:
             fresh = self._take(waiting, running)
             count += len(running)
-            result = self._executor.run(self._plan(running, fresh, ended))
+            result = self._executor.launch(self._plan(running, fresh, ended)).result()
             finished = self._finished(running, result)
             ended = [one.engine_id for one in finished]
             done += [self._as_answer(running.pop(one.slot)) for one in finished]
             progress(STAGE, min(count / num_tokens, 1.0))
-        self._executor.run(self._plan({}, [], [*ended, *(r.engine_id for r in running.values())]))
+        last = self._plan({}, [], [*ended, *(r.engine_id for r in running.values())])
+        self._executor.launch(last).result()
         return done + [self._as_answer(one) for one in running.values()]
 
     def _take(

@@ -138,6 +138,11 @@ class DraftSupport:
         return LoadedDraftModel(checkpoint, parts, self.vocab_size)
 
     def _load_head(self, path: Path) -> LoadedDraftHead:
+        if not self._target.config.has_embedding:
+            raise ConfigError(
+                "a draft head reads the model's embedding, which is in another stage: use another "
+                "speculative method, or --pipeline-parallel-size 1"
+            )
         files = DraftHeadFiles(path.expanduser())
         found = files.config.vocab_size, files.config.hidden_size
         if found != (self.vocab_size, self.hidden_size):

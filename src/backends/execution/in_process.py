@@ -12,7 +12,7 @@ import torch
 
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError, DeviceError
-from ...core.interfaces import ModelInfo, Progress
+from ...core.interfaces import Computation, ModelInfo, Progress
 from ...core.log import get_logger
 from ...core.plan import StepPlan, StepResult
 from ..attention.base import AttentionSpec
@@ -21,11 +21,15 @@ from ..drafting.support import DraftSupport, Speculation
 from ..grammar.grammars import Grammars
 from ..machine.compiling import BuildError
 from ..machine.device import choose_device
+from ..machine.free_memory import return_free_memory
 from ..machine.memory import usable_memory
 from ..machine.torch_threads import SingleTorchThread
 from ..models.base import Model, ModelImpl, ModelSpec
+from ..models.decoder import Decoder
+from ..models.feed_forward import ExpertLoad
 from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
+from ..running.stage_runner import StageRunner
 from ..running.warmup import measure_gpu_memory
 from ..sampling.processing.base import ProcessorSpec
 from ..sampling.processing.calling import LogitsProcessing
@@ -47,18 +51,21 @@ class ModelExecutor:
     def __init__(
         self,
         info: ModelInfo,
-        runner: ModelRunner,
+        runner: ModelRunner | StageRunner,
         single_thread: SingleTorchThread | None = None,
         draft_runner: DraftRunner | None = None,
         drafts: DraftSupport | None = None,
+        expert_load: ExpertLoad | None = None,
     ) -> None:
         """`single_thread`: released at `close`; None leaves torch its threads. `draft_runner`: the
-        draft model's runner, which follows each plan. `drafts`: stopped at `close`."""
+        draft model's runner, which follows each plan. `drafts`: stopped at `close`. `expert_load`:
+        reported with each step."""
         self.info = info
         self._single_thread = single_thread
-        self._runner: ModelRunner | None = runner
+        self._runner: ModelRunner | StageRunner | None = runner
         self._draft_runner = draft_runner
         self._drafts = drafts
+        self._expert_load = expert_load
 
     @classmethod
     def from_checkpoint(
@@ -84,6 +91,8 @@ class ModelExecutor:
         processor that cannot work.
         """
         started = time.monotonic()
+        if not checkpoint.config.has_head:
+            speculation = None  # the last stage drafts
         build_cpu_library(config, progress)
         check_settings(checkpoint, config)
         spec = choose_spec(checkpoint, config, backends, progress)
@@ -93,9 +102,11 @@ class ModelExecutor:
         parts = load_parts(checkpoint, config, backends, spec, progress, impl, layout.groups)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
-        info = _describe(checkpoint, parts, layout, num_blocks)
+        info = _describe(checkpoint, parts, layout, num_blocks, speculation)
         logits = ProcessorSpec(vocab_size=info.vocab_size, device=spec.device)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
+        if not checkpoint.config.has_head:
+            return cls(info, StageRunner(parts.decoder, parts.attention, cache))
         model = parts.step_model(cache)
         runner = ModelRunner(
             parts.decoder,
@@ -111,25 +122,44 @@ class ModelExecutor:
         if drafts is not None:
             draft_runner = drafts.start(num_blocks, layout.num_host_blocks, runner)
         single_thread = None if model is None else SingleTorchThread()
-        return cls(info, runner, single_thread, draft_runner, drafts)
+        load = parts.decoder.expert_load if isinstance(parts.decoder, Decoder) else None
+        return cls(info, runner, single_thread, draft_runner, drafts, load)
+
+    def launch(self, plan: StepPlan) -> Computation:
+        """The step's computation, in this process."""
+        return Computation(self.run, plan)
+
+    def health(self) -> None:
+        """Always None: if the device is lost, a step raises DeviceError."""
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step. Raises DeviceError when the device cannot go on."""
         assert self._runner is not None, "the executor is closed"
         try:
-            self._begin_drafts(plan, self._runner)
-            return self._runner.run(plan)
+            self._begin_drafts(plan)
+            return self._with_load(self._runner.run(plan))
         except torch.AcceleratorError as error:  # not OutOfMemoryError: the next step may need less
             reason = str(error).partition("\n")[0]
             raise DeviceError(f"the device failed and must be restarted: {reason}") from error
 
-    def _begin_drafts(self, plan: StepPlan, runner: ModelRunner) -> None:
+    def settle(self, result: StepResult) -> None:
+        """Take in the last stage's result of a step, if this is an earlier stage of a model."""
+        assert isinstance(self._runner, StageRunner)
+        self._runner.settle(result)
+
+    def _with_load(self, result: StepResult) -> StepResult:
+        if self._expert_load is None:
+            return result
+        return replace(result, expert_tokens=self._expert_load.take())
+
+    def _begin_drafts(self, plan: StepPlan) -> None:
         if self._draft_runner is None:
             return
         try:
             self._draft_runner.begin_step(plan)
         except BaseException:
-            runner.lose(plan)
+            assert isinstance(self._runner, ModelRunner)
+            self._runner.lose(plan)
             raise
 
     def close(self) -> None:
@@ -139,6 +169,7 @@ class ModelExecutor:
         if self._drafts is not None:
             self._drafts.stop()
         self._runner = self._draft_runner = None
+        return_free_memory()
         if self.info.device.startswith("cuda"):
             torch.cuda.empty_cache()
 
@@ -254,7 +285,11 @@ def _count_blocks(
 
 
 def _describe(
-    checkpoint: Checkpoint, parts: ModelParts, layout: _Layout, num_blocks: int
+    checkpoint: Checkpoint,
+    parts: ModelParts,
+    layout: _Layout,
+    num_blocks: int,
+    speculation: Speculation | None,
 ) -> ModelInfo:
     return ModelInfo(
         name=checkpoint.name,
@@ -274,6 +309,7 @@ def _describe(
         kv_cache_dtype=str(parts.spec.cache_dtype).removeprefix("torch."),
         attention_backend=parts.attention.name,
         linear_backend=parts.linear.name,
+        drafts_need_lookahead=speculation is not None and speculation.limits.needs_lookahead,
         sampling_defaults=dict(checkpoint.sampling_defaults),
     )
 

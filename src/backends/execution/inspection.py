@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,21 +12,16 @@ from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ...core.kv_memory import longest_sequence
+from ..attention.base import AttentionSpec
 from ..models.base import ModelImpl
-from ..running.memory_need import (
-    EMBEDDING,
-    Keeping,
-    available_memory,
-    refuse_too_large,
-    rotary_bytes,
-    weight_bytes,
-)
+from ..running.memory_need import EMBEDDING, Keeping, available_memory
 from ..running.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
-from ..state import kv_cache
 from ..weights.checkpoint import Checkpoint
 from ..weights.kv_groups import group_layers
 from ..weights.packed import StoredTensor, WeightFormat
 from .in_process import build_cpu_library, check_settings
+from .rank_memory import RankMemory, estimate_ranks, refuse_ranks_too_large, sent_bytes
+from .workers.division import check_division, divide_among_ranks
 
 GROUPS = (
     ("norms", ("norm",)),
@@ -68,6 +64,7 @@ class ModelReport:
 
     name: str
     path: str
+    num_replicas: int
     architecture: str
     implementation: str
     device: str
@@ -81,16 +78,24 @@ class ModelReport:
     groups: tuple[TensorGroup, ...]
     file_bytes: int
     weight_bytes: int
-    """Memory for the weights."""
+    """Memory for the weights of all ranks of a replica."""
     kv_bytes_per_token: int
-    """In the KV cache, over all layers."""
+    """In the KV cache, over all layers and ranks."""
     kept_kv_bytes_per_token: int
     """The part of it that is kept after the windows of layers have passed the token."""
     available_bytes: int
-    """Memory that is free on the device."""
+    """Memory that is free on the device, for each replica."""
     context_that_fits: int
-    """Tokens of one request for which the memory that the weights leave is enough; at most
+    """Tokens of one request that fit into the memory left by weights and activations; at most
     `max_model_len`. The KV cache may be set to less: see --kv-cache-memory."""
+    step_tokens: int
+    """Tokens of the largest step."""
+    ranks: tuple[RankMemory, ...]
+    """The memory of each rank of a replica."""
+    sent_bytes_per_token: int
+    """Maximum bytes that a rank sends to others in a step of one token."""
+    sent_bytes_per_full_step: int
+    """The same, in a step of `step_tokens`."""
     attention_backend: ChosenBackend
     linear_backend: ChosenBackend
     refusal: str | None
@@ -113,16 +118,21 @@ def inspect_model(
     spec = choose_spec(checkpoint, config, backends, progress)
     keeping = keeping_of(config, backends, spec, impl)
     model = checkpoint.config.for_context(config.max_model_len)
-    groups = group_layers(model, config.max_model_len)
-    block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype, groups)
-    group_bytes = block_bytes // spec.block_size
-    weights, available = weight_bytes(checkpoint, keeping), available_memory(spec.device)
-    room = available - weights - rotary_bytes(model, spec.dtype)
-    num_blocks = max(0, room) // block_bytes
+    check_division(checkpoint, impl, config)
+    parts = divide_among_ranks(checkpoint, impl, config)
+    ranks = estimate_ranks(parts, config, spec, keeping)
+    windows = group_layers(model, config.max_model_len).windows
+    kv_bytes, block_bytes = _sum(ranks, "kv_per_token"), _sum(ranks, "kv_per_block")
+    available = available_memory(spec.device)
+    if spec.device.type == "cpu":
+        available //= config.data_parallel_size
+    num_blocks = max(0, available - _sum(ranks, "fixed")) // block_bytes
+    step_tokens = config.token_budget(spec.device.type)
     stored = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
     return ModelReport(
         name=checkpoint.name,
         path=str(checkpoint.path),
+        num_replicas=config.data_parallel_size,
         architecture=model.architecture,
         implementation=impl.name,
         device=str(spec.device),
@@ -133,21 +143,31 @@ def inspect_model(
         max_model_len=model.max_position_embeddings,
         groups=_group(stored, keeping),
         file_bytes=sum(one.num_bytes for one in stored.values()),
-        weight_bytes=weights,
-        kv_bytes_per_token=group_bytes * len(groups.windows),
-        kept_kv_bytes_per_token=group_bytes * groups.windows.count(None),
+        weight_bytes=_sum(ranks, "weights"),
+        kv_bytes_per_token=kv_bytes,
+        kept_kv_bytes_per_token=kv_bytes // len(windows) * windows.count(None),
         available_bytes=available,
         context_that_fits=longest_sequence(
             model.max_position_embeddings,
             num_blocks,
             block_size=spec.block_size,
-            windows=groups.windows,
-            step_tokens=config.token_budget(spec.device.type),
+            windows=windows,
+            step_tokens=step_tokens,
+        ),
+        step_tokens=step_tokens,
+        ranks=ranks,
+        sent_bytes_per_token=sent_bytes(parts, 1, spec.dtype, 1),
+        sent_bytes_per_full_step=sent_bytes(
+            parts, step_tokens, spec.dtype, min(step_tokens, config.max_num_seqs)
         ),
         attention_backend=_chosen(backends.attention, tuple(layer_specs(spec, model))),
         linear_backend=_chosen(backends.linear, linear_spec(spec)),
-        refusal=_refusal(checkpoint, config, keeping, block_bytes * len(groups.windows)),
+        refusal=_refusal(parts, config, spec, keeping, available),
     )
+
+
+def _sum(ranks: Iterable[RankMemory], field: str) -> int:
+    return sum(getattr(one, field) for one in ranks)
 
 
 def _group(stored: dict[str, StoredTensor], keeping: Keeping) -> tuple[TensorGroup, ...]:
@@ -189,10 +209,14 @@ def _chosen(backend: Any, spec: Any) -> ChosenBackend:
 
 
 def _refusal(
-    checkpoint: Checkpoint, config: EngineConfig, keeping: Keeping, block_bytes: int
+    parts: Sequence[Checkpoint],
+    config: EngineConfig,
+    spec: AttentionSpec,
+    keeping: Keeping,
+    available: int,
 ) -> str | None:
     try:
-        refuse_too_large(checkpoint, config, keeping, block_bytes)
+        refuse_ranks_too_large(parts, config, spec, keeping, available)
     except ConfigError as error:
         return str(error)
     return None

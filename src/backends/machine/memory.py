@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+SHARE = "TOKENMILL_MEMORY_SHARE"
+"""Environment variable of a replica: its share, in bytes, of the memory that was free before the
+first replica started."""
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 
@@ -42,6 +46,15 @@ def usable_memory() -> int:
         if room is not None:
             free.append(room)
     return max(0, min(free))
+
+
+def loadable_memory() -> int:
+    """Return the bytes of main memory into which this process may load a model.
+
+    Replicas start at the same time, so each may use only its share, even if more is free now.
+    """
+    share = os.environ.get(SHARE, "")
+    return min(usable_memory(), int(share)) if share.isdecimal() else usable_memory()
 
 
 def _groups() -> Iterator[tuple[Path, _Files]]:

@@ -18,8 +18,18 @@ class ThreadPlacement:
 
     num_threads: int
     cpus: tuple[int, ...] | None
-    """The CPU that each thread is pinned to; None: threads are not pinned. The first CPU is left
-    for the calling thread, which is never pinned, because it may belong to the user's program."""
+    """The CPU that each thread is pinned to; None: threads are not pinned. The first CPU is for the
+    calling thread. It is pinned only while it computes, because it may belong to the user's
+    program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadShare:
+    """The CPUs and threads of one of several processes."""
+
+    cpus: tuple[int, ...]
+    """All CPUs of the process's cores. Empty: it may use all CPUs."""
+    num_threads: int
 
 
 def place_threads(num_threads: int | None = None) -> ThreadPlacement:
@@ -37,15 +47,56 @@ def place_threads(num_threads: int | None = None) -> ThreadPlacement:
     return ThreadPlacement(num_threads=num_threads, cpus=cores[:num_threads] if pinned else None)
 
 
+def divide_cores(number: int) -> tuple[ThreadShare, ...] | None:
+    """Divide the cores among this number of processes; None if there are fewer cores.
+
+    Neighbouring cores stay together, because they often share a cache and a memory controller. With
+    a CPU quota below the number of cores, every process may use all cores, as in `place_threads`;
+    then only the number of threads is divided.
+    """
+    cores, quota = _usable_cores(), _cpu_quota()
+    if number > min(len(cores), quota):
+        return None
+    if quota < len(cores):
+        return (ThreadShare(cpus=(), num_threads=int(quota // number)),) * number
+    own = (cores[len(cores) * i // number : len(cores) * (i + 1) // number] for i in range(number))
+    return tuple(ThreadShare(cpus=_with_siblings(part), num_threads=len(part)) for part in own)
+
+
+def count_usable_cores() -> int:
+    """Number of physical cores in the process's affinity, or the container's limit if that is
+    less."""
+    return max(1, int(min(len(_usable_cores()), _cpu_quota())))
+
+
 def count_usable_cpus() -> int:
     """Number of CPUs in the process's affinity, or the container's limit if that is less."""
     return max(1, math.ceil(min(len(_affinity()), _cpu_quota())))
 
 
+def use_share_of_cores(rank: int, size: int) -> None:
+    """Limit this process, one of `size`, to its share of the cores that it may use.
+
+    Processes that compute on the same cores wait for each other in every product. Does nothing if
+    there are fewer cores than processes, if a CPU quota is below the number of cores, or if the
+    system has no such function.
+    """
+    shares = divide_cores(size)
+    if shares and shares[rank].cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, shares[rank].cpus)
+
+
 def _usable_cores() -> tuple[int, ...]:
-    """One CPU of each physical core in the process's affinity."""
+    """One CPU of each physical core in the process's affinity. Cores with the same memory
+    controller are neighbours, even if the system numbers the sockets' CPUs alternately."""
     first_of_core = {_siblings(cpu): cpu for cpu in sorted(_affinity(), reverse=True)}
-    return tuple(sorted(first_of_core.values()))
+    return tuple(sorted(first_of_core.values(), key=lambda cpu: (_memory_node(cpu), cpu)))
+
+
+def _with_siblings(cores: tuple[int, ...]) -> tuple[int, ...]:
+    """All usable CPUs of these cores; each core is given by one of its CPUs."""
+    kept = {_siblings(cpu) for cpu in cores}
+    return tuple(sorted(cpu for cpu in _affinity() if _siblings(cpu) in kept))
 
 
 def _affinity() -> set[int]:
@@ -60,6 +111,11 @@ def _siblings(cpu: int) -> str:
         return path.read_text().strip()
     except OSError:
         return str(cpu)
+
+
+def _memory_node(cpu: int) -> int:
+    nodes = Path(f"/sys/devices/system/cpu/cpu{cpu}").glob("node[0-9]*")
+    return min((int(node.name.removeprefix("node")) for node in nodes), default=0)
 
 
 def _cpu_quota() -> float:

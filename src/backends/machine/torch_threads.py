@@ -11,6 +11,12 @@ _holders = 0
 _before = 1
 
 
+def count_torch_threads() -> int:
+    """Number of threads that torch has while no SingleTorchThread is held."""
+    with _lock:
+        return _before if _holders else torch.get_num_threads()
+
+
 class SingleTorchThread:
     """Leaves torch one thread as long as any of these is held.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -19,6 +19,7 @@ from ..weights.checkpoint import Checkpoint
 from ..weights.gguf.file import GGUFFile
 from ..weights.model_config import ModelConfig
 from ..weights.quantization.methods import METHODS, ReadMethod
+from ..weights.sharding import Shard
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """attend(layer, q_thd, k_tkd, v_tkd) -> out_thd. It writes K and V to the cache."""
@@ -103,7 +104,7 @@ class ModelImpl(Protocol):
     """
 
     name: str
-    # It may have `keeps_packed`; see `keeps_packed` below.
+    # It may have `keeps_packed` and `is_divisible`; see the functions of these names below.
 
     @classmethod
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
@@ -130,3 +131,28 @@ def keeps_packed(impl: ModelImpl) -> bool:
     It says so by an attribute of this name; without it, they do. Others get dequantized weights.
     """
     return bool(getattr(impl, "keeps_packed", True))
+
+
+@runtime_checkable
+class DividesItself(Protocol):
+    """A model implementation that divides its models in a way of its own, but not into stages."""
+
+    name: str
+
+    def part(self, checkpoint: Checkpoint, shard: Shard) -> Checkpoint:
+        """Describe one rank's part of a model. Raises ConfigError if it cannot be divided."""
+        ...
+
+    def divided(self, shard: Shard, sum_over_ranks: Callable[[torch.Tensor], None]) -> Any:
+        """Return the ModelImpl that loads a rank's part. `sum_over_ranks` adds up float32 numbers
+        of all ranks, in place."""
+        ...
+
+
+def is_divisible(impl: ModelImpl) -> bool:
+    """Whether an implementation loads one rank's part of a model (see ShardedCheckpoint, and
+    DividesItself).
+
+    It says so by an attribute of this name; without it, it does not.
+    """
+    return bool(getattr(impl, "is_divisible", False))

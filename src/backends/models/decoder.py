@@ -10,7 +10,7 @@ k KV heads, n = h + k heads, d head size, v vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ from ..linear.base import Projection
 from ..linear.torch import Head
 from ..weights.model_config import ModelConfig
 from .base import Attend
-from .feed_forward import Experts, GatedNetwork
+from .feed_forward import ExpertLoad, Experts, GatedNetwork
 from .rope import RotaryTable, rotate
 
 Turn = tuple[torch.Tensor, torch.Tensor]
@@ -44,6 +44,13 @@ class RMSNorm:
             return (self.weight * normed).to(x.dtype)
         return self.weight * F.rms_norm(x, self.weight.shape[-1:], None, self.eps)
 
+    def scaled(self, x: torch.Tensor, mean_square: torch.Tensor) -> torch.Tensor:
+        """The norm of a part of a vector, whose mean square is given in float32."""
+        normed = x.float() * torch.rsqrt(mean_square + self.eps)
+        if self.weight.dtype is not x.dtype:
+            return (self.weight * normed).to(x.dtype)
+        return self.weight * normed.to(x.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class WholeNorm:
@@ -51,11 +58,21 @@ class WholeNorm:
 
     q: RMSNorm
     k: RMSNorm
+    sizes: tuple[int, int] | None = None
+    """Sizes of q and k on all ranks together. None: this process has all heads."""
+    sum_over_ranks: Callable[[torch.Tensor], None] | None = None
+    """Adds up float32 numbers of all ranks, in place."""
 
     def __call__(self, qk_tnd: torch.Tensor) -> torch.Tensor:
-        sizes = [norm.weight.shape[0] for norm in (self.q, self.k)]
-        q, k = torch.split(qk_tnd.flatten(1), sizes, dim=1)
-        return torch.cat((self.q(q), self.k(k)), dim=1).view_as(qk_tnd)
+        own = [norm.weight.shape[0] for norm in (self.q, self.k)]
+        q, k = torch.split(qk_tnd.flatten(1), own, dim=1)
+        if self.sum_over_ranks is None or self.sizes is None:
+            return torch.cat((self.q(q), self.k(k)), dim=1).view_as(qk_tnd)
+        squares_t2 = torch.stack([one.float().square().sum(dim=1) for one in (q, k)], dim=1)
+        self.sum_over_ranks(squares_t2)
+        mean_t2 = squares_t2 / squares_t2.new_tensor(self.sizes)
+        q = self.q.scaled(q, mean_t2[:, :1])
+        return torch.cat((q, self.k.scaled(k, mean_t2[:, 1:])), dim=1).view_as(qk_tnd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +113,15 @@ class DecoderLayer:
         return tuple(norm for norm in norms if norm is not None)
 
 
+class NoHead:
+    """The head of a stage that has none: a later stage computes the logits."""
+
+    num_parameters = num_bytes = 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("only the last stage of a model has a head")
+
+
 class Decoder:
     """Computes hidden states from token ids, and logits from hidden states."""
 
@@ -117,7 +143,11 @@ class Decoder:
         self.norm = norm
         self.lm_head = lm_head
         self._is_tied = is_tied
+        self.shares_embedding = is_tied and isinstance(lm_head, Head)
+        """Whether the head computes with the embedding's memory."""
         self.rotary_tables = tuple(rotary_tables)
+        self.expert_load: ExpertLoad | None = None
+        """Counts the tokens of the experts of each rank; None without expert parallelism."""
         self.embedding_scale = _rounded(config.embedding_scale, embedding_ve.dtype)
         self._num_rotated_heads = config.num_heads + config.num_kv_heads
 
@@ -136,9 +166,8 @@ class Decoder:
     @property
     def num_bytes(self) -> int:
         """Memory of all weights, in bytes."""
-        head = self.lm_head.num_bytes
-        if self._is_tied and isinstance(self.lm_head, Head):
-            head = 0  # torch's head shares the embedding's memory
+        # torch's head shares the embedding's memory
+        head = 0 if self.shares_embedding else self.lm_head.num_bytes
         linears = (linear for layer in self.layers for linear in layer.linears)
         return self.embedding_ve.nbytes + head + sum(linear.num_bytes for linear in linears)
 
@@ -149,9 +178,18 @@ class Decoder:
 
         Positions are below `config.max_position_embeddings`. Both inputs are int32 or int64.
         """
+        hidden_te = self.embed(token_ids_t)
+        return self.norm(self.compute_layers(hidden_te, positions_t, attend))
+
+    def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states [t, e] before the first layer."""
         hidden_te = F.embedding(token_ids_t, self.embedding_ve)
-        if self.embedding_scale != 1.0:
-            hidden_te = hidden_te * self.embedding_scale
+        return hidden_te if self.embedding_scale == 1.0 else hidden_te * self.embedding_scale
+
+    def compute_layers(
+        self, hidden_te: torch.Tensor, positions_t: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """Return the hidden states [t, e] after the last layer of this decoder."""
         turns = [table.at(positions_t) for table in self.rotary_tables]
         for index, layer in enumerate(self.layers):
             turn = None if layer.rotary_table is None else turns[layer.rotary_table]
@@ -163,7 +201,7 @@ class Decoder:
             hidden_te = hidden_te + _normed(
                 layer.feed_forward_output_norm, self._feed_forward(layer, hidden_te)
             )
-        return self.norm(hidden_te)
+        return hidden_te
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
         """Return the logits [r, v], in float32, of some rows of `forward`'s result."""

@@ -74,10 +74,9 @@ def _take(
     outputs, inputs = shape
     if not source.has(f"{stem}.{name}.weight"):
         return [
-            source.take_matrix(f"{stem}.{index}.{name}.weight", shape)
-            for index in range(experts.num_experts)
+            source.take_matrix(f"{stem}.{index}.{name}.weight", shape) for index in experts.local
         ]
-    rows = experts.num_experts * outputs
+    rows = len(experts.local) * outputs
     stacked = source.take_matrix(f"{stem}.{name}.weight", (rows, inputs))
     return [stacked.narrow(0, start, outputs) for start in range(0, rows, outputs)]
 
@@ -136,7 +135,7 @@ def _take_interleaved(
     source: WeightSource, stem: str, experts: ExpertsConfig, hidden: int
 ) -> _Clamped:
     """Read the tensors of transformers' checkpoints: rows of gate and up alternate."""
-    number, inner = experts.num_experts, experts.intermediate_size
+    number, inner = len(experts.local), experts.intermediate_size
     both = _take_whole(source, f"{stem}.gate_up_proj", experts, (2 * inner, hidden))
     return _Clamped(
         gate_ups=[[own] for own in both],
@@ -149,7 +148,7 @@ def _take_interleaved(
 
 def _take_apart(source: WeightSource, stem: str, experts: ExpertsConfig, hidden: int) -> _Clamped:
     """Read the tensors of GGUF files: gate and up apart."""
-    number, inner = experts.num_experts, experts.intermediate_size
+    number, inner = len(experts.local), experts.intermediate_size
     names = ("gate_proj", "up_proj")
     gates, ups = (_take(source, stem, name, experts, (inner, hidden)) for name in names)
     biases = [source.take(f"{stem}.{name}.bias", (number, inner)) for name in names]
@@ -171,7 +170,7 @@ def _take_whole(
     """
     outputs, inputs = shape
     if not source.is_packed(name):
-        stacked = source.take(name, (experts.num_experts, inputs, outputs))
+        stacked = source.take(name, (len(experts.local), inputs, outputs))
         return [own.t().contiguous() for own in stacked]
-    rows = source.take_matrix(name, (experts.num_experts * outputs, inputs))
+    rows = source.take_matrix(name, (len(experts.local) * outputs, inputs))
     return [rows.narrow(0, start, outputs) for start in range(0, rows.shape[0], outputs)]

@@ -6,7 +6,7 @@ and one of its experts, sorted by expert.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +59,25 @@ class ClampedGate:
         return self.both.num_bytes
 
 
+class ExpertLoad:
+    """Counts the tokens that the experts of each rank compute, over all layers."""
+
+    def __init__(self, ranks: Sequence[range]) -> None:
+        """`ranks`: the experts of each rank."""
+        self._ranks = ranks
+        self._counts = [0] * len(ranks)
+
+    def add(self, counts: Sequence[int]) -> None:
+        """Add a layer's tokens per expert."""
+        for rank, own in enumerate(self._ranks):
+            self._counts[rank] += sum(counts[own.start : own.stop])
+
+    def take(self) -> tuple[int, ...]:
+        """Return the counts since the last call."""
+        counts, self._counts = self._counts, [0] * len(self._ranks)
+        return tuple(counts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
     """Networks of which each token uses a few, chosen and weighted by a router.
@@ -70,13 +89,33 @@ class Experts:
     router: Projection
     """From hidden states to one number per expert, [t, x]."""
     networks: Sequence[GatedNetwork]
+    """The experts of `config.local`."""
+    sum_over_ranks: Callable[[torch.Tensor], None] | None = None
+    """Adds up the results of all ranks, in place and in float32. None: this process has all."""
+    load: ExpertLoad | None = None
 
     def __call__(self, x_te: torch.Tensor) -> torch.Tensor:
+        part_te = self._compute(x_te)
+        if self.sum_over_ranks is None:
+            return part_te
+        sum_te = part_te.float()
+        self.sum_over_ranks(sum_te)
+        return sum_te.to(x_te.dtype)
+
+    def _compute(self, x_te: torch.Tensor) -> torch.Tensor:
+        """The results of this process's experts."""
         indices_ta, shares_ta = self.route(x_te)
         # One product per expert: the tokens of an expert become neighbours.
         order_s = indices_ta.flatten().sort(stable=True).indices
+        all_counts = indices_ta.flatten().bincount(minlength=self.config.num_experts).tolist()
+        if self.load is not None:
+            self.load.add(all_counts)
+        local = self.config.local
+        counts = all_counts[local.start : local.stop]
+        order_s = order_s.narrow(0, sum(all_counts[: local.start]), sum(counts))
+        if not any(counts):
+            return torch.zeros_like(x_te)
         rows_s = order_s // self.config.num_active
-        counts = indices_ta.flatten().bincount(minlength=len(self.networks)).tolist()
         inputs = torch.split(x_te.index_select(0, rows_s), counts)
         parts = [
             network(own) for network, own in zip(self.networks, inputs, strict=True) if len(own)

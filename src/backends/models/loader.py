@@ -16,7 +16,7 @@ from ..weights.checkpoint import Checkpoint
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET
 from ..weights.model_config import ModelConfig
 from ..weights.packed import Weights
-from .decoder import Decoder, DecoderLayer, RMSNorm, WholeNorm
+from .decoder import Decoder, DecoderLayer, NoHead, RMSNorm, WholeNorm
 from .expert_loading import load_experts
 from .feed_forward import GatedNetwork
 from .rope import build_rotary_table
@@ -58,7 +58,11 @@ def load_decoder(
     makes = linear or TorchLinear(LinearSpec(dtype=dtype, device=device))
     source = WeightSource(checkpoint, dtype, device, makes if keeps_packed else None)
     progress(STAGE, 0.0)
-    embedding_ve = source.take_looked_up(_EMBEDDING, (config.vocab_size, config.hidden_size))
+    embedding_ve = (
+        source.take_looked_up(_EMBEDDING, (config.vocab_size, config.hidden_size))
+        if config.has_embedding
+        else torch.empty((0, config.hidden_size), dtype=dtype, device=device)
+    )
     ropes = list(dict.fromkeys(kind.rope for kind in config.layer_kinds if kind.rope is not None))
     layers = []
     for index, kind in enumerate(config.layer_kinds):
@@ -66,8 +70,10 @@ def load_decoder(
         table = None if kind.rope is None else ropes.index(kind.rope)
         layers.append(_load_layer(source, config, f"model.layers.{index}", table, makes))
         source.release()
-    norm = _load_norm(source, config, "model.norm", config.hidden_size)
-    lm_head, is_tied = _load_head(source, config, embedding_ve, makes)
+    norm, lm_head, is_tied = None, None, False
+    if config.has_head:
+        norm = _load_norm(source, config, "model.norm", config.hidden_size)
+        lm_head, is_tied = _load_head(source, config, embedding_ve, makes)
     if config.draft_vocab_size is not None:
         source.leave(DRAFT_TO_TARGET)
     source.refuse_leftovers()
@@ -87,8 +93,8 @@ def load_decoder(
         config,
         embedding_ve=embedding_ve,
         layers=layers,
-        norm=norm,
-        lm_head=lm_head,
+        norm=norm or RMSNorm(embedding_ve.new_empty(0), config.rms_norm_eps),
+        lm_head=lm_head or NoHead(),
         is_tied=is_tied,
         rotary_tables=rotary_tables,
     )
@@ -212,12 +218,15 @@ def _load_qk_norm(source: WeightSource, config: ModelConfig, attention: str) -> 
 def _load_head(
     source: WeightSource, config: ModelConfig, embedding_ve: torch.Tensor, makes: LinearBackend
 ) -> tuple[Projection, bool]:
-    """Read the head; also return whether it equals the embedding.
+    """Read the head, or the part of it that this process computes. Also return whether it equals
+    the embedding.
 
     With tied embeddings a file may still have a head. If it differs, it is used, as transformers
     does.
     """
-    name, shape = "lm_head.weight", (config.num_logits, config.hidden_size)
+    first, num_logits = config.logits_part or (0, config.num_logits)
+    name, shape = "lm_head.weight", (num_logits, config.hidden_size)
+    embedding_ve = embedding_ve[first : first + num_logits]
     if config.tie_word_embeddings and not source.has(name):
         kept = source.take_if_kept(_EMBEDDING)
         return makes.head(embedding_ve if kept is None else kept), True

@@ -17,6 +17,7 @@ class NativeModels:
     """The architectures of weights/architectures.py; see ModelImpl."""
 
     name = "native"
+    is_divisible = True
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec

@@ -9,6 +9,7 @@ from typing import Any
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress, no_progress
+from ...core.log import get_logger
 from ..choosing.auto import Plugins, choose
 from ..weights.checkpoint import Checkpoint, find_model
 from ..weights.expected_quantization import check_quantization
@@ -18,6 +19,8 @@ from ..weights.huggingface.checkpoint import read_config
 from ..weights.quantization.methods import METHODS, ReadMethod
 from ..weights.quantized_on_load import QuantizedOnLoad
 from .base import ModelImpl, ModelSpec, keeps_packed
+
+log = get_logger("engine")
 
 
 def choose_model_impl(plugins: Plugins, progress: Progress = no_progress) -> Any:
@@ -56,6 +59,12 @@ def open_model(
     quantized = QuantizedOnLoad(
         checkpoint, config.quantize_on_load, cache_limit=config.model_cache_size
     )
+    if not quantized.changes_anything:
+        log.warning(
+            "quantize_on_load_has_no_effect",
+            flag=f"--quantize-on-load {config.quantize_on_load}",
+            reason=f"no matrix of {checkpoint.path} has floating-point weights of a fitting shape",
+        )
     return quantized, impl
 
 

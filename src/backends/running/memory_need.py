@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -12,7 +12,7 @@ from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import packed_bytes
-from ..machine.memory import usable_memory
+from ..machine.memory import loadable_memory
 from ..weights.checkpoint import Checkpoint
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
 from ..weights.model_config import ModelConfig
@@ -53,7 +53,8 @@ class Keeping:
 def weight_bytes(checkpoint: Checkpoint, keeping: Keeping) -> int:
     """Return the memory for all weights, from the table of tensors alone.
 
-    A backend may copy a head that equals the embedding: the true number is larger by it.
+    A backend may copy a head that equals the embedding: the true number is larger by it. Ranks of
+    one machine may share their embedding: then the sum over ranks is too large.
     """
     tensors = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
     kept = keeping.kept(tensors.values())
@@ -64,8 +65,11 @@ def weight_bytes(checkpoint: Checkpoint, keeping: Keeping) -> int:
         stays_packed = name != EMBEDDING and one.format in kept
         total += packed(one) if stays_packed else one.num_elements * keeping.spec.dtype.itemsize
     embedding = tensors.get(EMBEDDING)
-    if embedding is not None and _HEAD not in tensors and embedding.format in kept:
-        total += packed(embedding)  # the head is packed, the embedding is not
+    is_head = checkpoint.config.has_head and _HEAD not in tensors
+    if embedding is not None and is_head and embedding.format in kept:
+        _, num_rows = checkpoint.config.logits_part or (0, embedding.shape[0])
+        head = replace(embedding, shape=(num_rows, embedding.shape[1]))
+        total += packed(head)  # the head is packed, the embedding is not
     return total
 
 
@@ -77,47 +81,61 @@ def rotary_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def available_memory(device: torch.device) -> int:
-    """Return the bytes that weights and KV cache may take on a device."""
+    """Return the bytes that weights and KV cache of one replica may take on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return usable_memory()
+    return loadable_memory()
 
 
 def refuse_too_large(
-    checkpoint: Checkpoint, config: EngineConfig, keeping: Keeping, block_bytes: int
+    parts: Sequence[Checkpoint],
+    config: EngineConfig,
+    keeping: Keeping,
+    block_bytes: int,
+    available: int | None = None,
 ) -> None:
-    """Raise ConfigError if the weights and one block of the KV cache do not fit into memory."""
-    weights, available = weight_bytes(checkpoint, keeping), available_memory(keeping.spec.device)
-    model = checkpoint.config.for_context(config.max_model_len)
-    others = block_bytes + rotary_bytes(model, keeping.spec.dtype)
+    """Raise ConfigError if the weights and one block of the KV cache do not fit into memory.
+
+    `parts`: the parts of the model that share the memory, one per rank. `block_bytes`: of a block
+    of all parts together. `available`: bytes for this replica; None: what it may use now.
+    """
+    weights = sum(weight_bytes(part, keeping) for part in parts)
+    if available is None:
+        available = available_memory(keeping.spec.device)
+    model = parts[0].config.for_context(config.max_model_len)
+    others = block_bytes + len(parts) * rotary_bytes(model, keeping.spec.dtype)
     if weights + others <= available:
         return
     dtype = str(keeping.spec.dtype).removeprefix("torch.")
     remedies = [
         flag
-        for flag, form, kept in _remedies(checkpoint, config, keeping)
-        if weight_bytes(form, kept) + others <= available
+        for flag, forms, kept in _remedies(parts, config, keeping)
+        if sum(weight_bytes(form, kept) for form in forms) + others <= available
     ]
+    replicas = config.data_parallel_size
+    if replicas > 1:
+        remedies.append("lower --data-parallel-size")
     remedy = " or ".join([*remedies, "use a smaller model, or a file with fewer bits per weight"])
     raise ConfigError(
-        f"{checkpoint.path} needs {weights / _GIB:.2f} GiB of memory for its weights, computed in "
+        f"{parts[0].path} needs {weights / _GIB:.2f} GiB of memory for its weights, computed in "
         f"{dtype}, and {others / _GIB:.2f} GiB for a block of KV cache and the rotation of "
-        f"{model.max_position_embeddings} positions, but {available / _GIB:.2f} GiB are available: "
-        f"{remedy}"
+        f"{model.max_position_embeddings} positions, but {available / _GIB:.2f} GiB are available"
+        f"{f' to each of {replicas} replicas' if replicas > 1 else ''}: {remedy}"
     )
 
 
 def _remedies(
-    checkpoint: Checkpoint, config: EngineConfig, keeping: Keeping
-) -> Iterator[tuple[str, Checkpoint, Keeping]]:
-    """Yield flags that make the weights smaller, each with the model and its form in memory."""
+    parts: Sequence[Checkpoint], config: EngineConfig, keeping: Keeping
+) -> Iterator[tuple[str, Sequence[Checkpoint], Keeping]]:
+    """Yield flags that make the weights smaller, each with the parts and their form in memory."""
     packed = replace(keeping, keeps_packed=keeping.is_packable)
     if config.dtype != "auto":
-        yield "use --dtype auto", checkpoint, packed
+        yield "use --dtype auto", parts, packed
     if keeping.spec.dtype is torch.float32:
         spec = replace(keeping.spec, dtype=torch.bfloat16)
         half = replace(keeping, spec=spec, keeps_packed=False)
-        yield "use --dtype bfloat16", checkpoint, half
+        yield "use --dtype bfloat16", parts, half
     if keeping.is_packable and config.quantize_on_load is None and config.dtype == "auto":
         for name in QUANTIZE_ON_LOAD:
-            yield f"use --quantize-on-load {name}", QuantizedOnLoad(checkpoint, name), packed
+            forms = [QuantizedOnLoad(part, name) for part in parts]
+            yield f"use --quantize-on-load {name}", forms, packed

@@ -187,7 +187,7 @@ def load_parts(
     model = checkpoint.config
     block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype, groups)
     keeping = keeping_of(config, backends, spec, impl)
-    refuse_too_large(checkpoint, config, keeping, block_bytes * len(groups.windows))
+    refuse_too_large([checkpoint], config, keeping, block_bytes * len(groups.windows))
     linear = backends.linear(linear_spec(spec))
     options = LoadOptions(
         products=linear_spec(spec),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from ...core.plan import (
-    Grant,
     RequestFailure,
     RequestStart,
     StepPlan,
@@ -29,6 +29,7 @@ from ..state.kv_cache import KVCache, copy_blocks
 from ..state.request_state import RequestState
 from .outcome import NOT_FINITE, Outcome, read_outcomes
 from .proposing import Propose, Proposer
+from .request_states import RequestStates
 from .scoring import Score, pools_any, score_prompts
 
 
@@ -62,6 +63,12 @@ class LayeredModel:
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
         """See StepModel."""
+        hidden_te = self.forward(batch)
+        self._hidden_re = hidden_te.index_select(0, batch.sampled_rows_r)
+        return self._decoder.compute_logits(self._hidden_re)
+
+    def forward(self, batch: InputBatch) -> torch.Tensor:
+        """Compute the hidden states [t, e] of all tokens."""
         metadata = self._attention.build_metadata(batch.attention)
         forward = self._attention.forward
 
@@ -72,9 +79,7 @@ class LayeredModel:
             forward(layer, q_thd, k_tkd, v_tkd, self._layers[layer], metadata, out_thd)
             return out_thd
 
-        hidden_te = self._decoder.forward(batch.token_ids_t, batch.positions_t, attend)
-        self._hidden_re = hidden_te.index_select(0, batch.sampled_rows_r)
-        return self._decoder.compute_logits(self._hidden_re)
+        return self._decoder.forward(batch.token_ids_t, batch.positions_t, attend)
 
     def hidden_states(self) -> torch.Tensor:
         """See StepModel."""
@@ -105,9 +110,8 @@ class ModelRunner:
         self._model = model or LayeredModel(decoder, attention, kv_cache)
         self._attention = attention
         self._kv_cache = kv_cache
-        self._states: dict[str, RequestState] = {}
-        self._lost: set[str] = set()
-        """Requests of a step that raised, until a plan reports their end."""
+        self._requests = RequestStates(self._vocab_size, kv_cache, partial(_make_matcher, grammars))
+        self._reports_drafts = not decoder.config.has_embedding
         self._sampling: SamplingBatch | None = None
         self._proposer = None if propose is None else Proposer(propose, self._vocab_size)
         self._needs_hidden_states = needs_hidden_states
@@ -117,7 +121,7 @@ class ModelRunner:
     @property
     def states(self) -> Mapping[str, RequestState]:
         """The states by `engine_id`. A live view: it changes with every step."""
-        return self._states
+        return self._requests.by_id
 
     @property
     def embedding_ve(self) -> torch.Tensor:
@@ -138,21 +142,21 @@ class ModelRunner:
         Such grants are skipped.
         """
         self._forget(plan)
-        rows = [i for i, grant in enumerate(plan.grants) if grant.engine_id not in self._lost]
+        rows = self._requests.rows(plan)
         try:
             return self._compute(plan, rows)
         except BaseException:
-            self._lose(plan.grants)
+            self._requests.lose(plan.grants)
             raise
 
     def lose(self, plan: StepPlan) -> None:
         """Treat the plan's requests as lost, as if `run` had raised. For a failure before `run`."""
         self._forget(plan)
-        self._lose(plan.grants)
+        self._requests.lose(plan.grants)
 
     def _compute(self, plan: StepPlan, rows: Sequence[int]) -> StepResult:
         """Compute the grants with indices `rows`; the others get no token."""
-        states = self._take_in(plan, rows)
+        states = self._requests.take_in(plan, rows)
         for copies in plan.copies:
             copy_blocks(self._kv_cache, self._attention, copies)
         if not rows:
@@ -199,56 +203,20 @@ class ModelRunner:
         result = _make_result(plan, by_row, scores)
         if not got:
             return replace(result, proposal_seconds=proposer.seconds)
-        counts = [0] * len(plan.grants)
+        drafts: list[tuple[int, ...]] = [()] * len(plan.grants)
         for row, outcome in by_row.items():
-            counts[row] = len(outcome.state.draft_token_ids)
-        return replace(result, num_proposed_tokens=tuple(counts), proposal_seconds=proposer.seconds)
+            drafts[row] = tuple(outcome.state.draft_token_ids)
+        return replace(
+            result,
+            num_proposed_tokens=tuple(map(len, drafts)),
+            proposed_token_ids=tuple(drafts) if self._reports_drafts else None,
+            proposal_seconds=proposer.seconds,
+        )
 
     def _forget(self, plan: StepPlan) -> None:
-        """Drop the state of requests that ended. A start replaces the state with the same id."""
         if self._proposer is not None:
             self._proposer.follow(plan)
-        for engine_id in plan.ended:
-            self._states.pop(engine_id, None)
-            self._lost.discard(engine_id)
-        for start in plan.starts:
-            self._lost.discard(start.engine_id)
-
-    def _lose(self, grants: Sequence[Grant]) -> None:
-        for grant in grants:
-            self._states.pop(grant.engine_id, None)
-            self._lost.add(grant.engine_id)
-
-    def _take_in(self, plan: StepPlan, rows: Sequence[int]) -> list[RequestState]:
-        """Advance the states of the granted requests; returns them in the order of `rows`."""
-        # This happens before anything can fail on the device.
-        grants = [plan.grants[row] for row in rows]
-        begin = {grant.engine_id: grant.start for grant in grants}
-        assert len(begin) == len(grants), "a plan grants each request once"
-        for start in plan.starts:
-            assert start.engine_id in begin, "a plan grants what it starts"
-            self._states[start.engine_id] = RequestState(
-                start,
-                begin[start.engine_id],
-                self._vocab_size,
-                self._make_matcher(start),
-                num_groups=len(self._kv_cache.groups.windows),
-            )
-        assert begin.keys() <= self._states.keys(), "a plan grants requests that were started"
-        states = [self._states[engine_id] for engine_id in begin]
-        cache = self._kv_cache
-        for grant, state in zip(grants, states, strict=True):
-            state.advance(grant, cache.block_size, cache.num_blocks)
-        return states
-
-    def _make_matcher(self, start: RequestStart) -> Matcher | None:
-        """The matcher of a request's grammar, after the tokens that were generated before."""
-        grammar = start.sampling_params.grammar
-        if grammar is None:
-            return None
-        if self._grammars is None:
-            return FailedMatcher(NO_BACKEND)
-        return self._grammars.matcher(grammar, start.token_ids[start.num_prompt_tokens :])
+        self._requests.forget(plan)
 
     def _sample(
         self, logits_rv: torch.Tensor, batch: InputBatch, states: Sequence[RequestState]
@@ -302,3 +270,13 @@ def _make_result(
             for row, error in errors.items()
         ),
     )
+
+
+def _make_matcher(grammars: Grammars | None, start: RequestStart) -> Matcher | None:
+    """The matcher of a request's grammar, after the tokens that were generated before."""
+    grammar = start.sampling_params.grammar
+    if grammar is None:
+        return None
+    if grammars is None:
+        return FailedMatcher(NO_BACKEND)
+    return grammars.matcher(grammar, start.token_ids[start.num_prompt_tokens :])

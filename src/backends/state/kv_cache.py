@@ -89,11 +89,12 @@ def fixed_num_blocks(config: EngineConfig, block_bytes: int) -> int | None:
 def count_cpu_blocks(
     config: EngineConfig, model: ModelConfig, block_bytes: int, num_groups: int = 1
 ) -> int:
-    """The number of blocks on a CPU: at most CPU_DEFAULT bytes and a quarter of the free memory.
+    """The number of blocks on a CPU: at most CPU_DEFAULT bytes and a quarter of the free memory,
+    which replicas and ranks share.
 
     Raises ConfigError if not a single block fits.
     """
-    room = min(CPU_DEFAULT, usable_memory() // 4)
+    room = min(CPU_DEFAULT, _share_of_free_memory(config))
     knob = "free some memory (the cache takes a quarter of it), or set --kv-cache-memory"
     return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model, num_groups))
 
@@ -119,14 +120,19 @@ def count_gpu_blocks(
     return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model, num_groups))
 
 
+def _share_of_free_memory(config: EngineConfig) -> int:
+    """A quarter of the free memory, divided by the number of processes that load the model."""
+    return usable_memory() // 4 // (config.data_parallel_size * config.num_ranks)
+
+
 def count_host_blocks(config: EngineConfig, block_bytes: int) -> int:
     """The number of blocks in the host pool for preempted requests: `swap_space` GiB.
 
     Raises ConfigError if the host has less free memory than that.
     """
-    free = usable_memory()
     if config.swap_space is None:
-        return min(SWAP_DEFAULT, free // 4) // block_bytes
+        return min(SWAP_DEFAULT, _share_of_free_memory(config)) // block_bytes
+    free = usable_memory()
     wanted = int(config.swap_space * 2**30)
     if wanted > free:
         raise ConfigError(

@@ -41,6 +41,8 @@ class ExpertsConfig:
     """Experts compute (up + 1) * gate * sigmoid(alpha * gate), where gate is at most this number
     and up is between it and its negative (gpt-oss). None: activation(gate) * up."""
     swiglu_alpha: float = 1.702
+    own: tuple[int, int] | None = None
+    """First and end index of the experts that this process computes. None: all."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_active <= self.num_experts <= _MAX_EXPERTS:
@@ -50,6 +52,11 @@ class ExpertsConfig:
             )
         if self.intermediate_size < 1:
             raise ConfigError(f"experts need a size of at least 1, got {self.intermediate_size}")
+
+    @property
+    def local(self) -> range:
+        """The experts that this process computes."""
+        return range(*(self.own or (0, self.num_experts)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +114,17 @@ class ModelConfig:
     """The outputs of attention and of the feed-forward have norms of their own (Gemma)."""
     experts: ExpertsConfig | None = None
     """Every layer has experts. None: each has one feed-forward network."""
+    has_embedding: bool = True
+    """False: an earlier stage of the model has the embedding and the layers before these."""
+    has_head: bool = True
+    """False: a later stage of the model has the other layers, the last norm and the head."""
     hidden_act: str = "silu"
     draft_vocab_size: int | None = None
     """Number of logits of a draft model that drafts only the most common tokens. Its tensor `d2t`
     names these tokens; see weights/draft_vocabulary.py."""
+    logits_part: tuple[int, int] | None = None
+    """The first of the logits that this process computes, and their number: it has only these rows
+    of the head. None: all. See ShardedCheckpoint."""
 
     def __post_init__(self) -> None:
         self._check_sizes()

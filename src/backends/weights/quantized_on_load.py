@@ -43,6 +43,11 @@ class QuantizedOnLoad(CheckpointDecorator):
         self._cache_limit = cache_limit
 
     @property
+    def changes_anything(self) -> bool:
+        """Whether any matrix is quantized: those of a quantized file stay as they are."""
+        return any(self._format(name) is not None for name in self.tensor_names())
+
+    @property
     def dtype(self) -> torch.dtype | WeightFormat:
         """The format of the first matrix that is quantized."""
         for name in sorted(self.tensor_names()):

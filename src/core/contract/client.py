@@ -31,13 +31,17 @@ class Load:
     stalled_for: float
     """Seconds since the last completed step while there was work; 0 when idle."""
     expected_step_seconds: float = 0.0
-    """Duration of the longest recent step; 0 before the first one."""
+    """Maximum seconds that the current step is expected to take, estimated from earlier steps."""
     is_alive: bool
     """False once the engine can no longer compute."""
     is_draining: bool
     """True once the engine finishes accepted requests and takes no new ones."""
     is_restarting: bool = False
     """True while another engine is being started in the place of one that failed."""
+    replicas: tuple[Load, ...] = ()
+    """With --data-parallel-size: the load of each engine process, in order of index. The other
+    fields are computed from the engines that serve: sums, the mean of `kv_cache_usage`, and the
+    shortest stall."""
 
     def is_stalled(self, timeout: float) -> bool:
         """Whether there is work but no step for too long: `timeout` seconds, and STALL_FACTOR times
@@ -63,6 +67,8 @@ class LiveRequest:
     num_preemptions: int
     age: float
     """Seconds since its arrival."""
+    engine: int = 0
+    """Index of the replica that has it; 0 without --data-parallel-size."""
 
 
 class RequestStream(Protocol):

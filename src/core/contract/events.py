@@ -102,6 +102,9 @@ class StepDone:
     """Draft tokens that were accepted. Each request gets one more token than were accepted."""
     accepted_tokens_per_pos: tuple[int, ...] = ()
     """Number of drafts that were accepted at least up to their first, second, third... token."""
+    expert_tokens: tuple[int, ...] = ()
+    """Per rank, the number of tokens that its experts computed; a token counts once for each of its
+    experts in each layer. Empty without expert parallelism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,10 @@ class StepView(Protocol):
 
     @property
     def running(self) -> tuple[RequestView, ...]:
-        """Requests that held KV blocks when the step began, most senior first."""
+        """Requests that held KV blocks when the step began, most senior first.
+
+        If the model has stages, requests that another stage computes now are left out.
+        """
         ...
 
     @property
@@ -158,9 +161,10 @@ class StepView(Protocol):
     def schedule(self, request: RequestView, max_tokens: int | None = None) -> int:
         """Grant a request up to `max_tokens` of its uncomputed tokens; returns the number granted.
 
-        Returns 0 when there is no budget, no room, or nothing to compute. Calling it again is
-        harmless. A running request may preempt junior requests. A waiting request starts only if
-        all its known tokens fit into the KV cache.
+        Returns 0 when there is no budget, no room, or nothing to compute. With stages, it also
+        returns 0 when this step has its share of the requests. Calling it again is harmless. A
+        running request may preempt junior requests. A waiting request starts only if all its known
+        tokens fit into the KV cache.
         """
         ...
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from ..config import EngineConfig
 from ..errors import CONTAINED, PluginError
 from ..suggest import did_you_mean, listed, near_and_known
-from .answer_parsers import ReasoningParser, ToolCallParser
 from .draft_length import DraftLengthPolicy
+from .parsing.answer_parsers import ReasoningParser, ToolCallParser
 from .plugin_info import ProviderInfo, Source, normalize
 from .policy import (
     PreemptionCandidate,
@@ -28,6 +28,7 @@ from .policy import (
     Victim,
 )
 from .provider_options import build_options, describe_options, refuse_options
+from .routing import Router
 from .speculation import Draft, ProposalBatch
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ SLOTS = (
     "scheduler",
     "scheduling_policy",
     "preemption_mode",
+    "distributed_executor_backend",
     "attention_backend",
     "linear_backend",
     "model_impl",
@@ -45,12 +47,30 @@ SLOTS = (
     "draft_length",
     "tool_call_parser",
     "reasoning_parser",
+    "router",
 )
 """Kinds with exactly one chosen provider."""
 PARSERS = ("tool_call_parser", "reasoning_parser")
 """Slots whose providers the API builds, not the engine."""
-COMPUTING = ("attention_backend", "linear_backend", "model_impl", "grammar_backend", *PARSERS)
+COMPUTING = (
+    "distributed_executor_backend",
+    "attention_backend",
+    "linear_backend",
+    "model_impl",
+    "grammar_backend",
+    *PARSERS,
+)
 """Slots in which "auto" means the first provider that has no `reasons_against` the model."""
+WORKER_KINDS = (
+    "attention_backend",
+    "linear_backend",
+    "model_impl",
+    "grammar_backend",
+    "speculative_method",
+    "weight_format",
+    "logits_processor",
+)
+"""Kinds whose providers are used where steps are computed."""
 WATCHERS = ("observer", "admission")
 """Kinds of which every provider of an enabled plugin is built, with a PluginContext."""
 KINDS = (*SLOTS, *WATCHERS, "weight_format", "logits_processor")
@@ -61,6 +81,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "scheduler": ("schedule",),
     "scheduling_policy": ("key", "uses_priority"),
     "preemption_mode": ("preempt", "modes"),
+    "distributed_executor_backend": ("reasons_against", "__call__"),
     "attention_backend": ("reasons_against", "__call__"),
     "linear_backend": ("reasons_against", "keeps", "__call__"),
     "model_impl": ("reasons_against", "__call__"),
@@ -69,6 +90,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "draft_length": ("choose", "observe", "forget"),
     "tool_call_parser": ("reasons_against", "parse", "needs_special_tokens", "call_syntax"),
     "reasoning_parser": ("reasons_against", "parse", "needs_special_tokens", "marks"),
+    "router": ("route", "forget"),
     "admission": ("admit",),
     "weight_format": ("__call__",),
     "logits_processor": (
@@ -224,6 +246,22 @@ class Registry:
         """
         self._offer("preemption_mode", name, factory, options, aliases)
 
+    def distributed_executor_backend(
+        self,
+        name: str,
+        factory: Callable[..., Any],
+        *,
+        options: type[Any] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Offer an executor, which decides where steps are computed. It is chosen by
+        --distributed-executor-backend.
+
+        The factory returns the executor's class (see ExecutorProvider in
+        backends/execution/base.py). It runs in the engine's process, on the device thread.
+        """
+        self._offer("distributed_executor_backend", name, factory, options, aliases)
+
     def attention_backend(
         self,
         name: str,
@@ -359,6 +397,21 @@ class Registry:
         It runs in the process of the API, on its event loop.
         """
         self._offer("reasoning_parser", name, factory, options, aliases)
+
+    def router(
+        self,
+        name: str,
+        factory: Callable[..., Router],
+        *,
+        options: type[Any] | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Offer a router, which chooses the replica of each request. It is chosen by --router.
+
+        It runs in the process of the API, on its event loop. It is used only with
+        --data-parallel-size above 1.
+        """
+        self._offer("router", name, factory, options, aliases)
 
     def observer(
         self, name: str, factory: Callable[..., object], *, options: type[Any] | None = None

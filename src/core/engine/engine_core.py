@@ -32,7 +32,10 @@ class EngineCore:
     """Decides what the device computes, and keeps track of requests and blocks.
 
     The owner passes every plan that `plan` returns to `commit` or `fail` exactly once, oldest
-    first. At most `max_inflight` plans may be open. Otherwise calls may come in any order.
+    first. Otherwise calls may come in any order.
+
+    With one stage, at most `max_inflight` plans are open, and each may continue the one before it.
+    With several stages, one plan per stage is open, and no two of them have a request in common.
     """
 
     def __init__(
@@ -47,16 +50,18 @@ class EngineCore:
         plugins: PluginHost,
         max_num_queued_reqs: int = 1024,
         max_inflight: int = 1,
+        num_stages: int = 1,
         speculation: SpeculationLimits | None = None,
     ) -> None:
-        """`kv_windows`: see ModelInfo. `speculation` None: there are no drafts."""
+        """`kv_windows`, `num_stages`: see ModelInfo. `speculation` None: there are no drafts."""
         self.max_model_len = max_model_len
         self.pool = BlockPool(num_blocks, block_size, kv_windows)
         self.host_pool = BlockPool(num_host_blocks, block_size)
         self._plugins = plugins
         self._step_tokens = limits.max_num_batched_tokens
         self._max_num_queued_reqs = max_num_queued_reqs
-        self._max_inflight = max_inflight
+        self._max_inflight = max_inflight if num_stages == 1 else num_stages
+        self._continues_open_plans = num_stages == 1 and max_inflight > 1
         self._drafts = (
             None
             if speculation is None
@@ -74,6 +79,7 @@ class EngineCore:
             drafts=self._drafts,
             suspects=suspects,
             ended=ended,
+            num_stages=num_stages,
         )
         self._committer = StepCommitter(
             queues=self._queues,
@@ -240,8 +246,7 @@ class EngineCore:
         waited, self._planner.wake_at = self.wake_at is not None, None
         if len(self._open) >= self._max_inflight or not (self.num_running or self.num_waiting):
             return None
-        if self._drafts is not None and self._open and self._open[-1].must_be_awaited:
-            self._holds_back = True
+        if self._open and not self._may_follow(self._open[-1]):
             return None
         if not self._open and (waited or not self.num_running):
             self._last_closed_at = now  # the device was idle: that time is no cost of the next step
@@ -255,6 +260,15 @@ class EngineCore:
         if self._plugins.observes(Planned):
             self._plugins.emit(describe_planned(opened.plan))
         return opened.plan
+
+    def _may_follow(self, last: OpenPlan) -> bool:
+        """Whether a plan may be made before the `last` open one is committed."""
+        if not self._continues_open_plans:  # at least one request must be in no open plan
+            return bool(self.num_waiting) or any(not r.num_open_plans for r in self._queues.running)
+        if self._drafts is not None and last.must_be_awaited:
+            self._holds_back = True
+            return False
+        return True
 
     def _expire(self, now: float) -> None:
         for request in self._queues.expired(now):
@@ -271,9 +285,10 @@ class EngineCore:
             seconds = now - self._last_closed_at
             self._drafts.observe(plan, result, seconds, was_held_back=opened.was_held_back)
             # `plan` may not have been called since, and would have set this.
-            self._holds_back |= self._max_inflight > 1 and opened.gives_back
+            self._holds_back |= self._continues_open_plans and opened.gives_back
             self._plugins.flush()
         self._last_closed_at = now
+        tally.expert_tokens = result.expert_tokens
         self._emit_step(opened, tally, now)
         return updates
 
@@ -318,6 +333,7 @@ class EngineCore:
                 num_draft_tokens=tally.num_draft_tokens,
                 num_accepted_tokens=tally.num_accepted_tokens,
                 accepted_tokens_per_pos=tuple(tally.accepted_tokens_per_pos),
+                expert_tokens=tally.expert_tokens,
             )
         )
 

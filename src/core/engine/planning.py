@@ -73,6 +73,8 @@ class StepPlanner:
     suspects: Suspects
     ended: list[str]
     """Ids of the requests that the next plan lets the executor forget."""
+    num_stages: int
+    """See ModelInfo.num_stages."""
     step_id: int = 0
     """Id of the last plan."""
     total_preemptions: int = 0
@@ -144,6 +146,7 @@ class StepPlanner:
             limits=self.limits,
             preempt=preempt,
             starving=starving,
+            num_stages=self.num_stages,
         )
 
     def _keep(self, step: Step, succeeded: bool, *, drafts: bool = True) -> bool:

@@ -115,9 +115,17 @@ class Step:
         limits: StepLimits,
         preempt: PreemptHook,
         starving: Request | None = None,
+        num_stages: int = 1,
     ) -> None:
+        """`num_stages`: with several, requests of open plans get no grant, and the others are
+        divided among the plans that the stages compute at the same time."""
         self.now = now
         self._running = running
+        self._num_candidates = len(running) + len(waiting)
+        self._max_num_grants = self._num_candidates
+        if num_stages > 1:
+            self._max_num_grants = -(-min(self._num_candidates, limits.max_num_seqs) // num_stages)
+            running = [r for r in running if not r.num_open_plans]
         self._members: dict[RequestView, Request] = {r.view: r for r in (*running, *waiting)}
         views = tuple(self._members)
         self.running, self.waiting = views[: len(running)], views[len(running) :]
@@ -136,7 +144,7 @@ class Step:
         self._preempt_hook = preempt
         self.starving = starving
         self._token_limits: dict[str, int] = {}
-        self._num_running = len(running)
+        self._num_running = len(self._running)
         self._claims = {r.rank for r in waiting if r.is_preempted}
         self._is_open = True
         self.view = ReadOnlyStep(self)
@@ -218,6 +226,7 @@ class Step:
             self._is_open
             and not self.must_drain
             and self.budget > 0
+            and len(self.grants) < self._max_num_grants
             and request.engine_id not in self.grants
             and request.engine_id not in self.preempted
             and request.status is not RequestStatus.FINISHED
@@ -229,7 +238,7 @@ class Step:
             bound = min(bound, self._token_limits.get(request.engine_id, bound))
         if max_tokens is not None:
             bound = min(bound, max_tokens)
-        if self._limits.long_prefill_token_threshold and len(self._members) > 1:
+        if self._limits.long_prefill_token_threshold and self._num_candidates > 1:
             bound = min(bound, self._limits.long_prefill_token_threshold)
         num_tokens = max(0, int(bound))
         return self._scorable(request, start, num_tokens) if request.scores_prompt else num_tokens

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import EngineConfig
-from ..contract.answer_parsers import ReasoningParser, ToolCallParser
 from ..contract.choice import Choice
+from ..contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
 from ..contract.registry import Registry
 from ..errors import PluginError
 from ..interfaces import ChatFormat

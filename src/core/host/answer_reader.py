@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..contract.answer_parsers import Parsing, ReasoningParser, ToolCallParser
-from ..contract.answer_text import AnswerText, rest_as_content
-from ..contract.answers import (
+from ..contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
+from ..contract.parsing.answer_text import AnswerText, rest_as_content
+from ..contract.parsing.answers import (
     ContentDelta,
     Delta,
     ReasoningDelta,
@@ -56,9 +56,12 @@ class AnswerReader:
         is_parallel: bool = True,
     ) -> None:
         self._stages: list[_Stage] = []
+        self.reasoning_spans: list[tuple[int, int]] = []
+        """Beginning and end of each piece of reasoning in the text so far, in characters."""
         if reasoning is not None:
             text = AnswerText()
-            self._stages.append(_Stage(text, reasoning.parse(text, prompt_end)))
+            parsing = self._located(text, reasoning.parse(text, prompt_end))
+            self._stages.append(_Stage(text, parsing))
         if tool_calls is not None and tools:
             text = AnswerText()
             self._stages.append(_Stage(text, tool_calls.parse(text, tools)))
@@ -79,6 +82,17 @@ class AnswerReader:
         for stage in self._stages:
             deltas = [new for delta in deltas for new in stage.feed(delta)] + stage.finish()
         return self._kept(deltas)
+
+    def _located(self, text: AnswerText, parsing: Parsing) -> Parsing:
+        """The deltas of a parser. Also notes where its reasoning begins and ends."""
+        for delta in parsing:
+            if isinstance(delta, ReasoningDelta):
+                end = text.num_taken
+                begin = end - len(delta.text)
+                if self.reasoning_spans and self.reasoning_spans[-1][1] == begin:
+                    begin = self.reasoning_spans.pop()[0]
+                self.reasoning_spans.append((begin, end))
+            yield delta
 
     def _kept(self, deltas: list[Delta]) -> list[Delta]:
         kept = [

@@ -41,8 +41,10 @@ class BuiltPlugins:
     """By the name that an object has in pluggy."""
 
 
-def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPlugins:
-    """Load plugins, choose providers and build them.
+def build_plugins(
+    config: EngineConfig, extra: Iterable[object] = (), *, watches: bool = True
+) -> BuiltPlugins:
+    """Load plugins, choose providers and build them; observers and admissions only if `watches`.
 
     Raises PluginError or ConfigError with a one-line message.
     """
@@ -61,7 +63,8 @@ def build_plugins(config: EngineConfig, extra: Iterable[object] = ()) -> BuiltPl
             plugins.register(choices[slot].provider, policy)
     filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
     _refuse_unused_flags(choices["speculative_method"], config.speculation())
-    _build_watchers(plugins, choices, PluginContext(config=config))
+    if watches:
+        _build_watchers(plugins, choices, PluginContext(config=config))
     return BuiltPlugins(
         plugins=plugins,
         choices=choices,

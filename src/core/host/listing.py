@@ -87,7 +87,11 @@ def _load(plugins_file: str | None) -> PluginSet:
 def _info(plugins: PluginSet, name: str) -> PluginInfo:
     infos = {info.name: info for info in plugins.infos(chosen=_chosen(plugins))}
     if normalize(name) not in infos:
-        offered = [p for p in plugins.registry.providers() if p.name == normalize(name)]
+        offered = [
+            one
+            for one in plugins.registry.providers()
+            if normalize(name) in (one.name, *one.aliases)
+        ]
         if offered:
             return infos[offered[0].source.plugin]
         raise PluginError(f"no plugin named {name!r}{near_and_known(normalize(name), infos)}")

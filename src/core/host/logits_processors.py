@@ -11,8 +11,8 @@ from ..contract.plugin_info import Source
 from ..errors import InvalidRequestError, PluginError, RequestFailedError
 from ..sampling_params import SamplingParams
 from ..suggest import near_and_known
-from .failure_log import FailureLog
-from .guard import ADMITS, FAILED, Guard
+from .calling.failure_log import FailureLog
+from .calling.guard import ADMITS, FAILED, Guard
 
 
 class ProcessorUse(NamedTuple):

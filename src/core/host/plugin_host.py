@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -35,18 +34,18 @@ from ..contract.policy import (
     StepView,
     Victim,
 )
-from ..contract.registry import Registry
+from ..contract.registry import WORKER_KINDS, Registry, label
 from ..contract.speculation import SpeculationLimits
 from ..errors import CONTAINED, PluginError, RequestFailedError
 from ..sampling_params import SamplingParams
 from .building import BuiltPlugins, build_logits_processors, build_plugins, proposes
+from .calling.direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
+from .calling.failure_log import FailureLog
+from .calling.guard import ADMITS, DECIDES, FAILED, OBSERVES, Rule, make_guards
+from .calling.hook_callers import Decision, Observers
+from .calling.proposal_hook import ProposalHook
 from .choice import SPECULATION, chosen_names
-from .direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
-from .failure_log import FailureLog
-from .guard import ADMITS, DECIDES, FAILED, OBSERVES, Rule, make_guards
-from .hook_callers import Decision, Observers
 from .logits_processors import LogitsProcessors, ProcessorUse
-from .proposal_hook import ProposalHook
 
 EVENTS: Mapping[type, str] = {
     Started: "on_started",
@@ -101,13 +100,16 @@ class PluginHost:
         """The guards of all hooks of all plugins."""
 
     @classmethod
-    def load(cls, config: EngineConfig, *, extra: Iterable[object] = ()) -> Self:
+    def load(
+        cls, config: EngineConfig, *, extra: Iterable[object] = (), watches: bool = True
+    ) -> Self:
         """Load and build the plugins that the configuration and plugins.toml select.
 
-        `extra` are modules or objects with hooks, from the embedding program. Raises PluginError
-        or ConfigError with a one-line message.
+        `extra` are modules or objects with hooks, from the embedding program. `watches`: also build
+        observers and admissions, which a process that only computes does not need. Raises
+        PluginError or ConfigError with a one-line message.
         """
-        return cls(build_plugins(config, extra))
+        return cls(build_plugins(config, extra, watches=watches))
 
     @property
     def registry(self) -> Registry:
@@ -224,12 +226,24 @@ class PluginHost:
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         """Every plugin, enabled or not, with its providers and its number of failures."""
-        return tuple(map(self._with_failures, self._infos))
+        return tuple(map(self._log.with_failures, self._infos))
 
     @cached_property
     def _infos(self) -> tuple[PluginInfo, ...]:
         """What does not change after the start. Looking up all hooks takes 10 ms."""
         return self._built.plugins.infos(chosen=self.names)
+
+    def computing_objects(self) -> tuple[str, ...]:
+        """Descriptions of the embedding program's objects that compute, for an error message.
+
+        Another process cannot rebuild them by name.
+        """
+        return tuple(
+            f"{what} of the object {plugin.name!r} in plugins=[...]"
+            for plugin in self._infos
+            if plugin.distribution == "-" and plugin.state == "enabled"
+            for what in _computing(plugin)
+        )
 
     def hook_stats(self) -> tuple[HookStats, ...]:
         """Calls, seconds and failures since the start, per plugin and hook."""
@@ -280,10 +294,15 @@ class PluginHost:
             except CONTAINED as error:
                 self._log.record(source, "lifespan", error, "contained")
 
-    def _with_failures(self, info: PluginInfo) -> PluginInfo:
-        info = replace(info, failures=self._log.of_plugin(info.name))
-        taken_out = self._log.taken_out.get(info.name)
-        return replace(info, state="failed", error=taken_out) if taken_out else info
+
+def _computing(plugin: PluginInfo) -> Iterator[str]:
+    """The providers and hooks of a plugin that run where steps are computed."""
+    for provider in plugin.provides:
+        kind, _, name = provider.partition(":")
+        if kind in WORKER_KINDS:
+            yield f"the {label(kind)} {name!r}"
+    if "propose" in plugin.hooks and not any("speculative" in one for one in plugin.provides):
+        yield "the wrapper around 'propose'"
 
 
 def _check_refusal(answer: object, *_: object) -> str | None:

@@ -88,8 +88,14 @@ class Child:
         self.kill()
 
 
-def spawn(target: str, kinds: Sequence[socket.SocketKind] = (socket.SOCK_STREAM,)) -> Child:
+def spawn(
+    target: str,
+    kinds: Sequence[socket.SocketKind] = (socket.SOCK_STREAM,),
+    kept: Sequence[int] = (),
+) -> Child:
     """Start a process that calls `target`, "package.module:function", with sockets of these kinds.
+
+    `kept`: file descriptors that it gets as well, with the same numbers.
 
     It imports from the same places as this process, ignores SIGINT and SIGTERM, and writes to the
     same stderr; its stdin is empty. It ends when the function returns.
@@ -102,7 +108,7 @@ def spawn(target: str, kinds: Sequence[socket.SocketKind] = (socket.SOCK_STREAM,
         process = subprocess.Popen(
             # -P: the current directory is no source of modules unless it is one here.
             [sys.executable, "-P", "-m", ENTRY, target, *map(str, handles)],
-            pass_fds=handles,
+            pass_fds=[*handles, *kept],
             stdin=subprocess.DEVNULL,
             stdout=STDERR,  # stdout belongs to the parent's user
             env=os.environ | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},

@@ -57,13 +57,18 @@ def receive(sock: socket.socket, timeout: float | None = None) -> bytes:
     Raises TimeoutError after `timeout` seconds, and EOFError if the other side is gone.
     """
     end = None if timeout is None else time.monotonic() + timeout
-    (length,) = LENGTH.unpack(_receive_exactly(sock, LENGTH.size, end))
+    (length,) = LENGTH.unpack(receive_exactly(sock, LENGTH.size, end))
     if length > MAX_BYTES:
         raise ValueError(f"a message of {length} bytes is too long")
-    return _receive_exactly(sock, length, end)
+    return receive_exactly(sock, length, end)
 
 
-def _receive_exactly(sock: socket.socket, num_bytes: int, end: float | None) -> bytes:
+def receive_exactly(sock: socket.socket, num_bytes: int, end: float | None = None) -> bytes:
+    """Receive this many bytes on a blocking socket.
+
+    Raises TimeoutError at the time `end` of the monotonic clock, and EOFError if the other side is
+    gone.
+    """
     received = bytearray()
     while len(received) < num_bytes:
         left = None if end is None else end - time.monotonic()

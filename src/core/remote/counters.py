@@ -18,7 +18,7 @@ _SUMMED = {
 
 
 @dataclass(slots=True, kw_only=True)
-class _Family:
+class Family:
     """One metric: its lines of HELP and TYPE, and its samples by name and labels."""
 
     head: list[str] = field(default_factory=list)
@@ -37,12 +37,12 @@ class SurvivingCounters:
     """Adds the counts of ended engines to those of the current one."""
 
     def __init__(self) -> None:
-        self._ended: dict[str, _Family] = {}
+        self._ended: dict[str, Family] = {}
 
     def end(self, text: bytes) -> None:
         """Note the last metrics of an engine that has ended."""
-        for name, family in _parse(text).items():
-            kept = self._ended.setdefault(name, _Family(head=family.head, kind=family.kind))
+        for name, family in parse(text).items():
+            kept = self._ended.setdefault(name, Family(head=family.head, kind=family.kind))
             for key, value in family.sums(name):
                 kept.samples[key] = repr(float(kept.samples.get(key, 0)) + value)
 
@@ -50,14 +50,14 @@ class SurvivingCounters:
         """The current engine's metrics with the counts of the ended ones; b"" without an engine."""
         if not self._ended:
             return text
-        current = _parse(text)
+        current = parse(text)
         lines: list[str] = []
         for name in current | self._ended:
             lines += self._merged(name, current)
         return "".join(line + "\n" for line in lines).encode()
 
-    def _merged(self, name: str, current: Mapping[str, _Family]) -> Iterator[str]:
-        ended = self._ended.get(name, _Family())
+    def _merged(self, name: str, current: Mapping[str, Family]) -> Iterator[str]:
+        ended = self._ended.get(name, Family())
         family = current.get(name, ended)
         counts = dict(family.sums(name)) if name in current else {}
         samples = dict(ended.samples)
@@ -70,14 +70,14 @@ class SurvivingCounters:
                 yield f"{key} {value}"
 
 
-def _parse(text: bytes) -> dict[str, _Family]:
+def parse(text: bytes) -> dict[str, Family]:
     """The families of a text, in order. A sample without a TYPE before it is a family itself."""
-    families: dict[str, _Family] = {}
+    families: dict[str, Family] = {}
     name = ""
     for line in text.decode().split("\n"):  # splitlines also splits at what a label may have
         if line.startswith(("# HELP ", "# TYPE ")):
             _, what, name, rest = [*line.split(" ", 3), ""][:4]
-            family = families.setdefault(name, _Family())
+            family = families.setdefault(name, Family())
             family.head.append(line)
             if what == "TYPE":
                 family.kind = rest.strip()
@@ -86,7 +86,7 @@ def _parse(text: bytes) -> dict[str, _Family]:
             own = key.partition("{")[0]
             if not (name and own.startswith(name)):
                 name = own
-            families.setdefault(name, _Family()).samples[key] = value
+            families.setdefault(name, Family()).samples[key] = value
     return families
 
 

@@ -17,15 +17,24 @@ MAX_SUSPECTS = 4096
 """Maximum number of requests to remember. Requests of the oldest crashes are forgotten first."""
 
 
+Asked = tuple[tuple[int, ...], SamplingParams]
+"""Token ids of a prompt, and parameters."""
+
+
 class CrashSuspects:
     """Counts crashes per request: per prompt and parameters, because clients send again."""
 
     def __init__(self) -> None:
         self._crashes: OrderedDict[bytes, int] = OrderedDict()
 
-    def add_crash(self, present: Iterable[tuple[tuple[int, ...], SamplingParams]]) -> None:
-        """Note a crash, in which these requests were open."""
-        for key in {_key(*request) for request in present}:
+    def add_crash(self, present: Iterable[Asked], resent: Iterable[Asked] = ()) -> None:
+        """Note a crash, in which these requests were open.
+
+        `resent` are others, which another engine had when it crashed. If there are several, this
+        crash does not count for them: the cause took the innocent ones along.
+        """
+        again = {_key(*request) for request in resent}
+        for key in {_key(*request) for request in present} | (again if len(again) == 1 else set()):
             self._crashes[key] = self._crashes.pop(key, 0) + 1
         while len(self._crashes) > MAX_SUSPECTS:
             self._crashes.popitem(last=False)

@@ -57,6 +57,7 @@ def run_engine(control: socket.socket, logs: socket.socket, make_engine: MakeEng
     with suppress(EOFError):
         start = decode_to_engine(receive(control))
         assert isinstance(start, Start)
+        start.place.enter()
         forward_logs(logs, start.log_level)
         asyncio.run(_serve(control, start.config, make_engine))
     sys.stderr.flush()

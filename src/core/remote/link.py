@@ -8,6 +8,8 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..config import EngineConfig
@@ -18,7 +20,7 @@ from ..log import get_logger
 from ..outputs import RequestOutput
 from ..processes.child import Child, spawn
 from ..processes.frames import FrameReader, frame
-from ..request_options import RequestOptions
+from ..processes.place import Place
 from .errors import raised_by
 from .logs import ROOT, LogReceiver
 from .messages import (
@@ -55,17 +57,26 @@ LOST = "the engine failed; it is started again"
 log = get_logger("engine")
 
 
-class EngineLink(asyncio.Protocol):
-    """One engine process with its open requests. When it is lost, all of them end at once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetup:
+    """How to start an engine process, and what to call about its requests."""
 
-    def __init__(
-        self,
-        target: str,
-        config: EngineConfig,
-        progress: Progress,
-        on_end: Callable[[RemoteStream], None],
-    ) -> None:
-        """`on_end` is called for each request that the engine has ended."""
+    target: str
+    """Function of the child process, see `processes.child.spawn`."""
+    config: EngineConfig
+    place: Place
+    on_end: Callable[[RemoteStream], None]
+    """Called for each request that the engine has ended."""
+    on_loss: Callable[[], None]
+    """Called when the engine is lost, before it is started again."""
+    on_lost_request: Callable[[RemoteStream, TokenmillError], None]
+    """Called for each accepted request of an engine that stops or is lost, with its error."""
+
+
+class EngineLink(asyncio.Protocol):
+    """One engine process with its open requests."""
+
+    def __init__(self, setup: EngineSetup, progress: Progress) -> None:
         self.load = IDLE
         """The last load that the engine reported."""
         self.num_received = 0
@@ -74,15 +85,14 @@ class EngineLink(asyncio.Protocol):
         """Why this side killed the process."""
         self.open_requests: dict[int, RemoteStream] = {}
         self.at_end: tuple[RemoteStream, ...] = ()
-        """The requests that were open when the engine was lost."""
+        """The requests that were open when the engine was lost, or when it lost its device."""
+        self._stopped: list[RemoteStream] = []  # requests of an engine that lost its device
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[Ready] = loop.create_future()
         self.lost: asyncio.Future[str] = loop.create_future()
         """Done when the process has ended, with the reason."""
-        self._target = target
-        self._config = config
+        self._setup = setup
         self._progress = progress
-        self._on_end = on_end
         self._reader = FrameReader()
         self._numbers = itertools.count()
         self._calls: dict[int, asyncio.Future[Message]] = {}
@@ -99,7 +109,7 @@ class EngineLink(asyncio.Protocol):
         Raises what the engine's start raises, and EngineStoppedError if the process ends.
         """
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)  # messages, and log records
-        self._child = spawn(self._target, kinds)
+        self._child = spawn(self._setup.target, kinds)
         control, self._logs = self._child.sockets
         control.setblocking(False)
         self._logs.setblocking(False)
@@ -107,7 +117,8 @@ class EngineLink(asyncio.Protocol):
         self._receiver = LogReceiver(self._logs)
         loop.add_reader(self._logs, self._receiver.receive)
         await loop.create_connection(lambda: self, sock=control)
-        self._send(Start(self._config, logging.getLogger(ROOT).getEffectiveLevel()))
+        level = logging.getLogger(ROOT).getEffectiveLevel()
+        self._send(Start(self._setup.config, level, self._setup.place))
         return await self.ready
 
     async def close(self, patience: float) -> None:
@@ -140,8 +151,8 @@ class EngineLink(asyncio.Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the engine has started and is not lost."""
-        return self._is_started and not self.is_lost
+        """Whether the engine has started and can compute, and its process is not lost."""
+        return self._is_started and not self.is_lost and self.load.is_alive
 
     # asyncio's protocol
 
@@ -159,14 +170,17 @@ class EngineLink(asyncio.Protocol):
             return
         if error is not None and not self.blame:
             self.blame = f"its connection broke: {type(error).__name__}: {error}"
-        self._fail_all(EngineStoppedError(LOST))
         self._ending = asyncio.create_task(self._end_process())
+        self._fail_all(EngineStoppedError(LOST))
 
     def _fail_all(self, error: TokenmillError) -> None:
-        self.at_end = tuple(self.open_requests.values())
-        for stream in self.at_end:
-            stream.fail(error)
+        lost = tuple(self.open_requests.values())
+        self.at_end = (*self._stopped, *lost)
         self.open_requests.clear()
+        self._setup.on_loss()
+        for stream in lost:
+            if stream.number not in self._calls:  # else `submit` raises the error
+                self._setup.on_lost_request(stream, error)
         futures: list[asyncio.Future[Any]] = [*self._calls.values(), self.ready]
         for waiting in futures:
             if not waiting.done():
@@ -184,27 +198,32 @@ class EngineLink(asyncio.Protocol):
 
     # Requests
 
-    async def submit(self, stream: RemoteStream, options: RequestOptions) -> None:
+    async def submit(self, stream: RemoteStream) -> None:
         """Queue the stream's request. Raises what EngineClient.submit raises."""
         if self.is_lost:
             raise EngineStoppedError(LOST)
         assert self._transport is not None, "opened"
         if self._transport.get_write_buffer_size() > UNREAD_BYTES:
             raise OverloadedError("the engine does not take requests at the moment")
+        stream.num_engines += 1
         stream.number = next(self._numbers)
+        stream.end = partial(self.end, is_read=False)
         self.open_requests[stream.number] = stream
         try:
             answer = await self._call(
                 stream.number,
-                Submit(stream.number, stream.prompt_token_ids, stream.params, options),
+                Submit(stream.number, stream.prompt_token_ids, stream.params, stream.options),
             )
         except BaseException:  # cancelled, lost, or a message that cannot be encoded
             self.end(stream, is_read=False)
             raise
         if isinstance(answer, Refused):
             self.open_requests.pop(stream.number, None)
+            stream.num_engines -= 1  # this one has not tried the request
             raise raised_by(answer)
         assert isinstance(answer, Accepted)
+        if self.is_lost and not stream.is_finished:
+            raise EngineStoppedError(LOST)
         stream.request_id = answer.request_id
         stream.ignored_keywords = answer.ignored_keywords
 
@@ -263,8 +282,12 @@ class EngineLink(asyncio.Protocol):
             return  # its reader has left
         if output is not None:
             stream.add(output)
+        elif error is not None and error.error == EngineStoppedError.__name__:
+            del self.open_requests[number]
+            self._stopped.append(stream)
+            return self._setup.on_lost_request(stream, raised_by(error))
         elif error is not None:
             stream.fail(raised_by(error))
         if stream.is_finished:
             del self.open_requests[number]
-            self._on_end(stream)
+            self._setup.on_end(stream)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -45,12 +46,12 @@ _decode = msgspec.msgpack.Decoder(Record).decode
 
 
 class Forwarder(logging.Handler):
-    """Sends each record as datagrams. Works from any thread, even if the event loop hangs."""
+    """Sends each record. Works from any thread, even if the event loop hangs."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        """`send`: sends an encoded record; raises OSError if it cannot."""
         super().__init__()
-        sock.settimeout(SEND_SECONDS)
-        self._sock = sock
+        self._send = send
         self._formatter = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -66,8 +67,7 @@ class Forwarder(logging.Handler):
             fields={k: _field(v) for k, v in event_fields(record).items()},
         )
         try:
-            for part in _parts(_encode(message)):
-                self._sock.send(part)
+            self._send(_encode(message))
         except OSError:
             pass  # the parent does not read
         except Exception:  # a field that cannot be encoded must not end its caller
@@ -75,8 +75,14 @@ class Forwarder(logging.Handler):
 
 
 def forward_logs(sock: socket.socket, level: int) -> None:
-    """Send the records of tokenmill, and warnings of LIBRARIES, to the parent, and nowhere else."""
-    handler = Forwarder(sock)
+    """Send records to the parent as datagrams, and nowhere else."""
+    sock.settimeout(SEND_SECONDS)
+    forward_records(partial(send_parts, sock), level)
+
+
+def forward_records(send: Callable[[bytes], None], level: int) -> None:
+    """Give the records of tokenmill, and warnings of LIBRARIES, to `send`, and to nothing else."""
+    handler = Forwarder(send)
     for name, at_least in ((ROOT, level), *((name, logging.WARNING) for name in LIBRARIES)):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
@@ -99,7 +105,12 @@ class LogReceiver:
                 self._begun = part[1:] if is_first else self._begun and self._begun + part[1:]
                 if is_last and self._begun:
                     record, self._begun = self._begun, b""
-                    _handle(_decode(record))
+                    handle_record(record)
+
+
+def send_parts(sock: socket.socket, record: bytes) -> None:
+    for part in _parts(record):
+        sock.send(part)
 
 
 def _parts(record: bytes) -> Iterator[bytes]:
@@ -109,7 +120,9 @@ def _parts(record: bytes) -> Iterator[bytes]:
         yield bytes([bits]) + record[start:end]
 
 
-def _handle(found: Record) -> None:
+def handle_record(message: bytes) -> None:
+    """Handle a record of another process as if this process had logged it."""
+    found = _decode(message)
     record = logging.makeLogRecord(found.fields)
     record.name, record.msg, record.created = found.name, found.text, found.created
     record.levelno, record.levelname = found.level, logging.getLevelName(found.level)

@@ -13,6 +13,7 @@ from ..contract.client import LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
+from ..processes.place import WHOLE_MACHINE, Place
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 
@@ -29,6 +30,7 @@ class Start(Message, frozen=True):
 
     config: EngineConfig
     log_level: int
+    place: Place = WHOLE_MACHINE
 
 
 class Submit(Message, frozen=True):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..errors import TokenmillError
 from ..outputs import CompletionOutput, RequestOutput
+from ..request_options import RequestOptions
 from ..sampling_params import OutputKind, SamplingParams
 
 
@@ -23,19 +24,25 @@ class RemoteStream:
         prompt: str | None,
         prompt_token_ids: tuple[int, ...],
         params: SamplingParams,
-        end: Callable[[RemoteStream], None],
+        options: RequestOptions,
     ) -> None:
         self.number = -1
-        """Set when the request is sent to the engine."""
+        """Set when the request is sent to an engine, as is `end`."""
+        self.end: Callable[[RemoteStream], None] = lambda stream: None
+        """Ends the request in its engine early, without its last output."""
         self.request_id = ""
         """Set when the engine has accepted the request, as are `ignored_keywords`."""
         self.ignored_keywords: tuple[str, ...] = ()
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
         self.params = params
+        self.options = options
+        self.num_engines = 0
+        """Number of engines that the request was sent to: 2 if the first one was lost."""
+        self.is_begun = False
+        """True once its reader has an output. Then no other engine can take over the request."""
         self.is_finished = False
         """True when the last output or the error has arrived, even if it was not read yet."""
-        self._end = end
         self._unread: RequestOutput | None = None
         self._error: TokenmillError | None = None
         self._is_exhausted = False
@@ -50,6 +57,11 @@ class RemoteStream:
         self.is_finished = output.finished
         self._news.set()
 
+    def restart(self) -> None:
+        """Drop the output of a lost engine. The reader has received none of it."""
+        self._unread = None
+        self._news.clear()
+
     def fail(self, error: TokenmillError) -> None:
         """End the stream with an error, if it has not ended."""
         if not self.is_finished:
@@ -61,25 +73,32 @@ class RemoteStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
+        # An output that woke this reader may be gone: `restart`.
+        while self._unread is None and self._error is None and not self._is_exhausted:
+            await self._news.wait()
+            self._news.clear()
         if self._is_exhausted:
             raise StopAsyncIteration
-        await self._news.wait()
-        self._news.clear()
         if self._error is not None:
             self._is_exhausted = True
             raise self._error
         found, self._unread = self._unread, None
-        if found is None:  # closed while this reader waited
-            raise StopAsyncIteration
+        assert found is not None
         self._is_exhausted = self.is_finished
+        self.is_begun = True
         return replace(found, prompt=self.prompt, prompt_token_ids=self.prompt_token_ids)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its reader has left, or has read the end."""
+        return self._is_exhausted
 
     async def aclose(self) -> None:
         """Stop reading. Aborts the request if it has not ended."""
         self._is_exhausted = True
         self._news.set()
         if not self.is_finished:
-            self._end(self)
+            self.end(self)
 
 
 def join(older: RequestOutput, newer: RequestOutput, *, adds: bool = True) -> RequestOutput:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
-from ..config import EngineConfig
 from ..contract.client import Load
 from ..contract.plugin_info import HookStats
 from ..errors import TokenmillError
@@ -17,10 +17,9 @@ from ..log import get_logger
 from ..processes.restarts import PERIOD, Restarts
 from .counters import SurvivingCounters
 from .crash_suspects import CrashSuspects
-from .link import IDLE, EngineLink
+from .link import IDLE, EngineLink, EngineSetup
 from .messages import Ready, Report
 from .stalls import Stall
-from .stream import RemoteStream
 
 WATCH_SECONDS = 0.1
 """Time between two checks of the engine."""
@@ -41,28 +40,35 @@ class EngineSupervisor:
     """Owns the current engine process, and the state that outlives it, such as counters."""
 
     def __init__(
-        self, config: EngineConfig, *, target: str, stall_timeout: float, max_restarts: int
+        self,
+        setup: EngineSetup,
+        suspects: CrashSuspects,
+        *,
+        stall_timeout: float,
+        max_restarts: int,
     ) -> None:
-        """`target`: function of the child process, see `processes.child.spawn`."""
+        """`suspects`: shared by all engines of the server, because a client that sends a request
+        again may reach any of them."""
         self.link: EngineLink | None = None
         self.silence = 0.0
         """Seconds without a message from the engine, while this process was able to receive one."""
         self._stall = Stall()
         self.report = Report(0, IDLE)
-        self.suspects = CrashSuspects()
+        self._setup = setup
+        self._suspects = suspects
         self.num_restarts = 0
+        self.num_lost_requests = 0
+        """Accepted requests that ended with an error because their engine was lost or stopped."""
         self.failure: str | None = None
         """Why no other engine is started; None while there is an engine, or one will be started."""
         self.given_up = asyncio.Event()
         """Set when `failure` is set."""
         self.restarts_engines = True
         """False while the server ends: then a lost engine stays lost."""
-        self._config = config
-        self._target = target
         self._stall_timeout = stall_timeout
         self._restarts = Restarts(max_restarts)
         self._counters = SurvivingCounters()
-        self._ended_hooks: dict[tuple[str, str], HookStats] = {}
+        self._ended_hooks: tuple[HookStats, ...] = ()
         self._task: asyncio.Task[None] | None = None
         self._start_seconds = 0.0
 
@@ -85,40 +91,44 @@ class EngineSupervisor:
 
     async def refresh(self) -> None:
         """Get a new report, unless the engine hangs or there is none."""
-        if self.link is not None and self.link.is_ready:
+        if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
-                self.report = await asyncio.wait_for(self.link.ask(), ANSWER_SECONDS)
+                self.report = await asyncio.wait_for(link.ask(), ANSWER_SECONDS)
 
     def render_metrics(self) -> bytes:
         """The metrics of all engines so far, and of this supervisor."""
-        prefix = self._config.metrics_prefix
-        is_up = self.link is not None and self.link.is_ready
+        prefix = self._setup.config.metrics_prefix
         own = (
             f"# HELP {prefix}engine_restarts_total Engine processes started after a failure.\n"
             f"# TYPE {prefix}engine_restarts_total counter\n"
             f"{prefix}engine_restarts_total {self.num_restarts}.0\n"
+            f"# HELP {prefix}engine_lost_requests_total Requests that ended with their engine.\n"
+            f"# TYPE {prefix}engine_lost_requests_total counter\n"
+            f"{prefix}engine_lost_requests_total {self.num_lost_requests}.0\n"
             f"# HELP {prefix}engine_up 1 while an engine process runs, 0 while it restarts.\n"
             f"# TYPE {prefix}engine_up gauge\n"
-            f"{prefix}engine_up {float(is_up)}\n"
+            f"{prefix}engine_up {float(self.ready_link is not None)}\n"
         )
         return self._counters.render(self.report.metrics) + own.encode()
 
+    @property
+    def ready_link(self) -> EngineLink | None:
+        """The connection to the engine, if it serves."""
+        return self.link if self.link is not None and self.link.is_ready else None
+
     def hook_stats(self) -> tuple[HookStats, ...]:
         """Totals per plugin and hook, over all engines so far."""
-        return tuple(_added(self._ended_hooks, self.report.hook_stats).values())
+        return add_stats(self._ended_hooks, self.report.hook_stats)
 
     # Inside
 
     async def _open(self, progress: Progress) -> Ready:
-        self.link = EngineLink(self._target, self._config, progress, self._acquit)
+        self.link = EngineLink(self._setup, progress)
         self.silence = 0.0
         self._stall = Stall()
         ready = await self.link.open()
         await self.refresh()
         return ready
-
-    def _acquit(self, stream: RemoteStream) -> None:
-        self.suspects.acquit(stream.prompt_token_ids, stream.params)
 
     async def _supervise(self) -> None:
         try:
@@ -171,9 +181,13 @@ class EngineSupervisor:
 
     def _note_loss(self, link: EngineLink, reason: str) -> None:
         log.error("engine_lost", reason=reason, pid=link.pid, num_requests=len(link.at_end))
-        self.suspects.add_crash((s.prompt_token_ids, s.params) for s in link.at_end)
+        first, resent = (
+            [(s.prompt_token_ids, s.params) for s in link.at_end if (s.num_engines > 1) is again]
+            for again in (False, True)
+        )
+        self._suspects.add_crash(first, resent)
         self._counters.end(self.report.metrics)
-        self._ended_hooks = _added(self._ended_hooks, self.report.hook_stats)
+        self._ended_hooks = self.hook_stats()
         self.report = Report(0, IDLE, plugins=self.report.plugins)
 
     async def _restart(self, reason: str) -> bool:
@@ -203,11 +217,10 @@ class EngineSupervisor:
         return False
 
 
-def _added(
-    ended: Mapping[tuple[str, str], HookStats], current: Iterable[HookStats]
-) -> dict[tuple[str, str], HookStats]:
-    found = dict(ended)
-    for stats in current:
+def add_stats(*parts: Iterable[HookStats]) -> tuple[HookStats, ...]:
+    """Totals per plugin and hook, over several engines."""
+    found: dict[tuple[str, str], HookStats] = {}
+    for stats in chain(*parts):
         key = stats.plugin, stats.hook
         found[key] = found[key] + stats if key in found else stats
-    return found
+    return tuple(found.values())

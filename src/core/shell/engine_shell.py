@@ -9,21 +9,22 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ..config import EngineConfig
 from ..contract.client import EngineClient, LiveRequest, Load
 from ..contract.events import Started, Stopping
 from ..contract.plugin_info import HookStats, PluginInfo
+from ..contract.speculation import SpeculationLimits
 from ..engine.engine_core import EngineCore
 from ..engine.request import Request
 from ..engine.step import StepLimits
 from ..errors import ConfigError, EngineStoppedError, InvalidRequestError
+from ..host.calling.watchdog import Watchdog
 from ..host.plugin_host import PluginHost
-from ..host.watchdog import Watchdog
 from ..interfaces import Executor, GrammarChecker, ModelInfo, Progress, Tokenizer
-from ..kv_memory import longest_sequence
+from ..kv_memory import blocks_held, longest_sequence
 from ..log import get_logger
 from ..outputs import RequestOutput
 from ..request_options import RequestOptions
@@ -44,6 +45,9 @@ DEVICE_THREAD = "tokenmill-device"
 """Beginning of the name of each engine's device thread."""
 SCORING_BYTES = 1 << 28
 """Memory for the float32 logits of the prompt tokens that a step scores."""
+LEAST_CONTEXT = 256
+"""Tokens. If the KV memory is too small for one request of this length, the engine would refuse
+almost every chat: the chat template of the default model alone takes 30 tokens."""
 CLOSING_SECONDS = 5.0
 """Time that the open steps get to end when the engine drains or closes. A step takes less than a
 second on most machines; a device that hangs must not keep the program from ending."""
@@ -334,18 +338,28 @@ def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
         raise ConfigError(
             f"--max-model-len is {wanted}, but the model was made for {info.max_model_len} tokens"
         )
+    step_tokens = config.token_budget(info.device)
     longest = longest_sequence(
         wanted,
         info.num_blocks,
         block_size=info.block_size,
         windows=info.kv_windows,
-        step_tokens=config.token_budget(info.device),
+        step_tokens=step_tokens,
     )
     if config.max_model_len is not None and longest < wanted:
         raise ConfigError(
             f"--max-model-len is {wanted}, but the KV cache holds only {longest} tokens "
             f"({info.num_blocks} blocks of {info.block_size}); lower it, or give the cache more "
             "memory"
+        )
+    least = min(wanted, LEAST_CONTEXT)
+    if config.kv_cache_memory is not None and longest < least:
+        num_blocks = blocks_held(
+            least, block_size=info.block_size, windows=info.kv_windows, step_tokens=step_tokens
+        )
+        raise ConfigError(
+            f"--kv-cache-memory {config.kv_cache_memory} holds only {longest} tokens; raise it to "
+            f"{num_blocks * info.kv_bytes_per_block}, which holds {least} tokens, or more"
         )
     return longest
 
@@ -372,5 +386,15 @@ def make_core(
         plugins=plugins,
         max_num_queued_reqs=config.max_num_queued_reqs,
         max_inflight=2 if config.async_scheduling else 1,
-        speculation=plugins.speculation_limits,
+        num_stages=info.num_stages,
+        speculation=_limit_drafts(plugins, info),
     )
+
+
+def _limit_drafts(plugins: PluginHost, info: ModelInfo) -> SpeculationLimits | None:
+    """The limits on drafts. With worker processes, only a worker knows whether drafts need
+    lookahead, and reports it in `info`."""
+    limits = plugins.speculation_limits
+    if limits is None or not info.drafts_need_lookahead:
+        return limits
+    return replace(limits, needs_lookahead=True)

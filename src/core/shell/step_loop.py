@@ -22,6 +22,7 @@ from ..outputs import FinishReason
 from ..plan import StepPlan, StepResult
 from .admission import engine_ids
 from .output_stream import Completion, OutputStream
+from .step_times import StepTimes
 
 log = get_logger("engine")
 
@@ -31,13 +32,6 @@ RETRY_SECONDS = 0.05
 """Time after which the loop calls `plan` again if there is work that could not be planned."""
 MOST_NAMED = 8
 """Maximum number of requests that the log line of a failed step names."""
-STEP_MEMORY = 0.01
-"""Fraction by which the expected duration of a step shrinks with each shorter step. A long prompt
-costs a hundred times as much as a decode step, and may come again after many of them."""
-
-SMALL_STEP = 16
-"""Tokens. Steps with fewer take about as long as one with a single token: reading the weights takes
-most of the time."""
 
 
 class StepLoop:
@@ -53,8 +47,7 @@ class StepLoop:
         """`load_seconds`: how long the model took to load. The first step may take as long: both
         read all weights, and nothing else is known of it."""
         self.core = core
-        self.death: str | None = None
-        """The reason why the engine can no longer compute; None while it can."""
+        self._death: str | None = None
         self._executor = executor
         self._device = device
         self._open: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
@@ -66,10 +59,7 @@ class StepLoop:
         self._idle.set()
         self._is_stopping = False
         self._last_progress = time.monotonic()
-        self._longest_step = load_seconds
-        """Seconds of the longest recent step: each later one takes STEP_MEMORY of it away."""
-        self._most_tokens = 0
-        """Tokens of the largest step so far, at least SMALL_STEP; 0 before the first step."""
+        self._step_times = StepTimes(load_seconds)
         self._num_tokens = 0
         """Tokens of the step that the device computes."""
 
@@ -145,22 +135,27 @@ class StepLoop:
         self._wake.set()
 
     @property
+    def death(self) -> str | None:
+        """The reason why the engine can no longer compute; None while it can.
+
+        If the executor is lost while there are requests, this stays None until the loop has failed
+        them. Otherwise a caller could close the engine first, and they would end as aborted.
+        """
+        return self._death or (None if self.core.has_work else self._executor.health())
+
+    @property
     def stalled_for(self) -> float:
         """Seconds since the last completed step while there was work; 0 when idle."""
         return time.monotonic() - self._last_progress if self.core.has_work else 0.0
 
     @property
     def expected_step_seconds(self) -> float:
-        """Seconds that the current step is expected to take at most: as many as the longest recent
-        one, and in proportion more if it has more tokens than any before."""
-        growth = self._num_tokens / self._most_tokens if self._most_tokens else 1.0
-        return self._longest_step * max(1.0, growth)
+        """Maximum seconds that the current step is expected to take."""
+        return self._step_times.expected(self._num_tokens)
 
     def _note_progress(self) -> None:
         now = time.monotonic()
-        lasting = (1 - STEP_MEMORY) * self._longest_step if self._most_tokens else 0.0
-        self._longest_step = max(now - self._last_progress, lasting)
-        self._most_tokens = max(self._most_tokens, self._num_tokens, SMALL_STEP)
+        self._step_times.note(self._num_tokens, now - self._last_progress)
         self._last_progress = now
 
     # The loop
@@ -184,18 +179,30 @@ class StepLoop:
 
     def _launch(self) -> None:
         """Open as many plans as allowed. The device runs them in order."""
-        loop = asyncio.get_running_loop()
         while self._may_launch() and (plan := self.core.plan(time.monotonic())) is not None:
-            self._open.append((plan, loop.run_in_executor(self._device, self._executor.run, plan)))
+            self._open.append((plan, self._start(plan)))
+
+    def _start(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        """Launch a step. If the launch raises, the step counts as one that raised."""
+        loop = asyncio.get_running_loop()
+        try:
+            pending = self._executor.launch(plan)
+        except Exception as error:
+            failed: asyncio.Future[StepResult] = loop.create_future()
+            failed.set_exception(error)
+            return failed
+        return loop.run_in_executor(self._device, pending.result)
 
     def _may_launch(self) -> bool:
         """Whether another plan may be opened: only if every open plan is a plain decode step.
 
         A new request waits for all open plans. With a prompt among them it would wait for two long
-        steps.
+        steps. If the model has stages, it waits for the first stage only.
         """
-        if self._is_stopping or self.death is not None:
+        if self._is_stopping or self._death is not None:
             return False
+        if self._executor.info.num_stages > 1:
+            return True
         return all(grant.num_tokens == 1 for plan, _ in self._open for grant in plan.grants)
 
     async def _finish_oldest(self) -> None:
@@ -242,7 +249,7 @@ class StepLoop:
         if self._is_stopping:
             return
         timeout = None
-        if self.core.has_work and self.death is None:
+        if self.core.has_work and self._death is None:
             timeout = (
                 RETRY_SECONDS if self.core.wake_at is None else max(0.0, self.core.wake_at - now)
             )
@@ -258,10 +265,10 @@ class StepLoop:
 
     def _die(self, reason: str) -> None:
         """Fail every request. The engine computes nothing from now on."""
-        if self.death is not None:
+        if self._death is not None:
             return  # another open step has failed before
         log.error("engine_stopped", reason=reason)
-        self.death = reason
+        self._death = reason
         for stream in self._live_streams():
             stream.fail(EngineStoppedError("the engine stopped; its log says why"))
         self.abort_all()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,8 @@ _GAUGES: Mapping[str, str] = {
     "num_requests_waiting": "Requests in the queue.",
     "kv_cache_usage_perc": "Fraction of the KV blocks in use; 1 means all of them.",
     "prefix_cache_hit_rate": "Fraction of tokens found in the prefix cache since the start.",
+    "expert_imbalance": "Tokens of the busiest rank's experts in the last step, divided by the "
+    "mean of all ranks; 0 without expert parallelism.",
 }
 
 
@@ -73,6 +75,7 @@ class PrometheusMetrics:
         self._preemptions = Counter({"recompute": 0, "swap": 0})
         self._failures: Counter[tuple[str, str, str]] = Counter()
         self._accepted_per_position: list[int] = []
+        self._expert_tokens: Counter[int] = Counter()
         self._prompts = PromptTally()
         self._gauges = dict.fromkeys(_GAUGES, 0.0)
         self._histograms = make_histograms(context.config.max_model_len or 1)
@@ -104,6 +107,7 @@ class PrometheusMetrics:
         counters["prefix_cache_queries"] += event.prefix_cache_queries
         counters["prefix_cache_hits"] += event.prefix_cache_hits
         self._count_drafts(event)
+        self._count_expert_tokens(event.expert_tokens)
         queries = counters["prefix_cache_queries"]
         hit_rate = counters["prefix_cache_hits"] / queries if queries else 0.0
         self._gauges["prefix_cache_hit_rate"] = hit_rate
@@ -190,6 +194,12 @@ class PrometheusMetrics:
             [*names, "position"],
             {(*values, str(i)): count for i, count in enumerate(self._accepted_per_position)},
         )
+        yield self._labelled_counter(
+            "expert_tokens",
+            "Tokens that the experts of a rank computed, summed over experts and layers.",
+            [*names, "rank"],
+            {(*values, str(rank)): count for rank, count in self._expert_tokens.items()},
+        )
         for name, histogram in self._histograms.items():
             family = HistogramMetricFamily(self._prefix + name, histogram.help, labels=names)
             buckets, total = histogram.sample()
@@ -219,6 +229,11 @@ class PrometheusMetrics:
         counts += [0] * (len(event.accepted_tokens_per_pos) - len(counts))
         for position, count in enumerate(event.accepted_tokens_per_pos):
             counts[position] += count
+
+    def _count_expert_tokens(self, counts: Sequence[int]) -> None:
+        if any(counts):
+            self._expert_tokens.update(dict(enumerate(counts)))
+            self._gauges["expert_imbalance"] = max(counts) * len(counts) / sum(counts)
 
     def _set_gauges(self, num_running: int, num_waiting: int, kv_cache_usage: float) -> None:
         self._gauges["num_requests_running"] = num_running

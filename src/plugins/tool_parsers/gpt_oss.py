@@ -20,8 +20,7 @@ from ...plugin import (
     find,
     hookimpl,
     json_arguments,
-    skip_space,
-    take_next,
+    take_end,
 )
 
 TOKENMILL_API = (1, 1)
@@ -51,8 +50,7 @@ class GptOssToolParser:
             yield ToolCallDelta(index, name=name[0])
             yield from json_arguments(answer, index)
             index += 1
-            yield from take_next(answer, CLOSE)
-            yield from skip_space(answer)
+            yield from take_end(answer, CLOSE)
 
 
 @hookimpl

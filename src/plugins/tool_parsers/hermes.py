@@ -20,8 +20,7 @@ from ...plugin import (
     content_before,
     hookimpl,
     json_call,
-    skip_space,
-    take_next,
+    take_end,
 )
 
 TOKENMILL_API = (1, 1)
@@ -51,8 +50,7 @@ class HermesToolParser:
         while opened := (yield from content_before(answer, (OPEN,))):
             if (yield from json_call(answer, index, names)):
                 index += 1
-                if (yield from take_next(answer, CLOSE)):
-                    yield from skip_space(answer)
+                yield from take_end(answer, CLOSE)
             else:
                 yield ContentDelta(opened)
 

@@ -18,6 +18,7 @@ from ...plugin import (
     hookimpl,
     json_call,
     rest_as_content,
+    skip_space,
     take_next,
 )
 
@@ -46,8 +47,10 @@ class Llama3ToolParser:
             index, skipped = index + 1, ""
             if (yield from take_next(answer, SEPARATOR)):
                 skipped = SEPARATOR
-        if skipped == TAG or (skipped and answer.unread):
+        if skipped == TAG or (skipped and answer.unread.strip()):
             yield ContentDelta(skipped)
+        elif index:
+            yield from skip_space(answer)
         yield from rest_as_content(answer)
 
 

@@ -21,7 +21,7 @@ from ...plugin import (
     content_before,
     hookimpl,
     skip_space,
-    take_next,
+    take_end,
     whole_call,
 )
 
@@ -56,6 +56,8 @@ class PythonicToolParser:
             for name, arguments in calls:
                 yield from whole_call(index, name, arguments)
                 index += 1
+            if calls:
+                yield from skip_space(answer)
             opened = yield from content_before(answer, tuple(ENDS))
             if not opened:
                 return
@@ -63,8 +65,7 @@ class PythonicToolParser:
             if not calls:
                 yield ContentDelta(opened)
                 continue
-            yield from take_next(answer, ENDS[opened.lstrip()])
-            yield from skip_space(answer)
+            yield from take_end(answer, ENDS[opened.lstrip()])
 
 
 def _list_of_calls(answer: AnswerText, names: Collection[str]) -> Generator[None, None, Calls]:

@@ -7,6 +7,7 @@ define one fixture.
 from __future__ import annotations
 
 from .attention.suite import AttentionConformance
+from .executor.suite import ExecutorConformance
 from .grammar.suite import GrammarConformance
 from .linear.suite import LinearConformance
 from .logits.suite import LogitsProcessorConformance
@@ -17,6 +18,7 @@ from .policies.admission import AdmissionConformance
 from .policies.draft_length import DraftLengthConformance
 from .policies.observer import ObserverConformance
 from .policies.preemption import PreemptionConformance
+from .policies.router import RouterConformance
 from .policies.scheduler import SchedulerConformance
 from .policies.scheduling_policy import SchedulingPolicyConformance
 from .policies.speculator import SpeculatorConformance
@@ -26,6 +28,7 @@ __all__ = [
     "AdmissionConformance",
     "AttentionConformance",
     "DraftLengthConformance",
+    "ExecutorConformance",
     "GrammarConformance",
     "LinearConformance",
     "LogitsProcessorConformance",
@@ -34,6 +37,7 @@ __all__ = [
     "PackageConformance",
     "PreemptionConformance",
     "ReasoningParserConformance",
+    "RouterConformance",
     "SchedulerConformance",
     "SchedulingPolicyConformance",
     "SpeculatorConformance",

@@ -12,7 +12,7 @@ from ...core.config import EngineConfig
 from ...core.contract.events import PluginFailed
 from ...core.contract.hookspecs import hookimpl
 from ...core.contract.registry import SLOTS, Registry
-from ...core.host.guard import SLOW_SECONDS
+from ...core.host.calling.guard import SLOW_SECONDS
 from ...core.host.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
 from ...core.host.plugin_host import PluginHost
 

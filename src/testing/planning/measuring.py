@@ -9,11 +9,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
-from ...core.interfaces import Executor, ModelInfo, Progress
+from ...core.interfaces import Computation, Executor, ModelInfo, Pending, Progress
 from ...core.plan import StepPlan, StepResult
 from ...core.sampling_params import SamplingParams
 from ...core.shell.engine_shell import EngineParts, EngineShell
@@ -125,7 +126,7 @@ def _run(
     for plan in maker.plans(probe):
         work = StepWork.of(plan)
         begin = clock()
-        executor.run(plan)
+        executor.launch(plan).result()
         duration = clock() - begin
     assert work is not None
     return work, duration
@@ -146,9 +147,16 @@ class _WatchedExecutor:
     def info(self) -> ModelInfo:
         return self._executor.info
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def launch(self, plan: StepPlan) -> Computation:
+        pending = self._executor.launch(plan)
+        return Computation(partial(self._watch, pending), plan)
+
+    def health(self) -> str | None:
+        return self._executor.health()
+
+    def _watch(self, pending: Pending, plan: StepPlan) -> StepResult:
         begin = self._clock()
-        result = self._executor.run(plan)
+        result = pending.result()
         self.steps.append((StepWork.of(plan), begin, self._clock()))
         return result
 

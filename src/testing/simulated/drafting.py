@@ -52,13 +52,12 @@ class SimulatedDrafting:
     ) -> None:
         """`next_token` takes all tokens so far and the request's seed."""
         self.settings = settings
-        self._rng = random.Random(f"drafts {settings.seed}")
         self._next_token = next_token
         self._vocab_size = vocab_size
 
     def propose(self, token_ids: Sequence[int], seed: int, max_tokens: int) -> tuple[int, ...]:
-        """A draft of at most `max_tokens` tokens, or none."""
-        rng = self._rng
+        """A draft of at most `max_tokens` tokens, or none. Each stage of a model makes the same."""
+        rng = random.Random(hash((self.settings.seed, seed, len(token_ids))))
         if not max_tokens or rng.random() >= self.settings.eagerness:
             return ()
         history = list(token_ids)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ...core.interfaces import ModelInfo
+from ...core.interfaces import Computation, ModelInfo
 from ...core.plan import BlockCopies, CopyDirection, Grant, StepPlan, StepResult
 from ...core.read_only_collections import ReadOnlyList
 from .asking import Propose, SimulatedAsking
@@ -117,6 +117,14 @@ class SimulatedExecutor:
         )
         self._asking = None if propose is None else SimulatedAsking(propose)
         self._last_step = 0
+
+    def launch(self, plan: StepPlan) -> Computation:
+        """The step's computation, in this process."""
+        return Computation(self.run, plan)
+
+    def health(self) -> str | None:
+        """None: nothing can be lost."""
+        return None
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step."""

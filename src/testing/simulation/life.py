@@ -2,9 +2,9 @@
 
 The seed determines everything: pool sizes and budgets, policies (right and wild), arrivals, shared
 prefixes, priorities, n > 1, stop tokens, aborts, deadlines, stop strings, failing steps, failing
-requests, requests with which every step fails, slow steps and jumps of the clock, one or two plans
-in flight, right and wrong drafts, and exceptions in plugins. It drives the real EngineCore and
-PluginHost.
+requests, requests with which every step fails, results that are late or lost, slow steps and jumps
+of the clock, one or two plans in flight, or one per stage of the model, right and wrong drafts, and
+exceptions in plugins. It drives the real EngineCore and PluginHost.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ...core.plan import Grant, RequestFailure, StepPlan, StepResult
 from ...core.sampling_params import SamplingParams
 from ..engine_driver import EngineDriver
 from ..simulated.executor import SimulatedExecutor, expected_tokens
+from ..simulated.pipeline import Fate, Journey, SimulatedPipeline
 from .settings import LifeSettings, Outcome
 from .wild_plugin import BadObserver, Chance, WildPlugin
 
@@ -54,14 +55,9 @@ class Life:
         self._chance = Chance(random.Random(f"plugins {seed}"), self.settings.fault_rate)
         self._faults = Chance(random.Random(f"device {seed}"), self.settings.fault_rate)
         self._plugin = WildPlugin(self._chance)
-        self._executor = SimulatedExecutor(
-            num_blocks=self.settings.num_blocks,
-            block_size=self.settings.block_size,
-            num_host_blocks=self.settings.num_host_blocks,
-            vocab_size=VOCAB,
-            kv_windows=self.settings.kv_windows,
-            drafting=self.settings.drafting,
-        )
+        stages = [self._make_stage() for _ in range(self.settings.num_stages)]
+        speed = random.Random(f"speed {seed}")
+        self._executor = SimulatedPipeline(stages, speed, self._choose_fate)
         self._core = self._make_core()
         self._driver = EngineDriver(self._core, self._executor)
         self._stops = random.Random(f"stops {seed}")
@@ -70,7 +66,7 @@ class Life:
         """By request, the position of the token whose computation makes each step fail."""
         self._may_fail: set[str] = set()
         """Requests that may end with an error: they failed, or were alone in a step that did."""
-        self._num_failed_steps = 0
+        self._num_failed_steps = self._num_lost_results = 0
         self._stems = [self._random_tokens(self._rng.randint(1, 40)) for _ in range(3)]
         self._requests = self._driver.requests
         self._tokens = self._driver.tokens
@@ -101,6 +97,16 @@ class Life:
         self._check_end()
         return self._outcome(turns)
 
+    def _make_stage(self) -> SimulatedExecutor:
+        return SimulatedExecutor(
+            num_blocks=self.settings.num_blocks,
+            block_size=self.settings.block_size,
+            num_host_blocks=self.settings.num_host_blocks,
+            vocab_size=VOCAB,
+            kv_windows=self.settings.kv_windows,
+            drafting=self.settings.drafting,
+        )
+
     def _make_core(self) -> EngineCore:
         settings = self.settings
         config = EngineConfig(
@@ -119,6 +125,7 @@ class Life:
             limits=settings.limits,
             plugins=PluginHost.load(config, extra=[self._plugin, BadObserver(self._chance)]),
             max_inflight=settings.max_inflight,
+            num_stages=settings.num_stages,
             speculation=None if settings.drafting is None else settings.drafting.limits,
         )
 
@@ -213,35 +220,41 @@ class Life:
         plan = self._driver.plan()
         if plan is not None:
             self._say("plan {}", plan)
+        self._executor.advance()
         if not self._driver.open:
             assert plan is None
             idle_on_purpose = self._core.wake_at is not None
             assert not self._core.has_work or idle_on_purpose, "work, room, and nothing was planned"
-        elif plan is None or self._is_full() or self._is_early():
-            self._finish(self._driver.open[0])
+            return
+        oldest = self._driver.pending[0]
+        assert isinstance(oldest, Journey)
+        if oldest.has_arrived:
+            self._finish(oldest.plan, oldest.fate)
 
-    def _is_full(self) -> bool:
-        return len(self._driver.open) >= self.settings.max_inflight
+    def _choose_fate(self, plan: StepPlan, computed: Sequence[Grant]) -> Fate:
+        rng, rate = self._faults.rng, self._faults.rate
+        if rng.random() < rate or any(map(self._is_fatal, computed)):
+            return Fate(fails_at=rng.randrange(self.settings.num_stages))
+        return Fate(is_lost=rng.random() < rate / 2)
 
-    def _is_early(self) -> bool:
-        """Whether the oldest step completes before the next one is planned."""
-        return self._rng.random() < 0.5
-
-    def _finish(self, plan: StepPlan) -> None:
+    def _finish(self, plan: StepPlan, fate: Fate) -> None:
         self._check_plan(plan)
         faults = self._faults
         if faults.rng.random() < faults.rate:
             self._driver.now += SLOW_STEP
-        computed = self._executor.computes(plan)
-        if faults.rng.random() < faults.rate or any(map(self._is_fatal, computed)):
-            self._say(f"step {plan.step_id} fails")
-            self._num_failed_steps += 1
-            if len(computed) == 1:
-                self._may_fail.add(computed[0].engine_id)
-            updates = self._driver.fail()
-        else:
-            updates = self._driver.commit(self._amend)
+        if fate != Fate():
+            self._note_failure(plan, fate)
+        updates = self._driver.commit(self._amend)
         self._say("step {} done: {}", plan.step_id, updates)
+
+    def _note_failure(self, plan: StepPlan, fate: Fate) -> None:
+        self._say(f"step {plan.step_id}: {fate}")
+        self._num_failed_steps += 1
+        self._num_lost_results += fate.is_lost
+        names = [grant.engine_id for grant in plan.grants]
+        counting = [name for name in names if not self._requests[name].num_stale_plans]
+        if len(counting) == 1:
+            self._may_fail.update(counting)
 
     def _is_fatal(self, grant: Grant) -> bool:
         position = self._cursed.get(grant.engine_id)
@@ -321,6 +334,8 @@ class Life:
             num_passed_grants=self._num_passed_grants,
             num_hit_tokens=sum(r.num_cached_tokens for r in self._requests.values()),
             num_failed_steps=self._num_failed_steps,
+            num_lost_results=self._num_lost_results,
+            num_overtakings=self._executor.num_overtakings,
             num_plugin_failures=self._plugin.num_failures,
             num_draft_tokens=sum(r.num_draft_tokens for r in self._requests.values()),
             num_accepted_tokens=sum(r.num_accepted_tokens for r in self._requests.values()),

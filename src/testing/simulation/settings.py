@@ -27,7 +27,7 @@ class LifeSettings:
     num_blocks: int
     num_host_blocks: int
     max_inflight: int
-    """Maximum number of plans in flight."""
+    """Maximum number of plans in flight with one stage."""
     num_requests: int
     fault_rate: float
     """Probability of each kind of fault, at each place where it can occur."""
@@ -36,6 +36,8 @@ class LifeSettings:
     """The simulated speculator; None for no drafts."""
     kv_windows: tuple[int | None, ...] = (None,)
     """See `ModelInfo.kv_windows`."""
+    num_stages: int = 1
+    """See `ModelInfo.num_stages`."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Self:
@@ -60,6 +62,7 @@ class LifeSettings:
             ),
             drafting=_draw_drafting(rng),
             kv_windows=_draw_windows(rng),
+            num_stages=rng.choice([1, 1, 2, 3, 4]),
         )
 
     @property
@@ -113,6 +116,10 @@ class Outcome:
     num_hit_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
     num_failed_steps: int = 0
+    """Steps that raised, and steps whose results were lost."""
+    num_lost_results: int = 0
+    num_overtakings: int = 0
+    """Results and errors that arrived before those of an earlier step."""
     num_plugin_failures: int = 0
     num_draft_tokens: int = 0
     """Verified draft tokens, of all requests."""

@@ -68,6 +68,23 @@ def test_calls_are_blocks_and_the_reason_of_the_stop(
     assert len(set(ids)) == 2
 
 
+@pytest.mark.parametrize("max_tokens", [60, 98, 400])
+def test_blocks_come_in_the_order_of_the_answer_whole_and_streamed(
+    client: anthropic.Anthropic, model: ScriptedExecutor, max_tokens: int
+) -> None:
+    model.says = "I look." + CALL + "Now I wait." + CLOCK_CALL
+    fields = ASK | {"max_tokens": max_tokens}
+    whole = client.messages.create(**fields)
+    kinds = [block.type for block in whole.content]
+    assert ["text", "tool_use", "text", "tool_use"][: len(kinds)] == kinds
+    with client.messages.stream(**fields) as stream:
+        streamed = stream.get_final_message()
+    assert [block.type for block in streamed.content] == kinds
+    assert streamed.stop_reason == whole.stop_reason
+    if max_tokens == 400:
+        assert blocks(streamed) == blocks(whole)
+
+
 def test_one_call_at_a_time_and_no_calls_are_obeyed(
     client: anthropic.Anthropic, model: ScriptedExecutor
 ) -> None:

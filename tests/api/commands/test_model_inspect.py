@@ -14,6 +14,8 @@ from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tests.backends.weights.gguf_writing import write_gguf
 from tokenmill.api.cli import main
+from tokenmill.backends.machine import places
+from tokenmill.backends.machine.threads import ThreadShare
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.weights.files.safetensors_files import SafetensorsFiles
 from tokenmill.backends.weights.gguf.checkpoint import GGUFCheckpoint
@@ -100,21 +102,52 @@ def test_less_memory_leaves_less_context(
 ) -> None:
     report = inspect(capsys, str(directory), "--dtype", "float32")
     rotation = BIG.max_position_embeddings * BIG.head_size * 8
-    free = report["weight_bytes"] + rotation + 35 * report["kv_bytes_per_token"]
-    monkeypatch.setattr(memory_need, "usable_memory", lambda: free)
+    [rank] = report["ranks"]
+    free = rank["weights"] + rotation + rank["activations"] + 35 * report["kv_bytes_per_token"]
+    monkeypatch.setattr(memory_need, "loadable_memory", lambda: free)
     assert inspect(capsys, str(directory), "--dtype", "float32")["context_that_fits"] == 32
 
 
+@pytest.mark.parametrize("size", ["1", "2"])
 def test_a_model_that_is_too_large_is_described_and_refused_as_serve_does(
-    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    size: str,
 ) -> None:
-    monkeypatch.setattr(memory_need, "usable_memory", lambda: 1 << 20)
+    """Each of two ranks would fit, but not both together."""
+    free = 4 << 20 if size == "2" else 1 << 20
+    monkeypatch.setattr(memory_need, "loadable_memory", lambda: free)
+    flags = ["--dtype", "float32", "--device", "cpu", "--tensor-parallel-size", size]
     for command in (["generate", "a", "--model"], ["model", "inspect"]):
-        assert main([*command, str(directory), "--dtype", "float32", "--device", "cpu"]) == 1
+        assert main([*command, str(directory), *flags]) == 1
     printed = capsys.readouterr()
     first, second = [one for one in printed.err.splitlines() if one.startswith("error: ")]
     assert first == second and "are available: " in first
     assert "context:      0 tokens fit" in printed.out
+
+
+def test_each_rank_of_each_replica_is_described(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        places, "divide_cores", lambda number: (ThreadShare(cpus=(), num_threads=1),) * number
+    )
+    alone = inspect(capsys, str(directory), "--dtype", "float32")
+    flags = ("--dtype", "float32", "--tensor-parallel-size", "2", "--max-num-batched-tokens", "64")
+    report = inspect(capsys, str(directory), *flags)
+    first, second = report["ranks"]
+    assert first["kv_per_token"] == second["kv_per_token"] == alone["kv_bytes_per_token"] // 2
+    assert report["weight_bytes"] == first["weights"] + second["weights"] > alone["weight_bytes"]
+    per_token = (BIG.num_layers * 2 * BIG.hidden_size + BIG.vocab_size // 2) * 4
+    assert report["sent_bytes_per_token"] == per_token and alone["sent_bytes_per_token"] == 0
+    assert report["sent_bytes_per_full_step"] == 64 * per_token
+    monkeypatch.setattr(memory_need, "loadable_memory", lambda: 8 << 20)
+    shared = inspect(capsys, str(directory), *flags, "--data-parallel-size", "2", status=1)
+    assert shared["available_bytes"] == 4 << 20
+    assert shared["refusal"].endswith(
+        "lower --data-parallel-size or use a smaller model, or a file with fewer bits per weight"
+    )
 
 
 @pytest.mark.parametrize("damage", ["config", "tokenizer", "weights", "length"])
@@ -139,3 +172,5 @@ def test_the_table_is_for_people(directory: Path, capsys: pytest.CaptureFixture[
     for words in ("architecture: LlamaForCausalLM, native", "per token", "attention  ", "KEPT AS",
                   "attention backend: ", "linear backend: "):  # fmt: skip
         assert words in text
+    (flash,) = [line for line in text.splitlines() if line.startswith("  flash-attn: ")]
+    assert flash == "  flash-attn: it runs on NVIDIA GPUs, not on cpu (--json has all reasons)"

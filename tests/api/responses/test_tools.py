@@ -95,6 +95,32 @@ def test_the_events_of_each_item_add_up_to_it(
         assert len(ends) == 1
 
 
+@pytest.mark.parametrize("max_output_tokens", [1, 12, 60, 85, 98, 104, 130])
+def test_a_cut_response_is_the_same_whole_and_streamed(
+    client: openai.OpenAI, model: ScriptedExecutor, max_output_tokens: int
+) -> None:
+    model.says = "I look." + CALL + "Now I wait." + CLOCK_CALL
+    whole = ask(client, max_output_tokens=max_output_tokens)
+    *_, last = ask(client, max_output_tokens=max_output_tokens, stream=True)
+    assert last.type == "response.incomplete"
+    assert items(last.response) == items(whole)
+    for response in (whole, last.response):
+        assert response.status == "incomplete" and response.completed_at is None
+        assert response.incomplete_details.reason == "max_output_tokens"
+        *complete, cut = (item.status for item in response.output)
+        assert cut == "incomplete" and set(complete) <= {"completed"}
+
+
+def test_items_come_in_the_order_of_the_answer(
+    client: openai.OpenAI, model: ScriptedExecutor
+) -> None:
+    model.says = "I look." + CALL + "Now I wait." + CLOCK_CALL
+    *_, last = ask(client, stream=True)
+    for response in (ask(client), last.response):
+        kinds = ["message", "function_call", "message", "function_call"]
+        assert [kind for kind, *_ in items(response)] == kinds
+
+
 def test_calls_and_their_results_go_back_as_items(
     client: openai.OpenAI, server: tuple[Served, ScriptedExecutor], model: ScriptedExecutor
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +22,11 @@ from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase
 from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear
+from tokenmill.backends.cpu.ranks import NativeRanks
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.tensor_parallel import Gathered, reduce
 from tokenmill.backends.running.runner import LayeredModel
 from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
@@ -32,6 +37,7 @@ from tokenmill.backends.weights.model_config import ExpertsConfig, LayerKind, Mo
 from tokenmill.backends.weights.rope_config import RopeConfig
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import Grant, RequestStart
+from tokenmill.core.processes.shared_memory import unnamed_file
 from tokenmill.core.sampling_params import SamplingParams
 
 from ..models.dense import compute_logits
@@ -346,6 +352,42 @@ def test_a_token_s_logits_are_the_same_to_the_last_bit_alone_and_with_drafts(
     for num_at_once in (2, 3, 9, 16, 17):
         for one, other in zip(alone, decode(num_at_once), strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["plain", "biases", "post-norms"])
+def test_partial_sums_go_through_the_memory_of_all_ranks(name: str, library: Library) -> None:
+    """Of one rank: the sum is its part, to the last bit, also if few rows fit at once."""
+    decoder = load(random_checkpoint(CONFIGS[name], 4), library)
+    (tokens,) = prompts(37)
+    alone = Sequences(native(decoder), [tokens]).compute([37])[0]
+    layers, head = decoder.layers, decoder.lm_head
+    for num_rows in (37, 5):
+        with unnamed_file() as file:
+            size = num_rows * PLAIN.hidden_size
+            ranks = NativeRanks(library, 0, 1, os.dup(file.fileno()), slot_floats=size)
+        decoder.layers = tuple(reduce(layer, ranks) for layer in layers)
+        size = PLAIN.vocab_size
+        decoder.lm_head = Gathered(part=head, ranks=ranks, rank=0, first_logits=(0, size))
+        found = Sequences(native(decoder), [tokens]).compute([37])[0]
+        assert torch.equal(found, alone)
+        rounds = int.from_bytes(ctypes.string_at(ranks.struct.memory, 4), sys.byteorder)
+        assert rounds == PLAIN.num_layers * 2 * -(-37 // num_rows) + 1
+
+
+def test_a_shared_tensor_is_in_the_file_of_all_ranks(library: Library) -> None:
+    with unnamed_file() as file:
+        ranks = NativeRanks(library, 0, 1, file.fileno())
+        for seed in (1, 2):  # a second one does not overwrite the first
+            tensor = torch.randn(300, 7, generator=torch.Generator().manual_seed(seed))
+            tensor = tensor.to(torch.bfloat16)
+            before = os.fstat(file.fileno()).st_size
+            shared = ranks.share(tensor)
+            assert torch.equal(shared, tensor) and shared.data_ptr() != tensor.data_ptr()
+            stored = os.pread(file.fileno(), tensor.nbytes, before)
+            assert torch.equal(
+                torch.frombuffer(bytearray(stored), dtype=torch.int16).view(300, 7),
+                tensor.view(torch.int16),
+            )
 
 
 def test_hidden_states_are_those_that_the_logits_were_made_of(library: Library) -> None:

@@ -15,8 +15,8 @@ from tokenmill.core.contract.speculation import (
     SpeculationLimits,
     SpeculationSupport,
 )
+from tokenmill.core.host.calling.proposal_hook import ProposalHook
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.host.proposal_hook import ProposalHook
 from tokenmill.core.plan import CopyDirection, StepPlan, StepResult
 from tokenmill.core.sampling_params import SamplingParams
 

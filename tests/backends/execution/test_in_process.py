@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from tokenmill.assembly import build_parts
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch.backend import TorchAttention
+from tokenmill.backends.execution import in_process
 from tokenmill.backends.execution.in_process import ModelExecutor, build_cpu_library
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.running.runner import LayeredModel, ModelRunner
@@ -255,9 +257,13 @@ def test_an_error_of_the_device_itself_ends_the_engine_and_others_do_not() -> No
         run(RuntimeError("planted"))
 
 
-def test_a_closed_executor_holds_nothing() -> None:
+def test_a_closed_executor_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = load()
+    weights = weakref.ref(executor._runner)
+    held: list[object] = []
+    monkeypatch.setattr(in_process, "return_free_memory", lambda: held.append(weights()))
     executor.close()
+    assert held == [None], "memory is given back when nothing holds it"
     executor.close()
     with pytest.raises(AssertionError, match="closed"):
         executor.run(prefill((1, 2)))

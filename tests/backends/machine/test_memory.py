@@ -90,3 +90,12 @@ def test_limits_of_version_1_are_read(root: Path) -> None:
 
 def test_on_this_machine_some_memory_is_usable() -> None:
     assert 0 < memory.usable_memory() <= psutil.virtual_memory().total
+
+
+def test_a_replica_loads_into_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "usable_memory", lambda: 300)
+    assert memory.loadable_memory() == 300
+    monkeypatch.setenv(memory.SHARE, "200")
+    assert memory.loadable_memory() == 200
+    monkeypatch.setenv(memory.SHARE, "500")  # others have loaded their models since then
+    assert memory.loadable_memory() == 300

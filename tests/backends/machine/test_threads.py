@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from tokenmill.backends.machine import threads
-from tokenmill.backends.machine.threads import count_usable_cpus, place_threads
+from tokenmill.backends.machine.threads import (
+    count_usable_cpus,
+    divide_cores,
+    place_threads,
+    use_share_of_cores,
+)
 
 
 @pytest.fixture
@@ -16,6 +21,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Four cores of two CPUs each, without a limit."""
     siblings = {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)}
     monkeypatch.setattr(threads, "_siblings", siblings.__getitem__)
+    monkeypatch.setattr(threads, "_memory_node", lambda cpu: 0)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr("os.sched_setaffinity", lambda *_: None, raising=False)
     monkeypatch.setattr(threads, "_cpu_quota", lambda: math.inf)
@@ -37,6 +43,15 @@ def test_a_container_s_quota_limits_and_leaves_threads_free(machine: pytest.Monk
     machine.setattr(threads, "_cpu_quota", lambda: 2.5)
     placement = place_threads()
     assert (placement.num_threads, placement.cpus) == (3, None)
+
+
+def test_shares_are_of_one_memory_controller_if_sockets_are_numbered_in_turns(
+    machine: pytest.MonkeyPatch,
+) -> None:
+    machine.setattr(threads, "_memory_node", lambda cpu: cpu % 2)
+    shares = divide_cores(2)
+    assert shares is not None
+    assert [share.cpus for share in shares] == [(0, 2, 4, 6), (1, 3, 5, 7)]
 
 
 def test_fewer_threads_keep_to_the_first_cores_and_more_wander(machine: pytest.MonkeyPatch) -> None:
@@ -79,3 +94,12 @@ def test_the_quota_is_read_from_version_1(
     (cgroup / folder / "cpu.cfs_quota_us").write_text(limit)
     (cgroup / folder / "cpu.cfs_period_us").write_text("100000\n")
     assert threads._cpu_quota() == quota
+
+
+def test_a_rank_keeps_to_its_share_if_there_is_a_core_for_each(machine: pytest.MonkeyPatch) -> None:
+    kept: list[set[int]] = []
+    machine.setattr("os.sched_setaffinity", lambda _, cpus: kept.append(set(cpus)), raising=False)
+    use_share_of_cores(1, 2)
+    assert kept == [{2, 3, 6, 7}]
+    use_share_of_cores(0, 5)
+    assert len(kept) == 1

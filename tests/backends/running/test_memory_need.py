@@ -146,7 +146,7 @@ def test_quantization_on_load_is_named_where_it_makes_the_model_fit(
     for named in ("q8_0", "q4_0"):
         pretend_available(monkeypatch, need[named] + others)
         with pytest.raises(ConfigError, match=f"use --quantize-on-load {named}") as caught:
-            refuse_too_large(checkpoint, config, keeping, block_bytes=1)
+            refuse_too_large([checkpoint], config, keeping, block_bytes=1)
         assert ("q8_0" in str(caught.value)) is (named == "q8_0")
 
 
@@ -164,4 +164,4 @@ def test_quantization_on_load_is_not_named_for_models_that_refuse_it(
     keeping = keeping_of(config, backends, spec, impl)
     pretend_available(monkeypatch, weight_bytes(checkpoint, keeping) - 1)
     with pytest.raises(ConfigError, match="available: use a smaller model"):
-        refuse_too_large(checkpoint, config, keeping, block_bytes=1)
+        refuse_too_large([checkpoint], config, keeping, block_bytes=1)

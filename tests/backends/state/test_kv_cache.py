@@ -132,6 +132,16 @@ def test_swap_space_is_what_was_asked_for_or_a_quarter_of_what_is_free(
     assert kv_cache.count_host_blocks(EngineConfig(), 1 << 20) == 4096
 
 
+@pytest.mark.parametrize("name", ["data_parallel_size", "tensor_parallel_size"])
+def test_processes_that_load_the_model_share_the_free_memory(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    pretend_free(monkeypatch, 3 << 30)
+    config = EngineConfig(**{name: 3})
+    assert kv_cache.count_cpu_blocks(config, CONFIG, 1 << 16) == (1 << 28) >> 16
+    assert kv_cache.count_host_blocks(config, 1 << 20) == 256
+
+
 def test_more_swap_space_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_free(monkeypatch, 8 << 30)
     with pytest.raises(

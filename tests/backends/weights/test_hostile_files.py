@@ -114,7 +114,7 @@ def kind(
     request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     # A model that states a large context would get a table of its positions.
-    monkeypatch.setattr(memory_need, "usable_memory", lambda: 64 << 20)
+    monkeypatch.setattr(memory_need, "loadable_memory", lambda: 64 << 20)
     path = strategy(request.param, folder)[1]
     before = path.read_bytes()
     yield request.param

@@ -139,7 +139,9 @@ def test_a_damaged_matrix_is_refused_by_name(
         load_decoder(checkpoint, dtype=torch.float32, device=CPU, progress=no_progress)
 
 
-def test_a_quantized_file_is_not_quantized_again(tmp_path: Path) -> None:
+def test_a_quantized_file_is_not_quantized_again_and_a_warning_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from gguf import GGMLQuantizationType as Kind
 
     write_gguf(tmp_path / "m.gguf", CHECKPOINT, kind=Kind.Q5_0)
@@ -149,6 +151,7 @@ def test_a_quantized_file_is_not_quantized_again(tmp_path: Path) -> None:
     matrix = checkpoint.matrix(UP)
     assert isinstance(matrix, PackedWeights)
     assert matrix.format.name == "Q5_0"
+    assert [line.getMessage() for line in caplog.records] == ["quantize_on_load_has_no_effect"]
 
 
 def test_quantizing_is_refused_where_it_would_be_undone() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Planned, PluginFailed, Stopping
 from tokenmill.core.contract.hookspecs import hookimpl
-from tokenmill.core.host import guard
+from tokenmill.core.host.calling import guard
 from tokenmill.core.host.plugin_host import EVENTS, PluginHost
 
 from ..failures import Failures

@@ -12,7 +12,7 @@ from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import PreemptionCandidate, Refusal, Victim
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.errors import RequestFailedError
-from tokenmill.core.host import guard
+from tokenmill.core.host.calling import guard
 from tokenmill.core.host.plugin_host import PluginHost
 
 from ..failures import Failures

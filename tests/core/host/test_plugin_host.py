@@ -57,6 +57,7 @@ def test_the_documented_default_is_chosen(packages: Packages) -> None:
         "scheduler": "chunked",
         "scheduling_policy": "fcfs",
         "preemption_mode": "recompute",
+        "distributed_executor_backend": "inprocess",
         "attention_backend": "cpu",
         "linear_backend": "cpu",
         "model_impl": "native",
@@ -65,6 +66,7 @@ def test_the_documented_default_is_chosen(packages: Packages) -> None:
         "draft_length": "adaptive",
         "tool_call_parser": "hermes",
         "reasoning_parser": "think",
+        "router": "prefix-aware",
     }
 
 

@@ -28,6 +28,7 @@ def test_the_packaged_file_fills_every_slot() -> None:
         "scheduler": "chunked",
         "scheduling_policy": "fcfs",
         "preemption_mode": "recompute",
+        "distributed_executor_backend": "auto",
         "attention_backend": "auto",
         "linear_backend": "auto",
         "model_impl": "auto",
@@ -36,6 +37,7 @@ def test_the_packaged_file_fills_every_slot() -> None:
         "draft_length": "adaptive",
         "tool_call_parser": "auto",
         "reasoning_parser": "auto",
+        "router": "prefix-aware",
     }
     assert settings.strict is True
 

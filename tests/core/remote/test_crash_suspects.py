@@ -29,6 +29,17 @@ def test_a_request_is_refused_after_two_crashes_and_not_after_one() -> None:
         suspects.check(*ASKED)
 
 
+def test_requests_that_were_sent_to_the_next_engine_together_are_not_refused_together() -> None:
+    suspects = CrashSuspects()
+    neighbour = ((4, 5), GREEDY)
+    suspects.add_crash([ASKED, neighbour])
+    suspects.add_crash([], resent=[ASKED, neighbour])
+    assert not is_refused(suspects, *ASKED) and not is_refused(suspects, *neighbour)
+    suspects.add_crash([ASKED])
+    suspects.add_crash([], resent=[neighbour, neighbour])
+    assert is_refused(suspects, *ASKED) and is_refused(suspects, *neighbour)
+
+
 def test_it_is_known_by_prompt_and_parameters_however_it_is_streamed() -> None:
     suspects = CrashSuspects()
     for _ in range(2):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from tokenmill.core.remote.logs import Forwarder, LogReceiver
+from tokenmill.core.remote.logs import Forwarder, LogReceiver, send_parts
 
 MOST_BYTES = 2048
 """Maximum of a datagram on macOS."""
@@ -32,7 +33,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def log_long(logger: logging.Logger, sock: socket.socket) -> None:
-    logger.addHandler(Forwarder(sock))
+    logger.addHandler(Forwarder(partial(send_parts, sock)))
     try:
         raise RuntimeError("why " * 1500)
     except RuntimeError:
@@ -74,7 +75,7 @@ def test_a_list_stays_a_list(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     near, far = pair
-    logger.addHandler(Forwarder(far))
+    logger.addHandler(Forwarder(partial(send_parts, far)))
     logger.info("chosen", extra={"passed_over": ["a: no GPU"], "sizes": (1, None), "odd": [set()]})
     with caplog.at_level(logging.INFO, "tokenmill.engine"):
         LogReceiver(near).receive()

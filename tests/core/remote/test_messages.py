@@ -113,7 +113,7 @@ def stream_of(kind: OutputKind) -> RemoteStream:
         prompt="p",
         prompt_token_ids=(1,),
         params=PARAMS.with_changes(output_kind=kind),
-        end=lambda stream: None,
+        options=RequestOptions(),
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.request import Request
 from tokenmill.core.errors import DeviceError, EngineStoppedError, RequestFailedError
+from tokenmill.core.interfaces import Computation
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.sampling_params import SamplingParams
@@ -88,6 +89,62 @@ async def test_a_dying_engine_ends_every_stream_even_if_none_can_be_aborted(
                 async for _ in stream:
                     pass
         assert not engine.load().is_alive
+
+
+class Lost(Hanging):
+    """Says that its device is lost, before the open step raises."""
+
+    reason: str | None = None
+
+    def health(self) -> str | None:
+        return self.reason
+
+
+@in_event_loop
+async def test_a_lost_executor_ends_the_engine_after_its_requests_have_their_errors(
+    gate: threading.Event,
+) -> None:
+    executor = Lost(gate, DeviceError("lost"))
+    async with make_engine(executor) as engine:
+        stream = await engine.submit(PROMPT, LONG)
+        executor.reason = "lost"
+        assert engine.load().is_alive, "else the request would be aborted"
+        gate.set()
+        with pytest.raises(EngineStoppedError, match="its log says why"):
+            async for _ in stream:
+                pass
+        assert not engine.load().is_alive
+
+
+class Refusing(SimulatedExecutor):
+    """Cannot launch a step that starts a prompt of two tokens."""
+
+    def launch(self, plan: StepPlan) -> Computation:
+        if any(len(start.token_ids) == 2 for start in plan.starts):
+            raise ValueError("planted")
+        return super().launch(plan)
+
+
+@in_event_loop
+async def test_a_launch_that_raises_ends_its_request_and_no_other() -> None:
+    async with make_engine(Refusing(num_blocks=64, block_size=4)) as engine:
+        other = await engine.submit(PROMPT, LONG)
+        with pytest.raises(RequestFailedError, match="step"):
+            async for _ in engine.generate([1, 2], LONG):
+                pass
+        outputs = [output async for output in other]
+        assert outputs[-1].outputs[0].finish_reason is FinishReason.LENGTH
+        assert engine.load().is_alive and engine.load().kv_cache_usage == 0
+
+
+@in_event_loop
+async def test_an_executor_that_is_lost_while_idle_ends_the_engine(gate: threading.Event) -> None:
+    executor = Lost(gate)
+    async with make_engine(executor) as engine:
+        executor.reason = "lost"
+        assert not engine.load().is_alive
+        with pytest.raises(EngineStoppedError, match="the engine stopped: lost"):
+            await engine.submit(PROMPT, LONG)
 
 
 @in_event_loop

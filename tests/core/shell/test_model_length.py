@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -47,3 +48,13 @@ def test_a_length_is_refused_if_the_cache_cannot_hold_it() -> None:
             fit(20, kv_window, max_model_len=321)
     with pytest.raises(ConfigError, match="the model was made for 4096 tokens"):
         fit(1000, 64, max_model_len=4097)
+
+
+def test_cache_memory_for_almost_no_tokens_is_refused_with_a_number_that_would_do() -> None:
+    with pytest.raises(ConfigError, match="holds only 32 tokens") as caught:
+        fit(2, kv_cache_memory=1 << 20)
+    info = SimulatedExecutor(num_blocks=2, block_size=16).info
+    named = re.search(r"raise it to ([0-9]+), which holds 256 tokens", str(caught.value))
+    assert named and int(named[1]) == 16 * info.kv_bytes_per_block
+    assert fit(16, kv_cache_memory=1 << 20) == 256
+    assert fit(2, kv_cache_memory=1 << 20, max_model_len=32) == 32

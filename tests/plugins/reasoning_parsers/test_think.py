@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenmill.core.contract.answers import ReasoningDelta
+from tokenmill.core.contract.parsing.answers import ReasoningDelta
 from tokenmill.plugins.reasoning_parsers.think import MarkedReasoning
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hypothesis import HealthCheck, settings
 
-from tokenmill.core.contract.answer_parsers import ReasoningParser, ToolCallParser
-from tokenmill.core.contract.answers import (
+from tokenmill.core.contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
+from tokenmill.core.contract.parsing.answers import (
     ContentDelta,
     Delta,
     ReasoningDelta,

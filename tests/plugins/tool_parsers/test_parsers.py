@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenmill.core.contract.answer_parsers import ToolCallParser
-from tokenmill.core.contract.answers import ContentDelta, ToolDefinition
+from tokenmill.core.contract.parsing.answer_parsers import ToolCallParser
+from tokenmill.core.contract.parsing.answers import ContentDelta, ToolDefinition
 from tokenmill.plugins.tool_parsers.gemma import GemmaToolParser
 from tokenmill.plugins.tool_parsers.gpt_oss import GptOssToolParser
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
@@ -73,6 +73,18 @@ def test_no_part_of_a_marker_is_shown_as_content(
     for delta in deltas_of(text, tools=PARSERS[name]):
         shown += delta.text if isinstance(delta, ContentDelta) else ""
         assert content.startswith(shown)
+
+
+@pytest.mark.parametrize(("name", "text", "content", "calls"), EVERY)
+def test_an_answer_that_is_cut_after_its_calls_has_no_more_content_than_the_whole(
+    name: str, text: str, content: str, calls: Calls
+) -> None:
+    whole = joined(deltas_of([text + "\n" * bool(calls)], tools=PARSERS[name]))
+    assert whole[0].rstrip() == content
+    for length in range(len(text)):
+        found = joined(deltas_of([text[:length]], tools=PARSERS[name]))
+        if calls and found[2] == whole[2]:
+            assert content.startswith(found[0]), text[:length]
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama3-json", "mistral"])

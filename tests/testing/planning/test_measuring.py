@@ -11,6 +11,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.policy import StepView
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.interfaces import Computation
 from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.shell.engine_shell import EngineParts
 from tokenmill.testing import ToyTokenizer
@@ -37,6 +38,12 @@ class SlowExecutor:
         self.info = make_info(num_blocks=num_blocks, num_host_blocks=256)
         self.now = 0.0
         self.is_closed = False
+
+    def launch(self, plan: StepPlan) -> Computation:
+        return Computation(self.run, plan)
+
+    def health(self) -> None:
+        return None
 
     def run(self, plan: StepPlan) -> StepResult:
         self.now += KNOWN.run_seconds(StepWork.of(plan))

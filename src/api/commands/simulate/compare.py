@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
-from ..engine_flags import OBSERVING, SPECULATION, add_engine_flags, engine_config
+from ..engine_flags import SERVING, SPECULATION, add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 from .comparison import Comparison, describe, describe_times, print_json, print_tables
 from .vary import Settings, vary
@@ -27,7 +27,7 @@ DEFAULT_VARY = "scheduler=chunked,prefill-first"
 LEFT_OUT = (
     "model", "tokenizer", "served_model_name", "dtype", "device", "seed", "generation_config",
     "max_logprobs", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
-    "disable_log_stats", *OBSERVING, *SPECULATION,
+    "disable_log_stats", *SERVING, *SPECULATION,
 )  # fmt: skip
 """Settings that have no effect here: the step times were measured with a certain value of each, and
 random tokens cannot be drafted."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....core.errors import ConfigError
-from ..engine_flags import OBSERVING, SPECULATION, add_engine_flags, engine_config
+from ..engine_flags import SERVING, SPECULATION, add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def add_measure_parser(verbs: Any) -> None:
         help="measure the CPU time of this process instead of wall time: an estimate for one "
         "thread on a CPU without other work",
     )  # fmt: skip
-    left_out = ("seed", "served_model_name", "disable_log_stats", *OBSERVING, *SPECULATION)
+    left_out = ("seed", "served_model_name", "disable_log_stats", *SERVING, *SPECULATION)
     add_engine_flags(parser, leave_out=left_out)
     parser.set_defaults(run=_run)
 

@@ -14,7 +14,7 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -57,9 +57,10 @@ def read_key_file(path: Path) -> dict[str, NamedKey]:
     except OSError as error:
         raise ConfigError(f"cannot read --api-key-file {path}: {error.strerror}") from error
     try:
-        entries = msgspec.toml.decode(text, type=dict[str, _Entry])
+        tables = msgspec.toml.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, ValueError) as error:
         raise ConfigError(f"--api-key-file {path}: {error}") from error
+    entries = {name: _entry(path, name, table) for name, table in tables.items()}
     if not entries:
         raise ConfigError(f"--api-key-file {path} has no key; add a table [NAME] with key = '...'")
     has_secrets = any(entry.key is not None for entry in entries.values())
@@ -73,6 +74,17 @@ def read_key_file(path: Path) -> dict[str, NamedKey]:
     keys = {name: _named_key(path, name, entry) for name, entry in entries.items()}
     _check_unique(path, keys)
     return keys
+
+
+def _entry(path: Path, name: str, table: object) -> _Entry:
+    where = f"--api-key-file {path}, [{name[:64]}]"
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table with key = '...'")
+    try:
+        return msgspec.convert(table, _Entry)
+    except msgspec.ValidationError as error:
+        reason, _, field = str(error).partition(" - at `$.")
+        raise ConfigError(f"{where}: {field.rstrip('`')} {reason}".replace(":  ", ": ")) from error
 
 
 def _named_key(path: Path, name: str, entry: _Entry) -> NamedKey:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....core.contract.answers import ToolDefinition
+from ....core.contract.parsing.answers import ToolDefinition
 from ...answers.tools import ToolUse, tool_use
 from .bodies import AllowedToolChoice, ChatBody, NamedToolChoice, TokenizeBody, ToolBody
 

@@ -25,7 +25,7 @@ from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 log = get_logger("model")
 
-_ABI_VERSION = 7
+_ABI_VERSION = 9
 
 
 class Layout(IntEnum):

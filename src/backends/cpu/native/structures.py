@@ -150,6 +150,17 @@ class ExpertsSpecStruct(ctypes.Structure):
     )
 
 
+class RanksStruct(ctypes.Structure):
+    """`Ranks` of csrc/ranks/ranks.h."""
+
+    _fields_ = (
+        ("rank", _INT32),
+        ("size", _INT32),
+        ("memory", _POINTER),
+        ("slot_floats", _INT64),
+    )
+
+
 class DecoderLayerStruct(ctypes.Structure):
     """`DecoderLayer` of csrc/decoder/decoder.h."""
 
@@ -197,6 +208,8 @@ class DecoderModelStruct(ctypes.Structure):
         ("float32_norms", _INT32),
         ("rotary_size", _INT32),
         ("embedding_scale", _FLOAT),
+        ("ranks", ctypes.POINTER(RanksStruct)),
+        ("first_logits", ctypes.POINTER(_INT64)),
     )
 
 
@@ -338,6 +351,7 @@ STRUCTURES = (
     RotateAndWriteCallStruct,
     ExpertStruct,
     ExpertsSpecStruct,
+    RanksStruct,
     DecoderLayerStruct,
     DecoderModelStruct,
     DecoderStepStruct,

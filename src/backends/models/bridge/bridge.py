@@ -19,9 +19,11 @@ from ...weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ...weights.huggingface.multimodal import text_fields
 from ...weights.model_config import ModelConfig
 from ...weights.quantization.methods import read_method
+from ...weights.sharding import Shard
 from ..base import LoadOptions, ModelSpec
 from ..loader import STAGE
 from . import attention
+from .divided import DividedCheckpoint, DividedModels, DivisionPlan, SumOverRanks
 from .independence import check_independence
 from .model import BridgedModel
 from .probe import probe
@@ -45,6 +47,7 @@ class TransformersModels:
 
     name = "transformers"
     keeps_packed = False
+    is_divisible = True
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
@@ -78,6 +81,18 @@ class TransformersModels:
         """See ModelImpl."""
         spec = self._spec
         return SafetensorsCheckpoint(spec.path, self._config, spec.fields, spec.methods)
+
+    def part(self, checkpoint: Checkpoint, shard: Shard) -> Checkpoint:
+        """One rank's part of a model. Raises ConfigError if transformers' plan for the model cannot
+        be followed."""
+        return DividedCheckpoint(checkpoint, self._plan(shard))
+
+    def divided(self, shard: Shard, sum_over_ranks: SumOverRanks) -> DividedModels:
+        """The implementation that loads a rank's part."""
+        return DividedModels(self.load, self._plan(shard), sum_over_ranks)
+
+    def _plan(self, shard: Shard) -> DivisionPlan:
+        return DivisionPlan(self._empty, self._config, shard, self._source)
 
     @cached_property
     def _config(self) -> ModelConfig:

@@ -23,21 +23,21 @@ class BridgedModel:
         """`model`: a transformers model for causal language modelling, with weights."""
         self.config = config
         self._base = getattr(model, model.base_model_prefix)
-        self._model = model
+        self.model = model
         self._head = _without_base(model)
 
     @property
     def embedding_ve(self) -> torch.Tensor:
-        weight: torch.Tensor = self._model.get_input_embeddings().weight
+        weight: torch.Tensor = self.model.get_input_embeddings().weight
         return weight
 
     @property
     def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self._model.parameters())
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def num_bytes(self) -> int:
-        return sum(parameter.nbytes for parameter in self._model.parameters())
+        return sum(parameter.nbytes for parameter in self.model.parameters())
 
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend

@@ -11,8 +11,8 @@ from ....core.engine.blocks import hash_root
 from ....core.engine.engine_core import EngineCore
 from ....core.engine.request import Request
 from ....core.engine.step import StepLimits
+from ....core.host.calling.proposal_hook import ProposalHook
 from ....core.host.plugin_host import PluginHost
-from ....core.host.proposal_hook import ProposalHook
 from ....core.outputs import FinishReason
 from ....core.plan import StepPlan
 from ....core.sampling_params import SamplingParams

@@ -108,6 +108,7 @@ _STEP_DONE = (
         num_draft_tokens=8,
         num_accepted_tokens=3,
         accepted_tokens_per_pos=(2, 1, 0, 0),
+        expert_tokens=(1400, 700),
     ),
     StepDone(  # a step that failed has no results
         step_id=2,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....core.contract.speculation import Draft, ProposalBatch, ProposalRequest
-from ....core.host.proposal_hook import ProposalHook
+from ....core.host.calling.proposal_hook import ProposalHook
 
 if TYPE_CHECKING:
     import torch

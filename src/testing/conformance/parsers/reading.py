@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ....core.contract.answer_parsers import Parsing
-from ....core.contract.answer_text import AnswerText
-from ....core.contract.answers import (
+from ....core.contract.parsing.answer_parsers import Parsing
+from ....core.contract.parsing.answer_text import AnswerText
+from ....core.contract.parsing.answers import (
     ContentDelta,
     Delta,
     ReasoningDelta,

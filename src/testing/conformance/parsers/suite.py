@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from ....core.contract.answer_parsers import ReasoningParser, ToolCallParser
+from ....core.contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
 from ....core.interfaces import ChatFormat
 from ..hosting import take
 from ..reporting import report_time

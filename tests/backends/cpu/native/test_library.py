@@ -181,6 +181,29 @@ def test_the_calling_thread_is_left_where_it_is(library: Library) -> None:
 
 
 @linux_only
+@pytest.mark.usefixtures("restore_threads")
+def test_a_calling_thread_keeps_off_the_workers_cpus_while_it_computes(library: Library) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two CPUs")
+    library.set_threads(2)
+    packed, x = pack_linear(torch.ones(1024, 512)), torch.ones(64, 512, dtype=torch.bfloat16)
+    is_over = threading.Event()
+
+    def compute() -> None:
+        while not is_over.is_set():
+            linear(x, packed)
+
+    caller = threading.Thread(target=compute)
+    caller.start()
+    try:
+        while len(os.sched_getaffinity(caller.native_id or 0)) > 1:
+            pass  # the test's time limit ends it
+    finally:
+        is_over.set()
+        caller.join()
+
+
+@linux_only
 def test_more_threads_than_the_system_gives_are_refused_and_the_rest_computes() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", TOO_MANY_THREADS],

@@ -191,7 +191,7 @@ def test_packed_weights_are_dequantized_and_the_log_has_the_price(
     _, expected = write_llama(tmp_path, CASES[case])
     model = load(tmp_path)
     assert isinstance(model, BridgedModel)
-    loaded = dict(model._model.named_parameters())
+    loaded = dict(model.model.named_parameters())
     for name, tensor in expected.items():
         assert name not in loaded or torch.equal(loaded[name], tensor), name
     assert len(loaded.keys() & expected.keys()) == len(expected)

@@ -11,6 +11,7 @@
 #include "elementwise/elementwise.h"
 #include "linear/dequantizing.h"
 #include "sampling/logits.h"
+#include "ranks/ranks.h"
 #include "sampling/sampling.h"
 #include "threads/thread_pool.h"
 
@@ -33,7 +34,7 @@ void share_out(int64_t count, Function&& run) {
 
 // Must be the same in library.py, and change with every signature. Structures are checked with
 // tm_structures.
-TM_API int tm_abi_version() noexcept { return 7; }
+TM_API int tm_abi_version() noexcept { return 9; }
 // The layouts of all shared structures. The last entry's structure is null.
 TM_API const FieldLayout* tm_structures() noexcept { return structures(); }
 // The instruction set that this library is compiled for.
@@ -85,6 +86,11 @@ TM_API Status tm_write_and_attend(const RotateAndWriteCall* write, int64_t token
 
 TM_API Status tm_run_decoder(const DecoderModel* model, const DecoderStep* step) noexcept {
   return guarded([&] { run_decoder(*model, *step); });
+}
+// The size that ranks.memory must have.
+TM_API int64_t tm_shared_bytes(const Ranks* ranks) noexcept { return shared_bytes(*ranks); }
+TM_API Status tm_sum_over_ranks(const Ranks* ranks, float* data, int64_t count) noexcept {
+  return guarded([&] { sum_over_ranks(*ranks, data, count); });
 }
 TM_API Status tm_run_draft_head(const DraftHeadModel* model, const DraftHeadStep* step) noexcept {
   return guarded([&] { run_draft_head(*model, *step); });

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "threads/thread_pool.h"
 
 namespace tokenmill {
 namespace {
+
+// Rows of a product whose partial sums are exchanged at once: their weights are read once.
+constexpr int64_t kRowsOfSlot = 256;
 
 // Adds the time between two laps to a phase. Does nothing without counters.
 class Stopwatch {
@@ -39,7 +43,9 @@ class Part {
         experts_(model.experts, memory, step.num_tokens, model.hidden_size, worker, workers),
         worker_(worker),
         workers_(workers),
-        stopwatch_(worker == 0 ? step.nanoseconds : nullptr) {}
+        stopwatch_(worker == 0 ? step.nanoseconds : nullptr) {
+    if (model.ranks != nullptr) meetings_.emplace(*model.ranks, worker);
+  }
 
   void run() {
     embed_tokens();
@@ -163,8 +169,46 @@ class Part {
     call.out = step_.logits;
     call.out_stride = model_.head->n;
     call.out_type = Element::kF32;
+    if (meetings_) {
+      call.out = step_.logits + model_.first_logits[model_.ranks->rank];
+      call.out_stride = model_.first_logits[meetings_->size()];
+    }
     linear_part(call, worker_, workers_);
+    if (meetings_) {
+      finish(Phase::kLogits);
+      gather_logits();
+    }
     stopwatch_.lap(Phase::kLogits);
+  }
+
+  // Copies the logits of all ranks to each of them, as many rows at once as a slot has room for.
+  void gather_logits() {
+    const int64_t* first = model_.first_logits;
+    int64_t widest = 0;
+    for (int rank = 0; rank < meetings_->size(); rank++)
+      widest = std::max(widest, first[rank + 1] - first[rank]);
+    const int64_t at_once = meetings_->slot_floats() / widest, all = first[meetings_->size()];
+    for (int64_t row = 0; row < step_.num_sampled; row += at_once) {
+      const int64_t rows = std::min(step_.num_sampled - row, at_once);
+      copy_logits(model_.ranks->rank, row, rows, all, true);
+      finish(Phase::kLogits);
+      meetings_->meet();
+      stopwatch_.lap(Phase::kWait);
+      for (int rank = 0; rank < meetings_->size(); rank++)
+        if (rank != model_.ranks->rank) copy_logits(rank, row, rows, all, false);
+      meetings_->end_round();
+    }
+  }
+
+  // Copies this worker's columns of a rank's logits to the rank's slot, or from it.
+  void copy_logits(int rank, int64_t row, int64_t rows, int64_t stride, bool to_slot) {
+    const int64_t first = model_.first_logits[rank], count = model_.first_logits[rank + 1] - first;
+    const Share mine = share_of(count, worker_, workers_);
+    for (int64_t i = 0; i < rows; i++) {
+      float* logits = step_.logits + (row + i) * stride + first + mine.begin;
+      float* slot = meetings_->slot_of(rank) + i * count + mine.begin;
+      std::copy_n(to_slot ? logits : slot, mine.end - mine.begin, to_slot ? slot : logits);
+    }
   }
 
   // Ends a phase with a barrier, so that the next phase may read what all workers wrote.
@@ -200,10 +244,41 @@ class Part {
   void add_product(const PackedLinear* weights, const float* bias, const void* x, int64_t x_stride,
                    const float* output_norm, Phase phase) {
     const bool is_normed = output_norm != nullptr;
-    multiply(weights, bias, x, x_stride, is_normed ? step_.normed : step_.hidden,
-             model_.hidden_size, !is_normed);
+    void* out = is_normed ? step_.normed : step_.hidden;
+    if (meetings_) {
+      multiply_over_ranks(weights, bias, x, x_stride, out, !is_normed, phase);
+    } else {
+      multiply(weights, bias, x, x_stride, out, model_.hidden_size, !is_normed);
+    }
     finish(phase);
     if (is_normed) norm(step_.normed, output_norm, step_.hidden, step_.num_tokens, true);
+  }
+
+  // As `multiply`, with all ranks' partial sums. A slot has room for some rows, as many as a product
+  // computes at once.
+  void multiply_over_ranks(const PackedLinear* weights, const float* bias, const void* x,
+                           int64_t x_stride, void* out, bool add, Phase phase) {
+    const int64_t size = model_.hidden_size;
+    const int64_t at_once = std::min(meetings_->slot_floats() / size, kRowsOfSlot);
+    for (int64_t first = 0; first < step_.num_tokens; first += at_once) {
+      LinearCall call = {};
+      call.weights = weights;
+      call.x = static_cast<const uint16_t*>(x) + first * x_stride;
+      call.x_stride = x_stride;
+      call.rows = std::min(step_.num_tokens - first, at_once);
+      call.bias = bias;
+      call.out = meetings_->own_slot();
+      call.out_stride = size;
+      call.out_type = Element::kF32;
+      linear_part(call, worker_, workers_);
+      finish(phase);
+      meetings_->meet();
+      stopwatch_.lap(Phase::kWait);
+      const Share mine = share_of(call.rows * size, worker_, workers_);
+      add_slots(*meetings_, mine.begin, mine.end, static_cast<uint16_t*>(out) + first * size,
+                Element::kBF16, add);
+      meetings_->end_round();
+    }
   }
 
   // Multiplies x by weights. With `add` the result is added to the residual in `out`.
@@ -225,6 +300,7 @@ class Part {
   const DecoderModel& model_;
   const DecoderStep& step_;
   ExpertsPart experts_;
+  std::optional<Meetings> meetings_;  // none: this process has the whole model
   const int worker_;
   const int workers_;
   Stopwatch stopwatch_;

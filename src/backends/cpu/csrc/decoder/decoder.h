@@ -4,6 +4,7 @@
 #include "decoder/experts.h"
 #include "elementwise/elementwise.h"
 #include "linear/linear.h"
+#include "ranks/ranks.h"
 
 namespace tokenmill {
 
@@ -49,6 +50,10 @@ struct DecoderModel {
   int32_t float32_norms;  // as RmsNormCall::float32_norm
   int32_t rotary_size;
   float embedding_scale;
+  // Null: this process has the whole model. Otherwise the products attention_output and down are
+  // partial sums, which the ranks add up.
+  const Ranks* ranks;
+  const int64_t* first_logits;  // with ranks: [size + 1], the first logit of each rank's head
 };
 
 // Phases of a step whose times are measured. decoder_call.py has the same list.
@@ -82,7 +87,7 @@ struct DecoderStep {
   int64_t num_sampled;
   const int64_t* sampled_rows;
   void* sampled;  // [sampled, hidden]
-  float* logits;  // [sampled, vocabulary]
+  float* logits;  // [sampled, all logits]
   // A counter per phase, or null. The time of worker 0 is added; kWait is its time at barriers.
   int64_t* nanoseconds;
 };

@@ -185,5 +185,10 @@ TileSet integer_tiles() {
   return set;
 }
 
+template <Layout... kLayouts>
+void add_integer_tiles(TileSet* sets) {
+  ((sets[static_cast<int>(kLayouts)] = integer_tiles<kLayouts>()), ...);
+}
+
 }  // namespace
 }  // namespace tokenmill

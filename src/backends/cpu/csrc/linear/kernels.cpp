@@ -80,7 +80,10 @@ LinearKernels make_kernels() {
   add_quantized<Layout::kSuperIQ4>(table);
   add_quantized<Layout::kThree>(table);
   add_quantized<Layout::kTwo>(table);
-  add_integer_tiles(table.integers);
+  add_tiles_of_blocks(table.integers);
+  add_tiles_of_super_blocks(table.integers);
+  add_tiles_of_small_groups(table.integers);
+  add_tiles_of_tables(table.integers);
   return table;
 }
 

@@ -86,8 +86,12 @@ struct LinearKernels {
 };
 
 const LinearKernels& linear_kernels();
-// Adds the tiles with int8 inputs to a table by layout. They are compiled separately, in parallel.
-void add_integer_tiles(TileSet* sets);
+// Each adds some layouts' tiles with int8 inputs to a table by layout. They take longest to compile,
+// so each has a file, for another compiler at the same time.
+void add_tiles_of_blocks(TileSet* sets);
+void add_tiles_of_super_blocks(TileSet* sets);
+void add_tiles_of_small_groups(TileSet* sets);  // 16 weights share a scale
+void add_tiles_of_tables(TileSet* sets);
 
 inline const TileSet& tiles_for(const PackedLinear& weights) {
   const LinearKernels& all = linear_kernels();

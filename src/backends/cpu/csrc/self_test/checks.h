@@ -36,6 +36,8 @@ struct Library {
   Status (*attention_plan)(AttentionPlan*, const AttentionSpec*, const AttentionBatch*);
   Status (*write_and_attend)(const RotateAndWriteCall*, int64_t, const AttentionCall*);
   Status (*run_decoder)(const DecoderModel*, const DecoderStep*);
+  int64_t (*shared_bytes)(const Ranks*);
+  Status (*sum_over_ranks)(const Ranks*, float*, int64_t);
   Status (*read_logits)(const LogitsCall*, int64_t);
   Status (*mask_logits)(const MaskCall*, int64_t);
   Status (*draw)(const DrawCall*);
@@ -144,6 +146,7 @@ void check_attention(const Library& library, Report& report);
 void check_decoder(const Library& library, Report& report);
 void check_experts(const Library& library, Report& report);
 void check_decoder_layers(const Library& library, Report& report);
+void check_ranks(const Library& library, Report& report);
 void check_sampling(const Library& library, Report& report);
 
 }  // namespace tokenmill

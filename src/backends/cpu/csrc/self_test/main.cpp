@@ -48,6 +48,8 @@ bool load(const char* path, Library* to) {
          find(handle, "tm_attention_plan", &to->attention_plan) &&
          find(handle, "tm_write_and_attend", &to->write_and_attend) &&
          find(handle, "tm_run_decoder", &to->run_decoder) &&
+         find(handle, "tm_shared_bytes", &to->shared_bytes) &&
+         find(handle, "tm_sum_over_ranks", &to->sum_over_ranks) &&
          find(handle, "tm_read_logits", &to->read_logits) &&
          find(handle, "tm_mask_logits", &to->mask_logits) && find(handle, "tm_draw", &to->draw) &&
          find(handle, "tm_try_drafts", &to->try_drafts);
@@ -67,6 +69,7 @@ int test(const char* path) {
   if (!load(path, &library)) return 1;
   check_dispatch(library, report);
   if (report.failures() > 0) return 1;
+  check_ranks(library, report);  // before this process has threads: an emulator cannot fork them
   check_threads(library, report);
   check_linear(library, report);
   check_attention(library, report);

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -17,7 +16,6 @@
 #endif
 
 namespace tokenmill {
-namespace {
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -27,10 +25,10 @@ void pause_cpu() {
 #endif
 }
 
-// A counter that threads wait for. A waiting thread first spins, because within a forward pass the
-// next work comes within microseconds, and waking a thread costs more than a small product. It
-// spins for a limited time only. Between steps, or when another process uses a worker's core, it
-// sleeps and frees its own core.
+namespace {
+
+// A counter that threads wait for. A waiting thread first spins. Between steps, or when another
+// process uses a worker's core, it sleeps and frees its own core.
 class Gate {
  public:
   uint32_t passed() const { return count_.load(std::memory_order_acquire); }
@@ -44,7 +42,7 @@ class Gate {
 
   // Returns once the counter is no longer `seen`.
   void wait(uint32_t seen) {
-    if (spin(seen)) return;
+    if (spin_until([&] { return passed() != seen; })) return;
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     wake_.wait(lock, [&] { return count_.load(std::memory_order_seq_cst) != seen; });
@@ -52,37 +50,35 @@ class Gate {
   }
 
  private:
-  static constexpr auto kSpinTime = std::chrono::microseconds(40);
-  static constexpr int kPausesPerLook = 32;
-
-  bool spin(uint32_t seen) const {
-    const auto give_up = std::chrono::steady_clock::now() + kSpinTime;
-    do {
-      for (int i = 0; i < kPausesPerLook; i++) {
-        if (passed() != seen) return true;
-        pause_cpu();
-      }
-    } while (std::chrono::steady_clock::now() < give_up);
-    return passed() != seen;
-  }
-
   alignas(64) std::atomic<uint32_t> count_{0};
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
 };
 
-// Pins the calling thread. If the system refuses, the thread stays unpinned.
-void pin_this_thread(int cpu) {
+// Pins the calling thread to one CPU during this object's lifetime (cpu -1: does not pin it). If the
+// system refuses, the thread stays unpinned.
+class Pinned {
+ public:
 #ifdef __linux__
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  sched_setaffinity(0, sizeof(set), &set);
+  explicit Pinned(int cpu) {
+    if (cpu < 0 || sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(cpu, &only);
+    is_pinned_ = sched_setaffinity(0, sizeof(only), &only) == 0;
+  }
+  ~Pinned() {
+    if (is_pinned_) sched_setaffinity(0, sizeof(before_), &before_);
+  }
+
+ private:
+  cpu_set_t before_;
+  bool is_pinned_ = false;
 #else
-  (void)cpu;
+  explicit Pinned(int) {}
 #endif
-}
+};
 
 thread_local bool in_region = false;
 thread_local bool is_alone = false;  // in a region within a region
@@ -114,6 +110,7 @@ class Pool {
     context_ = context;
     has_failed_.store(false, std::memory_order_relaxed);
     error_ = nullptr;
+    const Pinned caller(cpu_of(0));
     start_.open();
     run_part(0);
     if (error_ != nullptr) std::rethrow_exception(error_);
@@ -155,7 +152,7 @@ class Pool {
   }
 
   void serve(int worker) {
-    if (!cpus_.empty()) pin_this_thread(cpus_[worker]);
+    const Pinned here(cpu_of(worker));
     in_region = true;
     // Each region opens the gate once, and every worker is back here before the next region.
     for (uint32_t seen = 0;; seen++) {
@@ -164,6 +161,9 @@ class Pool {
       run_part(worker);
     }
   }
+
+  // -1 if the worker is not pinned. A pool of one thread is not: it may run on any free CPU.
+  int cpu_of(int worker) const { return cpus_.size() > 1 ? cpus_[worker] : -1; }
 
   int size_ = 1;
   std::vector<int> cpus_;

@@ -1,0 +1,39 @@
+"""The executors as providers of the slot `distributed_executor_backend`."""
+
+from __future__ import annotations
+
+from ...core.interfaces import Executor
+from ..machine.cpu_binding import AUTO
+from .base import ExecutorSpec
+from .workers.division import describe_sizes, warn_of_few_cores
+from .workers.executor import MultiProcess
+
+
+class InProcessProvider:
+    """Computes in the engine's process."""
+
+    def reasons_against(self, spec: ExecutorSpec) -> list[str]:
+        """A reason if there are several ranks, or CPUs to bind them to: each needs a process."""
+        flags = [describe_sizes(spec.config)] if spec.config.num_ranks > 1 else []
+        if spec.config.cpu_bind != AUTO:
+            flags.append("--cpu-bind")
+        return [f"{flag} needs worker processes: choose multiprocess" for flag in flags]
+
+    def __call__(self, spec: ExecutorSpec) -> Executor:
+        """Load the model."""
+        return spec.load(spec.progress)
+
+
+class MultiProcessProvider:
+    """Computes in worker processes."""
+
+    def reasons_against(self, spec: ExecutorSpec) -> list[str]:
+        """A reason per object of the program: another process cannot rebuild it by name."""
+        return [f"a worker process cannot rebuild {one}" for one in spec.objects]
+
+    def __call__(self, spec: ExecutorSpec) -> Executor:
+        """Start the workers, which load the model. Raises ConfigError if they do not fit into the
+        memory together."""
+        spec.refuse_too_large()
+        warn_of_few_cores(spec.config)
+        return MultiProcess.start(spec)

@@ -1,0 +1,158 @@
+"""Computes what each rank keeps in memory and sends to the others, before weights are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ...core.config import EngineConfig
+from ...core.interfaces import Progress
+from ..attention.base import AttentionSpec
+from ..models.base import ModelImpl
+from ..running.memory_need import Keeping, refuse_too_large, rotary_bytes, weight_bytes
+from ..running.model_parts import Backends, choose_spec, keeping_of
+from ..state import kv_cache
+from ..weights.checkpoint import Checkpoint
+from ..weights.kv_groups import group_layers
+from ..weights.model_config import ModelConfig
+from .in_process import build_cpu_library
+from .workers.division import divide_among_ranks
+
+_SAMPLING = 4
+"""Numbers per logit while tokens are sampled: the logit, its logarithm or probability, and two
+results of filters. Measured with `running/warmup.py`."""
+_FLOAT32 = 4
+"""Bytes of a number in float32: logits, and partial sums."""
+_SUMS = 2
+"""Partial sums per layer: after attention, and after the feed-forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """The memory of one rank, in bytes."""
+
+    rank: int
+    weights: int
+    rotation: int
+    """Tables of cosines and sines: the maximum, which is reached while the last one is made."""
+    kv_per_token: int
+    """Keys and values of a token in all layers of this rank."""
+    kv_per_block: int
+    """A block of the KV cache, which holds the layers of one group."""
+    activations: int
+    """Estimate for the largest step: `max_num_batched_tokens` tokens of `max_num_seqs` requests."""
+
+    @property
+    def fixed(self) -> int:
+        """The memory that the KV cache cannot use."""
+        return self.weights + self.rotation + self.activations
+
+
+def estimate_ranks(
+    parts: Sequence[Checkpoint], config: EngineConfig, spec: AttentionSpec, keeping: Keeping
+) -> tuple[RankMemory, ...]:
+    """The memory of each rank. `parts`: each rank's part of the model."""
+    return tuple(
+        _estimate(rank, part, config, spec, keeping, len(parts)) for rank, part in enumerate(parts)
+    )
+
+
+def refuse_ranks_too_large(
+    parts: Sequence[Checkpoint],
+    config: EngineConfig,
+    spec: AttentionSpec,
+    keeping: Keeping,
+    available: int | None = None,
+) -> None:
+    """Raise ConfigError if all ranks together, with a block of KV cache each, do not fit into this
+    machine's memory. `available`: see `refuse_too_large`."""
+    ranks = estimate_ranks(parts, config, spec, keeping)
+    block_bytes = spec.block_size * sum(one.kv_per_token for one in ranks)
+    refuse_too_large(parts, config, keeping, block_bytes, available)
+
+
+def refuse_model(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    backends: Backends,
+    progress: Progress,
+    impl: ModelImpl,
+) -> None:
+    """Raise ConfigError if the ranks that will load a model do not fit into memory together.
+
+    A single rank compares its own need when it loads.
+    """
+    parts = divide_among_ranks(checkpoint, impl, config)
+    if len(parts) == 1:
+        return
+    build_cpu_library(config, progress)
+    spec = choose_spec(checkpoint, config, backends, progress)
+    refuse_ranks_too_large(parts, config, spec, keeping_of(config, backends, spec, impl))
+
+
+def sent_bytes(
+    parts: Sequence[Checkpoint],
+    num_tokens: int,
+    dtype: torch.dtype = torch.float32,
+    num_rows: int = 0,
+) -> int:
+    """Maximum bytes that a rank sends in a step of `num_tokens`, of which `num_rows` get logits:
+    partial sums to the other ranks of its stage, then hidden states of type `dtype` to the next
+    stage, or its part of the logits to the other ranks of the last stage."""
+    model, per_stage = parts[0].config, sum(part.config.has_embedding for part in parts)
+    num_layers = max(part.config.num_layers for part in parts)
+    squares = 2 if model.whole_qk_norm else 0  # of q and k, for their norms
+    sums = num_layers * (_SUMS * model.hidden_size + squares) * _FLOAT32
+    hidden = (len(parts) > per_stage) * num_tokens * model.hidden_size * dtype.itemsize
+    _, num_logits = model.logits_part or (0, 0)  # the first rank of a stage has the most
+    logits = num_rows * num_logits * _FLOAT32
+    return num_tokens * (per_stage > 1) * sums + max(hidden, logits)
+
+
+def _estimate(
+    rank: int,
+    part: Checkpoint,
+    config: EngineConfig,
+    spec: AttentionSpec,
+    keeping: Keeping,
+    size: int,
+) -> RankMemory:
+    model = part.config.for_context(config.max_model_len)
+    groups = group_layers(model, config.max_model_len)
+    block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype, groups)
+    return RankMemory(
+        rank=rank,
+        weights=weight_bytes(part, keeping),
+        rotation=rotary_bytes(model, spec.dtype),
+        kv_per_token=block_bytes // spec.block_size * len(groups.windows),
+        kv_per_block=block_bytes,
+        activations=_activation_bytes(model, config, spec.dtype, spec.device, size > 1),
+    )
+
+
+def _activation_bytes(
+    model: ModelConfig,
+    config: EngineConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    is_divided: bool,
+) -> int:
+    """Estimate the largest step: the widest layer of each token, and each request's logits."""
+    num_tokens = config.token_budget(device.type)
+    queries, keys = (heads * model.head_size for heads in (model.num_heads, model.num_kv_heads))
+    attention = 2 * (queries + keys)  # q, k, v and the result
+    per_token = 3 * model.hidden_size + max(attention, _feed_forward_width(model))
+    sums = model.hidden_size * _FLOAT32 if is_divided else 0
+    num_logits = model.num_logits if model.has_head else 0
+    logits = min(config.max_num_seqs, num_tokens) * num_logits * _FLOAT32 * _SAMPLING
+    return num_tokens * (per_token * dtype.itemsize + sums) + logits
+
+
+def _feed_forward_width(model: ModelConfig) -> int:
+    """Numbers per token in a feed-forward network: gate, up and their product."""
+    if model.experts is None:
+        return 3 * model.intermediate_size
+    own = 3 * model.experts.intermediate_size + 2 * model.hidden_size
+    return model.experts.num_active * own

@@ -1,0 +1,109 @@
+"""The engine's side of one Ray actor."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from ....core.remote.logs import handle_record
+from ....core.remote.messages import Stage
+from ..workers.messages import Loaded
+from .actor import WATCH
+from .messages import Logged, Node, decode_news
+
+MAX_STAGES = 64
+"""Maximum number of stages of loading that are kept until they are shown."""
+
+
+class ActorLink:
+    """One worker: its actor, and its news."""
+
+    def __init__(self, rank: int, actor: Any, node: Node) -> None:
+        self.rank, self.actor, self.node = rank, actor, node
+        self.loaded: Loaded | None = None
+        """The worker's answer once it has loaded its model."""
+        self.stages: deque[Stage] = deque(maxlen=MAX_STAGES)
+        """Stages of loading, until they are shown."""
+        self.num_beats = 0
+        self.news = self._ask()
+        """The next answer of the actor's `watch`."""
+        self._end: str | None = None
+
+    def _ask(self) -> Any:
+        return self.actor.watch.options(concurrency_group=WATCH).remote()
+
+    @property
+    def pid(self) -> int:
+        return self.node.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._end is None
+
+    def receive_logs(self) -> None:
+        """Handle the answer of `watch` if it has arrived, and ask again."""
+        if self._end is not None:
+            return
+        try:
+            messages = ray.get(self.news, timeout=0)
+        except GetTimeoutError:
+            return
+        except RayError as error:
+            self.end(error)
+            return
+        self.num_beats += 1
+        self.news = self._ask()
+        for message in map(decode_news, messages):
+            if isinstance(message, Logged):
+                handle_record(message.record)
+            else:
+                self.stages.append(message)
+
+    def end(self, error: Exception) -> str:
+        """Note that the actor has ended, and return how."""
+        self._end = self._end or f"on {self.node.address} {describe_error(error)}"
+        return self._end
+
+    def describe_end(self) -> str:
+        """How the actor ended."""
+        return self._end or "still runs"
+
+    def kill(self) -> None:
+        """End the actor at once. Safe to call twice, and from any thread."""
+        if ray.is_initialized():
+            ray.kill(self.actor, no_restart=True)
+
+
+def wait_for_logs(links: Sequence[ActorLink], seconds: float) -> list[ActorLink]:
+    """The workers from which news arrive within this time."""
+    waiting = {link.news: link for link in links if link.is_alive}
+    if not waiting:
+        time.sleep(seconds)
+        return []
+    try:
+        _check_connected()
+        ready, _ = ray.wait(list(waiting), timeout=seconds)
+    except Exception as error:
+        for link in waiting.values():
+            link.end(error)
+        return []
+    return [waiting[one] for one in ready]
+
+
+def _check_connected() -> None:
+    """Raise if the program has disconnected from Ray. A call of Ray could connect it again."""
+    if not ray.is_initialized():
+        raise RuntimeError("this program has disconnected from Ray")
+
+
+def describe_error(error: Exception) -> str:
+    """How an actor ended, in one line: "ended: ..."."""
+    text = str(error)
+    _, _, detail = text.partition("Worker exit detail: ")
+    reason = detail.partition(". Some common causes")[0] or text.partition("\n")[0]
+    return f"ended: {reason}"

@@ -1,0 +1,32 @@
+"""Messages between the engine and a Ray actor, in msgpack: all that actors get and return."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ....core.remote.messages import Message, NotStarted, Stage
+from ..workers.messages import Begin, Loaded, Rendezvous
+
+
+class Node(Message, frozen=True):
+    """The machine on which an actor runs."""
+
+    node_id: str
+    address: str
+    num_cores: int
+    pid: int
+    """Process id of the actor."""
+
+
+class Logged(Message, frozen=True):
+    """A log record."""
+
+    record: bytes
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_begin = msgspec.msgpack.Decoder(Begin).decode
+decode_loaded = msgspec.msgpack.Decoder(Loaded | NotStarted).decode
+decode_news = msgspec.msgpack.Decoder(Stage | Logged).decode
+decode_node = msgspec.msgpack.Decoder(Node).decode
+decode_rendezvous = msgspec.msgpack.Decoder(Rendezvous).decode

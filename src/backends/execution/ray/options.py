@@ -1,0 +1,44 @@
+"""Options of the Ray executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """Which cluster, and what Ray reserves there for the workers."""
+
+    address: str | None = field(
+        default=None,
+        metadata={
+            "help": "HOST:PORT of a running Ray cluster, or auto for the one on this machine; "
+            "default: the environment variable RAY_ADDRESS; without it, the engine starts Ray on "
+            "this machine, for itself"
+        },
+    )
+    cpus_per_worker: Annotated[int, Meta(ge=1)] | None = field(
+        default=None,
+        metadata={
+            "help": "CPUs that Ray reserves for each worker, and the number of its threads; "
+            "default: 1 is reserved, and the workers of a node use all of its cores"
+        },
+    )
+    placement: Literal["STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD"] = field(
+        default="STRICT_PACK",
+        metadata={
+            "help": "on which nodes Ray places the workers: STRICT_PACK (all on one), PACK (on "
+            "few), SPREAD (on many), STRICT_SPREAD (each on its own); ranks wait for each other in "
+            "every layer, so one node is fastest"
+        },
+    )
+    placement_timeout: Annotated[float, Meta(gt=0)] = field(
+        default=60.0,
+        metadata={
+            "help": "seconds to wait for room for the workers; a cluster that adds machines by "
+            "itself needs minutes"
+        },
+    )

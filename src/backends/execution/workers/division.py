@@ -1,0 +1,155 @@
+"""Divides a model among worker processes, one for each rank."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+
+from ....core.config import EngineConfig, flag
+from ....core.errors import ConfigError
+from ....core.interfaces import Progress
+from ....core.log import get_logger
+from ...cpu.native.library import load_library
+from ...cpu.ranks import NativeRanks
+from ...machine.compiling import BuildError
+from ...machine.cpu_binding import bind, check_binding
+from ...machine.device import choose_device
+from ...machine.threads import count_usable_cores
+from ...models.base import DividesItself, ModelImpl, is_divisible
+from ...models.pipeline_parallel import PipelineParallel
+from ...models.tensor_parallel import Ranks, TensorParallel
+from ...weights.checkpoint import Checkpoint
+from ...weights.expert_sharding import part_of
+from ...weights.sharding import Shard
+from ...weights.stages import StagedCheckpoint, StageLayers, divide_into_stages
+from .group import GlooRanks, all_agree, join_group
+from .messages import Begin
+from .stages import StageLink
+
+log = get_logger("engine")
+
+
+def count_parameters(checkpoint: Checkpoint) -> int:
+    """Number of parameters of the whole model, as its files have them."""
+    return sum(checkpoint.stored(name).num_elements for name in checkpoint.tensor_names())
+
+
+def check_division(checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig) -> None:
+    """Raise ConfigError if a model cannot be divided, before its weights are read."""
+    if config.enable_expert_parallel and checkpoint.config.experts is None:
+        raise ConfigError(
+            f"--enable-expert-parallel: {checkpoint.config.architecture} has no experts; remove it"
+        )
+    check_binding(config.cpu_bind, config.num_ranks)
+    sizes = describe_sizes(config)
+    if not sizes:
+        return
+    if not is_divisible(impl):
+        raise ConfigError(
+            f"{sizes}: the implementation {impl.name!r} (--model-impl), which would run this "
+            "model, cannot divide it"
+        )
+    if choose_device(config.device).type != "cpu":
+        raise ConfigError(f"{sizes} works on CPUs only: add --device cpu")
+    divide_among_ranks(checkpoint, impl, config)
+
+
+def divide_among_ranks(
+    checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig
+) -> tuple[Checkpoint, ...]:
+    """Each rank's part of a model. Raises ConfigError if the model cannot be divided."""
+    return tuple(_part(checkpoint, impl, config, rank)[0] for rank in range(config.num_ranks))
+
+
+def describe_sizes(config: EngineConfig) -> str:
+    """The flags that ask for several ranks; "" for one rank."""
+    names = ("tensor_parallel_size", "pipeline_parallel_size")
+    sizes = {name: getattr(config, name) for name in names}
+    return " ".join(f"{flag(name)} {size}" for name, size in sizes.items() if size > 1)
+
+
+def warn_of_few_cores(config: EngineConfig) -> None:
+    """Log a warning if ranks on a CPU will have to share cores."""
+    ranks, cores = config.num_ranks, count_usable_cores()
+    if 1 < ranks > cores and choose_device(config.device).type == "cpu":
+        log.warning(
+            "more_ranks_than_cores",
+            ranks=ranks,
+            cores=cores,
+            hint=f"ranks wait for each other: lower {describe_sizes(config)}",
+        )
+
+
+def prepare_process(begin: Begin) -> None:
+    """Set the cores and threads of this process, and connect it to the other ranks."""
+    num_cores = bind(begin.config.cpu_bind, begin.local_rank, begin.local_size)
+    torch.set_num_threads(num_cores or begin.num_threads)
+    if begin.rendezvous is not None:
+        join_group(begin.rendezvous, begin.rank, begin.size)
+
+
+def divide(
+    checkpoint: Checkpoint, impl: ModelImpl, begin: Begin, progress: Progress
+) -> tuple[Checkpoint, ModelImpl, StageLink | None]:
+    """One rank's part of a model, the implementation that runs it, and its link to other stages."""
+    part, shard, own = _part(checkpoint, impl, begin.config, begin.rank)
+    # Decorators wrap an implementation that was already chosen: ModelImpl's constructor and
+    # `reasons_against` are missing.
+    if shard is not None:
+        ranks = _connect(begin, shard, progress)
+        divided = (
+            impl.divided(shard, ranks.sum)
+            if isinstance(impl, DividesItself)
+            else TensorParallel(impl, shard, ranks)
+        )
+        impl = cast(ModelImpl, divided)
+    if own is None:
+        return part, impl, None
+    step = begin.config.tensor_parallel_size
+    link = StageLink(
+        None if own.is_first else begin.rank - step, None if own.is_last else begin.rank + step
+    )
+    return part, cast(ModelImpl, PipelineParallel(impl, own, link)), link
+
+
+def _part(
+    checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig, rank: int
+) -> tuple[Checkpoint, Shard | None, StageLayers | None]:
+    """One rank's part of a model. Ranks are numbered stage by stage."""
+    size, num_stages = config.tensor_parallel_size, config.pipeline_parallel_size
+    shard, own = None, None
+    if num_stages > 1:
+        if isinstance(impl, DividesItself):
+            raise ConfigError(
+                f"--pipeline-parallel-size {num_stages}: the implementation {impl.name!r} "
+                "(--model-impl), which would run this model, cannot divide its layers"
+            )
+        own = divide_into_stages(checkpoint, num_stages)[rank // size]
+        checkpoint = StagedCheckpoint(checkpoint, own)
+    if size > 1:
+        shard = Shard(rank=rank % size, size=size, whole_experts=config.enable_expert_parallel)
+        divides = impl.part if isinstance(impl, DividesItself) else part_of
+        checkpoint = divides(checkpoint, shard)
+    return checkpoint, shard, own
+
+
+def _connect(begin: Begin, shard: Shard, progress: Progress) -> Ranks:
+    """The way in which the ranks of a stage add up their partial sums."""
+    native = _native_ranks(begin, shard, progress)
+    if all_agree(native is not None) and native is not None:
+        return native
+    log.warning(
+        "ranks_add_up_over_sockets",
+        reason="a rank has no native library, or no memory in common with the others",
+    )
+    return GlooRanks(begin.rank, shard.size)
+
+
+def _native_ranks(begin: Begin, shard: Shard, progress: Progress) -> NativeRanks | None:
+    if begin.exchange is None:
+        return None
+    try:
+        return NativeRanks(load_library(progress), shard.rank, shard.size, begin.exchange)
+    except BuildError:
+        return None

@@ -1,0 +1,206 @@
+"""The executor whose steps are computed by worker processes."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import wait
+
+import msgspec
+
+from ....core.errors import DeviceError
+from ....core.interfaces import ModelInfo, Progress
+from ....core.plan import StepPlan, StepResult
+from ....core.processes.shared_memory import unnamed_file
+from ....core.remote.logs import ROOT
+from ...machine.torch_threads import count_torch_threads
+from ..base import ExecutorSpec
+from .answers import LAG_SECONDS, Answer, agree, read_answer
+from .group import LOOPBACK, open_rendezvous
+from .link import WorkerLink, wait_for_logs
+from .messages import LOST, PLAN, RAISED, RESULT, Begin, encode
+from .watch import Watch
+
+
+class MultiProcess:
+    """Computes in worker processes, one per rank.
+
+    A worker that crashes or hangs does not end the engine's process. It stops the engine, as a lost
+    device does.
+    """
+
+    def __init__(
+        self, links: Sequence[WorkerLink], watch: Watch, info: ModelInfo, kept: object = None
+    ) -> None:
+        """`kept`: an object that must live as long as the workers."""
+        self.info = info
+        self._links, self._watch, self._kept = links, watch, kept
+        per_stage = len(links) // info.num_stages
+        self._early_links, self._last_links = links[:-per_stage], links[-per_stage:]
+        self._results: deque[bytes] = deque()
+        """Results that the earlier stages need before the next plan."""
+        self._unsent: deque[_Step] = deque()  # open steps only, so it is short
+        self._lock = threading.Lock()
+
+    @classmethod
+    def start(cls, spec: ExecutorSpec) -> MultiProcess:
+        """Start the workers, and wait until they have loaded the model.
+
+        Raises ConfigError if they cannot load it, or if they differ from the engine.
+        """
+        size, per_stage = spec.config.num_ranks, spec.config.tensor_parallel_size
+        store, rendezvous = open_rendezvous(LOOPBACK) if size > 1 else (None, None)
+        first = Begin(
+            rank=0,
+            size=size,
+            local_rank=0,
+            local_size=size,
+            rendezvous=rendezvous,
+            exchange=None,
+            num_threads=max(1, count_torch_threads() // size),
+            load_rank=spec.load_rank,
+            config=spec.config,
+            log_level=logging.getLogger(ROOT).getEffectiveLevel(),
+        )
+        with ExitStack() as failing, ExitStack() as exchanges:
+            links: list[WorkerLink] = []
+            for rank in range(size):
+                if per_stage > 1 and rank % per_stage == 0:  # a file for each stage
+                    exchange = exchanges.enter_context(unnamed_file()).fileno()
+                    first = msgspec.structs.replace(first, exchange=exchange)
+                links.append(WorkerLink(msgspec.structs.replace(first, rank=rank, local_rank=rank)))
+                failing.callback(links[-1].kill)
+            watch = Watch(links, partial(wait_for_logs, links))
+            failing.callback(watch.close)
+            _wait_until_loaded(links, watch, spec.progress)
+            info = agree(spec.identify(), [link.loaded for link in links if link.loaded])
+            info = replace(info, num_stages=size // per_stage)
+            failing.pop_all()
+        watch.expect_beats()
+        return cls(links, watch, info, store)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the workers, by rank."""
+        return tuple(link.pid for link in self._links)
+
+    def launch(self, plan: StepPlan) -> _Step:
+        """Send a plan to all workers, or send it later if their memory has no room for it now."""
+        step = _Step(encode(plan), self._finish)
+        with self._lock:
+            if self._unsent or not self._have_room(step):
+                self._unsent.append(step)
+                return step
+        self._send(step)
+        return step
+
+    def health(self) -> str | None:
+        """The reason why the workers can compute nothing more, or None."""
+        return self._watch.failure
+
+    def close(self) -> None:
+        """End the workers."""
+        self._watch.close()
+
+    def _have_room(self, step: _Step) -> bool:
+        num_bytes = len(step.message) + sum(map(len, self._results))
+        return all(link.channel.has_room(num_bytes) for link in self._links)
+
+    def _send(self, step: _Step) -> None:
+        results = [self._results.popleft() for _ in range(len(self._results))]
+        try:
+            for link in self._early_links:
+                for result in results:
+                    link.channel.send(RESULT, result)
+            for link in self._links:
+                link.channel.send(PLAN, step.message)
+        except EOFError:
+            return  # `_receive` raises the reason
+
+    def _finish(self, step: _Step) -> StepResult:
+        """Wait for the answers to a step. Those to earlier steps have been received."""
+        if self._unsent and self._unsent[0] is step:
+            self._send(step)  # not under the lock: it may wait for the worker
+            with self._lock:
+                self._unsent.popleft()
+        answers = self._receive()
+        found = {link: read_answer(link.rank, answer) for link, answer in answers.items()}
+        first, *others = self._last_links
+        if any(found[link].token_ids != found[first].token_ids for link in others):
+            reason = "and another worker computed different tokens"
+            raise DeviceError(self._watch.fail(first, reason))
+        if self._early_links:
+            _, message = answers[first]
+            self._results.append(message)
+        return found[first]
+
+    def _receive(self) -> dict[WorkerLink, Answer]:
+        """The answers of all workers, in the order of their ranks."""
+        found = dict.fromkeys(self._links, (b"", b""))
+        waiting = {link.control: link for link in self._links}
+        while waiting:
+            has_failed = any(kind in (RAISED, LOST) for kind, _ in found.values())
+            for sock in self._wait(waiting, has_failed):
+                link = waiting.pop(sock)
+                found[link] = self._receive_from(link)
+        return found
+
+    def _wait(
+        self, waiting: Mapping[socket.socket, WorkerLink], has_failed: bool
+    ) -> Sequence[socket.socket]:
+        """The sockets of workers that have answered.
+
+        If a rank fails, other ranks may wait forever for its partial sums. So after a failure, the
+        other answers must come within LAG_SECONDS.
+        """
+        if len(self._links) == 1:
+            return list(waiting)
+        seconds = LAG_SECONDS if has_failed else None
+        try:
+            readable = wait(list(waiting), seconds)
+        except (OSError, ValueError):  # the watch has closed the sockets
+            return list(waiting)
+        if not readable:
+            link = next(iter(waiting.values()))
+            raise DeviceError(self._watch.fail(link, "waits for a rank whose step has failed"))
+        return [sock for sock in waiting if sock in readable]
+
+    def _receive_from(self, link: WorkerLink) -> Answer:
+        try:
+            return link.channel.receive()
+        except EOFError:
+            raise DeviceError(self._watch.fail(link, link.describe_end())) from None
+
+
+class _Step:
+    """A launched step."""
+
+    __slots__ = ("_finish", "message")
+
+    def __init__(self, message: bytes, finish: Callable[[_Step], StepResult]) -> None:
+        self.message = message
+        self._finish = finish
+
+    def result(self) -> StepResult:
+        """Wait for the step. Raises WorkerStepError, or DeviceError if a worker is lost."""
+        return self._finish(self)
+
+
+def _wait_until_loaded(links: Sequence[WorkerLink], watch: Watch, progress: Progress) -> None:
+    while loading := {link.control: link for link in links if link.loaded is None}:
+        link = next(iter(loading.values()))
+        try:
+            readable = wait(list(loading))
+            for link in (link for sock, link in loading.items() if sock in readable):
+                stage = link.receive_start()
+                if stage is not None and link.rank == 0:  # the others load at the same time
+                    progress(stage.name, stage.fraction)
+        except (EOFError, OSError, ValueError) as error:  # ValueError: the watch closed the socket
+            reason = watch.fail(link, link.describe_end())
+            raise DeviceError(f"{reason} while it loaded the model") from error

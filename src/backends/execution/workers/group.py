@@ -1,0 +1,93 @@
+"""The group of all ranks, over which torch.distributed sends partial sums."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from datetime import timedelta
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from ....core.errors import ConfigError
+from .messages import Rendezvous
+
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 300.0
+"""Time in which all ranks must join. They join before they read their weights."""
+
+
+def open_rendezvous(host: str) -> tuple[TCPStore, Rendezvous]:
+    """Open the store through which ranks find each other, on a free port of this address only.
+
+    It must live until all ranks have joined.
+    """
+    listener = socket.create_server((host, 0))
+    port: int = listener.getsockname()[1]
+    store = TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),  # torch itself would listen on all addresses
+    )
+    return store, Rendezvous(host, port, secrets.token_hex(16))
+
+
+def join_group(rendezvous: Rendezvous, rank: int, size: int) -> None:
+    """Join the default group of this process, on the interface that reaches the rendezvous.
+
+    Raises ConfigError if this machine has none.
+    """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", _find_interface(rendezvous))
+    timeout = timedelta(seconds=START_SECONDS)
+    store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timeout)
+    own = PrefixStore(rendezvous.token, store)
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=timeout)
+
+
+class GlooRanks:
+    """Adds up partial sums by gloo, over sockets. See models/tensor_parallel.py."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        """Called by all ranks at the same time: `size` consecutive ones add up their sums."""
+        groups = [
+            dist.new_group(list(range(first, first + size)))
+            for first in range(0, dist.get_world_size(), size)
+        ]
+        self._group = groups[rank // size]
+
+    def sum(self, part: torch.Tensor) -> None:
+        """See Ranks."""
+        dist.all_reduce(part, group=self._group)
+
+    def share(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See Ranks. The ranks may be on several machines, so each keeps its own copy."""
+        return tensor
+
+
+def all_agree(answer: bool) -> bool:
+    """Whether this answer and the answers of all other ranks are yes."""
+    common = torch.tensor(int(answer))
+    dist.all_reduce(common, dist.ReduceOp.MIN)
+    return bool(common)
+
+
+def _find_interface(rendezvous: Rendezvous) -> str:
+    """Name of the network interface from which this machine reaches the rendezvous."""
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((rendezvous.host, rendezvous.port))  # sends nothing
+        except OSError as error:
+            raise ConfigError(
+                f"no network interface reaches {rendezvous.host}, where ranks find each other: "
+                f"{error.strerror}"
+            ) from error
+        address = probe.getsockname()[0]
+    for name, addresses in psutil.net_if_addrs().items():
+        if address in (one.address for one in addresses):
+            return name
+    raise ConfigError(f"no network interface has the address {address} of this machine")

@@ -1,0 +1,90 @@
+"""The engine's side of one worker process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
+
+from ....core.processes.child import spawn
+from ....core.processes.frames import receive, send
+from ....core.processes.shared_memory import Channel, share_memory
+from ....core.remote.errors import raised_by
+from ....core.remote.logs import LogReceiver
+from ....core.remote.messages import NotStarted, Stage
+from .messages import Begin, Loaded, decode_from_worker, encode
+
+TARGET = f"{__package__}.worker:run_worker"
+END_SECONDS = 0.5
+"""Time that a process whose socket is closed has to end, so that the log can say how it ended."""
+
+
+def wait_for_logs(links: Sequence[WorkerLink], seconds: float) -> list[WorkerLink]:
+    """The workers from which log records arrive within this time."""
+    with suppress(OSError, ValueError):  # another thread has closed the sockets
+        readable = wait([link.logs for link in links], seconds)
+        return [link for link in links if link.logs in readable]
+    return []
+
+
+class WorkerLink:
+    """One worker: its process, its shared memory and its log."""
+
+    def __init__(self, begin: Begin) -> None:
+        """Start the process."""
+        self.rank = begin.rank
+        self.loaded: Loaded | None = None
+        """The worker's answer once it has loaded its model."""
+        kept = () if begin.exchange is None else (begin.exchange,)
+        self._child = spawn(TARGET, (socket.SOCK_STREAM, socket.SOCK_DGRAM), kept)
+        try:
+            self.control, self.logs = self._child.sockets
+            self.logs.setblocking(False)
+            self._receiver = LogReceiver(self.logs)
+            self.memory = share_memory(self.control)
+            self.channel = Channel(self.control, self.memory.to_child, self.memory.to_parent)
+            send(self.control, encode(begin))
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._child.is_alive
+
+    @property
+    def num_beats(self) -> int:
+        """Number of the process's signs of life."""
+        return self.memory.num_beats
+
+    def receive_start(self) -> Stage | None:
+        """Receive the next message of a worker that loads its model. None: it has loaded the model.
+
+        Raises the error of a worker that cannot load, and EOFError if the process ended.
+        """
+        message = decode_from_worker(receive(self.control))
+        if isinstance(message, NotStarted):
+            raise raised_by(message)
+        if isinstance(message, Stage):
+            return message
+        self.loaded = message
+        return None
+
+    def receive_logs(self) -> None:
+        """Handle the log records that have arrived."""
+        with suppress(OSError):  # another thread has closed the socket
+            self._receiver.receive()
+
+    def describe_end(self) -> str:
+        """How the process ended, for example "killed by SIGSEGV"."""
+        self._child.wait(END_SECONDS)
+        return self._child.describe_end()
+
+    def kill(self) -> None:
+        """End the process at once. Safe to call twice, and from any thread."""
+        self._child.kill()

@@ -1,0 +1,75 @@
+"""Messages between the engine and a worker process while the worker starts, in msgpack.
+
+Afterwards plans and results follow through shared memory, each with its kind.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ....core.config import EngineConfig
+from ....core.interfaces import ModelInfo
+from ....core.plan import StepPlan, StepResult
+from ....core.remote.messages import Message, NotStarted, Stage
+from ..identity import Identity
+
+PLAN, RESULT, RAISED, LOST = b"P", b"R", b"E", b"L"
+"""Kinds of messages. To a worker: a plan, or the last stage's result if the worker computes an
+earlier stage. From a worker: a result, the error of a step that raised, or the error of a device
+that can compute nothing more."""
+
+
+class Rendezvous(msgspec.Struct, array_like=True, frozen=True):
+    """Where the ranks find each other: a store of torch."""
+
+    host: str
+    port: int
+    token: str
+    """Prefix of this group's keys, so that groups stay apart. The store has no authentication."""
+
+
+class Begin(Message, frozen=True):
+    """The first message to a worker. The worker needs nothing else to load its model."""
+
+    rank: int
+    size: int
+    """Number of ranks."""
+    local_rank: int
+    """Number of lower ranks on the same machine."""
+    local_size: int
+    """Number of ranks on the same machine."""
+    rendezvous: Rendezvous | None
+    """None with one rank."""
+    exchange: int | None
+    """The worker's descriptor of the empty file through which the ranks of this machine add up
+    partial sums. None: there is no such file."""
+    num_threads: int
+    """Number of threads that compute in the worker."""
+    load_rank: str
+    """Name of the function that loads the model, see ExecutorSpec."""
+    config: EngineConfig
+    log_level: int
+
+
+class Loaded(Message, frozen=True):
+    """The worker has loaded its model, and waits for plans."""
+
+    info: ModelInfo
+    identity: Identity
+
+
+class Raised(Message, frozen=True):
+    """A step raised an exception."""
+
+    text: str
+    traceback: str
+
+
+FromWorker = Stage | Loaded | NotStarted
+
+encode = msgspec.msgpack.Encoder().encode
+decode_begin = msgspec.msgpack.Decoder(Begin).decode
+decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
+decode_plan = msgspec.msgpack.Decoder(StepPlan).decode
+decode_result = msgspec.msgpack.Decoder(StepResult).decode
+decode_raised = msgspec.msgpack.Decoder(Raised).decode

@@ -1,0 +1,120 @@
+"""A thread that watches workers: it forwards their logs, and detects ends and hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from ....core.log import get_logger
+
+CHECK_SECONDS = 0.1
+"""Time between two checks of the workers."""
+MAX_SILENT_CHECKS = 15
+"""A worker without a sign of life in this many checks hangs: 1.5 seconds, in which a worker process
+gives 15 signs, and a Ray actor 6. Checks are counted, not seconds: if the machine pauses, checks
+and signs both stop."""
+log = get_logger("worker")
+
+
+class Watched(Protocol):
+    """The engine's side of one worker."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def is_alive(self) -> bool: ...
+    @property
+    def num_beats(self) -> int:
+        """Number of the worker's signs of life."""
+        ...
+
+    def receive_logs(self) -> None:
+        """Handle what has arrived. Does not wait."""
+        ...
+
+    def describe_end(self) -> str:
+        """How the worker ended, for example "killed by SIGSEGV"."""
+        ...
+
+    def kill(self) -> None:
+        """End the worker at once. Safe to call twice, and from any thread."""
+        ...
+
+
+class Watch:
+    """Kills all workers when one of them ends or hangs: without it the others cannot compute."""
+
+    def __init__(
+        self, links: Sequence[Watched], wait_for_logs: Callable[[float], Sequence[Watched]]
+    ) -> None:
+        """`wait_for_logs`: waits up to some seconds for workers to receive logs from."""
+        self.failure: str | None = None
+        """Why the workers were killed."""
+        self._links, self._wait_for_logs = links, wait_for_logs
+        self._beats = [0] * len(links)
+        self._silent_checks = [0] * len(links)
+        self._lock = threading.Lock()
+        self._is_closed = threading.Event()
+        self._expects_beats = False
+        self._thread = threading.Thread(target=self._run, name="tokenmill-workers", daemon=True)
+        self._thread.start()
+
+    def expect_beats(self) -> None:
+        """From now on, treat a silent worker as hanging. Before, it may be loading."""
+        self._expects_beats = True
+
+    def fail(self, link: Watched, reason: str) -> str:
+        """Kill all workers if they still run. Returns the reason of the first call."""
+        with self._lock:
+            if self.failure is None and not self._is_closed.is_set():
+                self.failure = f"worker {link.rank} {reason}"
+                self._read_logs(self._links)  # the last records say most about the cause
+                log.error("worker_lost", rank=link.rank, pid=link.pid, reason=reason)
+                self._kill_all()
+        return self.failure or "the workers were ended"
+
+    def close(self) -> None:
+        """End all workers, and this thread. Safe to call twice."""
+        with self._lock:
+            self._is_closed.set()
+            self._kill_all()
+        self._thread.join()
+
+    def _kill_all(self) -> None:
+        for link in self._links:
+            link.kill()
+
+    def _run(self) -> None:
+        next_check = time.monotonic()
+        while not self._is_closed.is_set() and self.failure is None:
+            self._receive_logs(max(0.0, next_check - time.monotonic()))
+            if time.monotonic() >= next_check:
+                self._check()
+                next_check = time.monotonic() + CHECK_SECONDS
+
+    def _receive_logs(self, seconds: float) -> None:
+        links = self._wait_for_logs(seconds)
+        with self._lock:
+            self._read_logs(links)
+
+    def _read_logs(self, links: Iterable[Watched]) -> None:
+        for link in links:
+            link.receive_logs()
+
+    def _check(self) -> None:
+        for index, link in enumerate(self._links):
+            if not link.is_alive:
+                self.fail(link, link.describe_end())
+            elif self._expects_beats and self._is_silent(index, link.num_beats):
+                seconds = MAX_SILENT_CHECKS * CHECK_SECONDS
+                self.fail(link, f"hangs: no sign of life for {seconds} seconds")
+
+    def _is_silent(self, index: int, num_beats: int) -> bool:
+        is_new = num_beats != self._beats[index]
+        self._beats[index] = num_beats
+        self._silent_checks[index] = 0 if is_new else self._silent_checks[index] + 1
+        return self._silent_checks[index] >= MAX_SILENT_CHECKS

@@ -1,0 +1,123 @@
+"""The worker's side: loads a model, and computes the plans that the engine sends."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ....core.errors import DeviceError, TokenmillError
+from ....core.interfaces import Executor, Progress
+from ....core.log import get_logger
+from ....core.plan import StepResult
+from ....core.processes.frames import receive, send
+from ....core.processes.shared_memory import Channel, SharedMemory, receive_memory
+from ....core.remote.logs import forward_logs
+from ....core.remote.messages import NotStarted, Stage
+from ..identity import Identity
+from .messages import (
+    LOST,
+    RAISED,
+    RESULT,
+    Begin,
+    Loaded,
+    Raised,
+    decode_begin,
+    decode_plan,
+    decode_result,
+    encode,
+)
+
+BEAT_SECONDS = 0.1
+"""Time between two signs of life. The engine treats a much longer silence as a hang."""
+log = get_logger("worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankModel:
+    """One rank's part of the model, loaded in this process."""
+
+    executor: Executor
+    identity: Identity
+    settle: Callable[[StepResult], None] = lambda result: None
+    """Takes in the last stage's results, if this rank computes an earlier stage of the model."""
+    after_step: Callable[[], None] = lambda: None
+    """Called after each step, for example to log failures of plugins."""
+
+    def describe(self) -> Loaded:
+        """The message that the model is loaded."""
+        return Loaded(self.executor.info, self.identity)
+
+
+LoadRank = Callable[[Begin, Progress], RankModel]
+
+
+def run_worker(control: socket.socket, logs: socket.socket) -> None:
+    """The target of a worker process: load the model for the rank in the first message, and compute
+    until the engine disconnects.
+
+    Then ends the process, even if another thread still computes.
+    """
+    with suppress(EOFError, BrokenPipeError):
+        memory = receive_memory(control)
+        begin = decode_begin(receive(control))
+        if begin.exchange is not None:  # processes that this one starts do not get it
+            os.set_inheritable(begin.exchange, False)
+        forward_logs(logs, begin.log_level)
+        model = load_or_refuse(begin, lambda *stage: send(control, encode(Stage(*stage))))
+        if isinstance(model, NotStarted):
+            send(control, encode(model))
+        else:
+            threading.Thread(target=_beat, args=(memory,), daemon=True).start()
+            send(control, encode(model.describe()))
+            _compute(Channel(control, memory.to_parent, memory.to_child), model)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def load_or_refuse(begin: Begin, progress: Progress) -> RankModel | NotStarted:
+    """Load the model with the function that `begin` names, or say why it cannot be loaded."""
+    try:
+        module, _, name = begin.load_rank.partition(":")
+        load: LoadRank = getattr(importlib.import_module(module), name)
+        return load(begin, progress)
+    except TokenmillError as error:
+        return NotStarted(type(error).__name__, str(error))
+    except Exception as error:
+        log.exception("worker_not_started", rank=begin.rank)
+        text = f"worker {begin.rank} failed to start: {type(error).__name__}: {error}"
+        return NotStarted(TokenmillError.__name__, text)
+
+
+def _beat(memory: SharedMemory) -> None:
+    while True:
+        memory.beat()
+        time.sleep(BEAT_SECONDS)
+
+
+def _compute(channel: Channel, model: RankModel) -> None:
+    while True:
+        kind, message = channel.receive()
+        if kind == RESULT:
+            model.settle(decode_result(message))
+            continue
+        channel.send(*answer_plan(model.executor, message))
+        model.after_step()
+
+
+def answer_plan(executor: Executor, message: bytes) -> tuple[bytes, bytes]:
+    """The kind and content of the answer to a plan."""
+    try:
+        return RESULT, encode(executor.launch(decode_plan(message)).result())
+    except DeviceError as error:
+        return LOST, encode(Raised(str(error), ""))
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        return RAISED, encode(Raised(text, traceback.format_exc()))

@@ -1,0 +1,67 @@
+"""Computes plans in a stage that is not the last one of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...core.plan import Grant, StepPlan, StepResult
+from ..attention.base import AttentionBackend
+from ..models.base import Model
+from ..state.input_batch import build_input_batch
+from ..state.kv_cache import KVCache, copy_blocks
+from ..state.request_state import RequestState
+from .request_states import RequestStates
+from .runner import LayeredModel
+
+
+class StageRunner:
+    """Runs plans up to the hidden states, which the model itself hands to the next stage.
+
+    The last stage samples. A request of a plan is in no other plan before `settle` has its tokens.
+    """
+
+    def __init__(self, decoder: Model, attention: AttentionBackend, kv_cache: KVCache) -> None:
+        self._model = LayeredModel(decoder, attention, kv_cache)
+        self._attention = attention
+        self._kv_cache = kv_cache
+        self._requests = RequestStates(decoder.config.vocab_size, kv_cache)
+        self._open: dict[int, Sequence[tuple[int, Grant, RequestState]]] = {}
+        """Rows, grants and states of the steps without a result, by step id."""
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute one step; its result has no tokens. If it raises, its requests are lost."""
+        self._requests.forget(plan)
+        rows = self._requests.rows(plan)
+        try:
+            self._compute(plan, rows)
+        except BaseException:
+            self._requests.lose(plan.grants)
+            raise
+        return StepResult(step_id=plan.step_id, token_ids=((),) * len(plan.grants))
+
+    def settle(self, result: StepResult) -> None:
+        """Append the tokens that the last stage sampled, and keep its drafts for the next plan."""
+        for step_id in [step_id for step_id in self._open if step_id < result.step_id]:
+            del self._open[step_id]  # it raised in a later stage
+        drafts = result.proposed_token_ids
+        for row, grant, state in self._open.pop(result.step_id, ()):
+            if not result.token_ids[row]:
+                continue  # inside a prompt, or the request failed
+            state.settle(result.token_ids[row])
+            if drafts is not None:
+                state.draft_token_ids = drafts[row]
+            if grant.gives_back:
+                state.give_back(self._kv_cache.block_size)
+
+    def _compute(self, plan: StepPlan, rows: Sequence[int]) -> None:
+        states = self._requests.take_in(plan, rows)
+        for copies in plan.copies:
+            copy_blocks(self._kv_cache, self._attention, copies)
+        if not rows:
+            return
+        grants, cache = [plan.grants[row] for row in rows], self._kv_cache
+        self._model.forward(build_input_batch(grants, states, cache.block_size, cache.device))
+        self._open[plan.step_id] = list(zip(rows, grants, states, strict=True))

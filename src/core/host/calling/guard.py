@@ -1,0 +1,173 @@
+"""A guard calls one hook of one plugin: it times and counts calls, and contains failures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Final
+
+import pluggy
+
+from ...contract.plugin_info import HookStats, Source
+from ...errors import CONTAINED
+from .failure_log import FailureLog
+
+FAILED: Final = object()
+"""The answer of a call that raised."""
+SLOW_SECONDS = 0.05
+"""Longer calls are logged. A small model computes about ten steps in this time."""
+
+Later = Callable[[Callable[[], None]], None]
+"""Takes a report, to be made later on the engine thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What the engine does when a hook fails. Actions are those of PluginFailed."""
+
+    action: str
+    last_action: str = ""
+    """Action for the failure after which the hook is not called any more, if it is different."""
+    max_failures: float = 3
+    """Number of failures after which the plugin is taken out of the hook."""
+    in_a_row: bool = True
+    """Whether a successful call resets the count of failures."""
+    instead: str = ""
+    """What the engine does from then on, for the log."""
+
+
+DECIDES = Rule(action="fallback", instead="the built-in policy decides")
+WRAPS = Rule(action="dropped", max_failures=1, instead="the provider decides without this wrapper")
+OBSERVES = Rule(
+    action="contained", last_action="dropped", in_a_row=False, instead="it is not called any more"
+)
+ADMITS = Rule(action="request failed", max_failures=math.inf)
+
+
+class Guard:
+    """Calls one hook of one plugin. `is_out` becomes true after `max_failures` of its rule."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        source: Source,
+        hook: str,
+        rule: Rule,
+        log: FailureLog,
+        *,
+        later: Later | None = None,
+    ) -> None:
+        """`later` takes the reports of a hook that does not run on the engine thread."""
+        self.function = function
+        self.source = source
+        self.hook = hook
+        self.rule = rule
+        self.is_out = False
+        self.since = 0.0
+        """Time of `perf_counter` at which the running call began; 0: no call is running."""
+        self.thread = 0
+        """Id of the thread of the last call."""
+        self.warns_slow = True
+        self._log = log
+        self._later = later
+        self._calls = self._failures = self._slow = self._streak = 0
+        self._seconds = 0.0
+        self._failed_at = 0  # number of the last call that failed
+
+    @property
+    def stats(self) -> HookStats:
+        return HookStats(
+            plugin=self.source.plugin,
+            hook=self.hook,
+            calls=self._calls,
+            seconds=self._seconds,
+            failures=self._failures,
+            slow=self._slow,
+        )
+
+    def __call__(self, *arguments: object) -> Any:
+        """Call the hook; returns its answer, or FAILED if it raised."""
+        try:
+            return self.call(*arguments)
+        except CONTAINED as error:
+            self.fail(error)
+            return FAILED
+
+    def call(self, *arguments: object) -> Any:
+        """Call the hook; returns its answer. Exceptions pass through, and the caller must report
+        them to `fail`."""
+        self._calls += 1
+        return self.resume(self.function, *arguments)
+
+    def resume(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """Run another part of the same call. It is timed, but not counted as a call."""
+        self.thread = get_ident()
+        self.since = started = perf_counter()
+        try:
+            return function(*arguments)
+        finally:
+            seconds = perf_counter() - started
+            self.since = 0.0
+            self._seconds += seconds
+            if seconds > SLOW_SECONDS and self.warns_slow:
+                self._slow += 1
+                self._report(
+                    partial(self._log.warn_slow, self.source, self.hook, seconds, self._slow)
+                )
+
+    def fail(self, error: BaseException | str) -> None:
+        """Count a failure of the last call: an exception, or a complaint about its answer."""
+        follows = self._failed_at >= self._calls - 1 or not self.rule.in_a_row
+        self._streak = self._streak + 1 if follows else 1
+        self._failed_at = self._calls
+        self._failures += 1
+        is_last = not self.is_out and self._streak >= self.rule.max_failures
+        self.is_out |= is_last
+        action = (is_last and self.rule.last_action) or self.rule.action
+        self._report(partial(self._log.record, self.source, self.hook, error, action))
+        if is_last:
+            self._report(partial(self._log.take_out, self.source, self.hook, self.rule.instead))
+
+    def _report(self, report: Callable[[], None]) -> None:
+        if self._later is None:
+            report()
+        else:
+            self._later(report)
+
+
+def make_guards(
+    hook: pluggy.HookCaller,
+    rule: Rule,
+    sources: Mapping[str, Source],
+    log: FailureLog,
+    *,
+    wrappers: bool = False,
+    later: Later | None = None,
+) -> tuple[Guard, ...]:
+    """Guards of the implementations of a hook, or of its wrappers, in pluggy's calling order."""
+    assert hook.spec is not None
+    return tuple(
+        Guard(
+            _positional(implementation, hook.spec.argnames),
+            sources[implementation.plugin_name],
+            hook.name,
+            rule,
+            log,
+            later=later,
+        )
+        for implementation in reversed(hook.get_hookimpls())
+        if implementation.wrapper == wrappers
+    )
+
+
+def _positional(implementation: pluggy.HookImpl, offered: Sequence[str]) -> Callable[..., Any]:
+    """A function that takes all arguments of the hook and passes on those that it implements."""
+    function: Callable[..., Any] = implementation.function
+    if tuple(implementation.argnames) == tuple(offered):
+        return function
+    places = [list(offered).index(name) for name in implementation.argnames]
+    return lambda *arguments: function(*(arguments[place] for place in places))

@@ -1,0 +1,53 @@
+"""What a router sees: a request with the hashes of its blocks, and the replicas that serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from ..contract.routing import ReplicaView
+from ..engine.blocks import hash_block, hash_root
+from ..interfaces import ModelInfo
+from .link import EngineLink
+from .stream import RemoteStream
+
+MAX_HASHED_BLOCKS = 2048
+"""Maximum number of blocks to hash per request. It takes about 3 ms of the server's event loop."""
+
+
+class Routed:
+    """The RoutedRequest of a stream."""
+
+    def __init__(self, stream: RemoteStream, info: ModelInfo, *, is_hashed: bool) -> None:
+        """`is_hashed`: False without prefix caching."""
+        self.prompt_token_ids = stream.prompt_token_ids
+        self.block_size = info.block_size
+        options = stream.options
+        self.session_id: str | None = options.session_id
+        self.user: str | None = options.user
+        self.api_key_id: str | None = options.api_key_id
+        self.priority: int = options.priority
+        self.metadata: Mapping[str, str] = options.metadata
+        self._root = hash_root(info.name, options.cache_salt or "")
+        self._is_hashed = is_hashed
+
+    @cached_property
+    def block_hashes(self) -> Sequence[bytes]:
+        """See RoutedRequest."""
+        size, ids, parent = self.block_size, self.prompt_token_ids, self._root
+        num_blocks = min(len(ids) // size, MAX_HASHED_BLOCKS) if self._is_hashed else 0
+        found = []
+        for start in range(0, num_blocks * size, size):
+            parent = hash_block(parent, ids[start : start + size])
+            found.append(parent)
+        return found
+
+
+def view_of(index: int, link: EngineLink) -> ReplicaView:
+    """What a router sees of a replica that serves."""
+    return ReplicaView(
+        index=index,
+        num_requests=len(link.open_requests),
+        num_blocks=link.ready.result().info.num_blocks,
+        load=link.load,
+    )

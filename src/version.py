@@ -1,0 +1,3 @@
+"""The version of this package, apart from what it exports: every file may import it."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,48 @@
+"""What the Ray executor refuses before it needs Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tokenmill.backends.execution.ray.cluster import join_cluster
+from tokenmill.backends.execution.ray.options import RayOptions
+from tokenmill.backends.execution.ray.provider import RayProvider
+from tokenmill.core.errors import ConfigError
+from tokenmill.testing.conformance.executor.checks import make_spec
+
+
+def test_a_missing_package_is_a_reason_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    [reason] = RayProvider(RayOptions()).reasons_against(make_spec())
+    assert reason == "the package ray is missing: pip install 'ray>=2.60,<3'"
+
+
+def test_objects_of_the_program_are_reasons() -> None:
+    spec = replace(make_spec(), objects=("the object Mine()",))
+    reasons = RayProvider(RayOptions()).reasons_against(spec)
+    assert "a Ray actor cannot rebuild the object Mine()" in reasons
+
+
+@pytest.mark.parametrize(
+    ("flag", "options"),
+    [
+        ("--pipeline-parallel-size", {"pipeline_parallel_size": 2}),
+        ("--cpu-bind", {"cpu_bind": "0"}),
+    ],
+)
+def test_flags_without_effect_are_reasons(flag: str, options: dict[str, Any]) -> None:
+    spec = make_spec()
+    spec = replace(spec, config=replace(spec.config, **options))
+    assert any(flag in reason for reason in RayProvider(RayOptions()).reasons_against(spec))
+
+
+def test_the_address_of_a_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://10.0.0.1:10001")
+    with pytest.raises(ConfigError, match="must run on a machine of the Ray cluster"):
+        join_cluster(None, num_cpus=1, num_gpus=0)

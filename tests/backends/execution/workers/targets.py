@@ -1,0 +1,107 @@
+"""What the worker processes of these tests do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import torch
+
+from tokenmill.backends.execution.workers.division import prepare_process
+from tokenmill.backends.execution.workers.messages import Begin
+from tokenmill.backends.execution.workers.stages import StageExecutor, StageLink
+from tokenmill.backends.execution.workers.worker import RankModel
+from tokenmill.core.errors import ConfigError, DeviceError
+from tokenmill.core.interfaces import Progress
+from tokenmill.core.plan import StepPlan, StepResult
+from tokenmill.testing.conformance.executor.worker import load_rank
+from tokenmill.testing.simulated.executor import SimulatedExecutor
+
+CRASH, HANG, LOSE, ALONE, DISAGREE, EARLY, LATE = 990, 991, 992, 993, 994, 995, 996
+"""First tokens of prompts, and what their steps do."""
+
+
+class Faulty(SimulatedExecutor):
+    """Fails in the way that the first token of a prompt asks for."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        for begun in plan.starts:
+            match begun.token_ids[0]:
+                case 990:
+                    os.kill(os.getpid(), signal.SIGSEGV)
+                case 991:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                case 992:
+                    raise DeviceError("the device failed")
+        return super().run(plan)
+
+
+def faulty(begin: Begin, progress: Progress) -> RankModel:
+    executor = Faulty(num_blocks=256, block_size=16, vocab_size=1000)
+    return replace(load_rank(begin, progress), executor=executor)
+
+
+class Unequal(SimulatedExecutor):
+    """Ranks that behave differently for some prompts."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(num_blocks=256 - rank, block_size=16, vocab_size=1000)
+        self.rank = rank
+
+    def run(self, plan: StepPlan) -> StepResult:
+        for begun in plan.starts:
+            if begun.token_ids[0] == ALONE and self.rank == 1:
+                raise RuntimeError("only here")
+            if begun.token_ids[0] == ALONE:
+                time.sleep(600)  # like a wait for a partial sum that never comes
+        result = super().run(plan)
+        if self.rank == 1 and any(begun.token_ids[0] == DISAGREE for begun in plan.starts):
+            return replace(result, token_ids=((0,),))
+        return result
+
+
+def unequal(begin: Begin, progress: Progress) -> RankModel:
+    return replace(load_rank(begin, progress), executor=Unequal(begin.rank))
+
+
+class Staged(SimulatedExecutor):
+    """The first of two stages sends the step's id to the second one, unless one of them raises."""
+
+    def __init__(self, rank: int, link: StageLink) -> None:
+        super().__init__(num_blocks=256, block_size=16, vocab_size=1000)
+        self._rank = rank
+        self._link = link
+
+    def run(self, plan: StepPlan) -> StepResult:
+        fails = (EARLY, LATE)[self._rank]
+        if any(begun.token_ids[0] == fails for begun in plan.starts):
+            raise RuntimeError("planted")
+        if self._rank == 0:
+            self._link.send(torch.tensor([[plan.step_id]]))
+        else:
+            assert self._link.receive(1, 1, torch.int64).item() == plan.step_id
+        return super().run(plan)
+
+
+def staged(begin: Begin, progress: Progress) -> RankModel:
+    prepare_process(begin)
+    link = StageLink(*((None, 1), (0, None))[begin.rank])
+    executor = StageExecutor(Staged(begin.rank, link), link)
+    return replace(load_rank(begin, progress), executor=executor)
+
+
+def different(begin: Begin, progress: Progress) -> RankModel:
+    found = load_rank(begin, progress)
+    config = replace(found.identity.config, seed=7)
+    other = replace(found.identity, version="0", plugins=("spy (own 1)",), config=config)
+    return replace(found, identity=other)
+
+
+def refusing(begin: Begin, progress: Progress) -> RankModel:
+    raise ConfigError("this model cannot work")
+
+
+def dying(begin: Begin, progress: Progress) -> RankModel:
+    os._exit(3)

@@ -1,0 +1,129 @@
+"""Several stages compute one model, and give the same tokens as one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends.tiny_checkpoints import TARGET, write_model
+from tests.core.processes.test_child import wait_until_gone
+from tokenmill import AsyncEngine
+from tokenmill.backends.execution.workers.answers import WorkerStepError
+from tokenmill.backends.execution.workers.executor import MultiProcess
+from tokenmill.core.errors import ConfigError, DeviceError
+from tokenmill.testing.conformance.executor.checks import SEED, VOCAB_SIZE, decode_plan, prompt_plan
+from tokenmill.testing.simulated.executor import expected_tokens
+
+from . import targets
+from .starting import start
+from .test_faults import target_of
+from .test_same_tokens import answers_of
+from .test_tensor_parallel import UNEVEN
+
+WINDOWED = replace(TARGET, sliding_window=24)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.check)])
+def test_tokens_are_the_same_with_a_draft_model_swaps_and_chunks(tmp_path: Path, size: int) -> None:
+    """The model drafts for itself, so that many drafts are accepted."""
+    model = write_model(tmp_path / "m", TARGET, 1)
+    options = {"speculative_model": str(model), "num_speculative_tokens": 3}
+    wanted = asyncio.run(answers_of(model, **options))
+    found = asyncio.run(answers_of(model, **options, pipeline_parallel_size=size))
+    assert [tokens for tokens, *_ in found] == [tokens for tokens, *_ in wanted]
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("options", [{}, {"speculative_method": "ngram"}], ids=["plain", "ngram"])
+def test_tokens_are_the_same_with_a_window_in_all_layers(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    model = write_model(tmp_path / "m", WINDOWED, 1)
+    wanted = asyncio.run(answers_of(model, **options))
+    found = asyncio.run(answers_of(model, **options, pipeline_parallel_size=2))
+    assert [tokens for tokens, *_ in found] == [tokens for tokens, *_ in wanted]
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("options", [{}, {"speculative_method": "ngram"}], ids=["plain", "ngram"])
+def test_tokens_are_the_same_with_two_ranks_in_each_of_two_stages(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    model = write_model(tmp_path / "m", UNEVEN, 1)
+    wanted = asyncio.run(answers_of(model, **options))
+    sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    found = asyncio.run(answers_of(model, **options, **sizes))
+    assert [tokens for tokens, *_ in found] == [tokens for tokens, *_ in wanted]
+
+
+@pytest.fixture
+def executor() -> Iterator[MultiProcess]:
+    found = start(target_of(targets.staged), pipeline_parallel_size=2)
+    yield found
+    found.close()
+    wait_until_gone(list(found.pids))
+
+
+def test_a_step_that_raises_in_one_stage_leaves_all_stages_in_step(executor: MultiProcess) -> None:
+    assert executor.info.num_stages == 2
+    wanted = expected_tokens((1, 2), 3, SEED, VOCAB_SIZE)
+    found = [executor.launch(prompt_plan("a", (1, 2), 1)).result().token_ids[0][0]]
+    for step_id, (token, rank) in enumerate(((targets.EARLY, 0), (targets.LATE, 1)), 1):
+        plans = [
+            prompt_plan("b", (token,), 2 * step_id, block=8),
+            decode_plan("a", 1 + step_id, 2 * step_id + 1),
+        ]
+        failing, other = [executor.launch(plan) for plan in plans]
+        with pytest.raises(WorkerStepError, match=f"worker {rank}: RuntimeError: planted"):
+            failing.result()
+        found += other.result().token_ids[0]
+    assert found == wanted
+    assert executor.health() is None
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "hangs")],
+)
+def test_a_lost_stage_ends_the_steps_of_all_stages(
+    executor: MultiProcess, number: signal.Signals, reason: str, rank: int
+) -> None:
+    assert executor.launch(prompt_plan("a", (1, 2), 1)).result().step_id == 1
+    os.kill(executor.pids[rank], number)
+    plans = [decode_plan("a", 2, 2), prompt_plan("b", (1, 2), 3, block=8)]
+    for pending in [executor.launch(plan) for plan in plans]:
+        with pytest.raises(DeviceError, match=f"worker {rank} {reason}"):
+            pending.result()
+    health = executor.health()
+    assert health is not None and health.startswith(f"worker {rank} {reason}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pipeline_parallel_size": 4}, "--pipeline-parallel-size 4: the model has only 3 layers"),
+        (
+            {"pipeline_parallel_size": 2, "model_impl": "transformers"},
+            r"'transformers' .* cannot divide it",
+        ),
+        (
+            {"pipeline_parallel_size": 2, "distributed_executor_backend": "inprocess"},
+            "inprocess: --pipeline-parallel-size 2 needs worker processes",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_weights_are_read(
+    tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    model = write_model(tmp_path / "m", TARGET, 1)
+    with pytest.raises(ConfigError, match=message):
+        asyncio.run(AsyncEngine(str(model), device="cpu", **options).start())

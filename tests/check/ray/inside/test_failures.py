@@ -1,0 +1,100 @@
+"""Ray workers that are killed, hang or are cut off: requests are answered, service resumes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.check.ray.machines import CABLE
+from tests.server_process import RunningServer, running_server
+from tests.test_engine_restarts import NUM_STREAMS, PATIENCE, Clients, wait_for
+
+WORKER = "ray::Worker"
+
+
+def workers() -> list[int]:
+    """The process ids of all actors, on both machines."""
+    found = (process.info for process in psutil.process_iter(["pid", "name", "cmdline"]))
+    return [one["pid"] for one in found if (one["cmdline"] or [""])[0].startswith(WORKER)]
+
+
+def kill() -> None:
+    os.kill(workers()[0], signal.SIGKILL)
+
+
+def stop() -> None:
+    os.kill(workers()[0], signal.SIGSTOP)
+
+
+def cut() -> None:
+    subprocess.run(["ip", "link", "set", CABLE, "down"], check=True)
+
+
+def mend() -> None:
+    subprocess.run(["ip", "link", "set", CABLE, "up"], check=True)
+
+
+def test_lost_workers_end_their_requests_and_service_resumes(
+    model: Path, spread: Path, tmp_path: Path
+) -> None:
+    flags = ["--model", str(model), "--device", "cpu", "--plugins-file", str(spread)]
+    flags += ["--tensor-parallel-size", "2", "--num-gpu-blocks-override", "2000"]
+    with running_server(tmp_path, *flags, "--max-engine-restarts", "100") as server:
+        for number, fault in enumerate((kill, stop, cut)):
+            seconds = seconds_to_answers(server, number, fault)
+            mend()
+            more = wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
+            print(f"{fault.__name__}: answered after {seconds:.2f} s, ready {more:.1f} s later")
+            body = {"prompt": f"after {number}", "max_tokens": 4}
+            assert httpx.post(f"{server.url}/v1/completions", json=body).status_code == 200
+        [engine] = psutil.Process(server.process.pid).children()
+        old = workers()
+        engine.kill()
+        wait_for(lambda: not set(old) & set(workers()))
+        wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
+        server.process.kill()
+        wait_for(lambda: not workers())
+
+
+def seconds_to_answers(server: RunningServer, number: int, fault: Callable[[], None]) -> float:
+    clients = Clients(server.url, number)
+    wait_for(lambda: server.load()["num_running"] == NUM_STREAMS)
+    began = time.monotonic()
+    fault()
+    clients.join()
+    assert [end for end, _ in clients.ends] == ["told"] * NUM_STREAMS
+    return max(at for _, at in clients.ends) - began
+
+
+def test_a_cluster_of_its_own_is_closed_to_others_and_ends_with_a_killed_server(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS")
+    flags = ["--model", str(model), "--device", "cpu", "--distributed-executor-backend", "ray"]
+    with running_server(tmp_path, *flags) as server:
+        family = psutil.Process(server.process.pid).children(recursive=True)
+        names = [process.name() for process in family]
+        assert any(name.startswith("raylet") for name in names), names
+        listening = {
+            found.laddr.ip
+            for process in family
+            for found in process.net_connections("tcp")
+            if found.status == psutil.CONN_LISTEN
+        }
+        assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+        server.process.kill()
+        wait_for(lambda: not any(process.is_running() for process in family))
+
+
+def test_a_wrong_token_is_refused_in_one_line(stranger: subprocess.Popen[str]) -> None:
+    _, errors = stranger.communicate(timeout=PATIENCE)
+    assert stranger.returncode != 0
+    assert "the Ray cluster" in errors.splitlines()[-1], errors

@@ -1,0 +1,69 @@
+"""The example of Ray Serve: two replicas on two machines answer, and requests go where they fit."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "ray"
+PATIENCE = 120.0
+CONFIG = """
+applications:
+- name: tokenmill
+  import_path: serve_app:build
+  args: {{model: {model}, device: cpu}}
+  deployments:
+  - name: Replica
+    num_replicas: 2
+    autoscaling_config: null
+"""
+
+
+@pytest.fixture
+def url(model: Path, tmp_path: Path) -> Iterator[str]:
+    config = tmp_path / "serve.yaml"
+    config.write_text(CONFIG.format(model=model))
+    command = [sys.executable, "-m", "ray.serve.scripts", "run", "--working-dir", EXAMPLE, config]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    url = "http://127.0.0.1:8000"
+    try:
+        wait_until_served(process, f"{url}/v1/models", tmp_path / "log")
+        yield url
+    finally:
+        process.send_signal(signal.SIGINT)  # `serve run` ends its replicas, too
+        process.wait(PATIENCE)
+
+
+def wait_until_served(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if httpx.get(url, timeout=PATIENCE).status_code == 200:
+                return
+        except httpx.ConnectError:
+            pass
+        assert process.poll() is None and time.monotonic() < end, log.read_text()
+        time.sleep(0.2)
+
+
+def test_it_streams_and_sends_equal_beginnings_to_one_replica(url: str) -> None:
+    body = {"prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True, "stream": True}
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE)
+    events = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert len(events) > 2 and events[-1] == "data: [DONE]"
+    for first in range(1, 7):  # with replicas chosen by chance, some would not know the prompt
+        body = {"prompt": [first] * 400, "max_tokens": 1}
+        usages = [
+            httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE).json()["usage"]
+            for _ in range(3)
+        ]
+        cached = [one["prompt_tokens_details"]["cached_tokens"] for one in usages]
+        assert cached[0] == 0 and min(cached[1:]) > 300

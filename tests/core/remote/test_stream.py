@@ -1,0 +1,44 @@
+"""The stream of a request in another process: what its reader gets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestOutput
+from tokenmill.core.remote.stream import RemoteStream
+from tokenmill.core.request_options import RequestOptions
+from tokenmill.core.sampling_params import OutputKind, SamplingParams
+
+
+def output(text: str, reason: FinishReason | None = None) -> RequestOutput:
+    completion = CompletionOutput(index=0, text=text, token_ids=(1,), finish_reason=reason)
+    return RequestOutput(
+        request_id="a",
+        prompt=None,
+        prompt_token_ids=(),
+        outputs=(completion,),
+        finished=reason is not None,
+    )
+
+
+def test_a_waiting_reader_gets_nothing_of_a_lost_engine_and_all_of_the_next_one() -> None:
+    async def read() -> list[str]:
+        stream = RemoteStream(
+            prompt=None,
+            prompt_token_ids=(1,),
+            params=SamplingParams(output_kind=OutputKind.DELTA),
+            options=RequestOptions(),
+        )
+
+        async def texts() -> list[str]:
+            return [found.outputs[0].text async for found in stream]
+
+        reading = asyncio.create_task(texts())
+        await asyncio.sleep(0)  # the reader waits
+        stream.add(output("lost"))
+        stream.restart()  # its engine sent the output and its own end at once
+        await asyncio.sleep(0)
+        stream.add(output("new", FinishReason.STOP))
+        return await reading
+
+    assert asyncio.run(asyncio.wait_for(read(), 30)) == ["new"]
