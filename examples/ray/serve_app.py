@@ -23,6 +23,8 @@ SLACK = 4  # open requests that a replica may have more than another one
 class PrefixRouter(RequestRouter):
     """Sends requests with the same beginning to the same replica, while it is not too busy."""
 
+    queue_len_response_deadline_s = 1.0  # after Serve's 0.1 s, a busy one would be passed over
+
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest
     ) -> list[list[RunningReplica]]:

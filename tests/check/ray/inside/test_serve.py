@@ -59,11 +59,15 @@ def test_it_streams_and_sends_equal_beginnings_to_one_replica(url: str) -> None:
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE)
     events = [line for line in answer.text.splitlines() if line.startswith("data: ")]
     assert len(events) > 2 and events[-1] == "data: [DONE]"
-    for first in range(1, 7):  # with replicas chosen by chance, some would not know the prompt
+    cached: list[int] = []  # tokens of each repeated prompt that its replica knew
+    for first in range(1, 13):
         body = {"prompt": [first] * 400, "max_tokens": 1}
         usages = [
             httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE).json()["usage"]
             for _ in range(3)
         ]
-        cached = [one["prompt_tokens_details"]["cached_tokens"] for one in usages]
-        assert cached[0] == 0 and min(cached[1:]) > 300
+        new, *repeated = [one["prompt_tokens_details"]["cached_tokens"] for one in usages]
+        assert new == 0
+        cached += repeated
+    # Chance would know 15 of 24. A replica that tells its load too late is passed over by Serve.
+    assert sum(one > 300 for one in cached) >= 21, cached
