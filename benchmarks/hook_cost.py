@@ -26,7 +26,7 @@ from tokenmill.core.contract.events import Finished, Preempted, StepDone
 from tokenmill.core.contract.fallback import last_come
 from tokenmill.core.contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from tokenmill.core.contract.registry import PluginContext
-from tokenmill.core.engine.blocks import hash_root
+from tokenmill.core.engine.blocks.pool import hash_root
 from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.request import Request
 from tokenmill.core.engine.step import StepLimits

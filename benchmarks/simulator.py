@@ -16,7 +16,7 @@ import time
 from recording import make_parser, record, summarize
 
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.engine.blocks import hash_root
+from tokenmill.core.engine.blocks.pool import hash_root
 from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.request import Request
 from tokenmill.core.engine.step import StepLimits

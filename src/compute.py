@@ -38,13 +38,13 @@ from .backends.sampling.processing.base import LogitsProcessor, ProcessedRow, Pr
 from .backends.state.input_batch import InputBatch
 from .backends.state.kv_cache import KVCache
 from .backends.weights.checkpoint import Checkpoint
-from .backends.weights.fields import Fields
+from .backends.weights.config.fields import Fields
+from .backends.weights.config.model_config import LayerKind, ModelConfig
 from .backends.weights.formats.gguf_blocks import GGUFBlocks
 from .backends.weights.formats.grouped_ints import grouped_ints
 from .backends.weights.formats.scaled_fp8 import scaled_fp8
 from .backends.weights.gguf.checkpoint import GGUFCheckpoint
 from .backends.weights.huggingface.checkpoint import SafetensorsCheckpoint
-from .backends.weights.model_config import LayerKind, ModelConfig
 from .backends.weights.packed import PackedWeights, StoredTensor, WeightFormat, Weights
 from .backends.weights.quantization.method import Method, Parts
 from .backends.weights.quantization.methods import ReadMethod

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tokenmill.api.cli import make_parser
-from tokenmill.api.commands.engine_flags import engine_config
+from tokenmill.api.commands.flags.engine import engine_config
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.registry import PluginContext
 from tokenmill.core.host.plugin_host import PluginHost

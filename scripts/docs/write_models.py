@@ -16,7 +16,12 @@ from typing import Any
 from gguf import GGMLQuantizationType as Kind
 
 from tokenmill.backends.cpu.packed_weights import layout_for
-from tokenmill.backends.weights.architectures import BY_MODEL_TYPE, TABLE, Architecture, Window
+from tokenmill.backends.weights.config.architectures import (
+    BY_MODEL_TYPE,
+    TABLE,
+    Architecture,
+    Window,
+)
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
 from tokenmill.backends.weights.formats.grouped_ints import GroupedInts
 from tokenmill.backends.weights.formats.quantizing import QUANTIZE_ON_LOAD

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from tokenmill.backends.weights.checkpoint import Checkpoint
-from tokenmill.backends.weights.model_config import ExpertsConfig, ModelConfig
+from tokenmill.backends.weights.config.model_config import ExpertsConfig, ModelConfig
 from tokenmill.backends.weights.packed import StoredTensor
 from tokenmill.core.errors import ConfigError
 

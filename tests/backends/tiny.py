@@ -17,8 +17,8 @@ from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.running.proposing import Propose
 from tokenmill.backends.running.runner import ModelRunner
 from tokenmill.backends.state.kv_cache import KVCache, allocate
-from tokenmill.backends.weights.kv_groups import one_group
-from tokenmill.backends.weights.model_config import ModelConfig
+from tokenmill.backends.weights.config.kv_groups import one_group
+from tokenmill.backends.weights.config.model_config import ModelConfig
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import BlockCopies, Grant, RequestStart, StepPlan, StepResult
 from tokenmill.core.sampling_params import SamplingParams

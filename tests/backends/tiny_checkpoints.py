@@ -13,8 +13,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.distill.saving import to_hf_config
 from tokenmill.backends.models.draft_head import DraftHeadConfig
+from tokenmill.backends.weights.config.model_config import DRAFT_HEAD, ModelConfig
 from tokenmill.backends.weights.draft_vocabulary import as_offsets
-from tokenmill.backends.weights.model_config import DRAFT_HEAD, ModelConfig
 
 from .tiny import CONFIG
 

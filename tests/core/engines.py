@@ -11,7 +11,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import StepView
 from tokenmill.core.contract.registry import Registry
-from tokenmill.core.engine.blocks import hash_root
+from tokenmill.core.engine.blocks.pool import hash_root
 from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.request import PromptGroup, Request
 from tokenmill.core.engine.step import StepLimits

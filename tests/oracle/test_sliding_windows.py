@@ -14,7 +14,7 @@ import torch
 
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
-from tokenmill.backends.weights.kv_groups import group_layers
+from tokenmill.backends.weights.config.kv_groups import group_layers
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.engine.request import Request
 from tokenmill.core.errors import InvalidRequestError

@@ -15,7 +15,7 @@ from tokenmill.assembly import verify_default_model
 from tokenmill.backends.distill.pruned import PrunedCheckpoint
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
-from tokenmill.backends.weights.model_config import ExpertsConfig
+from tokenmill.backends.weights.config.model_config import ExpertsConfig
 from tokenmill.core.interfaces import no_progress
 
 from . import toy

@@ -12,7 +12,7 @@ import transformers
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.models.base import ModelImpl
 from tokenmill.backends.weights.checkpoint import Checkpoint
-from tokenmill.backends.weights.kv_groups import group_layers
+from tokenmill.backends.weights.config.kv_groups import group_layers
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Preempted, StepDone
 from tokenmill.core.contract.hookspecs import hookimpl

@@ -7,7 +7,6 @@ from typing import Any
 
 from tokenmill.core.engine import (
     accepting,
-    blocks,
     committing,
     draft_planning,
     planning,
@@ -15,7 +14,8 @@ from tokenmill.core.engine import (
     request,
     step,
 )
-from tokenmill.core.engine.blocks import BlockPool, hash_block
+from tokenmill.core.engine.blocks import pool
+from tokenmill.core.engine.blocks.pool import BlockPool, hash_block
 from tokenmill.core.engine.committing import StepCommitter
 from tokenmill.core.engine.draft_planning import DraftPlanner
 from tokenmill.core.engine.engine_core import EngineCore
@@ -88,7 +88,7 @@ def the_hash_forgets_its_parent(patch: Planter) -> None:
 @bug(WRONG, OVERWRITTEN)
 def the_hash_forgets_the_tokens_and_nobody_compares(patch: Planter) -> None:
     patch.setattr(request, "hash_block", lambda parent, ids: hash_block(parent, ids[:1]))
-    key = blocks._key
+    key = pool._key
     patch.setattr(BlockPool, "find", lambda self, h, ids, g: self._by_hash.get(key(h, g)))
 
 
@@ -683,7 +683,7 @@ def blocks_are_published_as_if_none_was_passed(patch: Planter) -> None:
 
 @bug(OVERWRITTEN, TWICE)
 def groups_of_layers_share_cached_blocks(patch: Planter) -> None:
-    patch.setattr(blocks, "_key", lambda block_hash, group: block_hash)
+    patch.setattr(pool, "_key", lambda block_hash, group: block_hash)
 
 
 @bug(OVERWRITTEN, TWICE, WRONG)
@@ -721,9 +721,9 @@ def a_hit_lacks_the_first_block_of_its_window(patch: Planter) -> None:
 
 @bug(NO_ROOM, NO_BLOCKS, IDLE)
 def a_window_and_a_chunk_hold_one_block_less(patch: Planter) -> None:
-    original = blocks.max_blocks_held
+    original = pool.max_blocks_held
 
     def max_blocks_held(num_tokens: int, **shape: Any) -> int:
         return original(num_tokens, **shape) - (shape["window"] is not None)
 
-    patch.setattr(blocks, "max_blocks_held", max_blocks_held)
+    patch.setattr(pool, "max_blocks_held", max_blocks_held)

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from ...core.errors import ConfigError, TokenmillError
-from .engine_flags import SERVING, add_engine_flags, engine_config
+from .flags.engine import SERVING, add_engine_flags, engine_config
+from .flags.sampling import add_sampling_flags, sampling_options
 from .progress import ProgressDisplay
-from .sampling_flags import add_sampling_flags, sampling_options
 
 Messages = list[dict[str, str]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.config import EngineConfig
-from .engine_flags import add_engine_flags, engine_config
+from .flags.engine import add_engine_flags, engine_config
 from .progress import ProgressDisplay
 
 _ENGINE_FLAGS = (

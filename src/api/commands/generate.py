@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 from ...core.errors import ConfigError
-from .engine_flags import SERVING, add_engine_flags, engine_config
+from .flags.engine import SERVING, add_engine_flags, engine_config
+from .flags.sampling import add_sampling_flags, sampling_options
 from .progress import ProgressDisplay
-from .sampling_flags import add_sampling_flags, sampling_options
 
 
 def add_parser(subparsers: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.errors import ConfigError
 from . import model_cache
-from .engine_flags import SPECULATION, add_engine_flags
+from .flags.engine import SPECULATION, add_engine_flags
 from .model_inspect import run as inspect_run
 from .progress import ProgressDisplay
 

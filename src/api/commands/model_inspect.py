@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ...core.errors import ConfigError
-from .engine_flags import engine_config, merge_model_argument
+from .flags.engine import engine_config, merge_model_argument
 from .progress import ProgressDisplay
 from .sizes import size_text
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from ...core.errors import ConfigError
 from ...core.log import get_logger
-from .address_flags import add_address_flags
-from .engine_flags import add_engine_flags, engine_config, merge_model_argument, parse_size
-from .key_flags import SECRET_VARIABLE, add_key_flags, admin_key, api_keys
+from .flags.address import add_address_flags
+from .flags.engine import add_engine_flags, engine_config, merge_model_argument, parse_size
+from .flags.keys import SECRET_VARIABLE, add_key_flags, admin_key, api_keys
 from .progress import ProgressDisplay
 
 log = get_logger("api")

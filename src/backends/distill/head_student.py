@@ -18,7 +18,7 @@ from ..linear.base import ACTIVATIONS
 from ..linear.torch import GateUp, Head, Linear
 from ..models.decoder import RMSNorm
 from ..models.draft_head import HIDDEN_ACT, DraftHead, DraftHeadConfig
-from ..weights.model_config import ModelConfig
+from ..weights.config.model_config import ModelConfig
 from .generation import Answer
 
 STAGE = "fitting the draft head"

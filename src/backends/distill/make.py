@@ -19,7 +19,7 @@ from ..drafting.support import Speculation
 from ..machine.device import has_bfloat16
 from ..text.tokenizer import HFTokenizer
 from ..weights.checkpoint import Checkpoint
-from ..weights.model_config import ModelConfig
+from ..weights.config.model_config import ModelConfig
 from .generation import Answer, Generator
 from .head_student import begin_head
 from .head_training import measure_head, train_head

@@ -14,8 +14,8 @@ import torch
 
 from ...core.errors import ConfigError
 from ..weights.checkpoint import Checkpoint
+from ..weights.config.model_config import ModelConfig
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
-from ..weights.model_config import ModelConfig
 from ..weights.packed import StoredTensor
 
 _LAYER = re.compile(r"(model\.layers\.)(\d+)(\..+)")

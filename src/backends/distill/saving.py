@@ -19,10 +19,10 @@ from ...core.errors import ConfigError
 from ..models.decoder import DecoderLayer
 from ..models.feed_forward import GatedNetwork
 from ..text.tokenizer import HFTokenizer
-from ..weights.architectures import BY_NAME
+from ..weights.config.architectures import BY_NAME
+from ..weights.config.model_config import DRAFT_HEAD, ModelConfig
+from ..weights.config.rope_config import RopeConfig, RopeScaling
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
-from ..weights.model_config import DRAFT_HEAD, ModelConfig
-from ..weights.rope_config import RopeConfig, RopeScaling
 from .head_student import HeadStudent, named_tensors
 from .student import Student, linear_of, weight_of
 

@@ -16,7 +16,7 @@ from ..linear.base import Projection
 from ..linear.torch import GateUp, Head, Linear
 from ..models.decoder import Decoder, DecoderLayer
 from ..models.loader import load_decoder
-from ..weights.model_config import ModelConfig
+from ..weights.config.model_config import ModelConfig
 from .pruned import PrunedCheckpoint
 
 

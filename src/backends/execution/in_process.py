@@ -35,7 +35,7 @@ from ..sampling.processing.base import ProcessorSpec
 from ..sampling.processing.calling import LogitsProcessing
 from ..state import kv_cache
 from ..weights.checkpoint import Checkpoint
-from ..weights.kv_groups import KVGroups, group_layers, one_group
+from ..weights.config.kv_groups import KVGroups, group_layers, one_group
 
 log = get_logger("model")
 

@@ -17,7 +17,7 @@ from ..models.base import ModelImpl
 from ..running.memory_need import EMBEDDING, Keeping, available_memory
 from ..running.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
 from ..weights.checkpoint import Checkpoint
-from ..weights.kv_groups import group_layers
+from ..weights.config.kv_groups import group_layers
 from ..weights.packed import StoredTensor, WeightFormat
 from .in_process import build_cpu_library, check_settings
 from .rank_memory import RankMemory, estimate_ranks, refuse_ranks_too_large, sent_bytes

@@ -15,8 +15,8 @@ from ..running.memory_need import Keeping, refuse_too_large, rotary_bytes, weigh
 from ..running.model_parts import Backends, choose_spec, keeping_of
 from ..state import kv_cache
 from ..weights.checkpoint import Checkpoint
-from ..weights.kv_groups import group_layers
-from ..weights.model_config import ModelConfig
+from ..weights.config.kv_groups import group_layers
+from ..weights.config.model_config import ModelConfig
 from .in_process import build_cpu_library
 from .workers.division import divide_among_ranks
 

@@ -16,8 +16,8 @@ import torch
 from ...core.interfaces import Progress
 from ..linear.base import LinearBackend, LinearSpec
 from ..weights.checkpoint import Checkpoint
+from ..weights.config.model_config import ModelConfig
 from ..weights.gguf.file import GGUFFile
-from ..weights.model_config import ModelConfig
 from ..weights.quantization.methods import METHODS, ReadMethod
 from ..weights.sharding import Shard
 

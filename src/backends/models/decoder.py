@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from ..linear.base import Projection
 from ..linear.torch import Head
-from ..weights.model_config import ModelConfig
+from ..weights.config.model_config import ModelConfig
 from .base import Attend
 from .feed_forward import ExpertLoad, Experts, GatedNetwork
 from .rope import RotaryTable, rotate

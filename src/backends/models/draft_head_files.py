@@ -13,12 +13,12 @@ from gguf.quants import quantize
 
 from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, LinearSpec
+from ..weights.config.fields import Fields
+from ..weights.config.model_config import DRAFT_HEAD
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, check_draft_vocabulary
-from ..weights.fields import Fields
 from ..weights.files.json_file import read_json
 from ..weights.files.safetensors_files import SafetensorsFiles
 from ..weights.formats.gguf_blocks import GGUFBlocks, gguf_weights
-from ..weights.model_config import DRAFT_HEAD
 from ..weights.packed import PackedWeights, Weights
 from .decoder import RMSNorm
 from .draft_head import HIDDEN_ACT, DraftHead, DraftHeadConfig

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from ..linear.base import Projection
-from ..weights.model_config import ExpertsConfig
+from ..weights.config.model_config import ExpertsConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from ...core.interfaces import Progress
 from ..linear.base import LinearBackend, LinearSpec, Projection
 from ..linear.torch import TorchLinear
 from ..weights.checkpoint import Checkpoint
+from ..weights.config.model_config import ModelConfig
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET
-from ..weights.model_config import ModelConfig
 from ..weights.packed import Weights
 from .decoder import Decoder, DecoderLayer, NoHead, RMSNorm, WholeNorm
 from .expert_loading import load_experts

@@ -11,7 +11,7 @@ import torch
 
 from ...core.errors import ConfigError
 from ..weights.checkpoint import Checkpoint
-from ..weights.model_config import ModelConfig
+from ..weights.config.model_config import ModelConfig
 from ..weights.stages import StageLayers
 from .base import Attend, LoadOptions, ModelImpl, keeps_packed
 from .decoder import Decoder

@@ -13,8 +13,8 @@ import torch
 from ...core.errors import ConfigError
 from ..linear.base import Projection
 from ..weights.checkpoint import Checkpoint
+from ..weights.config.model_config import ExpertsConfig
 from ..weights.expert_sharding import divide_experts
-from ..weights.model_config import ExpertsConfig
 from ..weights.sharding import EMBEDDING, Shard, first_logits
 from .base import LoadOptions, ModelImpl, keeps_packed
 from .decoder import Decoder, DecoderLayer, WholeNorm

@@ -14,8 +14,8 @@ from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import packed_bytes
 from ..machine.memory import loadable_memory
 from ..weights.checkpoint import Checkpoint
+from ..weights.config.model_config import ModelConfig
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
-from ..weights.model_config import ModelConfig
 from ..weights.packed import StoredTensor, WeightFormat
 from ..weights.quantized_on_load import QuantizedOnLoad
 

@@ -20,8 +20,8 @@ from ..models.base import LoadOptions, Model, ModelImpl, keeps_packed
 from ..state import kv_cache
 from ..state.kv_cache import KVCache
 from ..weights.checkpoint import Checkpoint
-from ..weights.kv_groups import KVGroups, one_group
-from ..weights.model_config import ModelConfig
+from ..weights.config.kv_groups import KVGroups, one_group
+from ..weights.config.model_config import ModelConfig
 from ..weights.quantization.methods import METHODS, ReadMethod
 from .memory_need import Keeping, refuse_too_large
 from .precision import choose_dtype, choose_kv_cache_dtype

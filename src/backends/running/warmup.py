@@ -10,7 +10,7 @@ from ...core.sampling_params import SamplingParams
 from ..attention.base import AttentionBackend
 from ..models.base import Model
 from ..state.kv_cache import GPUMemory, KVCache
-from ..weights.kv_groups import KVGroups
+from ..weights.config.kv_groups import KVGroups
 from .runner import ModelRunner
 
 

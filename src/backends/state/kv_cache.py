@@ -14,8 +14,8 @@ from ...core.plan import BlockCopies, CopyDirection
 from ..attention.base import AttentionBackend
 from ..machine.host_memory import HostMemory
 from ..machine.memory import usable_memory
-from ..weights.kv_groups import KVGroups
-from ..weights.model_config import ModelConfig
+from ..weights.config.kv_groups import KVGroups
+from ..weights.config.model_config import ModelConfig
 
 CPU_DEFAULT = 1 << 30
 """Maximum size of the cache on a CPU, in bytes. A quarter of the free memory is a second limit."""

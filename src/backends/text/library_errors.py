@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ...core.errors import TokenmillError
-from ..weights.fields import one_line
+from ..weights.config.fields import one_line
 
 
 @contextmanager

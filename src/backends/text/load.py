@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from ...core.errors import ConfigError
 from ...core.log import get_logger
-from ..weights.fields import one_line
+from ..weights.config.fields import one_line
 from ..weights.files.bounded import read_bounded
 from ..weights.files.json_file import read_json
 from ..weights.files.model_path import gguf_in

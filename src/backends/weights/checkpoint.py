@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 
 from ...core.errors import ConfigError
+from .config.model_config import ModelConfig
 from .files.model_path import gguf_in
-from .model_config import ModelConfig
 from .packed import StoredTensor, WeightFormat, Weights
 
 SUPPORTED = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from .checkpoint import Checkpoint
-from .model_config import ModelConfig
+from .config.model_config import ModelConfig
 from .packed import StoredTensor, WeightFormat, Weights
 
 

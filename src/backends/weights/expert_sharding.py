@@ -16,7 +16,7 @@ import torch
 from ...core.errors import ConfigError
 from .checkpoint import Checkpoint
 from .checkpoint_decorator import CheckpointDecorator
-from .model_config import ExpertsConfig, ModelConfig
+from .config.model_config import ExpertsConfig, ModelConfig
 from .packed import StoredTensor, Weights, stack
 from .sharding import Cut, Shard, ShardedCheckpoint, divide, unit_of_columns
 

@@ -16,7 +16,7 @@ import torch
 from ...core.errors import ConfigError
 from .checkpoint import Checkpoint
 from .checkpoint_decorator import CheckpointDecorator
-from .model_config import ModelConfig
+from .config.model_config import ModelConfig
 from .packed import StoredTensor, Weights, stack
 
 LANES = 16

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..outputs import FinishReason
 from ..plan import Grant
-from .blocks import BlockPool
+from .blocks.pool import BlockPool
 from .request import Request
 
 

@@ -10,7 +10,7 @@ from ..host.plugin_host import PluginHost
 from ..outputs import FinishReason
 from ..plan import Grant, StepResult, TokenLogprobs
 from .accepting import accept, drop_passed, give_back, publish
-from .blocks import BlockPool
+from .blocks.pool import BlockPool
 from .draft_planning import DraftPlanner
 from .planning import OpenPlan
 from .queues import RequestQueues

@@ -17,7 +17,7 @@ from ..errors import InvalidRequestError, OverloadedError, RateLimitedError
 from ..host.plugin_host import PluginHost
 from ..outputs import FinishReason
 from ..plan import StepPlan, StepResult
-from .blocks import BlockPool
+from .blocks.pool import BlockPool
 from .committing import RequestUpdate, StepCommitter
 from .draft_planning import DraftPlanner
 from .planning import OpenPlan, StepPlanner

@@ -9,8 +9,8 @@ from ..contract.fallback import decode_first, last_come
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..host.plugin_host import PluginHost
 from ..plan import Grant, RequestStart, StepPlan
-from .block_table import BlockTable
-from .blocks import BlockPool
+from .blocks.block_table import BlockTable
+from .blocks.pool import BlockPool
 from .draft_planning import DraftPlanner
 from .queues import RequestQueues
 from .request import Request, RequestStatus

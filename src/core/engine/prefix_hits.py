@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .blocks import BlockPool
+from .blocks.pool import BlockPool
 from .request import Request
 
 Find = Callable[[int, int], int | None]

@@ -14,8 +14,8 @@ from ..outputs import FinishReason
 from ..pooling import Pooling
 from ..request_options import NO_METADATA, KeyLimits
 from ..sampling_params import SamplingParams
-from .block_table import BlockTable
-from .blocks import hash_block
+from .blocks.block_table import BlockTable
+from .blocks.pool import hash_block
 from .read_only import ReadOnlyRequest
 
 

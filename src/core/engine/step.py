@@ -13,7 +13,7 @@ from itertools import chain, islice
 
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..plan import BlockCopies, CopyDirection
-from .blocks import BlockPool
+from .blocks.pool import BlockPool
 from .prefix_hits import PrefixHit, find_prefix, no_hit
 from .read_only import ReadOnlyStep
 from .request import Request, RequestStatus

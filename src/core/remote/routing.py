@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from ..contract.routing import ReplicaView
-from ..engine.blocks import hash_block, hash_root
+from ..engine.blocks.pool import hash_block, hash_root
 from ..interfaces import ModelInfo
 from .link import EngineLink
 from .stream import RemoteStream

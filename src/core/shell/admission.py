@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config import EngineConfig
-from ..engine.blocks import hash_root
+from ..engine.blocks.pool import hash_root
 from ..engine.request import PromptGroup, Request
 from ..errors import InvalidRequestError
 from ..host.logits_processors import ProcessorUse

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...core.config import EngineConfig
-from ...core.engine.blocks import hash_root
+from ...core.engine.blocks.pool import hash_root
 from ...core.engine.engine_core import EngineCore
 from ...core.engine.request import PromptGroup, Request
 from ...core.errors import RequestFailedError

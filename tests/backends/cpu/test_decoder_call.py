@@ -32,9 +32,9 @@ from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
-from tokenmill.backends.weights.kv_groups import group_layers
-from tokenmill.backends.weights.model_config import ExpertsConfig, LayerKind, ModelConfig
-from tokenmill.backends.weights.rope_config import RopeConfig
+from tokenmill.backends.weights.config.kv_groups import group_layers
+from tokenmill.backends.weights.config.model_config import ExpertsConfig, LayerKind, ModelConfig
+from tokenmill.backends.weights.config.rope_config import RopeConfig
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import Grant, RequestStart
 from tokenmill.core.processes.shared_memory import unnamed_file

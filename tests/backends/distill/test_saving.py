@@ -15,10 +15,10 @@ from tokenmill.backends.distill.student import Student
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.text.tokenizer import HFTokenizer
 from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.backends.weights.config.model_config import ModelConfig
+from tokenmill.backends.weights.config.rope_config import RopeConfig, RopeScaling
 from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
 from tokenmill.backends.weights.huggingface.config import from_hf_config
-from tokenmill.backends.weights.model_config import ModelConfig
-from tokenmill.backends.weights.rope_config import RopeConfig, RopeScaling
 from tokenmill.core.errors import ConfigError
 
 from ..tiny_checkpoints import TARGET, make_tokenizer

@@ -8,7 +8,7 @@ import torch
 
 from tokenmill.backends.linear.torch import Linear
 from tokenmill.backends.models.feed_forward import Experts, GatedNetwork
-from tokenmill.backends.weights.model_config import ExpertsConfig
+from tokenmill.backends.weights.config.model_config import ExpertsConfig
 
 CONFIG = ExpertsConfig(num_experts=5, num_active=2, intermediate_size=8, normalizes_shares=True)
 

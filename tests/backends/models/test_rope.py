@@ -16,7 +16,7 @@ from tokenmill.backends.models.rope import (
     inverse_frequencies,
     rotate,
 )
-from tokenmill.backends.weights.rope_config import RopeConfig, RopeScaling
+from tokenmill.backends.weights.config.rope_config import RopeConfig, RopeScaling
 from tokenmill.core.errors import ConfigError
 
 SCALINGS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ import torch
 from tokenmill.backends.attention.base import AttentionBatch
 from tokenmill.backends.attention.torch.backend import TorchAttention, TorchMetadata
 from tokenmill.backends.running.warmup import run_largest_step
-from tokenmill.backends.weights.kv_groups import one_group
+from tokenmill.backends.weights.config.kv_groups import one_group
 from tokenmill.core.config import EngineConfig
 
 from ..tiny import CONFIG, CPU, attention_spec, decoder

@@ -7,7 +7,7 @@ import torch
 
 from tokenmill.backends.state import kv_cache
 from tokenmill.backends.state.kv_cache import GPUMemory
-from tokenmill.backends.weights.kv_groups import one_group
+from tokenmill.backends.weights.config.kv_groups import one_group
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 

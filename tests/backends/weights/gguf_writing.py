@@ -10,7 +10,7 @@ import torch
 from gguf.quants import quantize
 
 from tokenmill.backends.weights.checkpoint import Checkpoint
-from tokenmill.backends.weights.model_config import ModelConfig
+from tokenmill.backends.weights.config.model_config import ModelConfig
 
 NAMES = {
     "model.embed_tokens": "token_embd",

@@ -23,8 +23,8 @@ from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.model_parts import Backends, choose_spec, load_parts
 from tokenmill.backends.text.load import load_tokenizer
-from tokenmill.backends.weights.architectures import BY_MULTIMODAL, BY_NAME
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.backends.weights.config.architectures import BY_MULTIMODAL, BY_NAME
 from tokenmill.backends.weights.gguf.file import read_gguf_file
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError

@@ -13,9 +13,9 @@ from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.checkpoint_decorator import CheckpointDecorator
+from tokenmill.backends.weights.config.model_config import ExpertsConfig, ModelConfig
 from tokenmill.backends.weights.expert_sharding import part_of
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
-from tokenmill.backends.weights.model_config import ExpertsConfig, ModelConfig
 from tokenmill.backends.weights.packed import StoredTensor
 from tokenmill.backends.weights.sharding import Shard
 from tokenmill.core.errors import ConfigError

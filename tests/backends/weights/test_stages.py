@@ -9,7 +9,7 @@ import pytest
 
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG
-from tokenmill.backends.weights.model_config import LayerKind, ModelConfig
+from tokenmill.backends.weights.config.model_config import LayerKind, ModelConfig
 from tokenmill.backends.weights.stages import StagedCheckpoint, StageLayers, divide_into_stages
 from tokenmill.core.errors import ConfigError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokenmill.backends.weights.fields import Fields
+from tokenmill.backends.weights.config.fields import Fields
 from tokenmill.backends.weights.formats.grouped_ints import GroupedInts
 from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.backends.weights.quantization.method import Method, Parts

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tokenmill.core.engine.blocks import BlockPool
+from tokenmill.core.engine.blocks.pool import BlockPool
 from tokenmill.core.engine.prefix_hits import find_prefix
 from tokenmill.core.engine.request import Request
 from tokenmill.core.sampling_params import SamplingParams

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
-from ..engine_flags import SERVING, SPECULATION, add_engine_flags, engine_config
+from ..flags.engine import SERVING, SPECULATION, add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 from .comparison import Comparison, describe, describe_times, print_json, print_tables
 from .vary import Settings, vary

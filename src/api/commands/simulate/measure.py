@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....core.errors import ConfigError
-from ..engine_flags import SERVING, SPECULATION, add_engine_flags, engine_config
+from ..flags.engine import SERVING, SPECULATION, add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import msgspec
 from ....core.config import EngineConfig, flag
 from ....core.errors import ConfigError
 from ....core.suggest import did_you_mean
-from ..engine_flags import parse_size
+from ..flags.engine import parse_size
 
 Settings = dict[str, Any]
 

@@ -14,10 +14,10 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from ....core.errors import ConfigError
 from ...weights.checkpoint import Checkpoint
-from ...weights.fields import Fields, one_line
+from ...weights.config.fields import Fields, one_line
+from ...weights.config.model_config import ModelConfig
 from ...weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ...weights.huggingface.multimodal import text_fields
-from ...weights.model_config import ModelConfig
 from ...weights.quantization.methods import read_method
 from ...weights.sharding import Shard
 from ..base import LoadOptions, ModelSpec

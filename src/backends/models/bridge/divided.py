@@ -18,7 +18,7 @@ import torch
 from ....core.errors import ConfigError
 from ...weights.checkpoint import Checkpoint
 from ...weights.checkpoint_decorator import CheckpointDecorator
-from ...weights.model_config import ModelConfig
+from ...weights.config.model_config import ModelConfig
 from ...weights.packed import StoredTensor
 from ...weights.sharding import Cut, Shard, divide_heads
 from ..base import LoadOptions

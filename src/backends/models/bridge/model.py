@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from ...weights.model_config import ModelConfig
+from ...weights.config.model_config import ModelConfig
 from ..base import Attend
 from .attention import AttentionCall, answered_by
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ....core.errors import ConfigError
-from ...weights.fields import one_line
-from ...weights.model_config import LayerKind, ModelConfig
+from ...weights.config.fields import one_line
+from ...weights.config.model_config import LayerKind, ModelConfig
 from .attention import AttentionCall, answered_by
 
 _NUM_TOKENS = 2

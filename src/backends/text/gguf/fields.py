@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 from ....core.errors import ConfigError
-from ...weights.fields import Fields
+from ...weights.config.fields import Fields
 
 _KEY = "tokenizer.ggml."
 _NO_TOKEN = (-1, 2**32 - 1)

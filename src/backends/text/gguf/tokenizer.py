@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
 from ....core.errors import ConfigError
 from ....core.log import get_logger
-from ...weights.fields import Fields
+from ...weights.config.fields import Fields
 from ..tokenizer import HFTokenizer, SpecialTokens
 from .fields import TokenizerFields, TokenType
 from .pre_tokenizers import PreTokenization, find_pre_tokenization

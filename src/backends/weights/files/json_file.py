@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.errors import ConfigError
-from ..fields import one_line
+from ..config.fields import one_line
 from .bounded import read_bounded
 
 

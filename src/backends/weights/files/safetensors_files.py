@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ....core.errors import ConfigError
-from ..fields import one_line
+from ..config.fields import one_line
 from ..packed import StoredTensor
 from .weight_files import weight_files
 

@@ -12,10 +12,10 @@ import torch
 from gguf import GGMLQuantizationType
 
 from ....core.errors import ConfigError
+from ..config.model_config import ModelConfig
+from ..config.sampling_defaults import check_sampling_defaults
 from ..formats.gguf_blocks import GGUFBlocks
-from ..model_config import ModelConfig
 from ..packed import PackedWeights, StoredTensor, WeightFormat, Weights
-from ..sampling_defaults import check_sampling_defaults
 from .config import find_row, from_gguf_metadata
 from .file import GGUFFile, GGUFTensor
 from .names import CONFIGURING, GGUFNames

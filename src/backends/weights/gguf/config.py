@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.errors import ConfigError
-from ..architectures import BY_GGUF_NAME, BY_NAME, Architecture, Window, features_of
-from ..fields import Fields
-from ..layer_kinds import every_nth, make_layers
-from ..model_config import ExpertsConfig, ModelConfig
-from ..rope_config import RopeConfig, RopeScaling, stretched_context
+from ..config.architectures import BY_GGUF_NAME, BY_NAME, Architecture, Window, features_of
+from ..config.fields import Fields
+from ..config.layer_kinds import every_nth, make_layers
+from ..config.model_config import ExpertsConfig, ModelConfig
+from ..config.rope_config import RopeConfig, RopeScaling, stretched_context
 from .names import FREQUENCIES, LONG_FREQUENCIES, SHORT_FREQUENCIES
 
 _KNOWN = {

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..architectures import Architecture
-from ..model_config import ModelConfig
+from ..config.architectures import Architecture
+from ..config.model_config import ModelConfig
 
 FREQUENCIES = "rope_freqs.weight"
 """Divisors of the rotary frequencies."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....core.errors import ConfigError
 from ....core.interfaces import Progress
-from ..fields import one_line
+from ..config.fields import one_line
 from ..files.weight_files import INDEX, SINGLE, shards_in
 from ..gguf.parts import first_part_name
 from ..quantization.methods import MODELOPT_CONFIG, QUANTIZE_CONFIG

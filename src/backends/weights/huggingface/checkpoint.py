@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from ....core.log import get_logger
+from ..config.model_config import ModelConfig
+from ..config.sampling_defaults import check_sampling_defaults
 from ..files.json_file import read_json
 from ..files.model_path import gguf_models_in
 from ..files.safetensors_files import SafetensorsFiles
-from ..model_config import ModelConfig
 from ..packed import StoredTensor, WeightFormat, Weights
 from ..quantization.methods import METHODS, ReadMethod, read_method
 from ..quantization.tensors import QuantizedTensors
-from ..sampling_defaults import check_sampling_defaults
 from .config import from_hf_config
 from .multimodal import is_multimodal, text_fields, text_tensor
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.errors import ConfigError
-from ..architectures import (
+from ..config.architectures import (
     BY_MODEL_TYPE,
     BY_MULTIMODAL,
     BY_NAME,
@@ -20,9 +20,9 @@ from ..architectures import (
     ExpertsRow,
     features_of,
 )
-from ..fields import Fields, one_line
-from ..model_config import DRAFT_HEAD, ExpertsConfig, ModelConfig
-from ..rope_config import stretched_context
+from ..config.fields import Fields, one_line
+from ..config.model_config import DRAFT_HEAD, ExpertsConfig, ModelConfig
+from ..config.rope_config import stretched_context
 from .layers import read_layers
 from .multimodal import text_fields
 from .rope import read_ropes, read_rotary_size

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....core.errors import ConfigError
-from ..architectures import Architecture, Window
-from ..fields import Fields
-from ..layer_kinds import every_nth, make_layers
-from ..rope_config import RopeConfig, stretched_context
+from ..config.architectures import Architecture, Window
+from ..config.fields import Fields
+from ..config.layer_kinds import every_nth, make_layers
+from ..config.rope_config import RopeConfig, stretched_context
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 

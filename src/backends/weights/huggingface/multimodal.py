@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.errors import ConfigError
-from ..architectures import BY_MULTIMODAL, Architecture
-from ..fields import Fields
+from ..config.architectures import BY_MULTIMODAL, Architecture
+from ..config.fields import Fields
 
 _SHARED = ("dtype", "torch_dtype", "eos_token_id", "quantization_config", "tie_word_embeddings")
 """Fields about the text model that may stand beside `text_config`, where they win, or in it."""

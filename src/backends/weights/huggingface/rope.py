@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....core.errors import ConfigError
-from ..architectures import Architecture
-from ..fields import Fields
-from ..rope_config import RopeConfig, RopeScaling
+from ..config.architectures import Architecture
+from ..config.fields import Fields
+from ..config.rope_config import RopeConfig, RopeScaling
 
 _KEYS = {
     "attention_factor",

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ....core.errors import ConfigError
-from ..fields import Fields
+from ..config.fields import Fields
 from ..formats.bits import as_bytes, unpack_words
 from ..formats.grouped_ints import grouped_ints
 from ..packed import PackedWeights

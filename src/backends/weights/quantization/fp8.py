@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from ....core.errors import ConfigError
-from ..fields import Fields
+from ..config.fields import Fields
 from ..formats.scaled_fp8 import scaled_fp8
 from ..packed import PackedWeights
 from .method import FLOATS, Method, Parts, checked, require

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from ....core.errors import ConfigError
-from ..fields import Fields
+from ..config.fields import Fields
 from ..formats.bits import as_bytes, pack_nibbles, unpack_words
 from ..formats.grouped_ints import grouped_ints
 from ..packed import PackedWeights

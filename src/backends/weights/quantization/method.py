@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ....core.errors import ConfigError
-from ..fields import Fields
+from ..config.fields import Fields
 from ..packed import PackedWeights
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....core.contract.plugin_info import normalize
 from ....core.errors import ConfigError
-from ..fields import Fields
+from ..config.fields import Fields
 from ..files.json_file import read_json
 from .awq import awq
 from .compressed_tensors import compressed_tensors

@@ -9,7 +9,7 @@ import torch
 from gguf import GGMLQuantizationType
 
 from ....core.errors import ConfigError
-from ..fields import Fields
+from ..config.fields import Fields
 from ..formats.gguf_blocks import GGUFBlocks
 from ..packed import PackedWeights
 from .method import Method, Parts

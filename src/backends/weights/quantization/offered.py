@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from ....core.contract.registry import Registry
-from ..fields import Fields
+from ..config.fields import Fields
 from .method import Method
 from .methods import ReadMethod
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ....core.contract.speculation import SpeculationLimits
-from ....core.engine.blocks import hash_root
+from ....core.engine.blocks.pool import hash_root
 from ....core.engine.engine_core import EngineCore
 from ....core.engine.request import Request
 from ....core.engine.step import StepLimits

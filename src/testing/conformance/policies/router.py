@@ -14,7 +14,7 @@ import pytest
 
 from ....core.contract.client import Load
 from ....core.contract.routing import ReplicaView, Router
-from ....core.engine.blocks import hash_block, hash_root
+from ....core.engine.blocks.pool import hash_block, hash_root
 from ..hosting import fresh
 from ..kept_memory import check_nothing_is_kept
 from ..reporting import report_time

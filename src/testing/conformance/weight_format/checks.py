@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ....backends.weights.fields import Fields
+from ....backends.weights.config.fields import Fields
 from ....backends.weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ....backends.weights.packed import PackedWeights, stack
 from ....backends.weights.quantization.method import Method, Parts

@@ -13,8 +13,8 @@ from gguf import GGMLQuantizationType as Kind
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.backends.weights.config.model_config import ModelConfig
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
-from tokenmill.backends.weights.model_config import ModelConfig
 from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tokenmill.backends.weights.architectures import BY_GGUF_NAME
+from tokenmill.backends.weights.config.architectures import BY_GGUF_NAME
+from tokenmill.backends.weights.config.model_config import ExpertsConfig
+from tokenmill.backends.weights.config.rope_config import RopeScaling
 from tokenmill.backends.weights.gguf.config import from_gguf_metadata
-from tokenmill.backends.weights.model_config import ExpertsConfig
-from tokenmill.backends.weights.rope_config import RopeScaling
 from tokenmill.core.errors import ConfigError
 
 from ..hostile_directories import ABSURD

@@ -6,7 +6,7 @@ import gguf
 import pytest
 import torch
 
-from tokenmill.backends.weights.architectures import BY_GGUF_NAME, BY_NAME
+from tokenmill.backends.weights.config.architectures import BY_GGUF_NAME, BY_NAME
 from tokenmill.backends.weights.gguf.names import GGUFNames
 
 from ...models.test_loader import CONFIG

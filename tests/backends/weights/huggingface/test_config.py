@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from transformers import Gemma3Config
 
-from tokenmill.backends.weights.architectures import BY_NAME
+from tokenmill.backends.weights.config.architectures import BY_NAME
+from tokenmill.backends.weights.config.rope_config import RopeScaling
 from tokenmill.backends.weights.huggingface.config import from_hf_config
-from tokenmill.backends.weights.rope_config import RopeScaling
 from tokenmill.core.errors import ConfigError
 
 from ..hostile_directories import ABSURD

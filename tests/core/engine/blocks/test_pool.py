@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tokenmill.core.engine.blocks import BlockPool, hash_block, hash_root
+from tokenmill.core.engine.blocks.pool import BlockPool, hash_block, hash_root
 
 
 def test_a_hash_depends_on_the_parent_the_tokens_and_the_root() -> None:

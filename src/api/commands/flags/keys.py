@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import ConfigError
+from ....core.errors import ConfigError
 
 KEY_VARIABLE = "TOKENMILL_API_KEY"
 ADMIN_VARIABLE = "TOKENMILL_ADMIN_KEY"

@@ -9,8 +9,8 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.config import EngineConfig, flag
-from ...core.errors import ConfigError
+from ....core.config import EngineConfig, flag
+from ....core.errors import ConfigError
 
 SPECULATION = (
     "speculative_method",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ..kv_memory import max_blocks_held
+from ...kv_memory import max_blocks_held
 from .block_list import BlockList
 
 

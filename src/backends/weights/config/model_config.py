@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import MISSING, dataclass, field
 
-from ...core.errors import ConfigError
+from ....core.errors import ConfigError
 from .rope_config import RopeConfig, RopeScaling
 
 DRAFT_HEAD = "draft_head"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.errors import ConfigError, InvalidRequestError
-from ...core.sampling_params import SamplingParams
+from ....core.errors import ConfigError, InvalidRequestError
+from ....core.sampling_params import SamplingParams
 
 
 def check_sampling_defaults(found: Mapping[str, Any], *, source: str) -> dict[str, float | int]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tokenmill.backends.weights.kv_groups import KVGroups, group_layers, one_group
-from tokenmill.backends.weights.model_config import LayerKind, ModelConfig
+from tokenmill.backends.weights.config.kv_groups import KVGroups, group_layers, one_group
+from tokenmill.backends.weights.config.model_config import LayerKind, ModelConfig
 
 from ..tiny import CONFIG
 

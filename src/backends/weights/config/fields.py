@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.errors import ConfigError
+from ....core.errors import ConfigError
 
 _MAX_INTEGER = 2**31 - 1
 """No model has a size as large. Products of a few such sizes can still be computed."""

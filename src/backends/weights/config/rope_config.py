@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...core.errors import ConfigError
+from ....core.errors import ConfigError
 
 
 class RopeScaling(StrEnum):
