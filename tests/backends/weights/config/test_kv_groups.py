@@ -10,7 +10,7 @@ import pytest
 from tokenmill.backends.weights.config.kv_groups import KVGroups, group_layers, one_group
 from tokenmill.backends.weights.config.model_config import LayerKind, ModelConfig
 
-from ..tiny import CONFIG
+from ...tiny import CONFIG
 
 WINDOW = 32
 LONG = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.core.engine.blocks.pool.block_list import BlockList
+from tokenmill.core.engine.blocks.block_list import BlockList
 
 
 def filled(n: int) -> BlockList:
