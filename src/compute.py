@@ -14,7 +14,7 @@ from .backends.attention.base import (
 )
 from .backends.attention.kv_layout import KVLayout
 from .backends.execution.base import ExecutorProvider, ExecutorSpec
-from .backends.execution.workers.answers import Answer, WorkerStepError, agree, read_answer
+from .backends.execution.workers.answers import Answer, RankAnswers, WorkerStepError, agree
 from .backends.execution.workers.messages import Begin, Loaded
 from .backends.execution.workers.watch import Watch, Watched
 from .backends.execution.workers.worker import LoadRank, RankModel, answer_plan, load_or_refuse
@@ -100,6 +100,7 @@ __all__ = [
     "ProcessorSpec",
     "Projection",
     "QuantizedSample",
+    "RankAnswers",
     "RankModel",
     "ReadMethod",
     "RowMasks",
@@ -118,6 +119,5 @@ __all__ = [
     "answer_plan",
     "grouped_ints",
     "load_or_refuse",
-    "read_answer",
     "scaled_fp8",
 ]

@@ -17,6 +17,7 @@ FOLDER = Path(inside.__file__).parent
 PROBE = "ip link add name one type veth peer name two && mount -t tmpfs probe /mnt"
 
 
+@pytest.mark.timeout(1800)  # it is many tests, each with its own timeout
 def test_ray_executor_on_two_machines_without_any_other_network() -> None:
     need("ip", "iproute2")
     probe = subprocess.run([*machines.UNSHARE, "sh", "-c", PROBE], capture_output=True, text=True)

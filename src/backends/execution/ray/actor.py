@@ -55,7 +55,7 @@ class Worker:
         return encode(rendezvous)
 
     def open_exchange(self) -> str:
-        """Open the file through which the ranks of this node add up partial sums: its path.
+        """Open the file through which the ranks of a stage add up partial sums: its path.
 
         It has no name, but processes of the same user can open it where /proc shows it.
         """
@@ -64,7 +64,7 @@ class Worker:
 
     def load(self, message: bytes, folder: str, exchange: str | None) -> bytes:
         """Load the model, as Begin asks for. `folder`: relative paths start there. `exchange`: what
-        `open_exchange` has returned, None if not all ranks are on one node."""
+        `open_exchange` of the stage's first rank has returned; None: there is no such file."""
         with suppress(OSError):  # another machine may not have it, and not need it
             os.chdir(folder)
         begin = decode_begin(message)
@@ -79,10 +79,10 @@ class Worker:
             return encode(loaded.describe())
         return encode(loaded)
 
-    def step(self, plan: bytes) -> tuple[bytes, bytes]:
-        """Kind and content of the answer to a plan."""
+    def step(self, plan: bytes, *results: bytes) -> tuple[bytes, bytes]:
+        """Kind and content of the answer to a plan. `results`: see RankAnswers.results."""
         assert self._model is not None, "the engine sends plans after `load`"
-        answer = answer_plan(self._model.executor, plan)
+        answer = answer_plan(self._model, plan, results)
         self._model.after_step()
         return answer
 

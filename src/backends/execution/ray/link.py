@@ -12,10 +12,11 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from ....core.remote.logs import handle_record
 from ....core.remote.messages import Stage
-from ..workers.messages import Loaded
 from .actor import WATCH
 from .messages import Logged, Node, decode_news
 
+CHECK_SECONDS = 0.1
+"""Time between two looks at the watch while the engine waits for actors."""
 MAX_STAGES = 64
 """Maximum number of stages of loading that are kept until they are shown."""
 
@@ -25,8 +26,6 @@ class ActorLink:
 
     def __init__(self, rank: int, actor: Any, node: Node) -> None:
         self.rank, self.actor, self.node = rank, actor, node
-        self.loaded: Loaded | None = None
-        """The worker's answer once it has loaded its model."""
         self.stages: deque[Stage] = deque(maxlen=MAX_STAGES)
         """Stages of loading, until they are shown."""
         self.num_beats = 0

@@ -27,12 +27,13 @@ class RayOptions:
             "default: 1 is reserved, and the workers of a node use all of its cores"
         },
     )
-    placement: Literal["STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD"] = field(
-        default="STRICT_PACK",
+    placement: Literal["STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD"] | None = field(
+        default=None,
         metadata={
             "help": "on which nodes Ray places the workers: STRICT_PACK (all on one), PACK (on "
-            "few), SPREAD (on many), STRICT_SPREAD (each on its own); ranks wait for each other in "
-            "every layer, so one node is fastest"
+            "few), SPREAD (on many), STRICT_SPREAD (each on its own). With several stages, it "
+            "places stages, and all workers of a stage are on one node. Default: STRICT_PACK, "
+            "because ranks wait for each other in every layer; with several stages SPREAD"
         },
     )
     placement_timeout: Annotated[float, Meta(gt=0)] = field(

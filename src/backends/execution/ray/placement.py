@@ -9,6 +9,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from ....core.config import EngineConfig
 from ....core.errors import ConfigError, DeviceError
 from .actor import WATCH, Worker
 from .link import ActorLink, describe_error
@@ -19,38 +20,44 @@ START_SECONDS = 120.0
 """Time in which Ray must start the processes of all workers."""
 
 
-def reserve(size: int, options: RayOptions, num_gpus: int) -> PlacementGroup:
-    """Reserve room for workers that compute each layer together: `num_gpus` GPUs for each.
+def reserve(config: EngineConfig, options: RayOptions, num_gpus: int) -> PlacementGroup:
+    """Reserve room for the workers, with `num_gpus` GPUs for each.
 
-    Raises ConfigError if the cluster has no room.
+    A bundle, which Ray never divides among nodes, is a stage, or with one stage a worker. Raises
+    ConfigError if the cluster has no room.
     """
-    bundle = {"CPU": float(options.cpus_per_worker or 1)}
+    num_stages, per_stage = config.pipeline_parallel_size, config.tensor_parallel_size
+    num_bundles, per_bundle = (num_stages, per_stage) if num_stages > 1 else (per_stage, 1)
+    bundle = {"CPU": float(per_bundle * (options.cpus_per_worker or 1))}
     if num_gpus:
-        bundle["GPU"] = float(num_gpus)
-    group = placement_group([bundle] * size, strategy=options.placement)
+        bundle["GPU"] = float(per_bundle * num_gpus)
+    placement = options.placement or ("SPREAD" if num_stages > 1 else "STRICT_PACK")
+    group = placement_group([bundle] * num_bundles, strategy=placement)
     if not group.wait(options.placement_timeout):
         remove_placement_group(group)
-        raise ConfigError(_describe_lack(size, bundle, options))
+        what = f"{num_bundles} {'stages' if num_stages > 1 else 'workers'}"
+        raise ConfigError(_describe_lack(what, bundle, placement))
     return group
 
 
-def _describe_lack(size: int, bundle: dict[str, float], options: RayOptions) -> str:
+def _describe_lack(what: str, bundle: dict[str, float], placement: str) -> str:
     free, num_nodes = ray.available_resources(), len(ray.nodes())
     wanted = " and ".join(f"{number:g} {name}" for name, number in bundle.items())
     found = " and ".join(f"{free.get(name, 0):g} {name}" for name in bundle)
     return (
-        f"the Ray cluster has no room for {size} workers with {wanted} each, placed by "
-        f"{options.placement}: it has {found} free on {num_nodes} nodes. Stop other jobs there, or "
-        "change the placement: `tokenmill plugins show ray`"
+        f"the Ray cluster has no room for {what} with {wanted} each, placed by {placement}: it has "
+        f"{found} free on {num_nodes} nodes. Stop other jobs there, or change the placement: "
+        "`tokenmill plugins show ray`"
     )
 
 
-def start_workers(group: PlacementGroup) -> list[ActorLink]:
-    """Start an actor in each part of a group. Ranks of one node are neighbours.
+def start_workers(group: PlacementGroup, size: int) -> list[ActorLink]:
+    """Start an actor per rank in a group. Ranks of one stage, and of one node, are neighbours.
 
     Raises DeviceError if one does not start.
     """
-    actors = [_start_worker(group, index) for index in range(group.bundle_count)]
+    per_bundle = size // group.bundle_count
+    actors = [_start_worker(group, rank // per_bundle, per_bundle) for rank in range(size)]
     try:
         answers = ray.get([actor.describe.remote() for actor in actors], timeout=START_SECONDS)
     except GetTimeoutError:
@@ -58,16 +65,16 @@ def start_workers(group: PlacementGroup) -> list[ActorLink]:
     except RayError as error:
         raise DeviceError(f"Ray cannot start the workers: {describe_error(error)}") from error
     found = zip(map(decode_node, answers), actors, strict=True)
-    ordered = sorted(found, key=lambda pair: pair[0].node_id)
+    ordered = sorted(found, key=lambda pair: pair[0].node_id)  # keeps stages together
     return [ActorLink(rank, actor, node) for rank, (node, actor) in enumerate(ordered)]
 
 
-def _start_worker(group: PlacementGroup, index: int) -> Any:
-    part = group.bundle_specs[index]
+def _start_worker(group: PlacementGroup, index: int, per_bundle: int) -> Any:
+    bundle = group.bundle_specs[index]
     place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
     make = ray.remote(concurrency_groups={WATCH: 1})(Worker).options(
-        num_cpus=part["CPU"],
-        num_gpus=part.get("GPU", 0),
+        num_cpus=bundle["CPU"] / per_bundle,
+        num_gpus=bundle.get("GPU", 0) / per_bundle,
         max_restarts=0,  # the engine restarts all workers together
         scheduling_strategy=place,
     )

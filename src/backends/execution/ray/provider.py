@@ -24,15 +24,13 @@ class RayProvider:
         reasons = [f"a Ray actor cannot rebuild {one}" for one in spec.objects]
         if importlib.util.find_spec("ray") is None:
             reasons.append("the package ray is missing: pip install 'ray>=2.60,<3'")
-        if spec.config.pipeline_parallel_size > 1:
-            reasons.append("it has no stages yet: leave out --pipeline-parallel-size")
         if spec.config.cpu_bind != AUTO:
             reasons.append("Ray places its workers: leave out --cpu-bind")
         return reasons
 
     def __call__(self, spec: ExecutorSpec) -> Executor:
         """Place the workers, which load the model."""
-        size = spec.config.tensor_parallel_size
+        size = spec.config.num_ranks
         num_gpus = int(choose_device(spec.config.device).type == "cuda")
         leave = join_cluster(
             self._options.address,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from ....core.interfaces import ModelInfo
 from ....core.plan import StepResult
 from ..identity import Identity, differences
 from .messages import LOST, RAISED, Loaded, decode_raised, decode_result
+from .watch import Watch, Watched
 
 LAG_SECONDS = 1.0
 """Maximum time between the answers of two ranks to a step that raises on all ranks."""
@@ -21,7 +23,7 @@ class WorkerStepError(RuntimeError):
     """A step raised in a worker. The worker's traceback is a note of this exception."""
 
 
-def agree(identity: Identity, answers: Sequence[Loaded]) -> ModelInfo:
+def agree(identity: Identity, answers: Sequence[Loaded], num_stages: int = 1) -> ModelInfo:
     """The model's info, from the answers of all ranks that have loaded it.
 
     Raises ConfigError with all differences between a worker and the engine.
@@ -37,6 +39,7 @@ def agree(identity: Identity, answers: Sequence[Loaded]) -> ModelInfo:
         )
     return replace(
         infos[0],
+        num_stages=num_stages,
         drafts_need_lookahead=any(info.drafts_need_lookahead for info in infos),
         num_blocks=min(info.num_blocks for info in infos),
         num_host_blocks=min(info.num_host_blocks for info in infos),
@@ -44,7 +47,38 @@ def agree(identity: Identity, answers: Sequence[Loaded]) -> ModelInfo:
     )
 
 
-def read_answer(rank: int, answer: Answer) -> StepResult:
+class RankAnswers:
+    """Joins the answers of all ranks to a step, and keeps the results that earlier stages need."""
+
+    def __init__(self, links: Sequence[Watched], watch: Watch, num_stages: int) -> None:
+        """`links`: one per rank. The ranks of the last stage sample, and must sample the same."""
+        self._links, self._watch = links, watch
+        self.num_early = len(links) - len(links) // num_stages
+        """Number of ranks before the last stage. They get the results below before each plan."""
+        self.results: deque[bytes] = deque()
+        """The last stage's results since the last plan."""
+
+    def finish(self, answers: Sequence[Answer]) -> StepResult:
+        """The result of a step, from the answers in the order of the ranks.
+
+        Raises WorkerStepError, or DeviceError if the device is lost or the ranks disagree.
+        """
+        found = [_read_answer(rank, answer) for rank, answer in enumerate(answers)]
+        first, *others = found[self.num_early :]
+        if any(other.token_ids != first.token_ids for other in others):
+            reason = "and another worker computed different tokens"
+            raise DeviceError(self._watch.fail(self._links[self.num_early], reason))
+        if self.num_early:
+            _, message = answers[self.num_early]
+            self.results.append(message)
+        return first
+
+    def take_results(self) -> list[bytes]:
+        """Remove and return `results`."""
+        return [self.results.popleft() for _ in range(len(self.results))]
+
+
+def _read_answer(rank: int, answer: Answer) -> StepResult:
     """The result of a step. Raises WorkerStepError, or DeviceError if the device is lost."""
     kind, message = answer
     if kind == LOST:

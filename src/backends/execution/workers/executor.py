@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
 
@@ -21,7 +20,7 @@ from ....core.processes.shared_memory import unnamed_file
 from ....core.remote.logs import ROOT
 from ...machine.torch_threads import count_torch_threads
 from ..base import ExecutorSpec
-from .answers import LAG_SECONDS, Answer, agree, read_answer
+from .answers import LAG_SECONDS, Answer, RankAnswers, agree
 from .group import LOOPBACK, open_rendezvous
 from .link import WorkerLink, wait_for_logs
 from .messages import LOST, PLAN, RAISED, RESULT, Begin, encode
@@ -41,10 +40,7 @@ class MultiProcess:
         """`kept`: an object that must live as long as the workers."""
         self.info = info
         self._links, self._watch, self._kept = links, watch, kept
-        per_stage = len(links) // info.num_stages
-        self._early_links, self._last_links = links[:-per_stage], links[-per_stage:]
-        self._results: deque[bytes] = deque()
-        """Results that the earlier stages need before the next plan."""
+        self._answers = RankAnswers(links, watch, info.num_stages)
         self._unsent: deque[_Step] = deque()  # open steps only, so it is short
         self._lock = threading.Lock()
 
@@ -79,8 +75,8 @@ class MultiProcess:
             watch = Watch(links, partial(wait_for_logs, links))
             failing.callback(watch.close)
             _wait_until_loaded(links, watch, spec.progress)
-            info = agree(spec.identify(), [link.loaded for link in links if link.loaded])
-            info = replace(info, num_stages=size // per_stage)
+            loaded = [link.loaded for link in links if link.loaded]
+            info = agree(spec.identify(), loaded, size // per_stage)
             failing.pop_all()
         watch.expect_beats()
         return cls(links, watch, info, store)
@@ -109,13 +105,13 @@ class MultiProcess:
         self._watch.close()
 
     def _have_room(self, step: _Step) -> bool:
-        num_bytes = len(step.message) + sum(map(len, self._results))
+        num_bytes = len(step.message) + sum(map(len, self._answers.results))
         return all(link.channel.has_room(num_bytes) for link in self._links)
 
     def _send(self, step: _Step) -> None:
-        results = [self._results.popleft() for _ in range(len(self._results))]
+        results = self._answers.take_results()
         try:
-            for link in self._early_links:
+            for link in self._links[: self._answers.num_early]:
                 for result in results:
                     link.channel.send(RESULT, result)
             for link in self._links:
@@ -129,16 +125,7 @@ class MultiProcess:
             self._send(step)  # not under the lock: it may wait for the worker
             with self._lock:
                 self._unsent.popleft()
-        answers = self._receive()
-        found = {link: read_answer(link.rank, answer) for link, answer in answers.items()}
-        first, *others = self._last_links
-        if any(found[link].token_ids != found[first].token_ids for link in others):
-            reason = "and another worker computed different tokens"
-            raise DeviceError(self._watch.fail(first, reason))
-        if self._early_links:
-            _, message = answers[first]
-            self._results.append(message)
-        return found[first]
+        return self._answers.finish(list(self._receive().values()))
 
     def _receive(self) -> dict[WorkerLink, Answer]:
         """The answers of all workers, in the order of their ranks."""

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -103,19 +103,25 @@ def _beat(memory: SharedMemory) -> None:
 
 
 def _compute(channel: Channel, model: RankModel) -> None:
+    results: list[bytes] = []
     while True:
         kind, message = channel.receive()
         if kind == RESULT:
-            model.settle(decode_result(message))
+            results.append(message)
             continue
-        channel.send(*answer_plan(model.executor, message))
+        channel.send(*answer_plan(model, message, results))
+        results.clear()
         model.after_step()
 
 
-def answer_plan(executor: Executor, message: bytes) -> tuple[bytes, bytes]:
-    """The kind and content of the answer to a plan."""
+def answer_plan(
+    model: RankModel, plan: bytes, results: Sequence[bytes] = ()
+) -> tuple[bytes, bytes]:
+    """The kind and content of the answer to a plan. `results`: see RankAnswers.results."""
+    for result in results:
+        model.settle(decode_result(result))
     try:
-        return RESULT, encode(executor.launch(decode_plan(message)).result())
+        return RESULT, encode(model.executor.launch(decode_plan(plan)).result())
     except DeviceError as error:
         return LOST, encode(Raised(str(error), ""))
     except Exception as error:

@@ -18,6 +18,7 @@ from tokenmill import AsyncEngine
 from tokenmill.backends.execution.workers.answers import WorkerStepError
 from tokenmill.backends.execution.workers.executor import MultiProcess
 from tokenmill.core.errors import ConfigError, DeviceError
+from tokenmill.core.interfaces import Executor
 from tokenmill.testing.conformance.executor.checks import SEED, VOCAB_SIZE, decode_plan, prompt_plan
 from tokenmill.testing.simulated.executor import expected_tokens
 
@@ -72,6 +73,11 @@ def executor() -> Iterator[MultiProcess]:
 
 
 def test_a_step_that_raises_in_one_stage_leaves_all_stages_in_step(executor: MultiProcess) -> None:
+    check_steps_after_failures(executor)
+
+
+def check_steps_after_failures(executor: Executor) -> None:
+    """A step raises in the first stage, and then one in the second. `executor`: of `staged`."""
     assert executor.info.num_stages == 2
     wanted = expected_tokens((1, 2), 3, SEED, VOCAB_SIZE)
     found = [executor.launch(prompt_plan("a", (1, 2), 1)).result().token_ids[0][0]]

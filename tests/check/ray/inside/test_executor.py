@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.backends.execution.workers import targets
+from tests.backends.execution.workers.test_pipeline_parallel import check_steps_after_failures
 from tests.backends.execution.workers.test_same_tokens import answers_of
+from tests.check.ray.machines import HEAD, OTHER
 from tokenmill import AsyncEngine
 from tokenmill.backends.execution.base import ExecutorProvider
 from tokenmill.backends.execution.ray.options import RayOptions
 from tokenmill.backends.execution.ray.provider import RayProvider
-from tokenmill.core.errors import ConfigError
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError, DeviceError
+from tokenmill.core.interfaces import Executor
+from tokenmill.testing.conformance.executor.checks import decode_plan, make_spec, prompt_plan
 from tokenmill.testing.conformance.executor.suite import ExecutorConformance
+
+if TYPE_CHECKING:  # it imports Ray, which the engine configures first
+    from tokenmill.backends.execution.ray.executor import RayExecutor
+
+NGRAM: dict[str, Any] = {"speculative_method": "ngram"}
 
 
 class TestConformance(ExecutorConformance):
@@ -21,17 +38,64 @@ class TestConformance(ExecutorConformance):
     def distributed_executor_backend(self) -> ExecutorProvider:
         return RayProvider(RayOptions())
 
-    test_every_stage_computes_a_plan_of_other_requests = None  # the executor refuses stages
-
 
 def test_two_ranks_on_one_machine_and_on_two_give_the_tokens_of_one_process(
     model: Path, spread: Path
 ) -> None:
-    options = {"speculative_method": "ngram"}
-    wanted = [tokens for tokens, *_ in asyncio.run(answers_of(model, **options))]
+    wanted = [tokens for tokens, *_ in asyncio.run(answers_of(model, **NGRAM))]
     for plugins in ({"distributed_executor_backend": "ray"}, {"plugins_file": str(spread)}):
-        found = asyncio.run(answers_of(model, **options, tensor_parallel_size=2, **plugins))
+        found = asyncio.run(answers_of(model, **NGRAM, tensor_parallel_size=2, **plugins))
         assert [tokens for tokens, *_ in found] == wanted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, NGRAM, NGRAM | {"tensor_parallel_size": 2}],
+    ids=["plain", "ngram", "two-ranks"],
+)
+def test_two_stages_on_two_machines_give_the_tokens_of_one_process(
+    model: Path, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = options | {"tensor_parallel_size": 1}
+    wanted = [tokens for tokens, *_ in asyncio.run(answers_of(model, **alone))]
+    options = options | {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}
+    with caplog.at_level(logging.INFO, "tokenmill"):
+        found = asyncio.run(answers_of(model, **options))
+    assert [tokens for tokens, *_ in found] == wanted
+    [record] = [one for one in caplog.records if one.getMessage() == "ray_workers_placed"]
+    addresses = record.__dict__["addresses"]
+    size = len(addresses) // 2
+    assert {frozenset(addresses[:size]), frozenset(addresses[size:])} == {
+        frozenset({HEAD}),
+        frozenset({OTHER}),
+    }
+
+
+@pytest.fixture
+def stages() -> Iterator[Executor]:
+    """Two stages on two machines, which compute the simulated model."""
+    config = EngineConfig(pipeline_parallel_size=2)
+    load_rank = f"{targets.__name__}:{targets.staged.__name__}"
+    spec = replace(make_spec(), load_rank=load_rank, config=config)
+    executor = RayProvider(RayOptions())(spec)
+    yield executor
+    executor.close()
+
+
+def test_a_step_that_raises_in_one_stage_leaves_all_stages_in_step(stages: Executor) -> None:
+    check_steps_after_failures(stages)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_stage_ends_the_steps_of_all_stages(stages: RayExecutor, rank: int) -> None:
+    assert stages.launch(prompt_plan("a", (1, 2), 1)).result().step_id == 1
+    os.kill(stages.nodes[rank].pid, signal.SIGKILL)
+    plans = [decode_plan("a", 2, 2), prompt_plan("b", (1, 2), 3, block=8)]
+    for pending in [stages.launch(plan) for plan in plans]:
+        with pytest.raises(DeviceError, match=f"worker {rank} on .* ended"):
+            pending.result()
+    health = stages.health()
+    assert health is not None and health.startswith(f"worker {rank} on")
 
 
 def test_a_cluster_without_room_is_an_error_that_says_what_is_free(

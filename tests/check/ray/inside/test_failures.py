@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -16,6 +18,7 @@ import pytest
 from tests.check.ray.machines import CABLE
 from tests.server_process import RunningServer, running_server
 from tests.test_engine_restarts import NUM_STREAMS, PATIENCE, Clients, wait_for
+from tokenmill.backends.execution.ray.cluster import join_cluster
 
 WORKER = "ray::Worker"
 
@@ -49,12 +52,7 @@ def test_lost_workers_end_their_requests_and_service_resumes(
     flags += ["--tensor-parallel-size", "2", "--num-gpu-blocks-override", "2000"]
     with running_server(tmp_path, *flags, "--max-engine-restarts", "100") as server:
         for number, fault in enumerate((kill, stop, cut)):
-            seconds = seconds_to_answers(server, number, fault)
-            mend()
-            more = wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
-            print(f"{fault.__name__}: answered after {seconds:.2f} s, ready {more:.1f} s later")
-            body = {"prompt": f"after {number}", "max_tokens": 4}
-            assert httpx.post(f"{server.url}/v1/completions", json=body).status_code == 200
+            check_service(server, number, fault)
         [engine] = psutil.Process(server.process.pid).children()
         old = workers()
         engine.kill()
@@ -62,6 +60,43 @@ def test_lost_workers_end_their_requests_and_service_resumes(
         wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
         server.process.kill()
         wait_for(lambda: not workers())
+
+
+def test_a_killed_worker_of_each_stage_ends_its_requests_and_leaves_nothing(
+    model: Path, tmp_path: Path
+) -> None:
+    flags = ["--model", str(model), "--device", "cpu", "--distributed-executor-backend", "ray"]
+    flags += ["--pipeline-parallel-size", "2", "--num-gpu-blocks-override", "2000"]
+    with running_server(tmp_path, *flags, "--max-engine-restarts", "100") as server:
+        for number in range(2):
+            check_service(server, number, partial(kill_on_machine, number))
+        assert server.wait_until_empty()["kv_cache_usage"] == 0
+        server.process.kill()
+        wait_for(lambda: not workers())
+    lost = set(re.findall(r"worker (\d) on \S+ ended", server.log.read_text()))
+    assert lost == {"0", "1"}, "stages are on the same machines after each restart"
+    leave = join_cluster(None, num_cpus=0, num_gpus=0)
+    import ray
+
+    wait_for(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
+    leave()
+
+
+def kill_on_machine(number: int) -> None:
+    """Kill the only worker on one of two machines."""
+    found = sorted(workers(), key=lambda pid: os.readlink(f"/proc/{pid}/ns/net"))
+    assert len(found) == 2
+    os.kill(found[number], signal.SIGKILL)
+
+
+def check_service(server: RunningServer, number: int, fault: Callable[[], None]) -> None:
+    """Requests end in a fault, and the server is ready again without help."""
+    seconds = seconds_to_answers(server, number, fault)
+    mend()
+    more = wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
+    print(f"fault {number}: answered after {seconds:.2f} s, ready {more:.1f} s later")
+    body = {"prompt": f"after {number}", "max_tokens": 4}
+    assert httpx.post(f"{server.url}/v1/completions", json=body).status_code == 200
 
 
 def seconds_to_answers(server: RunningServer, number: int, fault: Callable[[], None]) -> float:
