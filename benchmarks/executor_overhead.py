@@ -1,10 +1,12 @@
-"""Measures the time that a worker process adds to a step, without a model and without an engine.
+"""Measures the time that worker processes add to a step, without a model and without an engine.
 
 python benchmarks/executor_overhead.py --help
 
-The same steps of a simulated model are computed in this process and in a worker process, in turns.
-The difference is the time to send a plan and its result: msgpack, shared memory, and waking two
-processes. Each step is launched after the result of the step before it, so nothing overlaps.
+The same steps of a simulated model are computed in this process and by each executor, in turns.
+The difference is the time to send a plan and its result: msgpack, and waking processes through
+shared memory (multiprocess) or calls of actors (ray, which starts a cluster of its own). Each rank
+computes the whole model. Each step is launched after the result of the step before it, so nothing
+overlaps.
 """
 
 from __future__ import annotations
@@ -16,11 +18,22 @@ from dataclasses import replace
 from recording import make_parser, make_table, record, summarize
 from rich.console import Console
 
-from tokenmill.backends.execution.workers.executor import MultiProcess
+from tokenmill.backends.execution.base import ExecutorProvider
+from tokenmill.backends.execution.providers import MultiProcessProvider
+from tokenmill.backends.execution.ray.options import RayOptions
+from tokenmill.backends.execution.ray.provider import RayProvider
+from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Executor, no_progress
 from tokenmill.core.plan import Grant, StepPlan
 from tokenmill.testing.conformance.executor.checks import make_spec, prompt_plan
 from tokenmill.testing.conformance.executor.worker import load_simulated
+
+PROVIDERS: dict[str, ExecutorProvider] = {
+    "multiprocess": MultiProcessProvider(),
+    "ray": RayProvider(RayOptions()),
+}
+Contender = tuple[ExecutorProvider, int]
+"""An executor, and its number of ranks."""
 
 
 class Steps:
@@ -52,31 +65,44 @@ class Steps:
         return (time.perf_counter() - begin) * 1e6
 
 
+def measure(contender: Contender, count: int, num_steps: int) -> dict[str, float]:
+    """Compare the median microseconds of a step in this process and with a contender."""
+    provider, size = contender
+    executor = provider(make_spec(EngineConfig(tensor_parallel_size=size)))
+    num_blocks = num_steps // 16 + 2
+    own = Steps(load_simulated(no_progress), count, num_blocks)
+    other = Steps(executor, count, num_blocks)
+    pairs = [(own.microseconds(), other.microseconds()) for _ in range(num_steps)]
+    executor.close()
+    here, there = (statistics.median(times) for times in zip(*pairs, strict=True))
+    return {"inprocess": here, "executor": there, "difference": there - here, "ratio": there / here}
+
+
 def main() -> None:
     parser = make_parser(__doc__)
+    parser.add_argument("--executors", nargs="+", default=["multiprocess"], choices=[*PROVIDERS])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1], help="numbers of ranks")
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--steps", type=int, default=300, help="steps of each round")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    table = make_table("µs per step", "in process", "worker", "difference")
-    result = {}
-    for count in args.requests:
-        found: dict[str, list[float]] = {"in process": [], "worker": [], "difference": []}
-        for _ in range(args.rounds):
-            worker = MultiProcess.start(make_spec())
-            num_blocks = args.steps // 16 + 2
-            own = Steps(load_simulated(no_progress), count, num_blocks)
-            other = Steps(worker, count, num_blocks)
-            pairs = [(own.microseconds(), other.microseconds()) for _ in range(args.steps)]
-            here, there = (statistics.median(times) for times in zip(*pairs, strict=True))
-            worker.close()
-            for name, value in zip(found, (here, there, there - here), strict=True):
-                found[name].append(value)
-        result[str(count)] = {name: summarize(values) for name, values in found.items()}
-        row = (f"{one['median']:.0f}" for one in result[str(count)].values())
-        table.add_row(f"{count} requests", *row)
+    contenders = {
+        f"{name}, size {size}": (PROVIDERS[name], size)
+        for name in args.executors
+        for size in args.sizes
+    }
+    table = make_table("µs per step", "requests", "in process", "executor", "difference", "ratio")
+    result: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    for name, contender in contenders.items():
+        result[name] = {}
+        for count in args.requests:
+            rounds = [measure(contender, count, args.steps) for _ in range(args.rounds)]
+            figures = {key: summarize([one[key] for one in rounds]) for key in rounds[0]}
+            result[name][str(count)] = figures
+            *micros, ratio = (one["median"] for one in figures.values())
+            table.add_row(name, str(count), *(f"{one:.0f}" for one in micros), f"{ratio:.1f}x")
     Console().print(table)
-    record(args, "executor_overhead", {"microseconds_by_requests": result})
+    record(args, "executor_overhead", {"microseconds_by_executor": result})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,13 +33,15 @@ def spread(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def stranger(model: Path) -> subprocess.Popen[str]:
+def stranger(model: Path) -> Iterator[subprocess.Popen[str]]:
     """A program with a wrong token. Ray tries for 20 seconds, so it starts before the tests."""
     flags = ["--model", str(model), "--device", "cpu", "--distributed-executor-backend", "ray"]
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "tokenmill", "generate", *flags, "a prompt"],
         env=os.environ | {"RAY_AUTH_TOKEN": "0" * 64},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        yield process
+        process.kill()
