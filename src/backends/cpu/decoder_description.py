@@ -33,6 +33,8 @@ _FEATURES = {
     "embedding_scale",
     "experts",
     "float32_norms",
+    "has_embedding",
+    "has_head",
     "hidden_act",
     "layers",
     "logits_part",
@@ -64,7 +66,7 @@ def is_native(decoder: Decoder) -> bool:
         return False
     if isinstance(decoder.lm_head, Gathered) and not _has_room(decoder.lm_head, config.hidden_size):
         return False
-    products = [_part_of(decoder.lm_head)]
+    products = [_part_of(decoder.lm_head)] if config.has_head else []
     for layer in decoder.layers:
         products += [layer.qkv, _part_of(layer.attention_output)]
         for network in _networks_of(layer):
@@ -102,14 +104,16 @@ class DecoderDescription:
             layers=layers,
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
-            embedding=decoder.embedding_ve.data_ptr(),
-            norm=self._floats(decoder.norm.weight),
-            head=self._packed(_part_of(decoder.lm_head))[0],
             eps=config.rms_norm_eps,
             float32_norms=config.float32_norms,
             rotary_size=config.rotary_size or config.head_size,
             embedding_scale=decoder.embedding_scale,
         )
+        if config.has_embedding:
+            self.struct.embedding = decoder.embedding_ve.data_ptr()
+        if config.has_head:
+            self.struct.norm = self._floats(decoder.norm.weight)
+            self.struct.head = self._packed(_part_of(decoder.lm_head))[0]
         if isinstance(decoder.lm_head, Gathered):
             self._describe_ranks(decoder.lm_head)
 

@@ -27,7 +27,7 @@ from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.tensor_parallel import Gathered, reduce
-from tokenmill.backends.running.runner import LayeredModel
+from tokenmill.backends.running.runner import LayeredModel, StepModel
 from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
@@ -176,7 +176,7 @@ def cache_of(config: ModelConfig, attention: AttentionBackend) -> KVCache:
 class Sequences:
     """Requests with tokens that the test knows, computed in the amounts that it says."""
 
-    def __init__(self, model: DecoderCall | LayeredModel, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: StepModel, prompts: Sequence[Sequence[int]]) -> None:
         self._model = model
         self._states = [
             RequestState(

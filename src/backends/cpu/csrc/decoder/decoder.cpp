@@ -48,8 +48,10 @@ class Part {
   }
 
   void run() {
-    embed_tokens();
-    finish(Phase::kEmbed);
+    if (model_.embedding != nullptr) {
+      embed_tokens();
+      finish(Phase::kEmbed);
+    }
     for (int64_t i = 0; i < model_.num_layers; i++) {
       attend(model_.layers[i], step_.kv_caches[i]);
       feed_forward(model_.layers[i]);

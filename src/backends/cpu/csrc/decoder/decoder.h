@@ -36,6 +36,8 @@ struct DecoderLayer {
   const float* router_bias;
 };
 
+// A model, or one of its stages: some layers, and the embedding, or the last norm and the head, or
+// neither.
 struct DecoderModel {
   AttentionSpec spec;  // the windows of layers are in their plans
   ExpertsSpec experts;
@@ -43,9 +45,9 @@ struct DecoderModel {
   const DecoderLayer* layers;
   int64_t hidden_size;
   int64_t intermediate_size;
-  const void* embedding;  // bfloat16 [vocabulary, hidden]
-  const float* norm;      // [hidden]
-  const PackedLinear* head;
+  const void* embedding;     // bfloat16 [vocabulary, hidden]; null in a later stage
+  const float* norm;         // [hidden]; null in a stage without a head
+  const PackedLinear* head;  // or null: steps have no sampled rows
   float eps;
   int32_t float32_norms;  // as RmsNormCall::float32_norm
   int32_t rotary_size;
@@ -79,7 +81,7 @@ struct DecoderStep {
   const int64_t* const* slots;  // per plan: the slot of each token
   AttentionPlan* const* plans;  // one per kind of layer
   void* const* kv_caches;  // one per layer
-  void* hidden;            // [tokens, hidden]
+  void* hidden;            // [tokens, hidden]: without an embedding, also the input
   void* normed;            // [tokens, hidden]
   void* qkv;               // [tokens, all heads * head_size]
   void* attended;          // [tokens, query heads * head_size]

@@ -151,7 +151,7 @@ class Reference {
   const Setting setting_;
 };
 
-// Runs the layers of a reference on a prompt, by the library.
+// Runs the layers of a reference on a prompt, by the library: in one call, or each as a stage.
 class Run {
  public:
   Run(const Library& library, Report& report, const Setting& setting)
@@ -178,7 +178,7 @@ class Run {
   Run(const Run&) = delete;
 
   void run(const Setting& setting, const Reference& reference, Numbers& table,
-           const int64_t* token_ids, Numbers& hidden) {
+           const int64_t* token_ids, bool in_stages, Numbers& hidden) {
     DecoderLayer layers[kLayers] = {};
     for (int i = 0; i < kLayers; i++) {
       describe(setting, reference, i, layers[i]);
@@ -207,6 +207,7 @@ class Run {
     step.qkv = qkv.at(0);
     step.attended = attended.at(0);
     step.inner = inner.at(0);
+    if (in_stages) return run_stages(step);
     report_.expect_done(library_.run_decoder(&model_, &step), "tm_run_decoder");
   }
 
@@ -233,6 +234,17 @@ class Run {
     to.attention_output = layer.attention_output.packed();
     to.gate_up = layer.gate_up.packed();
     to.down = layer.down.packed();
+  }
+
+  void run_stages(DecoderStep step) {
+    DecoderModel stage = model_;
+    stage.num_layers = 1;
+    for (int i = 0; i < kLayers; i++) {
+      report_.expect_done(library_.run_decoder(&stage, &step), "tm_run_decoder of a stage");
+      stage.embedding = nullptr;
+      stage.layers++;
+      step.kv_caches++;
+    }
   }
 
   void plan(int index) {
@@ -264,18 +276,23 @@ void check(const Library& library, Report& report, const Setting& setting) {
       wanted[token].push_back(rounded(table.get(token_ids[token] * kHidden + i) * kEmbeddingScale));
   }
   reference.run(wanted);
-  Run(library, report, setting).run(setting, reference, table, token_ids, hidden);
+  Run(library, report, setting).run(setting, reference, table, token_ids, false, hidden);
+  Numbers staged(Element::kBF16, kTokens * kHidden);
+  Run(library, report, setting).run(setting, reference, table, token_ids, true, staged);
   // Sums in another order change roundings to 8 bits, here and in the layer after.
   for (int64_t i = 0; i < kTokens * kHidden; i++) {
     const double right = wanted[i / kHidden][i % kHidden];
     report.expect_near(hidden.get(i), right, 0.12, "hidden", i / kHidden,
+                       i % kHidden);
+    report.expect_near(staged.get(i), hidden.get(i), 0.0, "hidden of stages", i / kHidden,
                        i % kHidden);
   }
 }
 
 }  // namespace
 
-// Checks two layers that differ, with all that a layer may have, and without it.
+// Checks two layers that differ, with all that a layer may have, and without it. As two stages they
+// have the same results to the last bit.
 void check_decoder_layers(const Library& library, Report& report) {
   report.begin("decoder layers with norms of heads and outputs, and GELU");
   check(library, report, {Activation::kGelu, true, true, true, 16});
