@@ -84,6 +84,9 @@ class DecoderCall:
         plans = [self._attentions.index(one) for one in attentions]
         self._model = DecoderDescription(decoder, attentions[0].struct, plans)
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
+        self._load = decoder.expert_load
+        experts = decoder.config.experts
+        self._expert_tokens = (ctypes.c_int64 * (experts.num_experts if experts else 0))()
         self._scratch = torch.empty(0, dtype=torch.bfloat16)
         self._sampled = 0, 0
         """Address and number of the hidden states of the last call's sampled rows."""
@@ -157,7 +160,12 @@ class DecoderCall:
             logits=None if logits_rv is None else logits_rv.data_ptr(),
             nanoseconds=None if self._nanoseconds is None else ctypes.addressof(self._nanoseconds),
         )
+        if self._load is not None:
+            ctypes.memset(self._expert_tokens, 0, ctypes.sizeof(self._expert_tokens))
+            step.expert_tokens = ctypes.addressof(self._expert_tokens)
         self._run(ctypes.byref(self._model.struct), ctypes.byref(step))
+        if self._load is not None:
+            self._load.add(tuple(self._expert_tokens))
         self._sampled = sampled, num_sampled
 
     def hidden_states(self) -> torch.Tensor:

@@ -7,13 +7,15 @@ namespace {
 
 constexpr int64_t kTokens = 21, kVocabulary = 30, kHidden = 32, kInner = 48, kHeadSize = 32;
 constexpr int32_t kHeads = 4, kKvHeads = 2, kBlockSize = 16;
-constexpr int64_t kQuery = kHeads * kHeadSize, kRow = kQuery + 2 * kKvHeads * kHeadSize;
+constexpr int64_t kQuery = kHeads * kHeadSize, kKeys = kKvHeads * kHeadSize;
+constexpr int64_t kRow = kQuery + 2 * kKeys;
 constexpr float kEps = 0.1f, kEmbeddingScale = 1.5f;
 
 struct Setting {
   Activation activation;
   bool float32_norms, post_norms, head_norms;
   int32_t rotary_size;
+  bool over_ranks;  // the model of one rank, with norms over all heads; few rows fit into a slot
 };
 struct LayerSetting {
   bool rotates;
@@ -46,6 +48,9 @@ class Reference {
       cos.push_back(std::cos(angle));
       sin.push_back(std::sin(angle));
     }
+    Random other(12);
+    whole_q_norm = random_floats(other, kQuery, 1.0f, 0.3f);
+    whole_k_norm = random_floats(other, kKeys, 1.0f, 0.3f);
   }
 
   // Computes all layers on the hidden states of a prompt.
@@ -63,7 +68,7 @@ class Reference {
   }
 
   std::vector<Layer> layers;
-  std::vector<float> angles, cos, sin;
+  std::vector<float> angles, cos, sin, whole_q_norm, whole_k_norm;
 
  private:
   double activated(double x) const {
@@ -111,11 +116,21 @@ class Reference {
     return x;
   }
 
+  // The norm of numbers [begin, end) together.
+  void norm_part(Row& x, int64_t begin, int64_t end, const std::vector<float>& weight) const {
+    const Row part = normed(Row(x.begin() + begin, x.begin() + end), weight);
+    std::copy(part.begin(), part.end(), x.begin() + begin);
+  }
+
   void attend(const Layer& layer, const LayerSetting& setting, std::vector<Row>& hidden) const {
     std::vector<Row> keys, values;
     for (int64_t token = 0; token < kTokens; token++) {
       Row qkv = layer.qkv.of(normed(hidden[token], layer.input_norm));
       for (double& one : qkv) one = rounded(one);
+      if (setting_.over_ranks) {
+        norm_part(qkv, 0, kQuery, whole_q_norm);
+        norm_part(qkv, kQuery, kQuery + kKeys, whole_k_norm);
+      }
       for (int64_t kv = 0; kv < kKvHeads; kv++) {
         keys.push_back(head(qkv, kHeads + kv, layer.k_norm, setting.rotates, token));
         const auto value = qkv.begin() + (kHeads + kKvHeads + kv) * kHeadSize;
@@ -170,6 +185,11 @@ class Run {
     model_.float32_norms = setting.float32_norms;
     model_.rotary_size = setting.rotary_size;
     model_.embedding_scale = kEmbeddingScale;
+    model_.whole_q_size = kQuery;
+    model_.whole_k_size = kKeys;
+    memory_.resize(library.shared_bytes(&ranks_) + 128);
+    ranks_.memory = memory_.data() + (128 - reinterpret_cast<uintptr_t>(memory_.data()) % 128) % 128;
+    if (setting.over_ranks) model_.ranks = &ranks_;
     for (int i = 0; i < kLayers; i++) plans_[i] = library.attention_plan_new();
   }
   ~Run() {
@@ -225,6 +245,10 @@ class Run {
       to.q_norm = layer.q_norm.data();
       to.k_norm = layer.k_norm.data();
     }
+    if (setting.over_ranks) {
+      to.whole_q_norm = reference.whole_q_norm.data();
+      to.whole_k_norm = reference.whole_k_norm.data();
+    }
     if (kLayerSettings[index].rotates) {
       to.cos = reference.cos.data();
       to.sin = reference.sin.data();
@@ -260,6 +284,8 @@ class Run {
   AttentionSpec spec_ = {};
   DecoderModel model_ = {};
   AttentionPlan* plans_[kLayers];
+  Ranks ranks_ = {0, 1, nullptr, kHidden};
+  std::vector<uint8_t> memory_;
   const int32_t starts_[2] = {0, kTokens}, blocks_[2] = {0, 1};
 };
 
@@ -295,9 +321,11 @@ void check(const Library& library, Report& report, const Setting& setting) {
 // have the same results to the last bit.
 void check_decoder_layers(const Library& library, Report& report) {
   report.begin("decoder layers with norms of heads and outputs, and GELU");
-  check(library, report, {Activation::kGelu, true, true, true, 16});
+  check(library, report, {Activation::kGelu, true, true, true, 16, false});
   report.begin("decoder layers without norms of heads and outputs, and SiLU");
-  check(library, report, {Activation::kSilu, false, false, false, 32});
+  check(library, report, {Activation::kSilu, false, false, false, 32, false});
+  report.begin("decoder layers of one rank with norms over all heads");
+  check(library, report, {Activation::kSilu, false, true, false, 32, true});
 }
 
 }  // namespace tokenmill
