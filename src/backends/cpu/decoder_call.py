@@ -84,6 +84,9 @@ class DecoderCall:
         plans = [self._attentions.index(one) for one in attentions]
         self._model = DecoderDescription(decoder, attentions[0].struct, plans)
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
+        self._load = decoder.expert_load
+        experts = decoder.config.experts
+        self._expert_tokens = (ctypes.c_int64 * (experts.num_experts if experts else 0))()
         self._scratch = torch.empty(0, dtype=torch.bfloat16)
         self._sampled = 0, 0
         """Address and number of the hidden states of the last call's sampled rows."""
@@ -93,9 +96,33 @@ class DecoderCall:
             "tm_run_decoder", "a decoder's step", DecoderModelStruct, DecoderStepStruct
         )
 
-    def logits(self, batch: InputBatch) -> torch.Tensor:
-        """Logits of the batch's sampled rows, float32 [r, v]. Writes all K and V to the cache."""
+    def logits(self, batch: InputBatch, hidden_te: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits of the batch's sampled rows, float32 [r, v]. Writes all K and V to the cache.
+
+        `hidden_te`: see `compute_layers`. None: the decoder has an embedding.
+        """
+        config = self._config
+        # Allocated by numpy, not torch: a torch operation before the call would let the event loop
+        # take the GIL and deliver a whole step first.
+        num_sampled = batch.sampled_rows_r.shape[0]
+        logits_rv = torch.from_numpy(np.empty((num_sampled, config.num_logits), np.float32))
+        self._compute(batch, hidden_te, logits_rv)
+        cap = config.logits_soft_cap
+        return logits_rv if cap is None else logits_rv.div_(cap).tanh_().mul_(cap)
+
+    def compute_layers(self, batch: InputBatch, hidden_te: torch.Tensor) -> None:
+        """Write the hidden states after the last layer to `hidden_te`, contiguous bfloat16 [t, e].
+
+        It holds those before the first layer, unless the decoder has an embedding.
+        """
+        assert hidden_te.is_contiguous() and hidden_te.dtype is torch.bfloat16
+        self._compute(batch, hidden_te, None)
+
+    def _compute(
+        self, batch: InputBatch, hidden_te: torch.Tensor | None, logits_rv: torch.Tensor | None
+    ) -> None:
         config, num_tokens = self._config, batch.token_ids_t.shape[0]
+        num_sampled = 0 if logits_rv is None else logits_rv.shape[0]
         batches = batch.attention.by_group
         parts = [batches[group] for group in self._groups]
         pairs = zip(self._attentions, parts, strict=True)
@@ -104,7 +131,6 @@ class DecoderCall:
         self._slots[:] = [part.slot_mapping_t.data_ptr() for part in parts]
         q_size = config.num_heads * config.head_size
         kv_size = config.num_kv_heads * config.head_size
-        num_sampled = batch.sampled_rows_r.shape[0]
 
         hidden, normed, qkv, attended, inner, sampled = self._take_scratch(
             [
@@ -116,9 +142,6 @@ class DecoderCall:
                 num_sampled * config.hidden_size,
             ]
         )
-        # Allocated by numpy, not torch: a torch operation before the call would let the event loop
-        # take the GIL and deliver a whole step first.
-        logits_rv = torch.from_numpy(np.empty((num_sampled, config.num_logits), np.float32))
         step = DecoderStepStruct(
             num_tokens=num_tokens,
             token_ids=batch.token_ids_t.data_ptr(),
@@ -126,7 +149,7 @@ class DecoderCall:
             slots=self._slots,
             plans=self._plans,
             kv_caches=self._caches,
-            hidden=hidden,
+            hidden=hidden if hidden_te is None else hidden_te.data_ptr(),
             normed=normed,
             qkv=qkv,
             attended=attended,
@@ -134,13 +157,16 @@ class DecoderCall:
             num_sampled=num_sampled,
             sampled_rows=batch.sampled_rows_r.data_ptr(),
             sampled=sampled,
-            logits=logits_rv.data_ptr(),
+            logits=None if logits_rv is None else logits_rv.data_ptr(),
             nanoseconds=None if self._nanoseconds is None else ctypes.addressof(self._nanoseconds),
         )
+        if self._load is not None:
+            ctypes.memset(self._expert_tokens, 0, ctypes.sizeof(self._expert_tokens))
+            step.expert_tokens = ctypes.addressof(self._expert_tokens)
         self._run(ctypes.byref(self._model.struct), ctypes.byref(step))
+        if self._load is not None:
+            self._load.add(tuple(self._expert_tokens))
         self._sampled = sampled, num_sampled
-        cap = config.logits_soft_cap
-        return logits_rv if cap is None else logits_rv.div_(cap).tanh_().mul_(cap)
 
     def hidden_states(self) -> torch.Tensor:
         """Hidden states after the last norm of the rows of the last `logits`, bfloat16 [r, e].

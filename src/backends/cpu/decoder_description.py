@@ -33,6 +33,8 @@ _FEATURES = {
     "embedding_scale",
     "experts",
     "float32_norms",
+    "has_embedding",
+    "has_head",
     "hidden_act",
     "layers",
     "logits_part",
@@ -55,23 +57,38 @@ _LANES = 16
 
 
 def is_native(decoder: Decoder) -> bool:
-    """Whether the library has all features and products of a decoder."""
+    """Whether the library has all features and products of a decoder, on all ranks."""
+    own, head = _is_native(decoder), decoder.lm_head
+    if not isinstance(head, Gathered) or not isinstance(head.ranks, NativeRanks):
+        return own
+    # All ranks or none: layer by layer, a rank exchanges its parts in other portions. Ranks may
+    # differ, because they may have other numbers of columns of experts.
+    count = torch.tensor([float(own)])
+    head.ranks.sum(count)
+    return int(count) == int(head.ranks.struct.size)
+
+
+def _is_native(decoder: Decoder) -> bool:
     config = decoder.config
     sizes = [config.rotary_size or 0]
     if config.experts is not None and config.experts.swiglu_limit is not None:
         sizes.append(config.experts.intermediate_size)
     if not config.features <= _FEATURES or any(size % _LANES for size in sizes):
         return False
-    if isinstance(decoder.lm_head, Gathered) and not _has_room(decoder.lm_head, config.hidden_size):
+    head = decoder.lm_head
+    is_divided = isinstance(head, Gathered)
+    if isinstance(head, Gathered) and not _has_room(head, config.hidden_size):
         return False
-    products = [_part_of(decoder.lm_head)]
+    products = [_part_of(head)] if config.has_head else []
     for layer in decoder.layers:
         products += [layer.qkv, _part_of(layer.attention_output)]
         for network in _networks_of(layer):
             products += [_product_of(network.gate_up), _part_of(network.down)]
-        if isinstance(layer.feed_forward, Experts) and not _has_native_experts(layer.feed_forward):
+        experts = layer.feed_forward
+        if isinstance(experts, Experts) and not _are_native(experts, is_divided):
             return False
-        if layer.whole_qk_norm is not None and layer.whole_qk_norm.sum_over_ranks is not None:
+        norm = layer.whole_qk_norm
+        if norm is not None and (norm.sum_over_ranks is not None) is not is_divided:
             return False
     return all(isinstance(product, NativeLinear) for product in products)
 
@@ -102,16 +119,21 @@ class DecoderDescription:
             layers=layers,
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
-            embedding=decoder.embedding_ve.data_ptr(),
-            norm=self._floats(decoder.norm.weight),
-            head=self._packed(_part_of(decoder.lm_head))[0],
             eps=config.rms_norm_eps,
             float32_norms=config.float32_norms,
             rotary_size=config.rotary_size or config.head_size,
             embedding_scale=decoder.embedding_scale,
         )
+        if config.has_embedding:
+            self.struct.embedding = decoder.embedding_ve.data_ptr()
+        if config.has_head:
+            self.struct.norm = self._floats(decoder.norm.weight)
+            self.struct.head = self._packed(_part_of(decoder.lm_head))[0]
         if isinstance(decoder.lm_head, Gathered):
             self._describe_ranks(decoder.lm_head)
+        norm = decoder.layers[0].whole_qk_norm
+        if norm is not None and norm.sizes is not None:
+            self.struct.whole_q_size, self.struct.whole_k_size = norm.sizes
 
     def _describe_ranks(self, head: Gathered) -> None:
         assert isinstance(head.ranks, NativeRanks)
@@ -153,8 +175,8 @@ class DecoderDescription:
         struct.router = self._pointer(pack_linear(router.weight, arena=self._arena))
         if router.bias is not None:
             struct.router_bias = self._floats(router.bias)
-        struct.experts = (ExpertStruct * len(experts.networks))()
-        for index, network in enumerate(experts.networks):
+        struct.experts = (ExpertStruct * experts.config.num_experts)()
+        for index, network in zip(experts.config.local, experts.networks, strict=True):
             self._describe_network(network, struct.experts[index])
 
     def _describe_network(
@@ -188,8 +210,8 @@ def _networks_of(layer: DecoderLayer) -> Sequence[GatedNetwork]:
     return own.networks if isinstance(own, Experts) else [own]
 
 
-def _has_native_experts(experts: Experts) -> bool:
-    return experts.sum_over_ranks is None and _is_packable(experts.router)
+def _are_native(experts: Experts, is_divided: bool) -> bool:
+    return (experts.sum_over_ranks is not None) is is_divided and _is_packable(experts.router)
 
 
 def _has_room(head: Gathered, hidden_size: int) -> bool:

@@ -106,7 +106,9 @@ class ModelExecutor:
         logits = ProcessorSpec(vocab_size=info.vocab_size, device=spec.device)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
         if not checkpoint.config.has_head:
-            return cls(info, StageRunner(parts.decoder, parts.attention, cache))
+            stage = parts.stage_model(cache)
+            stage_runner = StageRunner(parts.decoder, parts.attention, cache, stage)
+            return cls(info, stage_runner, None if stage is None else SingleTorchThread())
         model = parts.step_model(cache)
         runner = ModelRunner(
             parts.decoder,

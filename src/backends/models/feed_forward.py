@@ -68,7 +68,7 @@ class ExpertLoad:
         self._counts = [0] * len(ranks)
 
     def add(self, counts: Sequence[int]) -> None:
-        """Add a layer's tokens per expert."""
+        """Add the tokens per expert of some layers."""
         for rank, own in enumerate(self._ranks):
             self._counts[rank] += sum(counts[own.start : own.stop])
 

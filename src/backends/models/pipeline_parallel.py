@@ -37,28 +37,28 @@ class StagedDecoder:
         self.num_parameters, self.num_bytes = decoder.num_parameters, decoder.num_bytes
         self.embedding_ve = decoder.embedding_ve
         self.sinks = decoder.sinks
-        self._decoder = decoder
-        self._neighbours = neighbours
+        self.decoder = decoder
+        self.neighbours = neighbours
 
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
         """See Model."""
-        config, own = self.config, self._decoder
+        config, own = self.config, self.decoder
         if config.has_embedding:
             hidden_te = own.embed(token_ids_t)
         else:
             size, dtype = config.hidden_size, own.embedding_ve.dtype
-            hidden_te = self._neighbours.receive(len(token_ids_t), size, dtype)
+            hidden_te = self.neighbours.receive(len(token_ids_t), size, dtype)
         hidden_te = own.compute_layers(hidden_te, positions_t, attend)
         if config.has_head:
             return own.norm(hidden_te)
-        self._neighbours.send(hidden_te)
+        self.neighbours.send(hidden_te)
         return hidden_te
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
         """See Model."""
-        return self._decoder.compute_logits(hidden_re)
+        return self.decoder.compute_logits(hidden_re)
 
 
 class PipelineParallel:

@@ -26,6 +26,7 @@ from ..weights.quantization.methods import METHODS, ReadMethod
 from .memory_need import Keeping, refuse_too_large
 from .precision import choose_dtype, choose_kv_cache_dtype
 from .runner import StepModel
+from .stage_runner import StageModel
 
 log = get_logger("model")
 
@@ -73,6 +74,11 @@ class ModelParts:
         """The attention backend's own implementation of whole steps; None if it has none for this
         model."""
         model: StepModel | None = make_step_model(self.attention, self.decoder, cache)
+        return model
+
+    def stage_model(self, cache: KVCache) -> StageModel | None:
+        """As `step_model`, for a stage of a model that has no head."""
+        model: StageModel | None = make_step_model(self.attention, self.decoder, cache)
         return model
 
 

@@ -1,19 +1,31 @@
-"""Computes plans in a stage that is not the last one of a model."""
+"""Computes plans in a stage that is not the last one of a model.
+
+Shape suffixes: t tokens, e hidden size.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from ...core.plan import Grant, StepPlan, StepResult
 from ..attention.base import AttentionBackend
 from ..models.base import Model
-from ..state.input_batch import build_input_batch
+from ..state.input_batch import InputBatch, build_input_batch
 from ..state.kv_cache import KVCache, copy_blocks
 from ..state.request_state import RequestState
 from .request_states import RequestStates
 from .runner import LayeredModel
+
+
+class StageModel(Protocol):
+    """A stage that computes a whole step in one call."""
+
+    def forward(self, batch: InputBatch) -> torch.Tensor:
+        """Compute the hidden states [t, e] of all tokens, and hand them to the next stage."""
+        ...
 
 
 class StageRunner:
@@ -22,8 +34,15 @@ class StageRunner:
     The last stage samples. A request of a plan is in no other plan before `settle` has its tokens.
     """
 
-    def __init__(self, decoder: Model, attention: AttentionBackend, kv_cache: KVCache) -> None:
-        self._model = LayeredModel(decoder, attention, kv_cache)
+    def __init__(
+        self,
+        decoder: Model,
+        attention: AttentionBackend,
+        kv_cache: KVCache,
+        model: StageModel | None = None,
+    ) -> None:
+        """`model` computes whole steps of the stage; None runs it layer by layer."""
+        self._model = model or LayeredModel(decoder, attention, kv_cache)
         self._attention = attention
         self._kv_cache = kv_cache
         self._requests = RequestStates(decoder.config.vocab_size, kv_cache)

@@ -27,7 +27,7 @@ from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.tensor_parallel import Gathered, reduce
-from tokenmill.backends.running.runner import LayeredModel
+from tokenmill.backends.running.runner import LayeredModel, StepModel
 from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
@@ -176,7 +176,7 @@ def cache_of(config: ModelConfig, attention: AttentionBackend) -> KVCache:
 class Sequences:
     """Requests with tokens that the test knows, computed in the amounts that it says."""
 
-    def __init__(self, model: DecoderCall | LayeredModel, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: StepModel, prompts: Sequence[Sequence[int]]) -> None:
         self._model = model
         self._states = [
             RequestState(
@@ -354,7 +354,18 @@ def test_a_token_s_logits_are_the_same_to_the_last_bit_alone_and_with_drafts(
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("name", ["plain", "biases", "post-norms"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "biases",
+        "post-norms",
+        "norms of all heads",
+        "experts",
+        "experts, post-norms",
+        "gpt-oss",
+    ],
+)
 def test_partial_sums_go_through_the_memory_of_all_ranks(name: str, library: Library) -> None:
     """Of one rank: the sum is its part, to the last bit, also if few rows fit at once."""
     decoder = load(random_checkpoint(CONFIGS[name], 4), library)
@@ -368,10 +379,15 @@ def test_partial_sums_go_through_the_memory_of_all_ranks(name: str, library: Lib
         decoder.layers = tuple(reduce(layer, ranks) for layer in layers)
         size = PLAIN.vocab_size
         decoder.lm_head = Gathered(part=head, ranks=ranks, rank=0, first_logits=(0, size))
-        found = Sequences(native(decoder), [tokens]).compute([37])[0]
+        sequences, before = Sequences(native(decoder), [tokens]), count_rounds(ranks)
+        found = sequences.compute([37])[0]
         assert torch.equal(found, alone)
-        rounds = int.from_bytes(ctypes.string_at(ranks.struct.memory, 4), sys.byteorder)
-        assert rounds == PLAIN.num_layers * 2 * -(-37 // num_rows) + 1
+        per_layer = 2 * -(-37 // num_rows) + (name == "norms of all heads")
+        assert count_rounds(ranks) - before == PLAIN.num_layers * per_layer + 1
+
+
+def count_rounds(ranks: NativeRanks) -> int:
+    return int.from_bytes(ctypes.string_at(ranks.struct.memory, 4), sys.byteorder)
 
 
 def test_a_shared_tensor_is_in_the_file_of_all_ranks(library: Library) -> None:

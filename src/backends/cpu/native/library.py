@@ -25,7 +25,7 @@ from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 log = get_logger("model")
 
-_ABI_VERSION = 9
+_ABI_VERSION = 10
 
 
 class Layout(IntEnum):

@@ -210,6 +210,8 @@ class DecoderModelStruct(ctypes.Structure):
         ("embedding_scale", _FLOAT),
         ("ranks", ctypes.POINTER(RanksStruct)),
         ("first_logits", ctypes.POINTER(_INT64)),
+        ("whole_q_size", _INT64),
+        ("whole_k_size", _INT64),
     )
 
 
@@ -233,6 +235,7 @@ class DecoderStepStruct(ctypes.Structure):
         ("sampled", _POINTER),
         ("logits", _POINTER),
         ("nanoseconds", _POINTER),
+        ("expert_tokens", _POINTER),
     )
 
 

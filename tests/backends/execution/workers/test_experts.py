@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -90,6 +91,36 @@ def test_tokens_are_those_of_transformers(
     find_near_ties(partial(gap, model), cases, found)
     assert sorted(watcher.tokens) == (list(range(size)) if whole_experts else [])
     assert all(count > 0 for count in watcher.tokens.values())
+
+
+@pytest.mark.check
+@pytest.mark.parametrize(
+    ("name", "whole_experts"), [("mixtral", False), ("olmoe", True), ("gpt-oss", True)]
+)
+def test_ranks_in_bfloat16_have_nearly_the_logprobs_of_one_process(
+    tmp_path: Path, name: str, whole_experts: bool
+) -> None:
+    """A step is one native call there. A rounding may change the choice of an expert."""
+    model = MODELS[name].make()
+    model.save_pretrained(tmp_path / "m")
+    make_tokenizer(model.config.vocab_size).save(str(tmp_path / "m" / "tokenizer.json"))
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    prompt = list(range(1, 90))
+    watcher = Watcher()
+
+    async def logprobs(**ranks: Any) -> list[float]:
+        options = OPTIONS | {"dtype": "bfloat16", "max_num_batched_tokens": 64} | ranks
+        async with AsyncEngine(str(tmp_path / "m"), plugins=[watcher], **options) as engine:
+            [output] = [output async for output in engine.generate(prompt, params)]
+        return [one.logprob for one in output.prompt_logprobs or () if one is not None]
+
+    alone = asyncio.run(logprobs())
+    assert len(alone) == len(prompt) - 1
+    ranks = {"tensor_parallel_size": 2, "enable_expert_parallel": whole_experts}
+    found = asyncio.run(logprobs(**ranks))
+    assert fmean(abs(a - b) for a, b in zip(found, alone, strict=True)) < 0.1
+    pairs = len(prompt) * model.config.num_experts_per_tok * model.config.num_hidden_layers
+    assert sum(watcher.tokens.values()) == (pairs if whole_experts else 0)
 
 
 def test_expert_parallelism_of_a_model_without_experts_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tests.core.processes.test_child import wait_until_gone
-from tokenmill import AsyncEngine
+from tokenmill import AsyncEngine, SamplingParams
 from tokenmill.backends.execution.workers.answers import WorkerStepError
 from tokenmill.backends.execution.workers.executor import MultiProcess
 from tokenmill.core.errors import ConfigError, DeviceError
@@ -62,6 +62,26 @@ def test_tokens_are_the_same_with_two_ranks_in_each_of_two_stages(
     sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
     found = asyncio.run(answers_of(model, **options, **sizes))
     assert [tokens for tokens, *_ in found] == [tokens for tokens, *_ in wanted]
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.check)])
+def test_stages_in_bfloat16_have_the_logprobs_of_one_stage_to_the_last_bit(
+    tmp_path: Path, size: int
+) -> None:
+    """A step of a stage is one native call there."""
+    model = str(write_model(tmp_path / "m", UNEVEN, 1))
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, prompt_logprobs=0)
+
+    async def answer(num_stages: int) -> Any:
+        options = {"device": "cpu", "dtype": "bfloat16", "num_gpu_blocks_override": 64}
+        sizes = {"tensor_parallel_size": size, "pipeline_parallel_size": num_stages}
+        async with AsyncEngine(model, max_num_batched_tokens=64, **options, **sizes) as engine:
+            outputs = [output async for output in engine.generate(range(1, 90), params)]
+        return outputs[-1].outputs[0].token_ids, outputs[0].prompt_logprobs
+
+    tokens, logprobs = asyncio.run(answer(1))
+    assert len(tokens) == 20 and len(logprobs) == 89
+    assert asyncio.run(answer(3)) == (tokens, logprobs)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ void share_out(int64_t count, Function&& run) {
 
 // Must be the same in library.py, and change with every signature. Structures are checked with
 // tm_structures.
-TM_API int tm_abi_version() noexcept { return 9; }
+TM_API int tm_abi_version() noexcept { return 10; }
 // The layouts of all shared structures. The last entry's structure is null.
 TM_API const FieldLayout* tm_structures() noexcept { return structures(); }
 // The instruction set that this library is compiled for.

@@ -48,8 +48,10 @@ class Part {
   }
 
   void run() {
-    embed_tokens();
-    finish(Phase::kEmbed);
+    if (model_.embedding != nullptr) {
+      embed_tokens();
+      finish(Phase::kEmbed);
+    }
     for (int64_t i = 0; i < model_.num_layers; i++) {
       attend(model_.layers[i], step_.kv_caches[i]);
       feed_forward(model_.layers[i]);
@@ -79,7 +81,9 @@ class Part {
     finish(Phase::kQkv);
 
     auto* q = static_cast<uint16_t*>(step_.qkv);
-    if (layer.whole_q_norm != nullptr) {
+    if (layer.whole_q_norm != nullptr && meetings_) {
+      norm_heads_of_ranks(layer, q, q_size, kv_size);
+    } else if (layer.whole_q_norm != nullptr) {
       norm_rows(q, stride, layer.whole_q_norm, q, stride, q_size, step_.num_tokens, false);
       norm_rows(q + q_size, stride, layer.whole_k_norm, q + q_size, stride, kv_size,
                 step_.num_tokens, false);
@@ -119,6 +123,40 @@ class Part {
                 layer.attention_output_norm, Phase::kAttentionOutput);
   }
 
+  // Norms over the heads of all ranks, which add up the squares of their heads.
+  void norm_heads_of_ranks(const DecoderLayer& layer, uint16_t* q, int64_t q_size, int64_t k_size) {
+    const int64_t stride = q_size + 2 * k_size, at_once = meetings_->slot_floats() / 2;
+    for (int64_t first = 0; first < step_.num_tokens; first += at_once) {
+      const Share mine =
+          share_of(std::min(step_.num_tokens - first, at_once), worker_, workers_);
+      for (int64_t i = mine.begin; i < mine.end; i++) {
+        uint16_t* row = q + (first + i) * stride;
+        meetings_->own_slot()[2 * i] = sum_of_squares(row, q_size);
+        meetings_->own_slot()[2 * i + 1] = sum_of_squares(row + q_size, k_size);
+      }
+      finish(Phase::kNorm);
+      meetings_->meet();
+      stopwatch_.lap(Phase::kWait);
+      for (int64_t i = mine.begin; i < mine.end; i++) {
+        uint16_t* row = q + (first + i) * stride;
+        norm_part(row, layer.whole_q_norm, q_size, 2 * i, model_.whole_q_size);
+        norm_part(row + q_size, layer.whole_k_norm, k_size, 2 * i + 1, model_.whole_k_size);
+      }
+      meetings_->end_round();
+    }
+    finish(Phase::kNorm);
+  }
+
+  // The norm of a part of a vector, in place. Number `place` of each slot is the sum of its squares.
+  void norm_part(uint16_t* x, const float* weight, int64_t size, int64_t place, int64_t whole_size) {
+    float sum = 0;
+    for (int rank = 0; rank < meetings_->size(); rank++) sum += meetings_->slot_of(rank)[place];
+    const float mean = sum / static_cast<float>(whole_size);
+    RmsNormCall call = norm_call(x, size, weight, x, size, size);
+    call.mean_square = &mean;
+    rms_norm(call, 0, 1);
+  }
+
   void feed_forward(const DecoderLayer& layer) {
     norm(step_.hidden, layer.post_attention_norm, step_.normed, step_.num_tokens);
     if (layer.experts != nullptr) return use_experts(layer);
@@ -134,7 +172,8 @@ class Part {
     finish(Phase::kGateUp);
     experts_.choose();
     finish(Phase::kGateUp);
-    experts_.gather(step_.normed);
+    if (worker_ == 0 && step_.expert_tokens != nullptr) experts_.count(step_.expert_tokens);
+    experts_.gather(layer.experts, step_.normed);
     finish(Phase::kGateUp);
     experts_.gate_up(layer.experts);
     finish(Phase::kGateUp);
@@ -145,7 +184,14 @@ class Part {
     experts_.down(layer.experts);
     finish(Phase::kDown);
     const bool is_normed = layer.feed_forward_output_norm != nullptr;
-    experts_.combine(is_normed ? step_.normed : step_.hidden, !is_normed);
+    void* out = is_normed ? step_.normed : step_.hidden;
+    if (meetings_) {
+      sum_parts(out, !is_normed, Phase::kDown, [&](int64_t first, int64_t rows) {
+        experts_.combine(first, rows, meetings_->own_slot(), Element::kF32, false);
+      });
+    } else {
+      experts_.combine(0, step_.num_tokens, out, Element::kBF16, !is_normed);
+    }
     finish(Phase::kDown);
     if (is_normed)
       norm(step_.normed, layer.feed_forward_output_norm, step_.hidden, step_.num_tokens, true);
@@ -226,6 +272,14 @@ class Part {
 
   void norm_rows(const void* x, int64_t x_stride, const float* weight, void* out,
                  int64_t out_stride, int64_t size, int64_t rows, bool add) {
+    RmsNormCall call = norm_call(x, x_stride, weight, out, out_stride, size);
+    call.add_to_out = add;
+    const Share mine = share_of(rows, worker_, workers_);
+    rms_norm(call, mine.begin, mine.end);
+  }
+
+  RmsNormCall norm_call(const void* x, int64_t x_stride, const float* weight, void* out,
+                        int64_t out_stride, int64_t size) const {
     RmsNormCall call = {};
     call.x = x;
     call.x_stride = x_stride;
@@ -235,9 +289,7 @@ class Part {
     call.size = size;
     call.eps = model_.eps;
     call.float32_norm = model_.float32_norms != 0;
-    call.add_to_out = add;
-    const Share mine = share_of(rows, worker_, workers_);
-    rms_norm(call, mine.begin, mine.end);
+    return call;
   }
 
   // Adds a product, or its norm if there is one, to the hidden states.
@@ -254,27 +306,36 @@ class Part {
     if (is_normed) norm(step_.normed, output_norm, step_.hidden, step_.num_tokens, true);
   }
 
-  // As `multiply`, with all ranks' partial sums. A slot has room for some rows, as many as a product
-  // computes at once.
+  // As `multiply`, with all ranks' partial sums.
   void multiply_over_ranks(const PackedLinear* weights, const float* bias, const void* x,
                            int64_t x_stride, void* out, bool add, Phase phase) {
-    const int64_t size = model_.hidden_size;
-    const int64_t at_once = std::min(meetings_->slot_floats() / size, kRowsOfSlot);
-    for (int64_t first = 0; first < step_.num_tokens; first += at_once) {
+    sum_parts(out, add, phase, [&](int64_t first, int64_t rows) {
       LinearCall call = {};
       call.weights = weights;
       call.x = static_cast<const uint16_t*>(x) + first * x_stride;
       call.x_stride = x_stride;
-      call.rows = std::min(step_.num_tokens - first, at_once);
+      call.rows = rows;
       call.bias = bias;
       call.out = meetings_->own_slot();
-      call.out_stride = size;
+      call.out_stride = model_.hidden_size;
       call.out_type = Element::kF32;
       linear_part(call, worker_, workers_);
+    });
+  }
+
+  // out (+)= the sums of all ranks' parts, which `compute(first row, rows)` writes to the own slot. A
+  // slot has room for some rows, as many as a product computes at once.
+  template <class Compute>
+  void sum_parts(void* out, bool add, Phase phase, Compute compute) {
+    const int64_t size = model_.hidden_size;
+    const int64_t at_once = std::min(meetings_->slot_floats() / size, kRowsOfSlot);
+    for (int64_t first = 0; first < step_.num_tokens; first += at_once) {
+      const int64_t rows = std::min(step_.num_tokens - first, at_once);
+      compute(first, rows);
       finish(phase);
       meetings_->meet();
       stopwatch_.lap(Phase::kWait);
-      const Share mine = share_of(call.rows * size, worker_, workers_);
+      const Share mine = share_of(rows * size, worker_, workers_);
       add_slots(*meetings_, mine.begin, mine.end, static_cast<uint16_t*>(out) + first * size,
                 Element::kBF16, add);
       meetings_->end_round();

@@ -16,7 +16,8 @@ struct DecoderLayer {
   const float* feed_forward_output_norm;  // before the output is added to the hidden state; or null
   const float* q_norm;                    // [head_size], or null
   const float* k_norm;
-  const float* whole_q_norm;  // [query heads * head_size]: a norm over all heads; or null
+  // [query heads * head_size]: a norm over all heads, also those of other ranks; or null
+  const float* whole_q_norm;
   const float* whole_k_norm;
   const float* cos;  // [positions, rotary_size / 2], or null: q and k are not rotated
   const float* sin;
@@ -36,6 +37,8 @@ struct DecoderLayer {
   const float* router_bias;
 };
 
+// A model, or one of its stages: some layers, and the embedding, or the last norm and the head, or
+// neither.
 struct DecoderModel {
   AttentionSpec spec;  // the windows of layers are in their plans
   ExpertsSpec experts;
@@ -43,17 +46,20 @@ struct DecoderModel {
   const DecoderLayer* layers;
   int64_t hidden_size;
   int64_t intermediate_size;
-  const void* embedding;  // bfloat16 [vocabulary, hidden]
-  const float* norm;      // [hidden]
-  const PackedLinear* head;
+  const void* embedding;     // bfloat16 [vocabulary, hidden]; null in a later stage
+  const float* norm;         // [hidden]; null in a stage without a head
+  const PackedLinear* head;  // or null: steps have no sampled rows
   float eps;
   int32_t float32_norms;  // as RmsNormCall::float32_norm
   int32_t rotary_size;
   float embedding_scale;
-  // Null: this process has the whole model. Otherwise the products attention_output and down are
-  // partial sums, which the ranks add up.
+  // Null: this process has the whole model. Otherwise the products attention_output and down, and the
+  // results of experts, are partial sums, which the ranks add up.
   const Ranks* ranks;
   const int64_t* first_logits;  // with ranks: [size + 1], the first logit of each rank's head
+  // With ranks and norms over all heads: sizes of q and k on all ranks together.
+  int64_t whole_q_size;
+  int64_t whole_k_size;
 };
 
 // Phases of a step whose times are measured. decoder_call.py has the same list.
@@ -79,7 +85,7 @@ struct DecoderStep {
   const int64_t* const* slots;  // per plan: the slot of each token
   AttentionPlan* const* plans;  // one per kind of layer
   void* const* kv_caches;  // one per layer
-  void* hidden;            // [tokens, hidden]
+  void* hidden;            // [tokens, hidden]: without an embedding, also the input
   void* normed;            // [tokens, hidden]
   void* qkv;               // [tokens, all heads * head_size]
   void* attended;          // [tokens, query heads * head_size]
@@ -90,6 +96,8 @@ struct DecoderStep {
   float* logits;  // [sampled, all logits]
   // A counter per phase, or null. The time of worker 0 is added; kWait is its time at barriers.
   int64_t* nanoseconds;
+  // A counter per expert, or null. The tokens that choose the expert are added, of all layers.
+  int64_t* expert_tokens;
 };
 
 void run_decoder(const DecoderModel& model, const DecoderStep& step);

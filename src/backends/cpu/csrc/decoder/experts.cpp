@@ -103,25 +103,32 @@ void ExpertsPart::choose() {
   }
 }
 
+void ExpertsPart::count(int64_t* counters) const {
+  for (int64_t i = 0; i < tokens_ * spec_.num_active; i++) counters[memory_.chosen[i]]++;
+}
+
 // Every worker sorts all pairs for itself: this takes less time than another barrier.
-void ExpertsPart::sort() {
+void ExpertsPart::sort(const Expert* experts) {
   const int64_t pairs = tokens_ * spec_.num_active;
+  const auto is_here = [&](int64_t pair) { return experts[memory_.chosen[pair]].down != nullptr; };
   std::fill(starts_.begin(), starts_.end(), 0);
-  for (int64_t i = 0; i < pairs; i++) starts_[memory_.chosen[i] + 1]++;
+  for (int64_t i = 0; i < pairs; i++)
+    if (is_here(i)) starts_[memory_.chosen[i] + 1]++;
   for (int64_t i = 0; i < spec_.num_experts; i++) starts_[i + 1] += starts_[i];
   // Afterwards, each start is that of the next expert.
-  for (int64_t i = 0; i < pairs; i++) places_[i] = starts_[memory_.chosen[i]]++;
+  for (int64_t i = 0; i < pairs; i++) places_[i] = is_here(i) ? starts_[memory_.chosen[i]]++ : -1;
   std::copy_backward(starts_.begin(), starts_.end() - 1, starts_.end());
   starts_[0] = 0;
 }
 
-void ExpertsPart::gather(const void* x) {
-  sort();
+void ExpertsPart::gather(const Expert* experts, const void* x) {
+  sort(experts);
   const auto* rows = static_cast<const uint16_t*>(x);
   const Share mine = share_of(tokens_, worker_, workers_);
   for (int64_t i = mine.begin * spec_.num_active; i < mine.end * spec_.num_active; i++)
-    std::memcpy(memory_.inputs + places_[i] * hidden_size_,
-                rows + i / spec_.num_active * hidden_size_, hidden_size_ * 2);
+    if (places_[i] >= 0)
+      std::memcpy(memory_.inputs + places_[i] * hidden_size_,
+                  rows + i / spec_.num_active * hidden_size_, hidden_size_ * 2);
 }
 
 template <class Product>
@@ -149,7 +156,7 @@ void ExpertsPart::gate_up(const Expert* experts) {
 }
 
 void ExpertsPart::apply_gate() {
-  const Share mine = share_of(tokens_ * spec_.num_active, worker_, workers_);
+  const Share mine = share_of(starts_[spec_.num_experts], worker_, workers_);
   const ClampedGateCall call = {memory_.both,     memory_.inner,    spec_.intermediate_size,
                                 spec_.gate_limit, spec_.gate_alpha, spec_.is_interleaved != 0};
   clamped_gate(call, mine.begin, mine.end);
@@ -170,17 +177,20 @@ void ExpertsPart::down(const Expert* experts) {
   });
 }
 
-void ExpertsPart::combine(void* out, bool add) const {
-  const Share mine = share_of(tokens_, worker_, workers_);
+void ExpertsPart::combine(int64_t first, int64_t count, void* out, Element out_type,
+                          bool add) const {
+  const Share mine = share_of(count, worker_, workers_);
+  const int64_t row_bytes = hidden_size_ * (out_type == Element::kF32 ? 4 : 2);
   WeightedRowsCall call = {};
   call.x = memory_.inputs;
   call.count = spec_.num_active;
+  call.out_type = out_type;
   call.size = hidden_size_;
   call.add_to_out = add;
-  for (int64_t token = mine.begin; token < mine.end; token++) {
-    call.rows = places_.data() + token * spec_.num_active;
-    call.weights = memory_.shares + token * spec_.num_active;
-    call.out = static_cast<uint16_t*>(out) + token * hidden_size_;
+  for (int64_t row = mine.begin; row < mine.end; row++) {
+    call.rows = places_.data() + (first + row) * spec_.num_active;
+    call.weights = memory_.shares + (first + row) * spec_.num_active;
+    call.out = static_cast<uint8_t*>(out) + row * row_bytes;
     add_weighted_rows(call);
   }
 }

@@ -7,7 +7,8 @@
 
 namespace tokenmill {
 
-// structures.py has the same layout, also of ExpertsSpec.
+// structures.py has the same layout, also of ExpertsSpec. The weights of an expert are null if another
+// rank computes it.
 struct Expert {
   const PackedLinear* gate_up;  // includes the activation, unless ExpertsSpec has a limit
   const float* gate_up_bias;    // or null, as is down_bias
@@ -52,17 +53,20 @@ class ExpertsPart {
   void route(const PackedLinear* router, const float* bias, const void* x);
   // Chooses each token's experts and their shares.
   void choose();
-  // Copies the inputs of each expert side by side.
-  void gather(const void* x);
+  // Adds each expert's tokens to its counter. Only one worker does this, instead of a barrier.
+  void count(int64_t* counters) const;
+  // Copies the inputs of each expert of this rank side by side.
+  void gather(const Expert* experts, const void* x);
   void gate_up(const Expert* experts);
   // With a limit only.
   void apply_gate();
   void down(const Expert* experts);
-  // out (+)= the sum of the experts' outputs times their shares. out: as x of `route`.
-  void combine(void* out, bool add) const;
+  // out (+)= the sum of the experts' outputs times their shares, of `count` tokens from `first` on.
+  // out: contiguous, with a row for each of these tokens.
+  void combine(int64_t first, int64_t count, void* out, Element out_type, bool add) const;
 
  private:
-  void sort();
+  void sort(const Expert* experts);
   // Calls `product(expert, first pair, pairs)` for each expert that has pairs.
   template <class Product>
   void for_experts(Product product) const;
@@ -72,7 +76,8 @@ class ExpertsPart {
   const int64_t tokens_, hidden_size_;
   const int worker_, workers_;
   std::vector<int32_t> starts_;  // [experts + 1]: the first sorted pair of each expert
-  std::vector<int32_t> places_;  // [tokens, active]: of the pair among the sorted pairs
+  // [tokens, active]: of the pair among the sorted pairs; -1 if another rank has the expert.
+  std::vector<int32_t> places_;
 };
 
 }  // namespace tokenmill

@@ -20,8 +20,12 @@ struct RmsNormCall {
   float eps;
   bool float32_norm;
   bool add_to_out;  // adds the result to out (the residual), rounded once
+  // mean(x^2) of all rows, if a row of x is a part of a vector. Null: it is computed for each row.
+  const float* mean_square;
 };
 void rms_norm(const RmsNormCall& call, int64_t row_begin, int64_t row_end);
+// sum(x^2) of bfloat16 numbers.
+float sum_of_squares(const void* x, int64_t size);
 
 // Copies rows of a bfloat16 table by token id, times a factor.
 struct EmbedCall {
@@ -34,13 +38,14 @@ struct EmbedCall {
 };
 void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end);
 
-// out (+)= sum of weights[i] * x[rows[i]], rounded once. x and out are bfloat16.
+// out (+)= sum of weights[i] * x[rows[i]], rounded once. x is bfloat16.
 struct WeightedRowsCall {
-  const void* x;  // [any rows, size], contiguous
-  const int32_t* rows;
+  const void* x;        // [any rows, size], contiguous
+  const int32_t* rows;  // negative ones are left out
   const float* weights;
   int64_t count;
   void* out;  // [size]
+  Element out_type;
   int64_t size;
   bool add_to_out;
 };

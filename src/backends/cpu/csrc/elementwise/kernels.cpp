@@ -9,6 +9,10 @@ void rms_norm(const RmsNormCall& call, int64_t row_begin, int64_t row_end) {
   rms_norm_rows(call, row_begin, row_end);
 }
 
+float sum_of_squares(const void* x, int64_t size) {
+  return squares_of(static_cast<const uint16_t*>(x), size);
+}
+
 void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
   for (int64_t row = row_begin; row < row_end; row++) {
     const auto* from = static_cast<const uint16_t*>(call.table) + call.token_ids[row] * call.size;
@@ -17,15 +21,27 @@ void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
   }
 }
 
-void add_weighted_rows(const WeightedRowsCall& call) {
+namespace {
+
+template <class Out>
+void add_weighted_rows_to(const WeightedRowsCall& call, Out* out) {
   const auto* x = static_cast<const uint16_t*>(call.x);
-  auto* out = static_cast<uint16_t*>(call.out);
   for_registers(call.size, [&](auto load, auto store) {
     Floats sum = {};
     for (int64_t i = 0; i < call.count; i++)
-      sum += load(x + call.rows[i] * call.size) * call.weights[i];
+      if (call.rows[i] >= 0) sum += load(x + call.rows[i] * call.size) * call.weights[i];
     store(out, call.add_to_out ? sum + load(out) : sum);
   });
+}
+
+}  // namespace
+
+void add_weighted_rows(const WeightedRowsCall& call) {
+  if (call.out_type == Element::kF32) {
+    add_weighted_rows_to(call, static_cast<float*>(call.out));
+  } else {
+    add_weighted_rows_to(call, static_cast<uint16_t*>(call.out));
+  }
 }
 
 void clamped_gate(const ClampedGateCall& call, int64_t row_begin, int64_t row_end) {

@@ -7,13 +7,15 @@ namespace {
 
 constexpr int64_t kTokens = 21, kVocabulary = 30, kHidden = 32, kInner = 48, kHeadSize = 32;
 constexpr int32_t kHeads = 4, kKvHeads = 2, kBlockSize = 16;
-constexpr int64_t kQuery = kHeads * kHeadSize, kRow = kQuery + 2 * kKvHeads * kHeadSize;
+constexpr int64_t kQuery = kHeads * kHeadSize, kKeys = kKvHeads * kHeadSize;
+constexpr int64_t kRow = kQuery + 2 * kKeys;
 constexpr float kEps = 0.1f, kEmbeddingScale = 1.5f;
 
 struct Setting {
   Activation activation;
   bool float32_norms, post_norms, head_norms;
   int32_t rotary_size;
+  bool over_ranks;  // the model of one rank, with norms over all heads; few rows fit into a slot
 };
 struct LayerSetting {
   bool rotates;
@@ -46,6 +48,9 @@ class Reference {
       cos.push_back(std::cos(angle));
       sin.push_back(std::sin(angle));
     }
+    Random other(12);
+    whole_q_norm = random_floats(other, kQuery, 1.0f, 0.3f);
+    whole_k_norm = random_floats(other, kKeys, 1.0f, 0.3f);
   }
 
   // Computes all layers on the hidden states of a prompt.
@@ -63,7 +68,7 @@ class Reference {
   }
 
   std::vector<Layer> layers;
-  std::vector<float> angles, cos, sin;
+  std::vector<float> angles, cos, sin, whole_q_norm, whole_k_norm;
 
  private:
   double activated(double x) const {
@@ -111,11 +116,21 @@ class Reference {
     return x;
   }
 
+  // The norm of numbers [begin, end) together.
+  void norm_part(Row& x, int64_t begin, int64_t end, const std::vector<float>& weight) const {
+    const Row part = normed(Row(x.begin() + begin, x.begin() + end), weight);
+    std::copy(part.begin(), part.end(), x.begin() + begin);
+  }
+
   void attend(const Layer& layer, const LayerSetting& setting, std::vector<Row>& hidden) const {
     std::vector<Row> keys, values;
     for (int64_t token = 0; token < kTokens; token++) {
       Row qkv = layer.qkv.of(normed(hidden[token], layer.input_norm));
       for (double& one : qkv) one = rounded(one);
+      if (setting_.over_ranks) {
+        norm_part(qkv, 0, kQuery, whole_q_norm);
+        norm_part(qkv, kQuery, kQuery + kKeys, whole_k_norm);
+      }
       for (int64_t kv = 0; kv < kKvHeads; kv++) {
         keys.push_back(head(qkv, kHeads + kv, layer.k_norm, setting.rotates, token));
         const auto value = qkv.begin() + (kHeads + kKvHeads + kv) * kHeadSize;
@@ -151,7 +166,7 @@ class Reference {
   const Setting setting_;
 };
 
-// Runs the layers of a reference on a prompt, by the library.
+// Runs the layers of a reference on a prompt, by the library: in one call, or each as a stage.
 class Run {
  public:
   Run(const Library& library, Report& report, const Setting& setting)
@@ -170,6 +185,11 @@ class Run {
     model_.float32_norms = setting.float32_norms;
     model_.rotary_size = setting.rotary_size;
     model_.embedding_scale = kEmbeddingScale;
+    model_.whole_q_size = kQuery;
+    model_.whole_k_size = kKeys;
+    memory_.resize(library.shared_bytes(&ranks_) + 128);
+    ranks_.memory = memory_.data() + (128 - reinterpret_cast<uintptr_t>(memory_.data()) % 128) % 128;
+    if (setting.over_ranks) model_.ranks = &ranks_;
     for (int i = 0; i < kLayers; i++) plans_[i] = library.attention_plan_new();
   }
   ~Run() {
@@ -178,7 +198,7 @@ class Run {
   Run(const Run&) = delete;
 
   void run(const Setting& setting, const Reference& reference, Numbers& table,
-           const int64_t* token_ids, Numbers& hidden) {
+           const int64_t* token_ids, bool in_stages, Numbers& hidden) {
     DecoderLayer layers[kLayers] = {};
     for (int i = 0; i < kLayers; i++) {
       describe(setting, reference, i, layers[i]);
@@ -207,6 +227,7 @@ class Run {
     step.qkv = qkv.at(0);
     step.attended = attended.at(0);
     step.inner = inner.at(0);
+    if (in_stages) return run_stages(step);
     report_.expect_done(library_.run_decoder(&model_, &step), "tm_run_decoder");
   }
 
@@ -224,6 +245,10 @@ class Run {
       to.q_norm = layer.q_norm.data();
       to.k_norm = layer.k_norm.data();
     }
+    if (setting.over_ranks) {
+      to.whole_q_norm = reference.whole_q_norm.data();
+      to.whole_k_norm = reference.whole_k_norm.data();
+    }
     if (kLayerSettings[index].rotates) {
       to.cos = reference.cos.data();
       to.sin = reference.sin.data();
@@ -233,6 +258,17 @@ class Run {
     to.attention_output = layer.attention_output.packed();
     to.gate_up = layer.gate_up.packed();
     to.down = layer.down.packed();
+  }
+
+  void run_stages(DecoderStep step) {
+    DecoderModel stage = model_;
+    stage.num_layers = 1;
+    for (int i = 0; i < kLayers; i++) {
+      report_.expect_done(library_.run_decoder(&stage, &step), "tm_run_decoder of a stage");
+      stage.embedding = nullptr;
+      stage.layers++;
+      step.kv_caches++;
+    }
   }
 
   void plan(int index) {
@@ -248,6 +284,8 @@ class Run {
   AttentionSpec spec_ = {};
   DecoderModel model_ = {};
   AttentionPlan* plans_[kLayers];
+  Ranks ranks_ = {0, 1, nullptr, kHidden};
+  std::vector<uint8_t> memory_;
   const int32_t starts_[2] = {0, kTokens}, blocks_[2] = {0, 1};
 };
 
@@ -264,23 +302,30 @@ void check(const Library& library, Report& report, const Setting& setting) {
       wanted[token].push_back(rounded(table.get(token_ids[token] * kHidden + i) * kEmbeddingScale));
   }
   reference.run(wanted);
-  Run(library, report, setting).run(setting, reference, table, token_ids, hidden);
+  Run(library, report, setting).run(setting, reference, table, token_ids, false, hidden);
+  Numbers staged(Element::kBF16, kTokens * kHidden);
+  Run(library, report, setting).run(setting, reference, table, token_ids, true, staged);
   // Sums in another order change roundings to 8 bits, here and in the layer after.
   for (int64_t i = 0; i < kTokens * kHidden; i++) {
     const double right = wanted[i / kHidden][i % kHidden];
     report.expect_near(hidden.get(i), right, 0.12, "hidden", i / kHidden,
+                       i % kHidden);
+    report.expect_near(staged.get(i), hidden.get(i), 0.0, "hidden of stages", i / kHidden,
                        i % kHidden);
   }
 }
 
 }  // namespace
 
-// Checks two layers that differ, with all that a layer may have, and without it.
+// Checks two layers that differ, with all that a layer may have, and without it. As two stages they
+// have the same results to the last bit.
 void check_decoder_layers(const Library& library, Report& report) {
   report.begin("decoder layers with norms of heads and outputs, and GELU");
-  check(library, report, {Activation::kGelu, true, true, true, 16});
+  check(library, report, {Activation::kGelu, true, true, true, 16, false});
   report.begin("decoder layers without norms of heads and outputs, and SiLU");
-  check(library, report, {Activation::kSilu, false, false, false, 32});
+  check(library, report, {Activation::kSilu, false, false, false, 32, false});
+  report.begin("decoder layers of one rank with norms over all heads");
+  check(library, report, {Activation::kSilu, false, true, false, 32, true});
 }
 
 }  // namespace tokenmill

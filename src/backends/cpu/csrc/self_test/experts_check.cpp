@@ -14,6 +14,8 @@ constexpr double kMargin = 0.02;
 struct Setting {
   bool normalizes_shares, is_interleaved;
   float limit;  // 0: the products compute the activation
+  bool over_ranks;  // the last two experts are another rank's, and few rows are exchanged at once
+  int own_experts() const { return over_ranks ? kExperts - 2 : kExperts; }
 };
 
 // A decoder of one layer. Its attention adds nothing, since its output has weights of 0: the inputs
@@ -37,8 +39,8 @@ class Reference {
     }
   }
 
-  // The hidden state of a token after the layer.
-  Row run(const Row& x, Report& report) const {
+  // The hidden state of a token after the layer. Counts the tokens of each expert.
+  Row run(const Row& x, Report& report, int64_t* counts) const {
     const Row inputs = normed(x);
     Row logits = router.of(inputs), out(kHidden);
     for (int i = 0; i < kExperts; i++) logits[i] += router_bias[i];
@@ -51,6 +53,8 @@ class Reference {
       if (logit >= last || !setting_.normalizes_shares) sum += std::exp(logit);
     for (int i = 0; i < kExperts; i++) {
       if (logits[i] < last) continue;
+      counts[i]++;
+      if (i >= setting_.own_experts()) continue;
       const Row part = downs[i].of(inner(gate_ups[i].of(inputs), biases[i]));
       for (int64_t j = 0; j < kHidden; j++) out[j] += rounded(part[j]) * std::exp(logits[i]) / sum;
     }
@@ -115,7 +119,7 @@ void describe(const Reference& reference, const Expert* experts, DecoderLayer& l
 }
 
 void run(const Library& library, Report& report, DecoderModel& model, const int64_t* token_ids,
-         Numbers& hidden) {
+         Numbers& hidden, int64_t* counts) {
   constexpr int64_t kBlocks = (kTokens + kHeadSize - 1) / kHeadSize;
   Numbers cache(Element::kBF16, kBlocks * kHeadSize * 2 * kHeadSize);
   Numbers normed(Element::kBF16, kTokens * kHidden), qkv(Element::kBF16, kTokens * 3 * kHeadSize);
@@ -139,6 +143,7 @@ void run(const Library& library, Report& report, DecoderModel& model, const int6
   step.normed = normed.at(0);
   step.qkv = qkv.at(0);
   step.attended = attended.at(0);
+  step.expert_tokens = counts;
   report.expect_done(library.run_decoder(&model, &step), "tm_run_decoder");
   library.attention_plan_free(plan);
 }
@@ -146,8 +151,8 @@ void run(const Library& library, Report& report, DecoderModel& model, const int6
 void check(const Library& library, Report& report, const Setting& setting) {
   Random random(5);
   const Reference reference(library, report, setting, random);
-  Expert experts[kExperts];
-  for (int i = 0; i < kExperts; i++)
+  Expert experts[kExperts] = {};
+  for (int i = 0; i < setting.own_experts(); i++)
     experts[i] = {reference.gate_ups[i].packed(), reference.biases[i].data(),
                   reference.downs[i].packed(), nullptr};
   DecoderLayer layer = {};
@@ -158,14 +163,22 @@ void check(const Library& library, Report& report, const Setting& setting) {
   model.embedding = table.at(0);
   int64_t token_ids[kTokens];
   for (int64_t token = 0; token < kTokens; token++) token_ids[token] = token * 7 % kVocabulary;
-  run(library, report, model, token_ids, hidden);
+  Ranks ranks = {0, 1, nullptr, 5 * kHidden};
+  std::vector<uint8_t> memory(library.shared_bytes(&ranks) + 128);
+  ranks.memory = memory.data() + (128 - reinterpret_cast<uintptr_t>(memory.data()) % 128) % 128;
+  if (setting.over_ranks) model.ranks = &ranks;
+  int64_t counts[kExperts] = {}, right_counts[kExperts] = {};
+  run(library, report, model, token_ids, hidden, counts);
   for (int64_t token = 0; token < kTokens; token++) {
     Row x;
     for (int64_t i = 0; i < kHidden; i++) x.push_back(table.get(token_ids[token] * kHidden + i));
-    const Row wanted = reference.run(x, report);
+    const Row wanted = reference.run(x, report, right_counts);
     for (int64_t i = 0; i < kHidden; i++)
       report.expect_near(hidden.get(token * kHidden + i), wanted[i], 0.03, "hidden", token, i);
   }
+  for (int i = 0; i < kExperts; i++)
+    report.expect(counts[i] == right_counts[i], "expert ", i, " has ", counts[i], " tokens, not ",
+                  right_counts[i]);
 }
 
 }  // namespace
@@ -173,11 +186,13 @@ void check(const Library& library, Report& report, const Setting& setting) {
 // Checks a layer with experts: which ones compute a token, their gates, and their shares.
 void check_experts(const Library& library, Report& report) {
   report.begin("experts whose products compute the activation");
-  check(library, report, {true, false, 0.0f});
+  check(library, report, {true, false, 0.0f, false});
   report.begin("experts with clamped gates that alternate with up");
-  check(library, report, {false, true, 0.6f});
+  check(library, report, {false, true, 0.6f, false});
   report.begin("experts with clamped gates before up");
-  check(library, report, {true, false, 0.6f});
+  check(library, report, {true, false, 0.6f, false});
+  report.begin("experts of one rank");
+  check(library, report, {false, true, 0.6f, true});
 }
 
 }  // namespace tokenmill
