@@ -245,8 +245,12 @@ def run_engine_process(control: socket.socket, logs: socket.socket) -> None:
 
 def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
     """Load the tokenizer of an engine in another process, which has downloaded all files."""
+    from .backends.weights.files.model_path import find_model
+
     config = replace(config, allow_download=False)
-    tokenizer = _load_tokenizer(config, _locate_model(config, no_progress), no_progress)
+    model = _locate_model(config, no_progress)
+    find_model(model)  # its errors about a wrong path are more precise than the tokenizer's
+    tokenizer = _load_tokenizer(config, model, no_progress)
     return_free_memory()  # 12 MB, which only loading needed
     return tokenizer
 
