@@ -23,6 +23,7 @@ from .core.shell.engine_shell import EngineParts, EngineShell
 if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
     from .backends.drafting.support import Speculation
+    from .backends.execution.base import ExecutorSpec
     from .backends.execution.identity import Identity
     from .backends.execution.in_process import ModelExecutor
     from .backends.execution.inspection import ModelReport
@@ -48,9 +49,7 @@ def build_parts(
     """
     host = PluginHost.load(config, extra=plugins)
 
-    from .backends.execution.base import ExecutorSpec
     from .backends.execution.choice import make_executor
-    from .backends.execution.rank_memory import refuse_model
     from .backends.execution.workers.division import check_division
     from .backends.grammar.choice import make_grammars
 
@@ -61,18 +60,32 @@ def build_parts(
     tokenizer = _load_tokenizer(config, checkpoint.path, progress)
     made = make_grammars(host, describe_tokens(tokenizer, checkpoint))
     grammars, checker = made or (None, None)
-    load = partial(_load_model, config, host, backends, checkpoint, impl, grammars)
-    spec = ExecutorSpec(
+    spec = _executor_spec(config, host, backends, checkpoint, impl, grammars, progress)
+    executor = make_executor(host, spec)
+    return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host, grammars=checker)
+
+
+def _executor_spec(
+    config: EngineConfig,
+    host: PluginHost,
+    backends: Backends,
+    checkpoint: Checkpoint,
+    impl: ModelImpl,
+    grammars: Grammars | None,
+    progress: Progress,
+) -> ExecutorSpec:
+    from .backends.execution.base import ExecutorSpec
+    from .backends.execution.rank_memory import refuse_model
+
+    return ExecutorSpec(
         config=config,
         progress=progress,
-        load=load,
+        load=partial(_load_whole_model, config, host, backends, checkpoint, impl, grammars),
         load_rank=f"{__name__}:load_rank",
         identify=partial(_identify, config, host, checkpoint),
         refuse_too_large=partial(refuse_model, checkpoint, config, backends, progress, impl),
         objects=host.computing_objects(),
     )
-    executor = make_executor(host, spec)
-    return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host, grammars=checker)
 
 
 def load_rank(begin: Begin, progress: Progress) -> RankModel:
@@ -90,6 +103,10 @@ def load_rank(begin: Begin, progress: Progress) -> RankModel:
     checkpoint, impl = _open_model(config, backends, progress)
     tokenizer = _load_tokenizer(config, checkpoint.path, progress)
     grammars, _ = make_grammars(host, describe_tokens(tokenizer, checkpoint)) or (None, None)
+    if grammars is not None:
+        # Not with the first grammar: llguidance stops all threads of the process meanwhile, on a
+        # busy machine for seconds, and a worker without signs of life counts as hanging.
+        grammars.prepare()
     part, impl, link = divide(checkpoint, impl, begin, progress)
     executor = _load_model(config, host, backends, part, impl, grammars, progress)
     if begin.size > 1:
@@ -108,6 +125,13 @@ def _identify(config: EngineConfig, host: PluginHost, checkpoint: Checkpoint) ->
     from .version import __version__
 
     return identify(__version__, checkpoint, host.plugins(), host.names, config)
+
+
+def _load_whole_model(config: EngineConfig, *parts: Any) -> ModelExecutor:
+    from .backends.execution.providers import refuse_one_process
+
+    refuse_one_process(config)
+    return _load_model(config, *parts)
 
 
 def _load_model(
@@ -245,8 +269,12 @@ def run_engine_process(control: socket.socket, logs: socket.socket) -> None:
 
 def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
     """Load the tokenizer of an engine in another process, which has downloaded all files."""
+    from .backends.weights.files.model_path import find_model
+
     config = replace(config, allow_download=False)
-    tokenizer = _load_tokenizer(config, _locate_model(config, no_progress), no_progress)
+    model = _locate_model(config, no_progress)
+    find_model(model)  # its errors about a wrong path are more precise than the tokenizer's
+    tokenizer = _load_tokenizer(config, model, no_progress)
     return_free_memory()  # 12 MB, which only loading needed
     return tokenizer
 
@@ -309,14 +337,20 @@ def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
 
     Raises ConfigError if the engine would refuse it for another reason than its size.
     """
+    from .backends.execution.choice import choose_executor
     from .backends.execution.inspection import inspect_model
+    from .backends.execution.workers.division import check_division
     from .backends.machine.places import place_replicas
 
     place_replicas(config.data_parallel_size, config.device)  # raises ConfigError as `serve` does
-    backends = _choose_backends(PluginHost.load(config), progress)
+    host = PluginHost.load(config)
+    backends = _choose_backends(host, progress)
     checkpoint, impl = _open_model(config, backends, progress)
+    check_division(checkpoint, impl, config)
     _load_tokenizer(config, checkpoint.path, progress)  # raises ConfigError if it is not supported
-    return inspect_model(checkpoint, config, backends, progress, impl)
+    spec = _executor_spec(config, host, backends, checkpoint, impl, None, progress)
+    executor, _ = choose_executor(host, spec)
+    return inspect_model(checkpoint, config, backends, progress, impl, executor)
 
 
 def verify_default_model(progress: Progress) -> Path:

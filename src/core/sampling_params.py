@@ -168,7 +168,7 @@ def _check_ranges(params: SamplingParams) -> None:
             raise _invalid(name, f"must be a finite number, got {value}")
         if value < low or value > high or (value == low and not inclusive):
             start = "[" if inclusive else "("
-            raise _invalid(name, f"must be in {start}{low:g}, {high:g}], got {value}")
+            raise _invalid(name, f"must be in {start}{low}, {high}], got {value}")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise _invalid(
             "min_tokens",

@@ -65,6 +65,13 @@ def test_a_flag_of_another_command_is_told_to_be_one() -> None:
     check_one_line(done, 2, "--data-parallel-size=2. It is a flag of `tokenmill serve`.")
 
 
+@pytest.mark.parametrize("command", [["generate", "hi"], ["chat", "-q", "hi"]], ids=lambda c: c[0])
+def test_a_sampling_flag_out_of_range_is_told_before_anything_is_loaded(command: list[str]) -> None:
+    done = tokenmill(*command, "--max-tokens", "-5")
+    check_one_line(done, 1, "max_tokens", "-5")
+    assert "loading" not in done.stderr
+
+
 def test_input_that_is_not_utf_8_is_refused_with_the_byte() -> None:
     command = [sys.executable, "-m", "tokenmill.api.cli", "generate", "-"]
     done = subprocess.run(command, input=b"caf\xe9", capture_output=True)
@@ -107,7 +114,10 @@ def test_a_wrong_flag_is_one_line_and_status_2(arguments: list[str], words: list
         (["serve", "--dtype", "flaot32"], ["flaot32", "float32"]),
         (["serve", "--api-key", ""], ["key"]),
         (["serve", "--port", "0", "--scheduler", "chunkd"], ["chunkd", "chunked"]),
-        (["serve", "--port", "0", "/no/such/model"], ["/no/such/model"]),
+        (["serve", "--port", "0", "/no/such/model"], ["no model at /no/such/model"]),
+        (["serve", "--port", "0", __file__], ["test_cli.py", "not a model in a known format"]),
+        (["serve", "-tp", "0"], ["--tensor-parallel-size", "0"]),
+        (["serve", "-pp", "0"], ["--pipeline-parallel-size", "0"]),
         (["generate", "hi", "--model", __file__], ["test_cli.py"]),
         (["plugins", "list", "--plugins-file", "/no/such/plugins.toml"], ["plugins.toml"]),
         (["serve", "--host", "no.such.host.invalid"], ["no.such.host.invalid"]),

@@ -50,6 +50,11 @@ def test_a_value_out_of_range_is_refused_by_the_name_of_its_field(field: str, va
     assert field in str(raised.value)
 
 
+def test_a_limit_is_written_out_in_the_error() -> None:
+    with pytest.raises(InvalidRequestError, match=r"must be in \[0, 2147483648\], got -1"):
+        SamplingParams(max_tokens=-1)
+
+
 def test_more_min_tokens_than_max_tokens_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="min_tokens"):
         SamplingParams(max_tokens=3, min_tokens=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +298,25 @@ def test_gauges_and_hooks_are_those_of_the_moment_while_the_engine_lives(
             assert scrape(metrics).value("vllm:plugin_hook_calls_total", **on_step) == 0
 
     anyio.run(live, Engine())
+
+
+IMPORTS = """
+import sys
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.host.plugin_host import PluginHost
+
+host = PluginHost.load(EngineConfig())
+before = set(sys.modules)
+assert host.render_metrics() == b""
+print([name for name in set(sys.modules) - before if name.startswith("prometheus_client")])
+"""
+
+
+def test_the_first_scrape_imports_nothing_so_it_is_no_slow_hook(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_two_engines_in_a_process_count_apart(

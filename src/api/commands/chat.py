@@ -103,8 +103,9 @@ async def _print_answer(partner: Partner, messages: Messages, show_stats: bool) 
 
 @asynccontextmanager
 async def _partner(args: argparse.Namespace) -> AsyncIterator[Partner]:
+    options = sampling_options(args)
     if args.url:
-        yield _Server(_base_url(args.url), args.api_key, sampling_options(args))
+        yield _Server(_base_url(args.url), args.api_key, options)
         return
     from ...assembly import build_engine
 
@@ -112,7 +113,7 @@ async def _partner(args: argparse.Namespace) -> AsyncIterator[Partner]:
     with ProgressDisplay() as progress:
         async with build_engine(config, progress) as engine:
             progress.stop()
-            yield _Embedded(engine, sampling_options(args))
+            yield _Embedded(engine, options)
 
 
 def _base_url(url: str) -> str:

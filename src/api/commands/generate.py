@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises ConfigError, InvalidRequestError."""
-    config = engine_config(args)
+    config, options = engine_config(args), sampling_options(args)
     prompt = _standard_input() if args.prompt == "-" else args.prompt
     from ...assembly import build_engine
     from ...core.sampling_params import OutputKind
@@ -39,7 +39,6 @@ def run(args: argparse.Namespace) -> int:
         with ProgressDisplay() as progress:
             async with build_engine(config, progress) as engine:
                 progress.stop()
-                options = sampling_options(args)
                 params = params_with_all_room(engine, **options, output_kind=OutputKind.DELTA)
                 async for output in engine.generate(prompt, params):
                     print(output.outputs[0].text, end="", flush=True)

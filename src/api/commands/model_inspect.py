@@ -42,6 +42,7 @@ def _print(report: Any) -> None:
             ("architecture", f"{report.architecture}, {report.implementation} implementation"),
             ("size", f"{report.num_parameters:,} parameters in {report.num_layers} layers"),
             ("computed in", f"{report.dtype} on {report.device}"),
+            ("executor", report.executor),
             (
                 "weights",
                 f"{size_text(report.weight_bytes)} of memory{_each(report)}, "

@@ -20,7 +20,7 @@ class ExecutorSpec:
     load: Callable[[Progress], Executor]
     """Loads the model in this process, and returns an executor that computes it here.
 
-    Raises ConfigError if the model cannot work."""
+    Raises ConfigError if the model cannot work, or if the configuration asks for several ranks."""
     load_rank: str
     """Name of a function that loads the part of one rank in another process, from the rank and the
     configuration: "package.module:function", a LoadRank of workers/worker.py."""
@@ -40,7 +40,8 @@ class ExecutorProvider(Protocol):
     """
 
     def reasons_against(self, spec: ExecutorSpec) -> list[str]:
-        """Return every reason why this executor cannot compute the model.
+        """Return every reason why this executor cannot compute the model, for example flags that
+        it does not implement, such as `config.pipeline_parallel_size`.
 
         Called before the weights are read. The start is refused if no executor is left.
         """

@@ -13,6 +13,15 @@ def make_executor(plugins: Plugins, spec: ExecutorSpec) -> Executor:
 
     Raises ConfigError with all reasons if none can.
     """
+    _, provider = choose_executor(plugins, spec)
+    return provider(spec)
+
+
+def choose_executor(plugins: Plugins, spec: ExecutorSpec) -> tuple[str, ExecutorProvider]:
+    """Return the name and the provider of the first chosen executor that can compute the model.
+
+    Raises ConfigError with all reasons if none can.
+    """
     choice, passed_over = plugins.choice("distributed_executor_backend"), []
     for provider in (choice.provider, *choice.others):
         options = options_of(provider, choice.options) if choice.others else choice.options
@@ -21,6 +30,6 @@ def make_executor(plugins: Plugins, spec: ExecutorSpec) -> Executor:
         )
         reasons = made.reasons_against(spec)
         if not reasons:
-            return made(spec)
+            return provider.name, made
         passed_over += [f"{provider.name}: {reason}" for reason in reasons]
     raise ConfigError(f"no executor can compute this model: {'; '.join(passed_over)}")

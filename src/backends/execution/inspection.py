@@ -21,7 +21,7 @@ from ..weights.config.kv_groups import group_layers
 from ..weights.packed import StoredTensor, WeightFormat
 from .in_process import build_cpu_library, check_settings
 from .rank_memory import RankMemory, estimate_ranks, refuse_ranks_too_large, sent_bytes
-from .workers.division import check_division, divide_among_ranks
+from .workers.division import divide_among_ranks
 
 GROUPS = (
     ("norms", ("norm",)),
@@ -67,6 +67,8 @@ class ModelReport:
     num_replicas: int
     architecture: str
     implementation: str
+    executor: str
+    """Name of the executor that would compute the model."""
     device: str
     dtype: str
     """Type of the computation."""
@@ -108,8 +110,9 @@ def inspect_model(
     backends: Backends,
     progress: Progress,
     impl: ModelImpl,
+    executor: str,
 ) -> ModelReport:
-    """Describe a model. Only headers of its files are read.
+    """Describe a model that can be divided as configured. Only headers of its files are read.
 
     Raises ConfigError if the engine would refuse the model for another reason than its size.
     """
@@ -118,7 +121,6 @@ def inspect_model(
     spec = choose_spec(checkpoint, config, backends, progress)
     keeping = keeping_of(config, backends, spec, impl)
     model = checkpoint.config.for_context(config.max_model_len)
-    check_division(checkpoint, impl, config)
     parts = divide_among_ranks(checkpoint, impl, config)
     ranks = estimate_ranks(parts, config, spec, keeping)
     windows = group_layers(model, config.max_model_len).windows
@@ -135,6 +137,7 @@ def inspect_model(
         num_replicas=config.data_parallel_size,
         architecture=model.architecture,
         implementation=impl.name,
+        executor=executor,
         device=str(spec.device),
         dtype=_short(spec.dtype),
         kv_cache_dtype=_short(spec.cache_dtype),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...core.config import EngineConfig
+from ...core.errors import ConfigError
 from ...core.interfaces import Executor
 from ..machine.cpu_binding import AUTO
 from .base import ExecutorSpec
@@ -14,14 +16,24 @@ class InProcessProvider:
 
     def reasons_against(self, spec: ExecutorSpec) -> list[str]:
         """A reason if there are several ranks, or CPUs to bind them to: each needs a process."""
-        flags = [describe_sizes(spec.config)] if spec.config.num_ranks > 1 else []
-        if spec.config.cpu_bind != AUTO:
-            flags.append("--cpu-bind")
-        return [f"{flag} needs worker processes: choose multiprocess" for flag in flags]
+        return _reasons_against_one_process(spec.config)
 
     def __call__(self, spec: ExecutorSpec) -> Executor:
         """Load the model."""
         return spec.load(spec.progress)
+
+
+def refuse_one_process(config: EngineConfig) -> None:
+    """Raise ConfigError if this process cannot compute the whole model as configured."""
+    if reasons := _reasons_against_one_process(config):
+        raise ConfigError("; ".join(reasons))
+
+
+def _reasons_against_one_process(config: EngineConfig) -> list[str]:
+    flags = [describe_sizes(config)] if config.num_ranks > 1 else []
+    if config.cpu_bind != AUTO:
+        flags.append("--cpu-bind")
+    return [f"{flag} needs worker processes: choose multiprocess" for flag in flags]
 
 
 class MultiProcessProvider:

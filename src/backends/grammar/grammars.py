@@ -37,7 +37,8 @@ class FailedMatcher:
 class Grammars:
     """Compiles grammars with one backend, on any thread, and keeps the ones that were used last.
 
-    `make` builds the backend. This takes a while, so it happens when the first grammar is compiled.
+    `make` builds the backend. This takes a while, so it happens when the first grammar is compiled,
+    or in `prepare`.
     """
 
     def __init__(self, make: Callable[[], GrammarBackend]) -> None:
@@ -51,6 +52,10 @@ class Grammars:
     def __contains__(self, grammar: Grammar) -> bool:
         """Whether `compile` returns at once."""
         return self._kept.get(grammar) is not None
+
+    def prepare(self) -> None:
+        """Build the backend now, if it is not built yet."""
+        _ = self._backend
 
     @property
     def _backend(self) -> GrammarBackend:

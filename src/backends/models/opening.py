@@ -11,8 +11,9 @@ from ...core.errors import ConfigError
 from ...core.interfaces import Progress, no_progress
 from ...core.log import get_logger
 from ..choosing.auto import Plugins, choose
-from ..weights.checkpoint import Checkpoint, find_model
+from ..weights.checkpoint import Checkpoint
 from ..weights.expected_quantization import check_quantization
+from ..weights.files.model_path import find_model
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
 from ..weights.gguf.parts import read_gguf_model
 from ..weights.huggingface.checkpoint import read_config

@@ -8,16 +8,9 @@ from typing import Protocol
 
 import torch
 
-from ...core.errors import ConfigError
 from .config.model_config import ModelConfig
-from .files.model_path import gguf_in
+from .files.model_path import find_model
 from .packed import StoredTensor, WeightFormat, Weights
-
-SUPPORTED = (
-    "a Hugging Face directory (config.json and *.safetensors) or a .gguf file; "
-    "to fetch one: hf download OWNER/NAME --local-dir DIR"
-)
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 class Checkpoint(Protocol):
@@ -102,41 +95,3 @@ def open_checkpoint(path: Path) -> Checkpoint:
     from .gguf.checkpoint import GGUFCheckpoint
 
     return GGUFCheckpoint(path)
-
-
-def find_model(path: Path) -> Path:
-    """Return the Hugging Face directory, or a file of the GGUF model, that a path means.
-
-    Raises ConfigError for anything else.
-    """
-    path = path.expanduser()
-    path = (path.is_dir() and gguf_in(path)) or path
-    if not path.is_dir():
-        _check_file(path)
-    return path
-
-
-def _check_file(path: Path) -> None:
-    if not path.exists():
-        raise ConfigError(f"no model at {path}: no such file or directory. Supported: {SUPPORTED}")
-    if path.suffix != ".gguf" and path.is_file() and _is_gguf(path):
-        raise ConfigError(f"{path} is a GGUF file: give it a name that ends in .gguf")
-    if path.suffix in _PICKLES:
-        raise ConfigError(
-            f"{path} is a pickle, which can run any program when it is loaded, so it is not "
-            f"opened. Supported: {SUPPORTED}"
-        )
-    if path.suffix == ".safetensors":
-        raise ConfigError(
-            f"{path} holds only weights: name its directory, which has config.json, instead"
-        )
-    if path.suffix != ".gguf":
-        raise ConfigError(f"{path} is not a model in a known format. Supported: {SUPPORTED}")
-
-
-def _is_gguf(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(4) == b"GGUF"
-    except OSError:  # also a file that may not be read
-        return False

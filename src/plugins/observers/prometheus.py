@@ -66,6 +66,11 @@ class PrometheusMetrics:
     """The metrics of one engine, in a registry of their own."""
 
     def __init__(self, context: PluginContext) -> None:
+        # Not in the first `render_metrics`: the import takes long, and a slow hook is logged.
+        from prometheus_client.core import CollectorRegistry
+
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
         self._config = context.config
         self._prefix = _checked_prefix(context.config.metrics_prefix)
         self._started: Started | None = None
@@ -134,14 +139,12 @@ class PrometheusMetrics:
 
     @hookimpl
     def render_metrics(self) -> bytes:
-        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client import generate_latest
 
         if self._engine is not None:  # requests may have been aborted since the last step
             load = self._engine.load()
             self._set_gauges(load.num_running, load.num_waiting, load.kv_cache_usage)
-        registry = CollectorRegistry()
-        registry.register(self)
-        return generate_latest(registry)
+        return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as they are now; the registry calls this."""

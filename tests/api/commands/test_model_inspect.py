@@ -166,10 +166,32 @@ def test_other_refusals_are_those_of_serve(
     assert first == second
 
 
+@pytest.mark.parametrize(
+    "flags", [["-tp", "2", "--distributed-executor-backend", "uni"],
+              ["-pp", "2", "--distributed-executor-backend", "ray"]], ids=" ".join)  # fmt: skip
+def test_an_executor_is_refused_as_serve_does(
+    flags: list[str], directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["generate", "a", "--model"], ["model", "inspect"]):
+        assert main([*command, str(directory), "--device", "cpu", *flags]) == 1
+    first, second = [
+        one for one in capsys.readouterr().err.splitlines() if one.startswith("error: ")
+    ]
+    assert first == second and "no executor can compute this model" in first
+
+
+@pytest.mark.parametrize(("size", "name"), [("1", "inprocess"), ("2", "multiprocess")])
+def test_the_executor_is_named(
+    size: str, name: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert inspect(capsys, str(directory), "-tp", size)["executor"] == name
+
+
 def test_the_table_is_for_people(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "inspect", str(directory), "--device", "cpu"]) == 0
     text = capsys.readouterr().out
-    for words in ("architecture: LlamaForCausalLM, native", "per token", "attention  ", "KEPT AS",
+    for words in ("architecture: LlamaForCausalLM, native", "executor:     inprocess",
+                  "per token", "attention  ", "KEPT AS",
                   "attention backend: ", "linear backend: "):  # fmt: skip
         assert words in text
     (flash,) = [line for line in text.splitlines() if line.startswith("  flash-attn: ")]

@@ -24,6 +24,9 @@ SPECULATION = (
 _ALIASES = {
     "kv_cache_memory": ("--kv-cache-memory-bytes",),
     "data_parallel_size": ("-dp",),
+    "tensor_parallel_size": ("-tp",),
+    "pipeline_parallel_size": ("-pp",),
+    "enable_expert_parallel": ("-ep",),
 }
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 SERVING = ("metrics_prefix", "otlp_traces_endpoint", "data_parallel_size", "router")

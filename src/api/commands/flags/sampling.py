@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ....core.sampling_params import SamplingParams
+
 _FLAGS: tuple[tuple[str, type, str], ...] = (
     ("max_tokens", int, "maximum number of tokens to generate; default: as many as fit"),
     ("temperature", float, "0: greedy; higher: more varied (default: 1)"),
@@ -39,6 +41,11 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Values of the flags, by the names of SamplingParams' fields; None if not given."""
+    """Values of the flags, by the names of SamplingParams' fields; None if not given.
+
+    Raises InvalidRequestError for a value out of range.
+    """
     given = {name: getattr(args, f"sampling_{name}") for name, _, _ in _FLAGS}
-    return given | {"stop": args.stop}
+    options = given | {"stop": args.stop}
+    SamplingParams(**{name: value for name, value in options.items() if value is not None})
+    return options

@@ -93,6 +93,8 @@ def read_gguf_metadata(path: Path) -> dict[str, Any]:
 @contextmanager
 def _open(path: Path) -> Iterator[_Cursor]:
     try:
+        if path.stat().st_size == 0:  # mmap's own message is about mmap
+            raise ValueError("it is empty")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield _Cursor(data)
     except (OSError, ValueError, struct.error) as error:
