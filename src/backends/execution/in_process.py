@@ -27,6 +27,7 @@ from ..machine.torch_threads import SingleTorchThread
 from ..models.base import Model, ModelImpl, ModelSpec
 from ..models.decoder import Decoder
 from ..models.feed_forward import ExpertLoad
+from ..models.pipeline_parallel import StagedDecoder
 from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
 from ..running.stage_runner import StageRunner
@@ -105,10 +106,13 @@ class ModelExecutor:
         info = _describe(checkpoint, parts, layout, num_blocks, speculation)
         logits = ProcessorSpec(vocab_size=info.vocab_size, device=spec.device)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
+        own = parts.decoder
+        load = own.expert_load if isinstance(own, Decoder | StagedDecoder) else None
         if not checkpoint.config.has_head:
             stage = parts.stage_model(cache)
             stage_runner = StageRunner(parts.decoder, parts.attention, cache, stage)
-            return cls(info, stage_runner, None if stage is None else SingleTorchThread())
+            single_thread = None if stage is None else SingleTorchThread()
+            return cls(info, stage_runner, single_thread, expert_load=load)
         model = parts.step_model(cache)
         runner = ModelRunner(
             parts.decoder,
@@ -124,7 +128,6 @@ class ModelExecutor:
         if drafts is not None:
             draft_runner = drafts.start(num_blocks, layout.num_host_blocks, runner)
         single_thread = None if model is None else SingleTorchThread()
-        load = parts.decoder.expert_load if isinstance(parts.decoder, Decoder) else None
         return cls(info, runner, single_thread, draft_runner, drafts, load)
 
     def launch(self, plan: StepPlan) -> Computation:

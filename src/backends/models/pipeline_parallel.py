@@ -36,7 +36,7 @@ class StagedDecoder:
         self.config: ModelConfig = decoder.config
         self.num_parameters, self.num_bytes = decoder.num_parameters, decoder.num_bytes
         self.embedding_ve = decoder.embedding_ve
-        self.sinks = decoder.sinks
+        self.sinks, self.expert_load = decoder.sinks, decoder.expert_load
         self.decoder = decoder
         self.neighbours = neighbours
 

@@ -71,6 +71,9 @@ class RankAnswers:
         if self.num_early:
             _, message = answers[self.num_early]
             self.results.append(message)
+            stages = found[:: len(found) - self.num_early]  # the first rank of each stage
+            counts = zip(*(stage.expert_tokens for stage in stages), strict=True)
+            return replace(first, expert_tokens=tuple(map(sum, counts)))
         return first
 
     def take_results(self) -> list[bytes]:
