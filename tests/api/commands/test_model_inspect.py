@@ -166,12 +166,10 @@ def test_other_refusals_are_those_of_serve(
     assert first == second
 
 
-@pytest.mark.parametrize(
-    "flags", [["-tp", "2", "--distributed-executor-backend", "uni"],
-              ["-pp", "2", "--distributed-executor-backend", "ray"]], ids=" ".join)  # fmt: skip
 def test_an_executor_is_refused_as_serve_does(
-    flags: list[str], directory: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    flags = ["-tp", "2", "--distributed-executor-backend", "uni"]
     for command in (["generate", "a", "--model"], ["model", "inspect"]):
         assert main([*command, str(directory), "--device", "cpu", *flags]) == 1
     first, second = [

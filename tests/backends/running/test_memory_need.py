@@ -157,7 +157,7 @@ def test_quantization_on_load_is_not_named_for_models_that_refuse_it(
         keeps_packed = False
 
     checkpoint = random_checkpoint(UNTIED, 0)
-    config = EngineConfig(device="cpu")
+    config = EngineConfig(device="cpu", dtype="bfloat16")
     backends = Backends(TorchAttention, KeepsAll, NativeModels)
     spec = choose_spec(checkpoint, config, backends, no_progress)
     impl = Dense(ModelSpec(path=checkpoint.path, fields={}))
