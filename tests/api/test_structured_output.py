@@ -149,6 +149,7 @@ def test_a_stream_follows_the_grammar(real: Served) -> None:
             messages=MESSAGES,  # type: ignore[arg-type]
             response_format=format,
             max_tokens=120,
+            temperature=0,
             stream=True,
         )
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
