@@ -103,11 +103,11 @@ def load_rank(begin: Begin, progress: Progress) -> RankModel:
     checkpoint, impl = _open_model(config, backends, progress)
     tokenizer = _load_tokenizer(config, checkpoint.path, progress)
     grammars, _ = make_grammars(host, describe_tokens(tokenizer, checkpoint)) or (None, None)
-    if grammars is not None:
+    part, impl, link = divide(checkpoint, impl, begin, progress)
+    if grammars is not None and part.config.has_head:  # this rank samples
         # Not with the first grammar: llguidance stops all threads of the process meanwhile, on a
         # busy machine for seconds, and a worker without signs of life counts as hanging.
         grammars.prepare()
-    part, impl, link = divide(checkpoint, impl, begin, progress)
     executor = _load_model(config, host, backends, part, impl, grammars, progress)
     if begin.size > 1:
         executor.info = replace(executor.info, num_parameters=count_parameters(checkpoint))
