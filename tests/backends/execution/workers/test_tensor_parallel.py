@@ -140,10 +140,11 @@ def test_ranks_that_wait_for_a_lost_one_are_ended(tmp_path: Path, fault: signal.
         async with AsyncEngine(model, tensor_parallel_size=2, **options) as engine:
             ranks = [pid for pid in children_of(os.getpid()) if pid not in others]
             assert len(ranks) == 2
+            outputs = engine.generate([1, 2, 3], params)
+            await anext(outputs)
+            os.kill(ranks[1], fault)
             with pytest.raises(EngineStoppedError):
-                async for output in engine.generate([1, 2, 3], params):
-                    if len(output.outputs[0].token_ids) == 5:
-                        os.kill(ranks[1], fault)
+                _ = [output async for output in outputs]
             wait_until_gone(ranks)
 
     asyncio.run(asyncio.wait_for(lose_a_rank(), 60))
