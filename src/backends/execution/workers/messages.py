@@ -41,8 +41,8 @@ class Begin(Message, frozen=True):
     rendezvous: Rendezvous | None
     """None with one rank."""
     exchange: int | None
-    """The worker's descriptor of the empty file through which the ranks of this machine add up
-    partial sums. None: there is no such file."""
+    """The worker's descriptor of the empty file through which the ranks of its stage add up partial
+    sums. None: there is no such file."""
     num_threads: int
     """Number of threads that compute in the worker."""
     load_rank: str
