@@ -251,7 +251,7 @@ def build_remote_engine(
 
     return RemoteEngine(
         config,
-        places=place_replicas(config.data_parallel_size, config.device),
+        places=place_replicas(config.data_parallel_size, config.device, config.num_ranks),
         target=f"{__name__}:run_engine_process",
         load_tokenizer=_load_tokenizer_again,
         progress=progress,
@@ -342,7 +342,8 @@ def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
     from .backends.execution.workers.division import check_division
     from .backends.machine.places import place_replicas
 
-    place_replicas(config.data_parallel_size, config.device)  # raises ConfigError as `serve` does
+    # Raises ConfigError as `serve` does.
+    place_replicas(config.data_parallel_size, config.device, config.num_ranks)
     host = PluginHost.load(config)
     backends = _choose_backends(host, progress)
     checkpoint, impl = _open_model(config, backends, progress)

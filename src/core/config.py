@@ -169,7 +169,7 @@ class EngineConfig:
     tensor_parallel_size: int = _knob(
         1,
         "number of processes that compute each layer together; each has some of its heads and "
-        "feed-forward columns; CPUs only",
+        "feed-forward columns, on its own CPU cores or GPU",
     )
     cpu_bind: str = _knob(
         "auto",
@@ -185,7 +185,7 @@ class EngineConfig:
     pipeline_parallel_size: int = _knob(
         1,
         "number of stages; each has some of the model's layers, in --tensor-parallel-size "
-        "processes; all compute at the same time, for different requests; CPUs only",
+        "processes; all compute at the same time, for different requests",
     )
     attention_backend: str | None = _knob(
         None,

@@ -53,7 +53,7 @@ def _print(report: Any) -> None:
                 f"{size_text(report.kv_bytes_per_token)} per token, {report.kv_cache_dtype}"
                 + _behind_windows(report),
             ),
-            ("available", f"{size_text(report.available_bytes)}{_each(report)}"),
+            ("available", f"{size_text(report.available_bytes)}{_where(report)}"),
             ("context", f"{report.context_that_fits:,} tokens fit, of {report.max_model_len:,}"),
         ]
     )
@@ -67,6 +67,13 @@ def _print(report: Any) -> None:
 
 def _each(report: Any) -> str:
     return "" if report.num_replicas == 1 else f" for each of {report.num_replicas} replicas"
+
+
+def _where(report: Any) -> str:
+    """The memories that have this size."""
+    if report.device != "cpu" and len(report.ranks) > 1:
+        return " on each GPU"
+    return _each(report)
 
 
 def _print_ranks(report: Any) -> None:

@@ -92,6 +92,7 @@ class ModelExecutor:
         processor that cannot work.
         """
         started = time.monotonic()
+        num_drafts = 0 if speculation is None else speculation.limits.num_speculative_tokens
         if not checkpoint.config.has_head:
             speculation = None  # the last stage drafts
         build_cpu_library(config, progress)
@@ -101,7 +102,7 @@ class ModelExecutor:
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
         impl = impl or backends.models(ModelSpec(path=checkpoint.path, fields={}))
         parts = load_parts(checkpoint, config, backends, spec, progress, impl, layout.groups)
-        num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts)
+        num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts, num_drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks, speculation)
         logits = ProcessorSpec(vocab_size=info.vocab_size, device=spec.device)
@@ -261,12 +262,16 @@ def _lay_out(
 
 
 def _count_blocks(
-    parts: ModelParts, config: EngineConfig, layout: _Layout, drafts: DraftSupport | None
+    parts: ModelParts,
+    config: EngineConfig,
+    layout: _Layout,
+    drafts: DraftSupport | None,
+    num_drafts: int,
 ) -> int:
+    """`num_drafts`: draft tokens per request, which the last stage proposes."""
     spec, model, num_groups = parts.spec, parts.decoder.config, len(layout.groups.windows)
     if spec.device.type == "cpu":
         return kv_cache.count_cpu_blocks(config, model, layout.block_bytes, num_groups)
-    num_drafts = 0 if drafts is None else drafts.num_speculative_tokens
     memory = measure_gpu_memory(
         parts.decoder,
         parts.attention,

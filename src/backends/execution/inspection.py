@@ -20,7 +20,13 @@ from ..weights.checkpoint import Checkpoint
 from ..weights.config.kv_groups import group_layers
 from ..weights.packed import StoredTensor, WeightFormat
 from .in_process import build_cpu_library, check_settings
-from .rank_memory import RankMemory, estimate_ranks, refuse_ranks_too_large, sent_bytes
+from .rank_memory import (
+    RankMemory,
+    count_blocks,
+    estimate_ranks,
+    refuse_ranks_too_large,
+    sent_bytes,
+)
 from .workers.division import divide_among_ranks
 
 GROUPS = (
@@ -86,7 +92,7 @@ class ModelReport:
     kept_kv_bytes_per_token: int
     """The part of it that is kept after the windows of layers have passed the token."""
     available_bytes: int
-    """Memory that is free on the device, for each replica."""
+    """Memory that is free on the device, for each replica. If each rank has a GPU: the smallest."""
     context_that_fits: int
     """Tokens of one request that fit into the memory left by weights and activations; at most
     `max_model_len`. The KV cache may be set to less: see --kv-cache-memory."""
@@ -124,11 +130,10 @@ def inspect_model(
     parts = divide_among_ranks(checkpoint, impl, config)
     ranks = estimate_ranks(parts, config, spec, keeping)
     windows = group_layers(model, config.max_model_len).windows
-    kv_bytes, block_bytes = _sum(ranks, "kv_per_token"), _sum(ranks, "kv_per_block")
-    available = available_memory(spec.device)
+    kv_bytes = _sum(ranks, "kv_per_token")
+    available = available_memory(spec.device, config.num_ranks)
     if spec.device.type == "cpu":
         available //= config.data_parallel_size
-    num_blocks = max(0, available - _sum(ranks, "fixed")) // block_bytes
     step_tokens = config.token_budget(spec.device.type)
     stored = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
     return ModelReport(
@@ -152,7 +157,7 @@ def inspect_model(
         available_bytes=available,
         context_that_fits=longest_sequence(
             model.max_position_embeddings,
-            num_blocks,
+            count_blocks(ranks, spec.device, available),
             block_size=spec.block_size,
             windows=windows,
             step_tokens=step_tokens,

@@ -7,7 +7,7 @@ from ...core.errors import ConfigError
 from ...core.interfaces import Executor
 from ..machine.cpu_binding import AUTO
 from .base import ExecutorSpec
-from .workers.division import describe_sizes, warn_of_few_cores
+from .workers.division import describe_sizes, reasons_against_gpus, warn_of_few_cores
 from .workers.executor import MultiProcess
 
 
@@ -40,8 +40,10 @@ class MultiProcessProvider:
     """Computes in worker processes."""
 
     def reasons_against(self, spec: ExecutorSpec) -> list[str]:
-        """A reason per object of the program: another process cannot rebuild it by name."""
-        return [f"a worker process cannot rebuild {one}" for one in spec.objects]
+        """A reason per object of the program, which another process cannot rebuild by name, and a
+        reason if there are fewer GPUs than ranks."""
+        reasons = [f"a worker process cannot rebuild {one}" for one in spec.objects]
+        return [*reasons, *reasons_against_gpus(spec.config)]
 
     def __call__(self, spec: ExecutorSpec) -> Executor:
         """Start the workers, which load the model. Raises ConfigError if they do not fit into the

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from ...core.config import EngineConfig
 from ...core.interfaces import Progress
 from ..attention.base import AttentionSpec
+from ..machine.device import choose_device
 from ..models.base import ModelImpl
 from ..running.memory_need import Keeping, refuse_too_large, rotary_bytes, weight_bytes
 from ..running.model_parts import Backends, choose_spec, keeping_of
@@ -27,6 +29,7 @@ _FLOAT32 = 4
 """Bytes of a number in float32: logits, and partial sums."""
 _SUMS = 2
 """Partial sums per layer: after attention, and after the feed-forward."""
+_Rank = TypeVar("_Rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +69,27 @@ def refuse_ranks_too_large(
     keeping: Keeping,
     available: int | None = None,
 ) -> None:
-    """Raise ConfigError if all ranks together, with a block of KV cache each, do not fit into this
-    machine's memory. `available`: see `refuse_too_large`."""
-    ranks = estimate_ranks(parts, config, spec, keeping)
-    block_bytes = spec.block_size * sum(one.kv_per_token for one in ranks)
-    refuse_too_large(parts, config, keeping, block_bytes, available)
+    """Raise ConfigError if ranks that share a memory do not fit into it together, with a block of
+    KV cache each. `available`: see `refuse_too_large`."""
+    pairs = list(zip(parts, estimate_ranks(parts, config, spec, keeping), strict=True))
+    for together in _by_memory(pairs, spec.device):
+        block_bytes = spec.block_size * sum(rank.kv_per_token for _, rank in together)
+        own = [part for part, _ in together]
+        refuse_too_large(own, config, keeping, block_bytes, available)
+
+
+def count_blocks(ranks: Sequence[RankMemory], device: torch.device, available: int) -> int:
+    """The number of blocks of KV cache that fit, with `available` bytes of each memory."""
+    return min(
+        max(0, available - sum(rank.fixed for rank in together))
+        // sum(rank.kv_per_block for rank in together)
+        for together in _by_memory(ranks, device)
+    )
+
+
+def _by_memory(ranks: Sequence[_Rank], device: torch.device) -> list[Sequence[_Rank]]:
+    """The ranks that share a memory: each GPU has its own."""
+    return [ranks] if device.type == "cpu" else [[rank] for rank in ranks]
 
 
 def refuse_model(
@@ -82,10 +101,10 @@ def refuse_model(
 ) -> None:
     """Raise ConfigError if the ranks that will load a model do not fit into memory together.
 
-    A single rank compares its own need when it loads.
+    A rank that shares its memory with no other compares its own need when it loads.
     """
     parts = divide_among_ranks(checkpoint, impl, config)
-    if len(parts) == 1:
+    if len(parts) == 1 or choose_device(config.device).type == "cuda":
         return
     build_cpu_library(config, progress)
     spec = choose_spec(checkpoint, config, backends, progress)

@@ -1,4 +1,4 @@
-"""Divides a machine among replicas: CPU cores and main memory, or GPUs if there are any."""
+"""Divides a machine among replicas and ranks: CPU cores, main memory, and GPUs if there are any."""
 
 from __future__ import annotations
 
@@ -15,20 +15,15 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 _DEVICE_FILES = "nvidia[0-9]*"
 
 
-def place_replicas(number: int, device: str) -> tuple[Place, ...]:
-    """A place for each replica: cores of its own, and a GPU of its own if `device` allows GPUs, or
-    a share of the main memory.
+def place_replicas(number: int, device: str, num_ranks: int = 1) -> tuple[Place, ...]:
+    """A place for each replica: cores of its own, and a GPU of its own for each of its ranks if
+    `device` allows GPUs, or a share of the main memory.
 
     Raises ConfigError if there are too few.
     """
     if number == 1:
         return (WHOLE_MACHINE,)
-    gpus = [] if device == "cpu" else visible_gpus()
-    if gpus and number > len(gpus):
-        raise ConfigError(
-            f"--data-parallel-size is {number}, but the number of visible GPUs is {len(gpus)}: "
-            "lower it, or give --device cpu"
-        )
+    gpus = [] if device == "cpu" else _divide_gpus(number, num_ranks)
     shares = divide_cores(number)
     if shares is None:
         if not gpus:
@@ -36,15 +31,21 @@ def place_replicas(number: int, device: str) -> tuple[Place, ...]:
                 f"--data-parallel-size is {number}, but this process may use "
                 f"{count_usable_cores()} CPU cores: lower it"
             )
-        return tuple(Place(environment={GPUS: gpu}) for gpu in gpus[:number])
+        return tuple(Place(environment=own) for own in gpus)
     share = {SHARE: str(usable_memory() // number)}
     return tuple(
         Place(
             cpus=cores.cpus,
-            environment=_threads(cores.num_threads) | ({GPUS: gpus[index]} if gpus else share),
+            environment=_threads(cores.num_threads) | (gpus[index] if gpus else share),
         )
         for index, cores in enumerate(shares)
     )
+
+
+def place_ranks(number: int) -> tuple[Place, ...]:
+    """A place for each rank of an engine, with a visible GPU of its own. To a rank it is the only
+    GPU, so that no code of it can use another one."""
+    return tuple(Place(environment={GPUS: gpu}) for gpu in visible_gpus()[:number])
 
 
 def visible_gpus() -> list[str]:
@@ -55,6 +56,19 @@ def visible_gpus() -> list[str]:
     names = [name.strip() for name in chosen.split(",")]
     ends = next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))
     return names[:ends]  # as CUDA does, ignore an invalid name and all names after it
+
+
+def _divide_gpus(number: int, num_ranks: int) -> list[dict[str, str]]:
+    """The variable for each replica; empty if there are no GPUs."""
+    gpus = visible_gpus()
+    if gpus and number * num_ranks > len(gpus):
+        ranks = f" with {num_ranks} ranks each" if num_ranks > 1 else ""
+        raise ConfigError(
+            f"--data-parallel-size is {number}{ranks}, but the number of visible GPUs is "
+            f"{len(gpus)}: lower it, or give --device cpu"
+        )
+    starts = range(0, number * num_ranks, num_ranks) if gpus else ()
+    return [{GPUS: ",".join(gpus[start : start + num_ranks])} for start in starts]
 
 
 def _threads(number: int) -> dict[str, str]:

@@ -80,11 +80,13 @@ def rotary_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
     return model.max_position_embeddings * size * (num_tables * dtype.itemsize + 4)
 
 
-def available_memory(device: torch.device) -> int:
-    """Return the bytes that weights and KV cache of one replica may take on a device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return loadable_memory()
+def available_memory(device: torch.device, num_ranks: int = 1) -> int:
+    """Return the bytes that weights and KV cache of one replica may take on a device. If each of
+    several ranks has a GPU, it is the smallest number of them."""
+    if device.type != "cuda":
+        return loadable_memory()
+    gpus = [device] if num_ranks == 1 else range(min(num_ranks, torch.cuda.device_count()))
+    return min(int(torch.cuda.mem_get_info(gpu)[0]) for gpu in gpus)
 
 
 def refuse_too_large(

@@ -12,6 +12,7 @@ from ..models.base import Model
 from ..state.kv_cache import GPUMemory, KVCache
 from ..weights.config.kv_groups import KVGroups
 from .runner import ModelRunner
+from .stage_runner import StageRunner
 
 
 def measure_gpu_memory(
@@ -50,7 +51,8 @@ def run_largest_step(
     num_drafts: int = 0,
 ) -> None:
     """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, or as many as the
-    model can take, with filters and penalties. All layers share one layer's scratch memory.
+    model can take, with filters and penalties. All layers share one layer's scratch memory. Stages
+    of a model compute the step together.
 
     Each draft token has its own row of logits, so it counts as one more request.
     """
@@ -65,7 +67,8 @@ def run_largest_step(
         num_blocks=num_blocks,
         block_size=config.block_size,
     )
-    ModelRunner(decoder, attention, cache).run(plan)
+    kind = ModelRunner if decoder.config.has_head else StageRunner
+    kind(decoder, attention, cache).run(plan)
 
 
 def _largest_plan(

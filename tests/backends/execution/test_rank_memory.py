@@ -12,7 +12,12 @@ from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG
 from tokenmill.backends.attention.torch.backend import TorchAttention
-from tokenmill.backends.execution.rank_memory import RankMemory, estimate_ranks, sent_bytes
+from tokenmill.backends.execution.rank_memory import (
+    RankMemory,
+    count_blocks,
+    estimate_ranks,
+    sent_bytes,
+)
 from tokenmill.backends.execution.workers import division
 from tokenmill.backends.execution.workers.division import divide_among_ranks, warn_of_few_cores
 from tokenmill.backends.models.base import LoadOptions, ModelSpec
@@ -78,6 +83,16 @@ def test_the_estimate_is_the_size_of_each_loaded_part(size: int) -> None:
         tokens = torch.arange(5)
         decoder.forward(tokens, tokens, lambda layer, q_thd, k_tkd, v_tkd: q_thd)
         assert ranks.num_bytes == sent_bytes(parts, 5)
+
+
+def test_ranks_share_main_memory_but_each_gpu_has_its_own() -> None:
+    small = RankMemory(
+        rank=0, weights=30, rotation=0, kv_per_token=1, kv_per_block=4, activations=2
+    )
+    large = replace(small, rank=1, weights=50, kv_per_block=6)
+    assert count_blocks([small, large], torch.device("cpu"), 104) == 20 // 10
+    assert count_blocks([small, large], torch.device("cuda"), 104) == 52 // 6
+    assert count_blocks([small, large], torch.device("cuda"), 50) == 0
 
 
 def test_more_ranks_than_cores_are_a_warning(

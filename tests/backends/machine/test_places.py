@@ -6,7 +6,7 @@ import pytest
 
 from tokenmill.backends.machine import places, threads
 from tokenmill.backends.machine.memory import SHARE
-from tokenmill.backends.machine.places import GPUS, THREADS, place_replicas
+from tokenmill.backends.machine.places import GPUS, THREADS, place_ranks, place_replicas
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.processes.place import WHOLE_MACHINE, Place
 
@@ -65,6 +65,16 @@ def test_each_replica_has_a_gpu_of_its_own(machine: pytest.MonkeyPatch) -> None:
     ):
         place_replicas(3, "cuda")
     assert all(GPUS not in place.environment for place in place_replicas(3, "cpu"))
+
+
+def test_each_rank_of_a_replica_has_a_gpu_of_its_own(machine: pytest.MonkeyPatch) -> None:
+    machine.setenv(GPUS, "4,5,6,7,8")
+    replicas = place_replicas(2, "cuda", num_ranks=2)
+    assert [place.environment[GPUS] for place in replicas] == ["4,5", "6,7"]
+    with pytest.raises(ConfigError, match=r"is 3 with 2 ranks each, but .* visible GPUs is 5"):
+        place_replicas(3, "cuda", num_ranks=2)
+    machine.setenv(GPUS, "6,7")
+    assert [place.environment for place in place_ranks(2)] == [{GPUS: "6"}, {GPUS: "7"}]
 
 
 def test_more_gpus_than_cores_are_served_without_shares(machine: pytest.MonkeyPatch) -> None:

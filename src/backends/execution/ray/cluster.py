@@ -44,13 +44,18 @@ _connection = _Connection()
 _lock = threading.Lock()
 
 
+def cluster_address(configured: str | None) -> str | None:
+    """The address of the cluster to join; None: the engine starts one on this machine."""
+    return configured or os.environ.get("RAY_ADDRESS")
+
+
 def join_cluster(address: str | None, *, num_cpus: int, num_gpus: int) -> Leave:
     """Connect this process to the cluster at an address, or start one with these CPUs and GPUs.
 
     A program that has connected to a cluster itself stays there. Engines of one process share their
     connection, and the last one ends it. Raises ConfigError if the cluster cannot be joined.
     """
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = cluster_address(address)
     if address and address.startswith("ray://"):
         raise ConfigError(
             f"the engine must run on a machine of the Ray cluster, not as a client ({address}): "

@@ -8,7 +8,8 @@ from ....core.interfaces import Executor
 from ...machine.cpu_binding import AUTO
 from ...machine.device import choose_device
 from ..base import ExecutorSpec
-from .cluster import join_cluster
+from ..workers.division import reasons_against_gpus
+from .cluster import cluster_address, join_cluster
 from .options import RayOptions
 
 
@@ -19,13 +20,15 @@ class RayProvider:
         self._options = options
 
     def reasons_against(self, spec: ExecutorSpec) -> list[str]:
-        """A reason if Ray is missing, one per object that an actor cannot rebuild, and one per flag
-        that has no effect with Ray."""
+        """Reasons: Ray is missing, an actor cannot rebuild an object, a flag has no effect with
+        Ray, or a cluster of this machine alone lacks GPUs."""
         reasons = [f"a Ray actor cannot rebuild {one}" for one in spec.objects]
         if importlib.util.find_spec("ray") is None:
             reasons.append("the package ray is missing: pip install 'ray>=2.60,<3'")
         if spec.config.cpu_bind != AUTO:
             reasons.append("Ray places its workers: leave out --cpu-bind")
+        if cluster_address(self._options.address) is None:
+            reasons += reasons_against_gpus(spec.config)
         return reasons
 
     def __call__(self, spec: ExecutorSpec) -> Executor:

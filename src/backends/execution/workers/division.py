@@ -15,6 +15,7 @@ from ...cpu.ranks import NativeRanks
 from ...machine.compiling import BuildError
 from ...machine.cpu_binding import bind, check_binding
 from ...machine.device import choose_device
+from ...machine.places import GPUS, visible_gpus
 from ...machine.threads import count_usable_cores
 from ...models.base import DividesItself, ModelImpl, is_divisible
 from ...models.pipeline_parallel import PipelineParallel
@@ -23,7 +24,7 @@ from ...weights.checkpoint import Checkpoint
 from ...weights.expert_sharding import part_of
 from ...weights.sharding import Shard
 from ...weights.stages import StagedCheckpoint, StageLayers, divide_into_stages
-from .group import GlooRanks, all_agree, join_group
+from .group import BACKENDS, GroupRanks, all_agree, join_group
 from .messages import Begin
 from .stages import StageLink
 
@@ -50,8 +51,11 @@ def check_division(checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig
             f"{sizes}: the implementation {impl.name!r} (--model-impl), which would run this "
             "model, cannot divide it"
         )
-    if choose_device(config.device).type != "cpu":
-        raise ConfigError(f"{sizes} works on CPUs only: add --device cpu")
+    if (device := choose_device(config.device)).index is not None:
+        raise ConfigError(
+            f"{sizes} needs a device for each rank, but --device {device} is a single one: give "
+            "--device cuda or --device cpu"
+        )
     divide_among_ranks(checkpoint, impl, config)
 
 
@@ -67,6 +71,19 @@ def describe_sizes(config: EngineConfig) -> str:
     names = ("tensor_parallel_size", "pipeline_parallel_size")
     sizes = {name: getattr(config, name) for name in names}
     return " ".join(f"{flag(name)} {size}" for name, size in sizes.items() if size > 1)
+
+
+def reasons_against_gpus(config: EngineConfig) -> list[str]:
+    """A reason if this machine has fewer GPUs than ranks."""
+    if config.num_ranks == 1 or choose_device(config.device).type != "cuda":
+        return []
+    number = len(visible_gpus())
+    if number >= config.num_ranks:
+        return []
+    return [
+        f"{describe_sizes(config)} needs {config.num_ranks} GPUs, but the number of visible GPUs "
+        f"is {number} ({GPUS}): lower it, or give --device cpu"
+    ]
 
 
 def warn_of_few_cores(config: EngineConfig) -> None:
@@ -86,7 +103,8 @@ def prepare_process(begin: Begin) -> None:
     num_cores = bind(begin.config.cpu_bind, begin.local_rank, begin.local_size)
     torch.set_num_threads(num_cores or begin.num_threads)
     if begin.rendezvous is not None:
-        join_group(begin.rendezvous, begin.rank, begin.size)
+        device = choose_device(begin.config.device)
+        join_group(begin.rendezvous, begin.rank, begin.size, BACKENDS[device.type])
 
 
 def divide(
@@ -108,7 +126,9 @@ def divide(
         return part, impl, None
     step = begin.config.tensor_parallel_size
     link = StageLink(
-        None if own.is_first else begin.rank - step, None if own.is_last else begin.rank + step
+        None if own.is_first else begin.rank - step,
+        None if own.is_last else begin.rank + step,
+        choose_device(begin.config.device),
     )
     return part, cast(ModelImpl, PipelineParallel(impl, own, link)), link
 
@@ -136,6 +156,8 @@ def _part(
 
 def _connect(begin: Begin, shard: Shard, progress: Progress) -> Ranks:
     """The way in which the ranks of a stage add up their partial sums."""
+    if choose_device(begin.config.device).type == "cuda":
+        return GroupRanks(begin.rank, shard.size)
     native = _native_ranks(begin, shard, progress)
     if all_agree(native is not None) and native is not None:
         return native
@@ -143,7 +165,7 @@ def _connect(begin: Begin, shard: Shard, progress: Progress) -> Ranks:
         "ranks_add_up_over_sockets",
         reason="a rank has no native library, or no memory in common with the others",
     )
-    return GlooRanks(begin.rank, shard.size)
+    return GroupRanks(begin.rank, shard.size)
 
 
 def _native_ranks(begin: Begin, shard: Shard, progress: Progress) -> NativeRanks | None:

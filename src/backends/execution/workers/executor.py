@@ -16,8 +16,11 @@ import msgspec
 from ....core.errors import DeviceError
 from ....core.interfaces import ModelInfo, Progress
 from ....core.plan import StepPlan, StepResult
+from ....core.processes.place import WHOLE_MACHINE
 from ....core.processes.shared_memory import unnamed_file
 from ....core.remote.logs import ROOT
+from ...machine.device import choose_device
+from ...machine.places import place_ranks
 from ...machine.torch_threads import count_torch_threads
 from ..base import ExecutorSpec
 from .answers import LAG_SECONDS, Answer, RankAnswers, agree
@@ -52,6 +55,8 @@ class MultiProcess:
         """
         size, per_stage = spec.config.num_ranks, spec.config.tensor_parallel_size
         store, rendezvous = open_rendezvous(LOOPBACK) if size > 1 else (None, None)
+        have_gpus = size > 1 and choose_device(spec.config.device).type == "cuda"
+        places = place_ranks(size) if have_gpus else (WHOLE_MACHINE,) * size
         first = Begin(
             rank=0,
             size=size,
@@ -67,10 +72,13 @@ class MultiProcess:
         with ExitStack() as failing, ExitStack() as exchanges:
             links: list[WorkerLink] = []
             for rank in range(size):
-                if per_stage > 1 and rank % per_stage == 0:  # a file for each stage
+                if per_stage > 1 and rank % per_stage == 0 and not have_gpus:  # one for each stage
                     exchange = exchanges.enter_context(unnamed_file()).fileno()
                     first = msgspec.structs.replace(first, exchange=exchange)
-                links.append(WorkerLink(msgspec.structs.replace(first, rank=rank, local_rank=rank)))
+                begin = msgspec.structs.replace(
+                    first, rank=rank, local_rank=rank, place=places[rank]
+                )
+                links.append(WorkerLink(begin))
                 failing.callback(links[-1].kill)
             watch = Watch(links, partial(wait_for_logs, links))
             failing.callback(watch.close)

@@ -18,6 +18,9 @@ from .messages import Rendezvous
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 300.0
 """Time in which all ranks must join. They join before they read their weights."""
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""What carries tensors between ranks, by the type of the ranks' devices. Ranks with GPUs also have
+tensors in main memory."""
 
 
 def open_rendezvous(host: str) -> tuple[TCPStore, Rendezvous]:
@@ -37,20 +40,26 @@ def open_rendezvous(host: str) -> tuple[TCPStore, Rendezvous]:
     return store, Rendezvous(host, port, secrets.token_hex(16))
 
 
-def join_group(rendezvous: Rendezvous, rank: int, size: int) -> None:
+def join_group(
+    rendezvous: Rendezvous, rank: int, size: int, backends: str = BACKENDS["cpu"]
+) -> None:
     """Join the default group of this process, on the interface that reaches the rendezvous.
+    `backends`: of BACKENDS.
 
-    Raises ConfigError if this machine has none.
+    Raises ConfigError if this machine has no such interface.
     """
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", _find_interface(rendezvous))
+    interface = _find_interface(rendezvous)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
     timeout = timedelta(seconds=START_SECONDS)
     store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timeout)
     own = PrefixStore(rendezvous.token, store)
-    dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=timeout)
+    dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=timeout)
 
 
-class GlooRanks:
-    """Adds up partial sums by gloo, over sockets. See models/tensor_parallel.py."""
+class GroupRanks:
+    """Adds up partial sums by torch.distributed: of CPUs by gloo, over sockets, and of GPUs by
+    NCCL. See models/tensor_parallel.py."""
 
     def __init__(self, rank: int, size: int) -> None:
         """Called by all ranks at the same time: `size` consecutive ones add up their sums."""

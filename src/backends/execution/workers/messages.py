@@ -10,6 +10,7 @@ import msgspec
 from ....core.config import EngineConfig
 from ....core.interfaces import ModelInfo
 from ....core.plan import StepPlan, StepResult
+from ....core.processes.place import WHOLE_MACHINE, Place
 from ....core.remote.messages import Message, NotStarted, Stage
 from ..identity import Identity
 
@@ -49,6 +50,8 @@ class Begin(Message, frozen=True):
     """Name of the function that loads the model, see ExecutorSpec."""
     config: EngineConfig
     log_level: int
+    place: Place = WHOLE_MACHINE
+    """The part of the machine that the worker uses."""
 
 
 class Loaded(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""The stages of a model in worker processes: each sends its hidden states to the next one by gloo.
+"""The stages of a model in worker processes: each sends its hidden states to the next one.
 
 Shape suffixes: t tokens, e hidden size, b bytes.
 """
@@ -28,9 +28,11 @@ class StageLink:
     For each plan, it receives and sends one message, also if the step raises.
     """
 
-    def __init__(self, previous: int | None, following: int | None) -> None:
-        """The ranks; None: there is no such stage."""
+    def __init__(self, previous: int | None, following: int | None, device: torch.device) -> None:
+        """`previous`, `following`: ranks; None: there is no such stage. `device`: of the hidden
+        states."""
         self._previous, self._following = previous, following
+        self._device = device
         self._has_received = self._has_sent = True
         self._sending: list[tuple[dist.Work, torch.Tensor]] = []
         """Messages on their way; their memory must not be freed before they have been sent."""
@@ -66,7 +68,7 @@ class StageLink:
         dist.recv(size, self._previous)
         if size.item() == FAILED:
             return None
-        received_b = torch.empty(int(size), dtype=torch.uint8)
+        received_b = torch.empty(int(size), dtype=torch.uint8, device=self._device)
         dist.recv(received_b, self._previous)
         return received_b
 

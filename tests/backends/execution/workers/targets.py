@@ -87,7 +87,7 @@ class Staged(SimulatedExecutor):
 
 def staged(begin: Begin, progress: Progress) -> RankModel:
     prepare_process(begin)
-    link = StageLink(*((None, 1), (0, None))[begin.rank])
+    link = StageLink(*((None, 1), (0, None))[begin.rank], torch.device("cpu"))
     executor = StageExecutor(Staged(begin.rank, link), link)
     return replace(load_rank(begin, progress), executor=executor)
 
