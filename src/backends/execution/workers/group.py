@@ -16,8 +16,11 @@ from ....core.errors import ConfigError
 from .messages import Rendezvous
 
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 300.0
+JOIN_TIMEOUT = timedelta(minutes=5)
 """Time in which all ranks must join. They join before they read their weights."""
+WAIT_TIMEOUT = timedelta(hours=1)
+"""Time that a rank waits for another one, which may still read its weights from a slow disk. The
+engine notices a lost rank much earlier."""
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 """What carries tensors between ranks, by the type of the ranks' devices. Ranks with GPUs also have
 tensors in main memory."""
@@ -51,10 +54,9 @@ def join_group(
     interface = _find_interface(rendezvous)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
-    timeout = timedelta(seconds=START_SECONDS)
-    store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timeout)
+    store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=JOIN_TIMEOUT)
     own = PrefixStore(rendezvous.token, store)
-    dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=timeout)
+    dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=JOIN_TIMEOUT)
 
 
 class GroupRanks:
@@ -64,7 +66,7 @@ class GroupRanks:
     def __init__(self, rank: int, size: int) -> None:
         """Called by all ranks at the same time: `size` consecutive ones add up their sums."""
         groups = [
-            dist.new_group(list(range(first, first + size)))
+            dist.new_group(list(range(first, first + size)), timeout=WAIT_TIMEOUT)
             for first in range(0, dist.get_world_size(), size)
         ]
         self._group = groups[rank // size]

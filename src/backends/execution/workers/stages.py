@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ....core.interfaces import Computation, Executor, ModelInfo
 from ....core.plan import StepPlan, StepResult
+from .group import WAIT_TIMEOUT
 
 FAILED = -1
 """Sent instead of the number of bytes by a stage that failed. All later stages hand it on."""
@@ -29,8 +30,9 @@ class StageLink:
     """
 
     def __init__(self, previous: int | None, following: int | None, device: torch.device) -> None:
-        """`previous`, `following`: ranks; None: there is no such stage. `device`: of the hidden
-        states."""
+        """Called by all ranks at the same time. `previous`, `following`: ranks; None: there is no
+        such stage. `device`: of the hidden states."""
+        self._group = dist.new_group(timeout=WAIT_TIMEOUT)
         self._previous, self._following = previous, following
         self._device = device
         self._has_received = self._has_sent = True
@@ -65,11 +67,11 @@ class StageLink:
         """The message of the stage before; None if it failed."""
         self._has_received = True
         size = torch.empty(1, dtype=torch.int64)
-        dist.recv(size, self._previous)
+        dist.recv(size, self._previous, self._group)
         if size.item() == FAILED:
             return None
         received_b = torch.empty(int(size), dtype=torch.uint8, device=self._device)
-        dist.recv(received_b, self._previous)
+        dist.recv(received_b, self._previous, self._group)
         return received_b
 
     def _send_bytes(self, sent_b: torch.Tensor, size: int) -> None:
@@ -77,7 +79,7 @@ class StageLink:
         for work, _ in self._sending:
             work.wait()
         messages = [torch.tensor([size]), *([sent_b] if size >= 0 else [])]
-        works = [dist.isend(message, self._following) for message in messages]
+        works = [dist.isend(message, self._following, self._group) for message in messages]
         self._sending = [
             (work, message)
             for work, message in zip(works, messages, strict=True)
