@@ -163,29 +163,29 @@ class EngineConfig:
     )
     distributed_executor_backend: str | None = _knob(
         None,
-        "where steps are computed: auto, inprocess or uni (the engine's process), multiprocess or "
-        "mp (worker processes), ray (workers of a Ray cluster), or a plugin's name",
+        "where steps are computed: auto (inprocess, or multiprocess if several workers are needed), "
+        "inprocess or uni (the engine's process), multiprocess or mp (worker processes), ray "
+        "(workers of a Ray cluster), or a plugin's name",
     )
     tensor_parallel_size: int = _knob(
         1,
-        "number of processes that compute each layer together; each has some of its heads and "
-        "feed-forward columns, on its own CPU cores or GPU",
+        "number of worker processes that divide each layer; each has some heads and some "
+        "feed-forward columns, and its own CPU cores or GPU",
     )
     cpu_bind: str = _knob(
         "auto",
-        "CPUs of each rank, that is, of each process of --tensor-parallel-size in each stage of "
-        "--pipeline-parallel-size; separated by |, such as 0-15|16-31; auto: equal shares of the "
-        "cores",
+        "CPUs of each worker process, in the order of the ranks, separated by |, such as "
+        "0-15|16-31; auto: equal shares of the cores; Linux only",
     )
     enable_expert_parallel: bool = _knob(
         False,
-        "with --tensor-parallel-size, each process has some of the experts as a whole, instead of "
-        "some columns of every expert",
+        "with --tensor-parallel-size, divide a model by whole experts, instead of by columns of "
+        "every expert",
     )
     pipeline_parallel_size: int = _knob(
         1,
-        "number of stages; each has some of the model's layers, in --tensor-parallel-size "
-        "processes; all compute at the same time, for different requests",
+        "number of stages; each has some of the layers and --tensor-parallel-size worker "
+        "processes; the stages compute different requests at the same time",
     )
     attention_backend: str | None = _knob(
         None,

@@ -89,8 +89,8 @@ class Pending(Protocol):
     def result(self) -> StepResult:
         """Wait until the step is computed. Called once, on the device thread, in launch order.
 
-        An exception ends every request of the plan; an entry in `failures` of the result ends only
-        one request. DeviceError means that the executor can compute nothing more.
+        After an exception, the requests of the plan are computed again, in two halves, until one
+        fails alone. An entry in `failures` of the result ends only one request. DeviceError means that the executor can compute nothing more.
         """
         ...
 

@@ -112,7 +112,7 @@ def test_each_rank_needs_a_gpu(model: Path, executor: str, monkeypatch: pytest.M
         device="cuda",
         distributed_executor_backend=executor,
     )
-    with pytest.raises(ConfigError, match="needs 4 GPUs, but the number of visible GPUs is 3"):
+    with pytest.raises(ConfigError, match="needs 4 GPUs, but 3 are visible"):
         asyncio.run(engine.start())
 
 

@@ -32,4 +32,4 @@ def choose_executor(plugins: Plugins, spec: ExecutorSpec) -> tuple[str, Executor
         if not reasons:
             return provider.name, made
         passed_over += [f"{provider.name}: {reason}" for reason in reasons]
-    raise ConfigError(f"no executor can compute this model: {'; '.join(passed_over)}")
+    raise ConfigError(f"no executor supports this configuration: {'; '.join(passed_over)}")

@@ -87,7 +87,7 @@ class ShardedCheckpoint(CheckpointDecorator):
     def __init__(self, inner: Checkpoint, shard: Shard) -> None:
         """Raises ConfigError if the model cannot be divided."""
         super().__init__(inner)
-        self._is_first = shard.rank == 0
+        self._shard = shard
         config = inner.config
         if reasons := _reasons_against(config, shard.size):
             raise ConfigError(f"--tensor-parallel-size {shard.size}: {'; '.join(reasons)}")
@@ -135,7 +135,7 @@ class ShardedCheckpoint(CheckpointDecorator):
         dim, cuts = self._cuts_of(name)
         tensor = self._inner.tensor(name)
         if cuts and name.endswith("bias") and dim == 1:
-            return tensor if self._is_first else torch.zeros_like(tensor)
+            return tensor if self._shard.rank == 0 else torch.zeros_like(tensor)
         return _cut_tensor(tensor, dim, cuts) if cuts else tensor
 
     def matrix(self, name: str) -> Weights:
@@ -174,8 +174,8 @@ class ShardedCheckpoint(CheckpointDecorator):
         for start, length in _places(cuts):
             if start % block or length % block:
                 raise ConfigError(
-                    f"{name} is packed in blocks of {block} columns, and a rank would get columns "
-                    f"{start} to {start + length}: choose another --tensor-parallel-size"
+                    f"--tensor-parallel-size {self._shard.size} would cut {name} inside a block "
+                    f"of {block} columns: lower it, or use a file with smaller blocks"
                 )
 
 
@@ -185,8 +185,8 @@ def _reasons_against(config: ModelConfig, size: int) -> list[str]:
         reasons.append(f"the model has only {config.num_heads} query heads")
     if config.whole_qk_norm and size > config.num_kv_heads:
         reasons.append(
-            f"the norm over all {config.num_kv_heads} KV heads of {config.architecture} needs a "
-            "KV head per rank"
+            f"the model has only {config.num_kv_heads} KV heads, and {config.architecture} needs "
+            "one per rank"
         )
     return reasons
 
@@ -197,8 +197,8 @@ def divide(total: int, unit: int, shard: Shard, what: str = "feed-forward column
     share, rest = divmod(total // unit, shard.size)
     if share == 0:
         raise ConfigError(
-            f"--tensor-parallel-size {shard.size}: the model's {total} {what} are "
-            f"{total // unit} blocks of {unit}, which is less than one per rank; lower it"
+            f"--tensor-parallel-size {shard.size} is more than the model's {total // unit} blocks "
+            f"of {unit} {what}: lower it"
         )
     start = shard.rank * share + min(shard.rank, rest)
     return Cut(total, start * unit, (share + (shard.rank < rest)) * unit)

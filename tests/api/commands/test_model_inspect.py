@@ -175,7 +175,7 @@ def test_an_executor_is_refused_as_serve_does(
     first, second = [
         one for one in capsys.readouterr().err.splitlines() if one.startswith("error: ")
     ]
-    assert first == second and "no executor can compute this model" in first
+    assert first == second and "no executor supports this configuration" in first
 
 
 @pytest.mark.parametrize(("size", "name"), [("1", "inprocess"), ("2", "multiprocess")])

@@ -101,8 +101,8 @@ def _start_cluster(num_cpus: int, num_gpus: int) -> Leave:
 
     if (own := ray.util.get_node_ip_address()) != LOOPBACK:
         raise ConfigError(
-            f"Ray would listen on {own}, because this program imported it first: start the engine "
-            "before that, or start a cluster with `ray start` and give RAY_ADDRESS"
+            f"Ray would listen on {own}, because the program imported ray before it started the "
+            "engine: start the engine first, or give RAY_ADDRESS of a running cluster"
         )
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     started, is_over = Future[None](), threading.Event()

@@ -17,8 +17,7 @@ from ....core.interfaces import ModelInfo
 from ....core.log import get_logger
 from ....core.plan import StepPlan, StepResult
 from ..base import ExecutorSpec
-from ..workers.answers import LAG_SECONDS, Answer, RankAnswers, agree
-from ..workers.messages import LOST, RAISED
+from ..workers.answers import LAG_SECONDS, Answer, RankAnswers, agree, describe_failures
 from ..workers.watch import Watch
 from .link import CHECK_SECONDS, ActorLink, wait_for_logs
 from .loading import load
@@ -101,7 +100,7 @@ class RayExecutor:
 
     def _receive(self, calls: Sequence[Any]) -> list[Answer]:
         """The answers of all workers, in the order of their ranks."""
-        num_late_checks = 0
+        num_late_checks, failures = 0, None
         while True:
             try:
                 return list(ray.get(list(calls), timeout=CHECK_SECONDS))
@@ -110,22 +109,23 @@ class RayExecutor:
                     raise DeviceError(self._watch.failure) from None
             except Exception:
                 raise DeviceError(self._lose(calls)) from None
-            num_late_checks += self._has_failed(calls)
+            failures = self._describe_failures(calls)
+            num_late_checks += failures is not None
             if num_late_checks * CHECK_SECONDS >= LAG_SECONDS:
-                raise DeviceError(self._give_up(calls))
+                raise DeviceError(self._give_up(calls, failures))
 
-    def _has_failed(self, calls: Sequence[Any]) -> bool:
-        """Whether the step has failed on a rank. Others may then wait forever for its sums."""
+    def _describe_failures(self, calls: Sequence[Any]) -> str | None:
+        """The ranks that have failed. Others may then wait forever for their sums."""
         ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
         try:
-            return any(kind in (RAISED, LOST) for kind, _ in ray.get(ready))
+            return describe_failures(map(calls.index, ready), ray.get(ready))
         except RayError:  # an actor is lost: the next `get` of all calls raises, too
-            return False
+            return None
 
-    def _give_up(self, calls: Sequence[Any]) -> str:
+    def _give_up(self, calls: Sequence[Any], failures: str | None) -> str:
         _, waiting = ray.wait(list(calls), num_returns=len(calls), timeout=0)
         link = self._links[calls.index(waiting[0])] if waiting else self._links[0]
-        return self._watch.fail(link, "waits for a rank whose step has failed")
+        return self._watch.fail(link, f"waits for {failures}")
 
     def _lose(self, calls: Sequence[Any]) -> str:
         """The reason why a call has raised: its actor is lost."""

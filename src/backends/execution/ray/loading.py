@@ -99,7 +99,8 @@ def _ask(link: ActorLink, method: str, *arguments: str) -> Any:
         return ray.get(getattr(link.actor, method).remote(*arguments))
     except RayError as error:
         reason = describe_error(error)
-        raise DeviceError(f"worker {link.rank} fails in {method}: {reason}") from error
+        where = f"worker {link.rank} on {link.node.address}"
+        raise DeviceError(f"{where} ended while the workers connected: {reason}") from error
 
 
 def _read_loaded(link: ActorLink, call: Any, watch: Watch) -> Loaded:
@@ -109,5 +110,6 @@ def _read_loaded(link: ActorLink, call: Any, watch: Watch) -> Loaded:
         reason = watch.fail(link, link.end(error))
         raise DeviceError(f"{reason} while it loaded the model") from error
     if isinstance(message, NotStarted):
-        raise raised_by(message)
+        where = f"worker {link.rank} on {link.node.address}"
+        raise raised_by(NotStarted(message.error, f"{where}: {message.text}"))
     return message

@@ -41,13 +41,14 @@ def reserve(config: EngineConfig, options: RayOptions, num_gpus: int) -> Placeme
 
 
 def _describe_lack(what: str, bundle: dict[str, float], placement: str) -> str:
-    free, num_nodes = ray.available_resources(), len(ray.nodes())
+    free = ray.available_resources()
+    num_nodes = sum(node["Alive"] for node in ray.nodes())
     wanted = " and ".join(f"{number:g} {name}" for name, number in bundle.items())
     found = " and ".join(f"{free.get(name, 0):g} {name}" for name in bundle)
     return (
         f"the Ray cluster has no room for {what} with {wanted} each, placed by {placement}: it has "
-        f"{found} free on {num_nodes} nodes. Stop other jobs there, or change the placement: "
-        "`tokenmill plugins show ray`"
+        f"{found} free on {num_nodes} nodes together. Stop other jobs, lower cpus_per_worker, or "
+        "change the placement: `tokenmill plugins show ray`"
     )
 
 
@@ -61,7 +62,10 @@ def start_workers(group: PlacementGroup, size: int) -> list[ActorLink]:
     try:
         answers = ray.get([actor.describe.remote() for actor in actors], timeout=START_SECONDS)
     except GetTimeoutError:
-        raise DeviceError(f"Ray started no worker within {START_SECONDS:g} seconds") from None
+        raise DeviceError(
+            f"Ray did not start all {size} workers within {START_SECONDS:g} seconds: see its logs "
+            "in /tmp/ray/session_latest/logs"
+        ) from None
     except RayError as error:
         raise DeviceError(f"Ray cannot start the workers: {describe_error(error)}") from error
     found = zip(map(decode_node, answers), actors, strict=True)

@@ -26,7 +26,7 @@ class RayProvider:
         if importlib.util.find_spec("ray") is None:
             reasons.append("the package ray is missing: pip install 'ray>=2.60,<3'")
         if spec.config.cpu_bind != AUTO:
-            reasons.append("Ray places its workers: leave out --cpu-bind")
+            reasons.append("--cpu-bind has no effect with Ray: remove it, and set cpus_per_worker")
         if cluster_address(self._options.address) is None:
             reasons += reasons_against_gpus(spec.config)
         return reasons

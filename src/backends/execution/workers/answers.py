@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ....core.errors import ConfigError, DeviceError
@@ -79,6 +79,16 @@ class RankAnswers:
     def take_results(self) -> list[bytes]:
         """Remove and return `results`."""
         return [self.results.popleft() for _ in range(len(self.results))]
+
+
+def describe_failures(ranks: Iterable[int], answers: Iterable[Answer]) -> str | None:
+    """Which of these ranks have failed to compute a step; None if none has."""
+    failures = [
+        f"worker {rank}, whose step failed ({decode_raised(message).text})"
+        for rank, (kind, message) in zip(ranks, answers, strict=True)
+        if kind in (RAISED, LOST)
+    ]
+    return " and ".join(failures) or None
 
 
 def _read_answer(rank: int, answer: Answer) -> StepResult:

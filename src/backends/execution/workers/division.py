@@ -81,8 +81,8 @@ def reasons_against_gpus(config: EngineConfig) -> list[str]:
     if number >= config.num_ranks:
         return []
     return [
-        f"{describe_sizes(config)} needs {config.num_ranks} GPUs, but the number of visible GPUs "
-        f"is {number} ({GPUS}): lower it, or give --device cpu"
+        f"{describe_sizes(config)} needs {config.num_ranks} GPUs, but {number} are visible "
+        f"({GPUS}): lower the sizes, or give --device cpu"
     ]
 
 

@@ -23,10 +23,10 @@ from ...machine.device import choose_device
 from ...machine.places import place_ranks
 from ...machine.torch_threads import count_torch_threads
 from ..base import ExecutorSpec
-from .answers import LAG_SECONDS, Answer, RankAnswers, agree
+from .answers import LAG_SECONDS, Answer, RankAnswers, agree, describe_failures
 from .group import LOOPBACK, open_rendezvous
 from .link import WorkerLink, wait_for_logs
-from .messages import LOST, PLAN, RAISED, RESULT, Begin, encode
+from .messages import PLAN, RESULT, Begin, encode
 from .watch import Watch
 
 
@@ -140,14 +140,14 @@ class MultiProcess:
         found = dict.fromkeys(self._links, (b"", b""))
         waiting = {link.control: link for link in self._links}
         while waiting:
-            has_failed = any(kind in (RAISED, LOST) for kind, _ in found.values())
-            for sock in self._wait(waiting, has_failed):
+            failures = describe_failures((link.rank for link in found), found.values())
+            for sock in self._wait(waiting, failures):
                 link = waiting.pop(sock)
                 found[link] = self._receive_from(link)
         return found
 
     def _wait(
-        self, waiting: Mapping[socket.socket, WorkerLink], has_failed: bool
+        self, waiting: Mapping[socket.socket, WorkerLink], failures: str | None
     ) -> Sequence[socket.socket]:
         """The sockets of workers that have answered.
 
@@ -156,14 +156,14 @@ class MultiProcess:
         """
         if len(self._links) == 1:
             return list(waiting)
-        seconds = LAG_SECONDS if has_failed else None
+        seconds = None if failures is None else LAG_SECONDS
         try:
             readable = wait(list(waiting), seconds)
         except (OSError, ValueError):  # the watch has closed the sockets
             return list(waiting)
         if not readable:
             link = next(iter(waiting.values()))
-            raise DeviceError(self._watch.fail(link, "waits for a rank whose step has failed"))
+            raise DeviceError(self._watch.fail(link, f"waits for {failures}"))
         return [sock for sock in waiting if sock in readable]
 
     def _receive_from(self, link: WorkerLink) -> Answer:

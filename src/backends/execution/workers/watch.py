@@ -75,7 +75,7 @@ class Watch:
                 self._read_logs(self._links)  # the last records say most about the cause
                 log.error("worker_lost", rank=link.rank, pid=link.pid, reason=reason)
                 self._kill_all()
-        return self.failure or "the workers were ended"
+        return self.failure or "the engine has ended its workers"
 
     def close(self) -> None:
         """End all workers, and this thread. Safe to call twice."""
