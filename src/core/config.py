@@ -163,9 +163,9 @@ class EngineConfig:
     )
     distributed_executor_backend: str | None = _knob(
         None,
-        "where steps are computed: auto (inprocess, or multiprocess if several workers are needed), "
-        "inprocess or uni (the engine's process), multiprocess or mp (worker processes), ray "
-        "(workers of a Ray cluster), or a plugin's name",
+        "where steps are computed: auto (inprocess, or multiprocess if several workers are "
+        "needed), inprocess or uni (the engine's process), multiprocess or mp (worker processes), "
+        "ray (workers of a Ray cluster), or a plugin's name",
     )
     tensor_parallel_size: int = _knob(
         1,

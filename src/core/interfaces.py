@@ -90,7 +90,8 @@ class Pending(Protocol):
         """Wait until the step is computed. Called once, on the device thread, in launch order.
 
         After an exception, the requests of the plan are computed again, in two halves, until one
-        fails alone. An entry in `failures` of the result ends only one request. DeviceError means that the executor can compute nothing more.
+        fails alone. An entry in `failures` of the result ends only one request. DeviceError means
+        that the executor can compute nothing more.
         """
         ...
 

@@ -33,10 +33,8 @@ def _reasons_against_one_process(config: EngineConfig) -> list[str]:
     flags = [describe_sizes(config)] if config.num_ranks > 1 else []
     if config.cpu_bind != AUTO:
         flags.append("--cpu-bind")
-    return [
-        f"{flag} needs worker processes: give --distributed-executor-backend multiprocess"
-        for flag in flags
-    ]
+    remedy = "give --distributed-executor-backend multiprocess"
+    return [f"{flag} needs worker processes: {remedy}" for flag in flags]
 
 
 class MultiProcessProvider:

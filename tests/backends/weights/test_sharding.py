@@ -132,9 +132,9 @@ def test_fused_matrices_are_divided_part_by_part() -> None:
     ("changes", "size", "message"),
     [
         ({}, 5, "--tensor-parallel-size 5: the model has only 4 query heads"),
-        ({"intermediate_size": 2}, 3, "the model's 2 feed-forward columns"),
-        ({"experts": EXPERTS}, 3, "the model's 2 feed-forward columns"),
-        ({"whole_qk_norm": True}, 3, "the norm over all 2 KV heads of LlamaForCausalLM needs a KV"),
+        ({"intermediate_size": 2}, 3, "the model's 2 blocks of 1 feed-forward columns"),
+        ({"experts": EXPERTS}, 3, "the model's 2 blocks of 1 feed-forward columns"),
+        ({"whole_qk_norm": True}, 3, "only 2 KV heads, and LlamaForCausalLM needs one per"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(

@@ -71,7 +71,7 @@ def test_three_ranks_in_bfloat16_have_nearly_the_logprobs_of_one_process(tmp_pat
         ({"tensor_parallel_size": 7}, "the model has only 6 query heads"),
         (
             {"tensor_parallel_size": 2, "distributed_executor_backend": "inprocess"},
-            "no executor supports this configuration: inprocess: --tensor-parallel-size 2 needs worker",
+            "no executor supports this configuration: inprocess: --tensor-parallel-size 2 need",
         ),
     ],
 )
