@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,4 +39,5 @@ def gpus(
         patch.syspath_prepend(str(folder))
         patch.setenv(GPUS, "0,1,2,3")
         patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "device_count", lambda: os.environ[GPUS].count(",") + 1)
         yield

@@ -119,5 +119,5 @@ def test_each_rank_needs_a_gpu(model: Path, executor: str, monkeypatch: pytest.M
 @pytest.mark.usefixtures("gpus")
 def test_one_gpu_by_its_number_is_refused_for_several_ranks(model: Path) -> None:
     engine = AsyncEngine(str(model), tensor_parallel_size=2, device="cuda:1")
-    with pytest.raises(ConfigError, match="--device cuda:1 is a single one: give --device cuda"):
+    with pytest.raises(ConfigError, match="--device cuda:1 is a single device, but 2 processes"):
         asyncio.run(engine.start())

@@ -9,9 +9,11 @@ from typing import TypeVar
 import torch
 
 from ...core.config import EngineConfig
+from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ..attention.base import AttentionSpec
 from ..machine.device import choose_device
+from ..machine.memory import loadable_memory
 from ..models.base import ModelImpl
 from ..running.memory_need import Keeping, refuse_too_large, rotary_bytes, weight_bytes
 from ..running.model_parts import Backends, choose_spec, keeping_of
@@ -76,6 +78,25 @@ def refuse_ranks_too_large(
         block_bytes = spec.block_size * sum(rank.kv_per_token for _, rank in together)
         own = [part for part, _ in together]
         refuse_too_large(own, config, keeping, block_bytes, available)
+        if len(together) > 1:
+            _refuse_caches([rank for _, rank in together], config, available)
+
+
+def _refuse_caches(
+    ranks: Sequence[RankMemory], config: EngineConfig, available: int | None
+) -> None:
+    """Raise ConfigError if KV caches of a configured size do not fit beside the weights."""
+    blocks = [kv_cache.fixed_num_blocks(config, rank.kv_per_block) or 0 for rank in ranks]
+    caches = sum(n * rank.kv_per_block for n, rank in zip(blocks, ranks, strict=True))
+    left = (loadable_memory() if available is None else available) - sum(
+        rank.weights for rank in ranks
+    )
+    if caches > max(left, 0):
+        raise ConfigError(
+            f"the KV caches of {len(ranks)} ranks would get {caches / 2**30:.2f} GiB together, but "
+            f"their weights leave {max(left, 0) / 2**30:.2f} GiB: lower --kv-cache-memory or "
+            "--num-gpu-blocks-override, which each rank gets"
+        )
 
 
 def count_blocks(ranks: Sequence[RankMemory], device: torch.device, available: int) -> int:

@@ -18,15 +18,15 @@ def check_binding(text: str, size: int) -> None:
         _parse(text, size)
 
 
-def bind(text: str, rank: int, size: int) -> int | None:
+def bind(text: str, rank: int, size: int, num_threads: int) -> int:
     """Limit this process to a rank's CPUs, so that the system puts its memory next to them.
 
-    Call it before other threads start. Returns the number of cores that `text` names for the rank;
-    None with "auto", which gives all ranks equal shares of the cores. Raises ConfigError.
+    Call it before other threads start. "auto" gives all ranks equal shares of the cores. Returns
+    the number of threads that the rank should have, with "auto" at most `num_threads`. Raises
+    ConfigError.
     """
     if text == AUTO:
-        use_share_of_cores(rank, size)
-        return None
+        return min(use_share_of_cores(rank, size) or num_threads, num_threads)
     os.sched_setaffinity(0, _parse(text, size)[rank])
     return count_usable_cores()
 

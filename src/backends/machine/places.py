@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...core.errors import ConfigError
@@ -42,10 +43,10 @@ def place_replicas(number: int, device: str, num_ranks: int = 1) -> tuple[Place,
     )
 
 
-def place_ranks(number: int) -> tuple[Place, ...]:
-    """A place for each rank of an engine, with a visible GPU of its own. To a rank it is the only
-    GPU, so that no code of it can use another one."""
-    return tuple(Place(environment={GPUS: gpu}) for gpu in visible_gpus()[:number])
+def place_ranks(gpus: Sequence[str]) -> tuple[Place, ...]:
+    """A place for each rank of an engine, with one of these GPUs. To a rank it is the only GPU, so
+    that no code of it can use another one."""
+    return tuple(Place(environment={GPUS: gpu}) for gpu in gpus)
 
 
 def visible_gpus() -> list[str]:

@@ -74,16 +74,19 @@ def count_usable_cpus() -> int:
     return max(1, math.ceil(min(len(_affinity()), _cpu_quota())))
 
 
-def use_share_of_cores(rank: int, size: int) -> None:
-    """Limit this process, one of `size`, to its share of the cores that it may use.
+def use_share_of_cores(rank: int, size: int) -> int | None:
+    """Limit this process, one of `size`, to its share of the cores that it may use. Returns the
+    number of its threads; None if there are fewer cores than processes.
 
-    Processes that compute on the same cores wait for each other in every product. Does nothing if
-    there are fewer cores than processes, if a CPU quota is below the number of cores, or if the
-    system has no such function.
+    Processes that compute on the same cores wait for each other in every product. Cores are not
+    limited if a CPU quota is below their number, or if the system has no such function.
     """
     shares = divide_cores(size)
-    if shares and shares[rank].cpus and hasattr(os, "sched_setaffinity"):
+    if not shares:
+        return None
+    if shares[rank].cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares[rank].cpus)
+    return shares[rank].num_threads
 
 
 def _usable_cores() -> tuple[int, ...]:

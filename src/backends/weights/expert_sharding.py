@@ -54,13 +54,14 @@ class ExpertsPart(CheckpointDecorator):
             self._columns = divide(columns, unit_of_columns(inner, _is_down, columns, shard), shard)
             part = replace(config, intermediate_size=self._columns.length)
         self._config = replace(inner.config, experts=part)
+        self._names = [name for name in inner.tensor_names() if self._has(name)]
 
     @property
     def config(self) -> ModelConfig:
         return self._config
 
     def tensor_names(self) -> Sequence[str]:
-        return [name for name in self._inner.tensor_names() if self._has(name)]
+        return self._names
 
     def stored(self, name: str) -> StoredTensor:
         inner, found = self._inner.stored(name), _NAME.fullmatch(name)

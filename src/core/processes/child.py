@@ -56,11 +56,15 @@ class Child:
 
     def kill(self) -> None:
         """End the process and all processes that it started, at once. Safe to call twice."""
+        self.send_kill()
+        self.wait(KILL_SECONDS)
+        self.close()
+
+    def send_kill(self) -> None:
+        """As `kill`, but do not wait for the end, and keep the sockets open."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self._process.returncode is None:  # afterwards the number may be another process's
                 os.killpg(self.pid, signal.SIGKILL)
-        self.wait(KILL_SECONDS)
-        self.close()
 
     def close(self) -> None:
         """Close this side's sockets, and the lifeline, which ends a child that still runs."""

@@ -16,6 +16,7 @@ from tokenmill.backends.execution.rank_memory import (
     RankMemory,
     count_blocks,
     estimate_ranks,
+    refuse_ranks_too_large,
     sent_bytes,
 )
 from tokenmill.backends.execution.workers import division
@@ -27,6 +28,7 @@ from tokenmill.backends.running.model_parts import choose_spec, keeping_of, line
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.sharding import Shard
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
 UNEVEN = replace(CONFIG, num_heads=6, num_kv_heads=3)
@@ -93,6 +95,16 @@ def test_ranks_share_main_memory_but_each_gpu_has_its_own() -> None:
     assert count_blocks([small, large], torch.device("cpu"), 104) == 20 // 10
     assert count_blocks([small, large], torch.device("cuda"), 104) == 52 // 6
     assert count_blocks([small, large], torch.device("cuda"), 50) == 0
+
+
+def test_caches_of_a_configured_size_must_fit_beside_the_weights_of_all_ranks() -> None:
+    config = replace(config_of(2), kv_cache_memory=1 << 20)
+    spec = choose_spec(WHOLE, config, BACKENDS, no_progress)
+    keeping = keeping_of(config, BACKENDS, spec, NATIVE)
+    parts = divide_among_ranks(WHOLE, NATIVE, config)
+    refuse_ranks_too_large(parts, config, spec, keeping, 4 << 20)
+    with pytest.raises(ConfigError, match="the KV caches of 2 ranks would get"):
+        refuse_ranks_too_large(parts, config, spec, keeping, 2 << 20)
 
 
 def test_more_ranks_than_cores_are_a_warning(

@@ -32,7 +32,7 @@ def test_each_rank_is_limited_to_its_set(
 ) -> None:
     check_binding(text, len(cpus))
     for rank, own in enumerate(cpus):
-        assert 1 <= (bind(text, rank, len(cpus)) or 0) <= len(own), "cores, one thread for each"
+        assert 1 <= bind(text, rank, len(cpus), 99) <= len(own), "cores, one thread for each"
         assert bound.pop() == own
 
 
@@ -58,4 +58,5 @@ def test_what_is_not_one_set_of_usable_cpus_per_rank_is_refused(
 
 def test_auto_divides_the_cores(bound: list[set[int]]) -> None:
     check_binding("auto", 3)
-    assert bind("auto", 0, 2) is None
+    assert 1 <= bind("auto", 0, 2, 99) <= 4, "a thread for each core of the share"
+    assert bind("auto", 0, 2, 1) == 1

@@ -44,9 +44,13 @@ _connection = _Connection()
 _lock = threading.Lock()
 
 
-def cluster_address(configured: str | None) -> str | None:
-    """The address of the cluster to join; None: the engine starts one on this machine."""
-    return configured or os.environ.get("RAY_ADDRESS")
+def starts_cluster(address: str | None) -> bool:
+    """Whether the engine would start a cluster of this machine alone."""
+    return not (address or os.environ.get("RAY_ADDRESS") or _is_connected())
+
+
+def _is_connected() -> bool:
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 def join_cluster(address: str | None, *, num_cpus: int, num_gpus: int) -> Leave:
@@ -55,7 +59,7 @@ def join_cluster(address: str | None, *, num_cpus: int, num_gpus: int) -> Leave:
     A program that has connected to a cluster itself stays there. Engines of one process share their
     connection, and the last one ends it. Raises ConfigError if the cluster cannot be joined.
     """
-    address = cluster_address(address)
+    address = address or os.environ.get("RAY_ADDRESS")
     if address and address.startswith("ray://"):
         raise ConfigError(
             f"the engine must run on a machine of the Ray cluster, not as a client ({address}): "
@@ -63,7 +67,7 @@ def join_cluster(address: str | None, *, num_cpus: int, num_gpus: int) -> Leave:
         )
     with _lock:
         if not _connection.num_engines:
-            if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+            if _is_connected():
                 return lambda: None
             _connection.leave = _connect(address, num_cpus, num_gpus)
         _connection.num_engines += 1

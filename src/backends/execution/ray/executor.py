@@ -69,7 +69,7 @@ class RayExecutor:
             log.info("ray_workers_placed", addresses=[link.node.address for link in links])
             if {link.node.node_id for link in links} == {ray.get_runtime_context().get_node_id()}:
                 spec.refuse_too_large()  # elsewhere, each worker checks its own part
-            loaded = load(links, watch, spec, options.cpus_per_worker)
+            loaded = load(links, watch, spec, options.cpus_per_worker, num_gpus)
             info = agree(spec.identify(), loaded, spec.config.pipeline_parallel_size)
             watch.expect_beats()
             return cls(links, watch, info, leaving.pop_all().close)

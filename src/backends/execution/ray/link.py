@@ -73,9 +73,12 @@ class ActorLink:
         return self._end or "still runs"
 
     def kill(self) -> None:
-        """End the actor at once. Safe to call twice, and from any thread."""
+        """End the actor at once. Does not wait. Safe to call twice, and from any thread."""
         if ray.is_initialized():
             ray.kill(self.actor, no_restart=True)
+
+    def close(self) -> None:
+        """See Watched. Ray frees what belongs to the actor."""
 
 
 def wait_for_logs(links: Sequence[ActorLink], seconds: float) -> list[ActorLink]:

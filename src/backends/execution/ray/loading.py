@@ -9,12 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
+from msgspec import structs
 from ray.exceptions import RayError
 
 from ....core.errors import DeviceError
+from ....core.processes.place import WHOLE_MACHINE, Place
 from ....core.remote.errors import raised_by
 from ....core.remote.logs import ROOT
 from ....core.remote.messages import NotStarted
+from ...machine.places import GPUS
 from ..base import ExecutorSpec
 from ..workers.group import LOOPBACK
 from ..workers.messages import Begin, Loaded, Rendezvous
@@ -24,10 +27,19 @@ from .messages import decode_loaded, decode_rendezvous, encode
 
 
 def load(
-    links: Sequence[ActorLink], watch: Watch, spec: ExecutorSpec, cpus_per_worker: int | None
+    links: Sequence[ActorLink],
+    watch: Watch,
+    spec: ExecutorSpec,
+    cpus_per_worker: int | None,
+    num_gpus: int,
 ) -> list[Loaded]:
-    """Let all workers load the model. Raises the error of the first one that cannot."""
-    messages = list(_divide(links, spec, cpus_per_worker))
+    """Let all workers load the model. `num_gpus`: that Ray has reserved for each. Raises the error
+    of the first one that cannot."""
+    # Ray hides no GPU from a worker that has reserved none.
+    place = WHOLE_MACHINE if num_gpus else Place(environment={GPUS: ""})
+    messages = [
+        structs.replace(begin, place=place) for begin in _divide(links, spec, cpus_per_worker)
+    ]
     exchanges = _open_exchanges(links, spec.config.tensor_parallel_size)
     calls = {
         link.actor.load.remote(encode(begin), os.getcwd(), exchange): link

@@ -9,7 +9,7 @@ from ...machine.cpu_binding import AUTO
 from ...machine.device import choose_device
 from ..base import ExecutorSpec
 from ..workers.division import reasons_against_gpus
-from .cluster import cluster_address, join_cluster
+from .cluster import join_cluster, starts_cluster
 from .options import RayOptions
 
 
@@ -27,7 +27,7 @@ class RayProvider:
             reasons.append("the package ray is missing: pip install 'ray>=2.60,<3'")
         if spec.config.cpu_bind != AUTO:
             reasons.append("--cpu-bind has no effect with Ray: remove it, and set cpus_per_worker")
-        if cluster_address(self._options.address) is None:
+        if starts_cluster(self._options.address):
             reasons += reasons_against_gpus(spec.config)
         return reasons
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ....core.config import flag
 from ....core.errors import ConfigError, DeviceError
 from ....core.interfaces import ModelInfo
 from ....core.plan import StepResult
@@ -32,6 +33,14 @@ def agree(identity: Identity, answers: Sequence[Loaded], num_stages: int = 1) ->
         if found := list(differences(identity, answer.identity)):
             raise ConfigError(f"worker {rank} differs from the engine: {'; '.join(found)}")
     infos = [answer.info for answer in answers]
+    for rank, info in enumerate(infos):
+        for name in ("device", "dtype", "kv_cache_dtype"):  # chosen by each machine for itself
+            first, own = getattr(infos[0], name), getattr(info, name)
+            if first != own:
+                raise ConfigError(
+                    f"worker 0 has {name} {first}, and worker {rank} has {own}: set "
+                    f"{flag(name)} instead of auto"
+                )
     if any(info.kv_windows != infos[0].kv_windows for info in infos):
         raise ConfigError(
             "the stages of a model with a window cannot share blocks with a draft model: use "

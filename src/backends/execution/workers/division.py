@@ -42,7 +42,13 @@ def check_division(checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig
         raise ConfigError(
             f"--enable-expert-parallel: {checkpoint.config.architecture} has no experts; remove it"
         )
+    if config.enable_expert_parallel and config.tensor_parallel_size == 1:
+        raise ConfigError(
+            "--enable-expert-parallel divides experts among the ranks of --tensor-parallel-size: "
+            "give it, too"
+        )
     check_binding(config.cpu_bind, config.num_ranks)
+    _check_device(config)
     sizes = describe_sizes(config)
     if not sizes:
         return
@@ -51,12 +57,18 @@ def check_division(checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig
             f"{sizes}: the implementation {impl.name!r} (--model-impl), which would run this "
             "model, cannot divide it"
         )
-    if (device := choose_device(config.device)).index is not None:
-        raise ConfigError(
-            f"{sizes} needs a device for each rank, but --device {device} is a single one: give "
-            "--device cuda or --device cpu"
-        )
     divide_among_ranks(checkpoint, impl, config)
+
+
+def _check_device(config: EngineConfig) -> None:
+    """Raise ConfigError if several processes would have one GPU."""
+    number = config.num_ranks * config.data_parallel_size
+    device = choose_device(config.device)
+    if number > 1 and device.index is not None:
+        raise ConfigError(
+            f"--device {device} is a single device, but {number} processes would compute: give "
+            f"--device {device.type}"
+        )
 
 
 def divide_among_ranks(
@@ -73,11 +85,17 @@ def describe_sizes(config: EngineConfig) -> str:
     return " ".join(f"{flag(name)} {size}" for name, size in sizes.items() if size > 1)
 
 
+def name_gpus() -> list[str]:
+    """The GPUs that torch finds, named as in CUDA_VISIBLE_DEVICES."""
+    number = torch.cuda.device_count()
+    return (visible_gpus() or [str(index) for index in range(number)])[:number]
+
+
 def reasons_against_gpus(config: EngineConfig) -> list[str]:
     """A reason if this machine has fewer GPUs than ranks."""
     if config.num_ranks == 1 or choose_device(config.device).type != "cuda":
         return []
-    number = len(visible_gpus())
+    number = len(name_gpus())
     if number >= config.num_ranks:
         return []
     return [
@@ -100,8 +118,10 @@ def warn_of_few_cores(config: EngineConfig) -> None:
 
 def prepare_process(begin: Begin) -> None:
     """Set the cores and threads of this process, and connect it to the other ranks."""
-    num_cores = bind(begin.config.cpu_bind, begin.local_rank, begin.local_size)
-    torch.set_num_threads(num_cores or begin.num_threads)
+    begin.place.enter()
+    torch.set_num_threads(
+        bind(begin.config.cpu_bind, begin.local_rank, begin.local_size, begin.num_threads)
+    )
     if begin.rendezvous is not None:
         device = choose_device(begin.config.device)
         join_group(begin.rendezvous, begin.rank, begin.size, BACKENDS[device.type])

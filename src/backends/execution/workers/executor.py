@@ -24,6 +24,7 @@ from ...machine.places import place_ranks
 from ...machine.torch_threads import count_torch_threads
 from ..base import ExecutorSpec
 from .answers import LAG_SECONDS, Answer, RankAnswers, agree, describe_failures
+from .division import name_gpus
 from .group import LOOPBACK, open_rendezvous
 from .link import WorkerLink, wait_for_logs
 from .messages import PLAN, RESULT, Begin, encode
@@ -56,7 +57,7 @@ class MultiProcess:
         size, per_stage = spec.config.num_ranks, spec.config.tensor_parallel_size
         store, rendezvous = open_rendezvous(LOOPBACK) if size > 1 else (None, None)
         have_gpus = size > 1 and choose_device(spec.config.device).type == "cuda"
-        places = place_ranks(size) if have_gpus else (WHOLE_MACHINE,) * size
+        places = place_ranks(name_gpus()[:size]) if have_gpus else (WHOLE_MACHINE,) * size
         first = Begin(
             rank=0,
             size=size,
@@ -79,7 +80,7 @@ class MultiProcess:
                     first, rank=rank, local_rank=rank, place=places[rank]
                 )
                 links.append(WorkerLink(begin))
-                failing.callback(links[-1].kill)
+                failing.callback(links[-1].close)
             watch = Watch(links, partial(wait_for_logs, links))
             failing.callback(watch.close)
             _wait_until_loaded(links, watch, spec.progress)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import psutil
@@ -12,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from ....core.errors import ConfigError
+from ....core.errors import ConfigError, DeviceError
 from .messages import Rendezvous
 
 LOOPBACK = "127.0.0.1"
@@ -56,7 +58,8 @@ def join_group(
     os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
     store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=JOIN_TIMEOUT)
     own = PrefixStore(rendezvous.token, store)
-    dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=JOIN_TIMEOUT)
+    dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=WAIT_TIMEOUT)
+    own.set_timeout(WAIT_TIMEOUT)  # NCCL connects ranks through the store, after they have loaded
 
 
 class GroupRanks:
@@ -73,11 +76,23 @@ class GroupRanks:
 
     def sum(self, part: torch.Tensor) -> None:
         """See Ranks."""
-        dist.all_reduce(part, group=self._group)
+        with connection():
+            dist.all_reduce(part, group=self._group)
 
     def share(self, tensor: torch.Tensor) -> torch.Tensor:
         """See Ranks. The ranks may be on several machines, so each keeps its own copy."""
         return tensor
+
+
+@contextmanager
+def connection() -> Iterator[None]:
+    """Surrounds messages to other ranks. Raises DeviceError if a connection is lost: ranks cannot
+    join again, so all of them must be restarted."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise DeviceError(f"the connection to other ranks is lost: {reason}") from error
 
 
 def all_agree(answer: bool) -> bool:

@@ -46,7 +46,7 @@ class WorkerLink:
             self.channel = Channel(self.control, self.memory.to_child, self.memory.to_parent)
             send(self.control, encode(begin))
         except BaseException:
-            self.kill()
+            self.close()
             raise
 
     @property
@@ -86,5 +86,9 @@ class WorkerLink:
         return self._child.describe_end()
 
     def kill(self) -> None:
-        """End the process at once. Safe to call twice, and from any thread."""
+        """End the process at once. Does not wait. Safe to call twice, and from any thread."""
+        self._child.send_kill()
+
+    def close(self) -> None:
+        """End the process, and close the sockets. Safe to call twice, and from any thread."""
         self._child.kill()

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ....core.interfaces import Computation, Executor, ModelInfo
 from ....core.plan import StepPlan, StepResult
-from .group import WAIT_TIMEOUT
+from .group import connection
 
 FAILED = -1
 """Sent instead of the number of bytes by a stage that failed. All later stages hand it on."""
@@ -30,9 +30,8 @@ class StageLink:
     """
 
     def __init__(self, previous: int | None, following: int | None, device: torch.device) -> None:
-        """Called by all ranks at the same time. `previous`, `following`: ranks; None: there is no
-        such stage. `device`: of the hidden states."""
-        self._group = dist.new_group(timeout=WAIT_TIMEOUT)
+        """`previous`, `following`: ranks; None: there is no such stage. `device`: of the hidden
+        states."""
         self._previous, self._following = previous, following
         self._device = device
         self._has_received = self._has_sent = True
@@ -67,19 +66,22 @@ class StageLink:
         """The message of the stage before; None if it failed."""
         self._has_received = True
         size = torch.empty(1, dtype=torch.int64)
-        dist.recv(size, self._previous, self._group)
+        with connection():
+            dist.recv(size, self._previous)
         if size.item() == FAILED:
             return None
         received_b = torch.empty(int(size), dtype=torch.uint8, device=self._device)
-        dist.recv(received_b, self._previous, self._group)
+        with connection():
+            dist.recv(received_b, self._previous)
         return received_b
 
     def _send_bytes(self, sent_b: torch.Tensor, size: int) -> None:
         self._has_sent = True
-        for work, _ in self._sending:
-            work.wait()
         messages = [torch.tensor([size]), *([sent_b] if size >= 0 else [])]
-        works = [dist.isend(message, self._following, self._group) for message in messages]
+        with connection():
+            for work, _ in self._sending:
+                work.wait()
+            works = [dist.isend(message, self._following) for message in messages]
         self._sending = [
             (work, message)
             for work, message in zip(works, messages, strict=True)

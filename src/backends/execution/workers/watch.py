@@ -41,7 +41,11 @@ class Watched(Protocol):
         ...
 
     def kill(self) -> None:
-        """End the worker at once. Safe to call twice, and from any thread."""
+        """End the worker at once. Does not wait. Safe to call twice, and from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Wait for the end of a killed worker, and free what belongs to it. Safe to call twice."""
         ...
 
 
@@ -87,6 +91,8 @@ class Watch:
     def _kill_all(self) -> None:
         for link in self._links:
             link.kill()
+        for link in self._links:  # only now: the end of a process with much memory takes a second
+            link.close()
 
     def _run(self) -> None:
         next_check = time.monotonic()

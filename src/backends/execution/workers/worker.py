@@ -68,7 +68,6 @@ def run_worker(control: socket.socket, logs: socket.socket) -> None:
     with suppress(EOFError, BrokenPipeError):
         memory = receive_memory(control)
         begin = decode_begin(receive(control))
-        begin.place.enter()
         if begin.exchange is not None:  # processes that this one starts do not get it
             os.set_inheritable(begin.exchange, False)
         forward_logs(logs, begin.log_level)

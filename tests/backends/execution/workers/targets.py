@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 
 from tokenmill.backends.execution.workers.division import prepare_process
+from tokenmill.backends.execution.workers.group import GroupRanks
 from tokenmill.backends.execution.workers.messages import Begin
 from tokenmill.backends.execution.workers.stages import StageExecutor, StageLink
 from tokenmill.backends.execution.workers.worker import RankModel
@@ -19,7 +22,7 @@ from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.testing.conformance.executor.worker import load_rank
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
-CRASH, HANG, LOSE, ALONE, DISAGREE, EARLY, LATE = 990, 991, 992, 993, 994, 995, 996
+CRASH, HANG, LOSE, ALONE, DISAGREE, EARLY, LATE, SEVER = range(990, 998)
 """First tokens of prompts, and what their steps do."""
 
 
@@ -90,6 +93,40 @@ def staged(begin: Begin, progress: Progress) -> RankModel:
     link = StageLink(*((None, 1), (0, None))[begin.rank], torch.device("cpu"))
     executor = StageExecutor(Staged(begin.rank, link), link)
     return replace(load_rank(begin, progress), executor=executor)
+
+
+class Severed(SimulatedExecutor):
+    """Ranks that add up sums in each step. Some prompts cut their connection."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(num_blocks=256, block_size=16, vocab_size=1000)
+        self._rank, self._ranks = rank, GroupRanks(rank, 2)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        if self._rank == 1 and any(begun.token_ids[0] == SEVER for begun in plan.starts):
+            _cut_connections()
+        self._ranks.sum(torch.zeros(1))
+        return super().run(plan)
+
+
+def _cut_connections() -> None:
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+            if one.family in (socket.AF_INET, socket.AF_INET6):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+def severed(begin: Begin, progress: Progress) -> RankModel:
+    prepare_process(begin)
+    return replace(load_rank(begin, progress), executor=Severed(begin.rank))
+
+
+def mixed(begin: Begin, progress: Progress) -> RankModel:
+    """A rank on another machine, with another type of numbers."""
+    found = load_rank(begin, progress)
+    if begin.rank == 1:
+        found.executor.info = replace(found.executor.info, dtype="bfloat16")
+    return found
 
 
 def different(begin: Begin, progress: Progress) -> RankModel:

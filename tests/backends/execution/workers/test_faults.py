@@ -134,6 +134,20 @@ def test_ranks_that_do_not_do_the_same_are_ended(token: int, reason: str) -> Non
     wait_until_gone(list(executor.pids))
 
 
+def test_a_lost_connection_between_ranks_ends_the_workers() -> None:
+    """They could not join again, so every later step would fail, too."""
+    executor = start(target_of(targets.severed), size=2)
+    assert executor.launch(prompt_plan("a", (1, 2), 1)).result().step_id == 1
+    with pytest.raises(DeviceError):  # gloo may end the process
+        executor.launch(prompt_plan("b", (targets.SEVER,), 2, block=8)).result()
+    executor.close()
+
+
+def test_ranks_with_other_types_of_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"worker 0 has dtype .*, and worker 1 has bfloat16: set"):
+        start(target_of(targets.mixed), size=2)
+
+
 def test_plans_that_do_not_fit_beside_open_ones_are_computed_in_order() -> None:
     executor = start(make_spec().load_rank)
     prompt = tuple(range(1, 900)) * 250
