@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -54,6 +56,64 @@ def assert_apart(groups: KVGroups) -> None:
     """No two layers of a group have the same place in a block."""
     places = list(zip(groups.group_of_layer, groups.place_of_layer, strict=True))
     assert len(set(places)) == len(places)
+
+
+def stage_of(model: ModelConfig, first: int, end: int) -> ModelConfig:
+    kinds = model.layer_kinds
+    return replace(
+        model,
+        num_layers=end - first,
+        layers=model.layers[first:end],
+        earlier_layers=kinds[:first],
+        later_layers=kinds[end:],
+    )
+
+
+@pytest.mark.parametrize("num_stages", [2, 3, 4])
+@pytest.mark.parametrize(
+    "windows",
+    [every_nth(26, 6), every_nth(34, 6), every_nth(24, 2), [None] * 7 + [WINDOW] * 4],
+    ids=["gemma-3-1b", "gemma-3-4b", "gpt-oss-20b", "last-layers"],
+)
+def test_every_stage_has_the_groups_of_the_whole_model(
+    windows: list[int | None], num_stages: int
+) -> None:
+    model = model_of(windows)
+    whole = group_layers(model, None)
+    ends = [len(windows) * stage // num_stages for stage in range(num_stages + 1)]
+    found: list[int] = []
+    for first, end in pairwise(ends):
+        stage = group_layers(stage_of(model, first, end), None)
+        assert stage.windows == whole.windows
+        assert_apart(stage)
+        sizes = Counter(stage.group_of_layer)
+        assert stage.layers_per_block == max(sizes.values())
+        found += stage.group_of_layer
+    assert tuple(found) == whole.group_of_layer
+
+
+def test_blocks_of_a_stage_have_few_places_without_a_layer() -> None:
+    """Half of a Gemma 3 1B has half of each group, not all layers of half of the groups."""
+    model = model_of(every_nth(26, 6))
+    stages = [group_layers(stage_of(model, *part), None) for part in ((0, 13), (13, 26))]
+    assert [stage.layers_per_block for stage in stages] == [2, 2]
+    assert group_layers(model, None).layers_per_block == 4
+
+
+@pytest.mark.parametrize("length", [WINDOW, None])
+def test_a_stage_without_a_window_knows_those_of_the_others(length: int | None) -> None:
+    model = model_of([WINDOW, WINDOW, None, None])
+    first, second = stage_of(model, 0, 2), stage_of(model, 2, 4)
+    windows = (WINDOW, None) if length is None else (None,)
+    assert group_layers(first, length).windows == group_layers(second, length).windows == windows
+    assert one_group(first).windows == one_group(second).windows == (None,)
+
+
+def test_a_stage_keeps_what_the_longest_window_of_the_model_sees() -> None:
+    """Both windows count as none, so all layers are one group."""
+    model = model_of([WINDOW, 2 * WINDOW])
+    for part in ((0, 1), (1, 2)):
+        assert group_layers(stage_of(model, *part), WINDOW).windows == (2 * WINDOW,)
 
 
 @pytest.mark.parametrize("windows", [[None] * 5, [WINDOW] * 5])
