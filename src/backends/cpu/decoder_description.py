@@ -41,6 +41,7 @@ _FEATURES = {
     "logits_soft_cap",
     "mlp_bias",
     "norm_offset",
+    "num_stages",
     "post_norms",
     "qk_norm",
     "query_pre_attn_scalar",

@@ -51,6 +51,7 @@ class StagedCheckpoint(CheckpointDecorator):
             layers=config.layers[first:end],
             earlier_layers=config.layer_kinds[:first],
             later_layers=config.layer_kinds[end:],
+            num_stages=own.num_stages,
             tie_word_embeddings=False,
         )
         self._names = _names_of(inner, own)

@@ -55,7 +55,8 @@ def group_layers(model: ModelConfig, max_model_len: int | None) -> KVGroups:
         kinds.setdefault(window if is_seen else None, []).append(layer)
     if len(kinds) == 1:
         return one_group(model)
-    size = _choose_size({window: len(kinds[window]) for window in kinds})
+    numbers = {window: len(kinds[window]) for window in kinds}
+    size = _choose_size(numbers, model.num_stages)
     windows, groups = _divide(kinds, size)
     first = len(model.earlier_layers)
     return _place(windows, groups[first : first + model.num_layers])
@@ -91,8 +92,9 @@ def _place(windows: tuple[int | None, ...], group_of_layer: Sequence[int]) -> KV
     )
 
 
-def _choose_size(num_layers: Mapping[int | None, int]) -> int:
-    """The number of layers of a block that wastes the least memory.
+def _choose_size(num_layers: Mapping[int | None, int], num_stages: int) -> int:
+    """The number of layers of a group that wastes the least memory. A block of each of `num_stages`
+    stages has an equal share of them, rounded up.
 
     Groups without a window count twice: a long sequence has most of its blocks there.
     """
@@ -101,7 +103,8 @@ def _choose_size(num_layers: Mapping[int | None, int]) -> int:
         return sum(-(-count // size) for count in num_layers.values())
 
     def cost(size: int) -> int:
-        return size * (num_groups(size) + -(-num_layers.get(None, 0) // size))
+        per_block = -(-size // num_stages)
+        return per_block * (num_groups(size) + -(-num_layers.get(None, 0) // size))
 
     sizes = [n for n in range(1, max(num_layers.values()) + 1) if num_groups(n) <= MAX_GROUPS]
     return min(sizes, key=lambda size: (cost(size), -size))

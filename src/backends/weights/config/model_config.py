@@ -118,6 +118,8 @@ class ModelConfig:
     """If this is a stage of a model: the layers of the stages before it."""
     later_layers: tuple[LayerKind, ...] = ()
     """The layers of the stages after it."""
+    num_stages: int = 1
+    """Number of stages of the model."""
     hidden_act: str = "silu"
     draft_vocab_size: int | None = None
     """Number of logits of a draft model that drafts only the most common tokens. Its tensor `d2t`
