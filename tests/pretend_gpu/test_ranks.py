@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.backends.execution.workers.test_stage_windows import write
 from tests.backends.tiny import make_prompt
 from tests.backends.tiny_checkpoints import TARGET, make_tokenizer, write_model
 from tests.oracle.architectures import MODELS
@@ -121,3 +122,22 @@ def test_one_gpu_by_its_number_is_refused_for_several_ranks(model: Path) -> None
     engine = AsyncEngine(str(model), tensor_parallel_size=2, device="cuda:1")
     with pytest.raises(ConfigError, match="--device cuda:1 is a single device, but 2 processes"):
         asyncio.run(engine.start())
+
+
+@pytest.mark.check
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"pipeline_parallel_size": 2},
+        {"pipeline_parallel_size": 4, "num_gpu_blocks_override": 20, "swap_space": 0.01},
+    ],
+    ids=["pp2", "pp4"],
+)
+def test_stages_with_different_windows_give_the_tokens_of_one_process(
+    tmp_path: Path, sizes: dict[str, Any]
+) -> None:
+    """With four stages, each has a layer of one of the two groups."""
+    model = write("gpt-oss", tmp_path / "m")
+    wanted = asyncio.run(tokens_of(model, device="cuda", distributed_executor_backend="mp"))
+    assert asyncio.run(tokens_of(model, device="cuda", **sizes)) == wanted

@@ -132,7 +132,7 @@ def make_attention(
     groups = group_of_layer or [0] * len(specs)
     kinds = list(zip(specs, groups, strict=True))
     distinct = list(dict.fromkeys(kinds))
-    if len(distinct) == 1:
+    if distinct == [(specs[0], 0)]:
         return backend(specs[0])
     if isinstance(backend, AutoBackend):
         backend, passed_over = backend.choose(tuple(dict.fromkeys(specs)))

@@ -40,6 +40,18 @@ class RunningTarget(Protocol):
     def sampling(self) -> SamplingOps: ...
 
 
+class DraftModelElsewhere:
+    """A draft model that the last stage of the target loads. It has KV: draft heads, which have
+    none, are refused there."""
+
+    has_kv_cache = True
+    needs_hidden_states = False
+
+    def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
+        """Only the last stage drafts."""
+        raise AssertionError("only the last stage of a model drafts")
+
+
 class LoadedDraftModel:
     """A whole draft model. Its runner is made in `start`, when the KV cache's size is known."""
 

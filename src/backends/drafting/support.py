@@ -24,7 +24,7 @@ from ..running.model_parts import Backends, choose_spec, linear_spec, load_parts
 from ..text.load import load_tokenizer
 from ..weights.checkpoint import Checkpoint
 from ..weights.hub.location import locate_model
-from .loaded import LoadedDraftHead, LoadedDraftModel, RunningTarget
+from .loaded import DraftModelElsewhere, LoadedDraftHead, LoadedDraftModel, RunningTarget
 from .model_runner import DraftRunner
 
 log = get_logger("speculation")
@@ -46,7 +46,11 @@ class Speculation(Protocol):
 
 class DraftSupport:
     """Implements SpeculationSupport. Draft models are loaded before the KV cache is sized, because
-    they share the memory; `start` follows afterwards."""
+    they share the memory; `start` follows afterwards.
+
+    The last stage of the target drafts. In other stages, this only finds out whether there is a
+    draft model with KV in the blocks, which changes the groups of layers.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,8 @@ class DraftSupport:
         self._backends = backends
         self._progress = progress
         self._num_speculative_tokens = num_speculative_tokens
+        self.shares_blocks = False
+        """Whether the draft model's KV is in the blocks of the target's, final after `prepare`."""
         self._loaded: LoadedDraftModel | LoadedDraftHead | None = None
 
     @property
@@ -97,9 +103,13 @@ class DraftSupport:
         """See SpeculationSupport. Also raises ConfigError if it is called twice."""
         if self._loaded is not None:
             raise ConfigError(f"{self.name} is the draft model already: there can be only one")
+        if not self._target.config.has_head:
+            self.shares_blocks = True
+            return DraftModelElsewhere()
         path = self._locate(str(path), self._config.allow_download)
         load = self._load_head if is_draft_head(path) else self._load_model
         self._loaded = load(path)
+        self.shares_blocks = self._loaded.has_kv_cache
         return self._loaded
 
     def _locate(self, text: str, allow_download: bool) -> Path:

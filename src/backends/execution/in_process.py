@@ -93,13 +93,13 @@ class ModelExecutor:
         """
         started = time.monotonic()
         num_drafts = 0 if speculation is None else speculation.limits.num_speculative_tokens
-        if not checkpoint.config.has_head:
-            speculation = None  # the last stage drafts
         build_cpu_library(config, progress)
         check_settings(checkpoint, config)
         spec = choose_spec(checkpoint, config, backends, progress)
         drafts = _prepare(speculation, checkpoint, config, backends, progress)
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
+        if not checkpoint.config.has_head:
+            speculation = drafts = None  # the last stage drafts
         impl = impl or backends.models(ModelSpec(path=checkpoint.path, fields={}))
         parts = load_parts(checkpoint, config, backends, spec, progress, impl, layout.groups)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts, num_drafts)
@@ -249,7 +249,7 @@ def _lay_out(
     """Compute the layout. Raises ConfigError if it cannot work, before the weights are read."""
     model, draft_bytes = checkpoint.config, 0 if drafts is None else drafts.bytes_per_block
     groups = group_layers(model, config.max_model_len)
-    if draft_bytes:  # the draft model's KV is in the same blocks, and it may see more tokens
+    if drafts is not None and drafts.shares_blocks:  # the draft model may see more tokens
         groups = one_group(model, keeps_all=True)
     block_bytes = kv_cache.bytes_per_block(model, config.block_size, spec.cache_dtype, groups)
     block_bytes += draft_bytes

@@ -129,7 +129,8 @@ def inspect_model(
     model = checkpoint.config.for_context(config.max_model_len)
     parts = divide_among_ranks(checkpoint, impl, config)
     ranks = estimate_ranks(parts, config, spec, keeping)
-    windows = group_layers(model, config.max_model_len).windows
+    part = parts[0].config.for_context(config.max_model_len)
+    windows = group_layers(part, config.max_model_len).windows  # the same in all ranks
     kv_bytes = _sum(ranks, "kv_per_token")
     available = available_memory(spec.device, config.num_ranks)
     if spec.device.type == "cpu":

@@ -44,13 +44,14 @@ class StagedCheckpoint(CheckpointDecorator):
 
     def __init__(self, inner: Checkpoint, own: StageLayers) -> None:
         super().__init__(inner)
-        config = inner.config
+        config, first, end = inner.config, own.layers.start, own.layers.stop
         self._config = replace(
             config,
             num_layers=len(own.layers),
-            layers=config.layers[own.layers.start : own.layers.stop],
-            has_embedding=own.is_first,
-            has_head=own.is_last,
+            layers=config.layers[first:end],
+            earlier_layers=config.layer_kinds[:first],
+            later_layers=config.layer_kinds[end:],
+            num_stages=own.num_stages,
             tie_word_embeddings=False,
         )
         self._names = _names_of(inner, own)
@@ -86,11 +87,6 @@ def divide_into_stages(checkpoint: Checkpoint, num_stages: int) -> tuple[StageLa
     if num_stages > config.num_layers:
         raise ConfigError(
             f"--pipeline-parallel-size {num_stages}: the model has only {config.num_layers} layers"
-        )
-    if len({kind.sliding_window for kind in config.layer_kinds}) > 1:
-        raise ConfigError(
-            f"--pipeline-parallel-size {num_stages}: models whose layers have different windows "
-            f"({config.architecture}) are not divided into stages yet"
         )
     ends = _divide(_layer_costs(checkpoint), num_stages)
     return tuple(

@@ -102,6 +102,14 @@ def test_each_group_of_layers_has_a_backend_that_gets_the_batch_of_the_group() -
     assert layers[1] is layers[3] and len({id(layer) for layer in layers}) == 3
 
 
+def test_layers_of_a_later_group_get_its_batch_even_without_layers_of_the_first() -> None:
+    """A stage may have no layer of some groups."""
+    attention = make_attention(Echo, [LAYERS[0]] * 2, [1, 1])
+    first = Step(TorchAttention, SPEC, *BATCHES["mixed"]).batch
+    other = replace(first, num_decodes=99)
+    assert attention.build_metadata(replace(first, other_groups=[other])) == (other,)
+
+
 def test_a_model_with_equal_layers_has_the_backend_itself() -> None:
     assert type(make_attention(TorchAttention, [SPEC] * 3)) is TorchAttention
 

@@ -95,7 +95,20 @@ def compute(model: Sequences) -> dict[int, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "tied", "window", "scaled embeddings", "capped logits", "experts", "sinks"]
+    "name",
+    [
+        "plain",
+        "tied",
+        "window",
+        "windows in some layers",
+        "layers without rotation",
+        "scaled embeddings",
+        "capped logits",
+        "experts",
+        "sinks",
+        "gemma",
+        "gpt-oss",
+    ],
 )
 def test_logits_are_those_of_the_whole_decoder_to_the_last_bit(name: str, library: Library) -> None:
     config, tokens = CONFIGS[name], make_prompts(37, 1, 20)

@@ -67,21 +67,15 @@ def test_no_border_can_be_moved_to_make_the_largest_stage_smaller() -> None:
             assert max(sizes) >= most
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (DEEP, "--pipeline-parallel-size 8: the model has only 7 layers"),
-        (
-            replace(
-                DEEP,
-                num_layers=8,
-                layers=(LayerKind(sliding_window=8, rope=None),) * 4
-                + (LayerKind(sliding_window=None, rope=None),) * 4,
-            ),
-            "layers have different windows",
-        ),
-    ],
-)
-def test_models_that_cannot_be_divided_are_refused(config: ModelConfig, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        divide_into_stages(random_checkpoint(config, 1), 8)
+def test_a_stage_knows_the_layers_of_the_others() -> None:
+    kinds = tuple(LayerKind(sliding_window=8 * (i % 3) or None) for i in range(7))
+    stages = stages_of(replace(DEEP, layers=kinds), 3)
+    for stage in stages:
+        assert stage.config.all_layer_kinds == kinds
+        assert stage.config.layer_kinds == stage.config.layers
+    assert sum((stage.config.layers for stage in stages), ()) == kinds
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--pipeline-parallel-size 8: the model has only 7 lay"):
+        divide_into_stages(random_checkpoint(DEEP, 1), 8)

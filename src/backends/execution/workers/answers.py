@@ -43,8 +43,8 @@ def agree(identity: Identity, answers: Sequence[Loaded], num_stages: int = 1) ->
                 )
     if any(info.kv_windows != infos[0].kv_windows for info in infos):
         raise ConfigError(
-            "the stages of a model with a window cannot share blocks with a draft model: use "
-            "another speculative method, or one stage"
+            "the stages have different groups of layers: the speculative method must load the same "
+            "draft model in all of them, or none"
         )
     return replace(
         infos[0],

@@ -4,6 +4,9 @@ In a model with windows in some layers, each group has block tables of its own, 
 keeps in each group only the blocks that the group's window has not passed. A block holds as many
 layers as the largest group, and may serve any group: the groups share the memory as they need it.
 The scheme is that of vLLM's hybrid KV cache manager.
+
+All stages of a model have the groups of the whole model, and so the same block tables. A stage's
+block holds only its own layers. A stage may have no layer of some groups.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ MAX_GROUPS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVGroups:
-    """The groups of a model's layers."""
+    """The groups of a model's layers, or of a stage's."""
 
     windows: tuple[int | None, ...]
     """Per group, the number of tokens that a query sees; see `ModelInfo.kv_windows`."""
@@ -36,11 +39,7 @@ class KVGroups:
 def one_group(model: ModelConfig, *, keeps_all: bool = False) -> KVGroups:
     """All layers in one group. A request keeps the blocks that any layer sees, or with `keeps_all`
     the blocks of all tokens."""
-    return KVGroups(
-        windows=(None if keeps_all else model.kv_window,),
-        group_of_layer=(0,) * model.num_layers,
-        place_of_layer=tuple(range(model.num_layers)),
-    )
+    return _place((None if keeps_all else model.kv_window,), (0,) * model.num_layers)
 
 
 def group_layers(model: ModelConfig, max_model_len: int | None) -> KVGroups:
@@ -50,30 +49,52 @@ def group_layers(model: ModelConfig, max_model_len: int | None) -> KVGroups:
     """
     longest = min(max_model_len or model.max_position_embeddings, model.max_position_embeddings)
     kinds: dict[int | None, list[int]] = {}
-    for layer, kind in enumerate(model.layer_kinds):
+    for layer, kind in enumerate(model.all_layer_kinds):
         window = kind.sliding_window
         is_seen = window is not None and window < longest
         kinds.setdefault(window if is_seen else None, []).append(layer)
     if len(kinds) == 1:
         return one_group(model)
-    return _divide(kinds, _choose_size({window: len(kinds[window]) for window in kinds}))
+    numbers = {window: len(kinds[window]) for window in kinds}
+    size = _choose_size(numbers, model.num_stages)
+    windows, groups = _divide(kinds, size)
+    first = len(model.earlier_layers)
+    return _place(windows, groups[first : first + model.num_layers])
 
 
-def _divide(kinds: Mapping[int | None, Sequence[int]], size: int) -> KVGroups:
-    """Divide the layers of each window into groups of at most `size` layers."""
+def _divide(
+    kinds: Mapping[int | None, Sequence[int]], size: int
+) -> tuple[tuple[int | None, ...], Sequence[int]]:
+    """Divide the layers of each window into groups of at most `size` layers.
+
+    Returns the window of each group, and the group of each layer. The groups of a window take turns
+    with its layers, so that any stage has about equally many of each: its blocks are full.
+    """
     windows: list[int | None] = []
-    places: dict[int, tuple[int, int]] = {}
+    group_of: dict[int, int] = {}
     for window, layers in kinds.items():
-        for first in range(0, len(layers), size):
-            group = layers[first : first + size]
-            places |= {layer: (len(windows), place) for place, layer in enumerate(group)}
-            windows.append(window)
-    groups, offsets = zip(*(places[layer] for layer in sorted(places)), strict=True)
-    return KVGroups(windows=tuple(windows), group_of_layer=groups, place_of_layer=offsets)
+        num_groups = -(-len(layers) // size)
+        for index, layer in enumerate(layers):
+            group_of[layer] = len(windows) + index % num_groups
+        windows += [window] * num_groups
+    return tuple(windows), [group_of[layer] for layer in sorted(group_of)]
 
 
-def _choose_size(num_layers: Mapping[int | None, int]) -> int:
-    """The number of layers of a block that wastes the least memory.
+def _place(windows: tuple[int | None, ...], group_of_layer: Sequence[int]) -> KVGroups:
+    """Number the layers of each group."""
+    num_layers = [0] * len(windows)
+    places = []
+    for group in group_of_layer:
+        places.append(num_layers[group])
+        num_layers[group] += 1
+    return KVGroups(
+        windows=windows, group_of_layer=tuple(group_of_layer), place_of_layer=tuple(places)
+    )
+
+
+def _choose_size(num_layers: Mapping[int | None, int], num_stages: int) -> int:
+    """The number of layers of a group that wastes the least memory. A block of each of `num_stages`
+    stages has an equal share of them, rounded up.
 
     Groups without a window count twice: a long sequence has most of its blocks there.
     """
@@ -82,7 +103,8 @@ def _choose_size(num_layers: Mapping[int | None, int]) -> int:
         return sum(-(-count // size) for count in num_layers.values())
 
     def cost(size: int) -> int:
-        return size * (num_groups(size) + -(-num_layers.get(None, 0) // size))
+        per_block = -(-size // num_stages)
+        return per_block * (num_groups(size) + -(-num_layers.get(None, 0) // size))
 
     sizes = [n for n in range(1, max(num_layers.values()) + 1) if num_groups(n) <= MAX_GROUPS]
     return min(sizes, key=lambda size: (cost(size), -size))

@@ -114,10 +114,12 @@ class ModelConfig:
     """The outputs of attention and of the feed-forward have norms of their own (Gemma)."""
     experts: ExpertsConfig | None = None
     """Every layer has experts. None: each has one feed-forward network."""
-    has_embedding: bool = True
-    """False: an earlier stage of the model has the embedding and the layers before these."""
-    has_head: bool = True
-    """False: a later stage of the model has the other layers, the last norm and the head."""
+    earlier_layers: tuple[LayerKind, ...] = ()
+    """If this is a stage of a model: the layers of the stages before it."""
+    later_layers: tuple[LayerKind, ...] = ()
+    """The layers of the stages after it."""
+    num_stages: int = 1
+    """Number of stages of the model."""
     hidden_act: str = "silu"
     draft_vocab_size: int | None = None
     """Number of logits of a draft model that drafts only the most common tokens. Its tensor `d2t`
@@ -154,9 +156,25 @@ class ModelConfig:
         return self.layers or (kind,) * self.num_layers
 
     @property
+    def all_layer_kinds(self) -> tuple[LayerKind, ...]:
+        """The kind of every layer of the model, also of those in other stages."""
+        return (*self.earlier_layers, *self.layer_kinds, *self.later_layers)
+
+    @property
+    def has_embedding(self) -> bool:
+        """False: the first stage of the model has the embedding."""
+        return not self.earlier_layers
+
+    @property
+    def has_head(self) -> bool:
+        """False: the last stage of the model has the last norm and the head."""
+        return not self.later_layers
+
+    @property
     def kv_window(self) -> int | None:
-        """Maximum number of tokens that a query sees in any layer; None if a layer sees all."""
-        windows = [kind.sliding_window for kind in self.layer_kinds]
+        """Maximum number of tokens that a query sees in any layer of the model; None if a layer
+        sees all."""
+        windows = [kind.sliding_window for kind in self.all_layer_kinds]
         return None if None in windows else max(filter(None, windows))
 
     @property
@@ -190,7 +208,7 @@ class ModelConfig:
         """
         originals = [
             kind.rope.original_max_position_embeddings
-            for kind in self.layer_kinds
+            for kind in self.all_layer_kinds
             if kind.rope is not None and kind.rope.scaling is RopeScaling.LONGROPE
         ]
         if not originals:

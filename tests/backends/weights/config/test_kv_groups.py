@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -54,6 +56,76 @@ def assert_apart(groups: KVGroups) -> None:
     """No two layers of a group have the same place in a block."""
     places = list(zip(groups.group_of_layer, groups.place_of_layer, strict=True))
     assert len(set(places)) == len(places)
+
+
+def divide(model: ModelConfig, num_stages: int) -> list[ModelConfig]:
+    """Stages with equally many layers."""
+    kinds, number = model.layer_kinds, model.num_layers
+    return [
+        replace(
+            model,
+            num_layers=end - first,
+            layers=model.layers[first:end],
+            earlier_layers=kinds[:first],
+            later_layers=kinds[end:],
+            num_stages=num_stages,
+        )
+        for first, end in pairwise(number * stage // num_stages for stage in range(num_stages + 1))
+    ]
+
+
+@pytest.mark.parametrize("num_stages", [2, 3, 4])
+@pytest.mark.parametrize(
+    "windows",
+    [every_nth(26, 6), every_nth(34, 6), every_nth(24, 2), [None] * 7 + [WINDOW] * 4],
+    ids=["gemma-3-1b", "gemma-3-4b", "gpt-oss-20b", "last-layers"],
+)
+def test_every_stage_has_the_groups_of_the_whole_model(
+    windows: list[int | None], num_stages: int
+) -> None:
+    stages = [group_layers(stage, None) for stage in divide(model_of(windows), num_stages)]
+    assert len({stage.windows for stage in stages}) == 1
+    found = [group for stage in stages for group in stage.group_of_layer]
+    assert [stages[0].windows[group] for group in found] == windows
+    for stage in stages:
+        assert_apart(stage)
+        assert stage.layers_per_block == max(Counter(stage.group_of_layer).values())
+
+
+@pytest.mark.parametrize(
+    ("windows", "num_stages", "num_groups", "layers_per_block"),
+    [
+        (every_nth(26, 6), 2, 7, 2),  # Gemma 3, 1B
+        (every_nth(26, 6), 3, 5, 2),
+        (every_nth(34, 6), 2, 6, 3),  # 4B
+        (every_nth(34, 6), 4, 5, 2),
+        (every_nth(62, 6), 2, 7, 5),  # 27B
+        (every_nth(24, 2), 3, 2, 4),  # gpt-oss, 20B
+    ],
+)
+def test_blocks_of_stages_have_few_places_without_a_layer(
+    windows: list[int | None], num_stages: int, num_groups: int, layers_per_block: int
+) -> None:
+    """Each stage has a part of each group, not all layers of a part of the groups."""
+    stages = [group_layers(stage, None) for stage in divide(model_of(windows), num_stages)]
+    assert {len(stage.windows) for stage in stages} == {num_groups}
+    assert max(stage.layers_per_block for stage in stages) == layers_per_block
+    most_layers = -(-len(windows) // num_stages)
+    assert num_groups * layers_per_block < 1.15 * most_layers
+
+
+@pytest.mark.parametrize("length", [WINDOW, None])
+def test_a_stage_without_a_window_knows_those_of_the_others(length: int | None) -> None:
+    first, second = divide(model_of([WINDOW, WINDOW, None, None]), 2)
+    windows = (WINDOW, None) if length is None else (None,)
+    assert group_layers(first, length).windows == group_layers(second, length).windows == windows
+    assert one_group(first).windows == one_group(second).windows == (None,)
+
+
+def test_a_stage_keeps_what_the_longest_window_of_the_model_sees() -> None:
+    """Both windows count as none, so all layers are one group."""
+    for stage in divide(model_of([WINDOW, 2 * WINDOW]), 2):
+        assert group_layers(stage, WINDOW).windows == (2 * WINDOW,)
 
 
 @pytest.mark.parametrize("windows", [[None] * 5, [WINDOW] * 5])
