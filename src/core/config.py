@@ -321,6 +321,11 @@ class EngineConfig:
                 "--cpu-bind names the CPUs of one replica, but --data-parallel-size is "
                 f"{self.data_parallel_size}: remove one of them"
             )
+        if self.router is not None and self.data_parallel_size == 1:
+            raise ConfigError(
+                f"--router {self.router} has no effect on one replica: add --data-parallel-size, "
+                "or remove --router"
+            )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
                 f"--gpu-memory-utilization must be in (0, 1], got {self.gpu_memory_utilization}"
