@@ -36,7 +36,7 @@ from .admission import (
     make_requests,
 )
 from .output_stream import Completion, OutputStream
-from .step_loop import StepLoop
+from .step_loop import StepLoop, stopped_by
 
 log = get_logger("engine")
 
@@ -293,7 +293,7 @@ class EngineShell(EngineClient):
     def _check_accepting(self) -> StepLoop:
         loop = self._running_loop()
         if loop.death is not None:
-            raise EngineStoppedError(f"the engine stopped: {loop.death}")
+            raise stopped_by(loop.death)
         if self._is_draining or self._is_closed:
             raise EngineStoppedError(DRAINING)
         return loop
