@@ -18,7 +18,7 @@ from tokenmill.core.errors import ConfigError
         ({"tensor_parallel_size": 7}, "the model has only 4 query heads"),
         (
             {"tensor_parallel_size": 2, "distributed_executor_backend": "inprocess"},
-            "no executor supports this configuration: inprocess: --tensor-parallel-size 2 needs wor",
+            "no executor supports this configuration: inprocess: --tensor-parallel-size 2 needs",
         ),
         ({"pipeline_parallel_size": 4}, "--pipeline-parallel-size 4: the model has only 3 layers"),
         (
