@@ -49,6 +49,7 @@ from .backends.weights.packed import PackedWeights, StoredTensor, WeightFormat, 
 from .backends.weights.quantization.method import Method, Parts
 from .backends.weights.quantization.methods import ReadMethod
 from .backends.weights.quantization.sample import QuantizedSample
+from .core.errors import DeviceError
 from .core.interfaces import Computation, Executor, Pending
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "CompiledGrammar",
     "Computation",
     "Decoder",
+    "DeviceError",
     "Executor",
     "ExecutorProvider",
     "ExecutorSpec",

@@ -97,9 +97,9 @@ class EngineConfig:
     )
     kv_cache_memory: int | None = _knob(
         None,
-        "size of the KV cache in bytes; suffixes K, M and G are allowed; default on CPU: 1 GiB, or "
-        "a quarter of the free memory if that is less; default on GPU: what "
-        "--gpu-memory-utilization leaves",
+        "size of the KV cache in bytes, for each rank of each replica; suffixes K, M and G are "
+        "allowed; default on CPU: 1 GiB, or a quarter of the free memory, divided among them, if "
+        "that is less; default on GPU: what --gpu-memory-utilization leaves",
     )
     kv_cache_dtype: str = _knob(
         "auto",
@@ -112,8 +112,8 @@ class EngineConfig:
     )
     swap_space: float | None = _knob(
         None,
-        "GiB of host memory for the KV blocks of swapped requests; default: 4, or a quarter of "
-        "the free memory if that is less",
+        "GiB of host memory for the KV blocks of swapped requests, for each rank of each replica; "
+        "default: 4, or a quarter of the free memory, divided among them, if that is less",
     )
     enable_prefix_caching: bool = _knob(True, "reuse KV blocks for prompts with a common beginning")
 
@@ -320,6 +320,11 @@ class EngineConfig:
             raise ConfigError(
                 "--cpu-bind names the CPUs of one replica, but --data-parallel-size is "
                 f"{self.data_parallel_size}: remove one of them"
+            )
+        if self.router is not None and self.data_parallel_size == 1:
+            raise ConfigError(
+                f"--router {self.router} has no effect on one replica: add --data-parallel-size, "
+                "or remove --router"
             )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(

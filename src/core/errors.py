@@ -46,7 +46,7 @@ class RequestFailedError(TokenmillError):
 
 
 class EngineStoppedError(TokenmillError):
-    """The engine is closed or closing and accepts no new requests."""
+    """The engine is lost, closed or closing, and accepts no new requests."""
 
 
 class DeviceError(TokenmillError):

@@ -13,6 +13,8 @@ from .time_limit import DEFAULT_SECONDS, TimeLimit
 
 _NAME = pytest.StashKey[str]()
 _SUBJECTS = pytest.StashKey[Sequence[Subject]]()
+_CALLERS = ("_pytest.", "pluggy.", TimeLimit.__module__, "tokenmill.testing.pytest_plugin")
+"""Beginnings of the names of modules that only call the tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,6 +76,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kind = getattr(metafunc.cls, "kind", None)
         subjects = [s for s in metafunc.config.stash[_SUBJECTS] if s.kind == kind]
         metafunc.parametrize("subject", subjects, ids=[s.name for s in subjects])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
+    """Let tracebacks begin in the test: pytest's style "native" would show its own 20 frames."""
+    if call.excinfo is not None:
+        entries = call.excinfo.traceback
+        names = [str(entry.frame.f_globals.get("__name__")) for entry in entries]
+        own = [i for i, name in enumerate(names) if not name.startswith(_CALLERS)]
+        call.excinfo.traceback = entries[own[0] if own else 0 :]
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+HERE = str(Path(__file__).parent)
+"""A directory without a model."""
 COMMANDS = ("serve", "generate", "chat", "plugins", "model", "draft")
 
 
@@ -116,6 +118,9 @@ def test_a_wrong_flag_is_one_line_and_status_2(arguments: list[str], words: list
         (["serve", "--port", "0", "--scheduler", "chunkd"], ["chunkd", "chunked"]),
         (["serve", "--port", "0", "/no/such/model"], ["no model at /no/such/model"]),
         (["serve", "--port", "0", __file__], ["test_cli.py", "not a model in a known format"]),
+        (["serve", "--port", "0", HERE], [f"no model in {HERE}", "no config.json and no .gguf"]),
+        (["model", "inspect", HERE], [f"no model in {HERE}", "no config.json and no .gguf"]),
+        (["serve", "--router", "session"], ["--router session", "add --data-parallel-size"]),
         (["serve", "-tp", "0"], ["--tensor-parallel-size", "0"]),
         (["serve", "-pp", "0"], ["--pipeline-parallel-size", "0"]),
         (["generate", "hi", "--model", __file__], ["test_cli.py"]),

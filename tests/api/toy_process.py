@@ -127,8 +127,9 @@ def toy_process(**options: Any) -> RemoteEngine:
     """An engine process that was not started; `options` of RemoteEngine and of EngineConfig."""
     names = ("stall_timeout", "max_restarts", "places")
     own = {name: options.pop(name) for name in names if name in options}
+    size = len(own.get("places", (None,)))
     return RemoteEngine(
-        EngineConfig(disable_log_stats=True, **options),
+        EngineConfig(data_parallel_size=size, disable_log_stats=True, **options),
         target=f"{__name__}:run",
         load_tokenizer=lambda config: ToyTokenizer(),
         **own,

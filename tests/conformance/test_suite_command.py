@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -61,7 +62,8 @@ def test_a_broken_plugin_fails_with_the_reason(
     install_wrong_packages(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     assert run_check(name) == 1
-    assert said in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert said in printed and "_pytest/runner.py" not in printed
 
 
 def test_an_unknown_name_is_a_usage_error_with_a_near_one(capfd: Capture) -> None:
@@ -198,6 +200,9 @@ def test_a_plugin_that_hangs_fails_its_test_and_not_the_run(
     printed = capfd.readouterr().out
     assert printed.count("[acme-audit] FAILED") == 1
     assert "took longer than 3 s" in printed
+    begins = re.findall(r"^Traceback .*\n  File (.*)$", printed, re.MULTILINE)
+    assert begins and all("tokenmill/testing/conformance/" in line for line in begins), begins
+    assert "acme_audit.py" in printed
     assert "test_the_entry_point_loads PASSED" in printed
 
 

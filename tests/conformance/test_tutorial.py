@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -25,6 +26,7 @@ from tokenmill.testing import (
     AdmissionConformance,
     AttentionConformance,
     DraftLengthConformance,
+    ExecutorConformance,
     GrammarConformance,
     LinearConformance,
     LogitsProcessorConformance,
@@ -40,6 +42,7 @@ from tokenmill.testing import (
 )
 from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
+from tokenmill.testing.conformance.executor.checks import decode_plan, make_spec, prompt_plan
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
 from tokenmill.testing.conformance.logits import checks
 from tokenmill.testing.conformance.model.checks import load
@@ -123,6 +126,39 @@ def test_the_router_passes_the_kit(packages: Packages) -> None:
     suite.test_it_uses_every_replica(subject.make)
     suite.test_it_survives_the_loss_of_any_replica(subject.make)
     suite.test_its_memory_has_a_limit(subject.make)
+
+
+def test_the_executor_passes_the_kit_and_refuses_ranks(packages: Packages) -> None:
+    [code] = [code for code in MODULES if "registry.distributed_executor_backend(" in code]
+    provider: Any = subjects(packages, code)["distributed_executor_backend"].make()
+    suite = ExecutorConformance()
+    for test in (
+        suite.test_it_describes_the_loaded_model,
+        suite.test_steps_are_computed_in_the_order_of_their_launch,
+        suite.test_a_step_that_raises_ends_only_its_own_requests,
+        suite.test_long_prompts_arrive_whole,
+    ):
+        executor = provider(make_spec())
+        test(executor)
+        executor.close()
+    for options in ({"pipeline_parallel_size": 2}, {"cpu_bind": "0"}):
+        assert len(provider.reasons_against(make_spec(EngineConfig.from_options(**options)))) == 1
+
+
+def test_the_executor_records_the_steps_that_its_options_say(packages: Packages) -> None:
+    [code] = [code for code in MODULES if "registry.distributed_executor_backend(" in code]
+    packages.install("profiling", code, header="")
+    table = "[distributed_executor_backend]\nuse = 'profiling'\nskip = 1\nsteps = 2\n"
+    [subject] = LoadedPlugin("profiling", packages.write_settings(table)).subjects()
+    provider: Any = subject.make()
+    executor = provider(make_spec())
+    executor.launch(prompt_plan("a", (1, 2, 3), 1)).result()
+    for step_id in range(2, 7):
+        executor.launch(decode_plan("a", step_id + 1, step_id)).result()
+    executor.close()
+    [file] = (packages.folder / "profile").iterdir()
+    names = {event.get("name", "") for event in json.loads(file.read_text())["traceEvents"]}
+    assert {name for name in names if name.startswith("step ")} == {"step 3", "step 4"}
 
 
 def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:

@@ -285,7 +285,7 @@ class EngineLink(asyncio.Protocol):
         elif error is not None and error.error == EngineStoppedError.__name__:
             del self.open_requests[number]
             self._stopped.append(stream)
-            return self._setup.on_lost_request(stream, raised_by(error))
+            return self._setup.on_lost_request(stream, EngineStoppedError(LOST))
         elif error is not None:
             stream.fail(raised_by(error))
         if stream.is_finished:

@@ -36,7 +36,7 @@ from .admission import (
     make_requests,
 )
 from .output_stream import Completion, OutputStream
-from .step_loop import StepLoop
+from .step_loop import StepLoop, stopped_by
 
 log = get_logger("engine")
 
@@ -293,7 +293,7 @@ class EngineShell(EngineClient):
     def _check_accepting(self) -> StepLoop:
         loop = self._running_loop()
         if loop.death is not None:
-            raise EngineStoppedError(f"the engine stopped: {loop.death}")
+            raise stopped_by(loop.death)
         if self._is_draining or self._is_closed:
             raise EngineStoppedError(DRAINING)
         return loop
@@ -357,9 +357,12 @@ def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
         num_blocks = blocks_held(
             least, block_size=info.block_size, windows=info.kv_windows, step_tokens=step_tokens
         )
+        # With several ranks, kv_bytes_per_block is the sum over ranks, and the flag is for each.
+        own_bytes = -(-config.kv_cache_memory // info.num_blocks)
+        block_bytes = min(info.kv_bytes_per_block, own_bytes)
         raise ConfigError(
             f"--kv-cache-memory {config.kv_cache_memory} holds only {longest} tokens; raise it to "
-            f"{num_blocks * info.kv_bytes_per_block}, which holds {least} tokens, or more"
+            f"{num_blocks * block_bytes}, which holds {least} tokens, or more"
         )
     return longest
 

@@ -34,6 +34,11 @@ MOST_NAMED = 8
 """Maximum number of requests that the log line of a failed step names."""
 
 
+def stopped_by(reason: str) -> EngineStoppedError:
+    """The error of requests that an engine can no longer compute."""
+    return EngineStoppedError(f"the engine stopped: {reason}; start a new engine")
+
+
 class StepLoop:
     """Drives one EngineCore and its executor, and delivers the results to the streams."""
 
@@ -270,7 +275,7 @@ class StepLoop:
         log.error("engine_stopped", reason=reason)
         self._death = reason
         for stream in self._live_streams():
-            stream.fail(EngineStoppedError("the engine stopped; its log says why"))
+            stream.fail(stopped_by(reason))
         self.abort_all()
         self._streams.clear()
         self._members.clear()

@@ -15,6 +15,15 @@ def test_a_missing_path_says_what_was_looked_for_and_what_is_supported() -> None
         open_checkpoint(Path("Qwen/Qwen3-0.6B"))
 
 
+def test_a_directory_without_a_model_says_what_a_model_has(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    found = (
+        r"no config\.json and no \.gguf file\. Supported: .* \(config\.json and \*\.safetensors\)"
+    )
+    with pytest.raises(ConfigError, match=f"no model in {tmp_path}: it has {found}"):
+        open_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("suffix", ["bin", "pt", "pth"])
 def test_pickles_are_never_opened(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"pytorch_model.{suffix}"

@@ -69,5 +69,5 @@ def test_flags_and_files_choose_it(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"\[router\].*tokens_per_request"):
         build_router(EngineConfig(plugins_file=str(file)))
     with pytest.raises(PluginError, match=r"no router named 'prefix-awar'.*prefix-aware"):
-        build_router(EngineConfig(router="prefix-awar"))
-    build_router(EngineConfig(router="round_robin"))
+        build_router(EngineConfig(router="prefix-awar", data_parallel_size=2))
+    build_router(EngineConfig(router="round_robin", data_parallel_size=2))

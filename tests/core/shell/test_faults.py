@@ -110,7 +110,7 @@ async def test_a_lost_executor_ends_the_engine_after_its_requests_have_their_err
         executor.reason = "lost"
         assert engine.load().is_alive, "else the request would be aborted"
         gate.set()
-        with pytest.raises(EngineStoppedError, match="its log says why"):
+        with pytest.raises(EngineStoppedError, match="stopped: lost; start a new engine"):
             async for _ in stream:
                 pass
         assert not engine.load().is_alive

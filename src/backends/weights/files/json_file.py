@@ -11,15 +11,12 @@ from ..config.fields import one_line
 from .bounded import read_bounded
 
 
-def read_json(path: Path, missing: str | None = None) -> dict[str, Any]:
-    """Read the object in a JSON file.
-
-    Raises ConfigError if that fails; if the file does not exist, `missing` is the message.
-    """
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the object in a JSON file. Raises ConfigError if that fails."""
     try:
         content = json.loads(read_bounded(path).decode("utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(missing or f"{path} is missing") from error
+        raise ConfigError(f"{path} is missing") from error
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {one_line(error)}") from error
     if not isinstance(content, dict):

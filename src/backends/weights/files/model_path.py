@@ -24,9 +24,21 @@ def find_model(path: Path) -> Path:
     """
     path = path.expanduser()
     path = (path.is_dir() and gguf_in(path)) or path
-    if not path.is_dir():
+    if path.is_dir():
+        _check_directory(path)
+    else:
         _check_file(path)
     return path
+
+
+def _check_directory(path: Path) -> None:
+    if (path / "config.json").exists():
+        return
+    found = f"no model in {path}: it has no config.json"
+    if models := gguf_models_in(path):  # among *.safetensors, which belong to no model either
+        names = ", ".join(model.name for model in models)
+        raise ConfigError(f"{found}. Name one of its GGUF files: {names}")
+    raise ConfigError(f"{found} and no .gguf file. Supported: {SUPPORTED}")
 
 
 def _check_file(path: Path) -> None:

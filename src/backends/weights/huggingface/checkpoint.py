@@ -12,7 +12,6 @@ from ....core.log import get_logger
 from ..config.model_config import ModelConfig
 from ..config.sampling_defaults import check_sampling_defaults
 from ..files.json_file import read_json
-from ..files.model_path import gguf_models_in
 from ..files.safetensors_files import SafetensorsFiles
 from ..packed import StoredTensor, WeightFormat, Weights
 from ..quantization.methods import METHODS, ReadMethod, read_method
@@ -123,7 +122,7 @@ class SafetensorsCheckpoint:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Read config.json of a directory. Raises ConfigError if it is missing or damaged."""
-    return read_json(path / "config.json", _missing_config(path))
+    return read_json(path / "config.json")
 
 
 def _open_files(path: Path, config: Mapping[str, Any]) -> SafetensorsFiles:
@@ -132,11 +131,3 @@ def _open_files(path: Path, config: Mapping[str, Any]) -> SafetensorsFiles:
     files = SafetensorsFiles(path, text_tensor)
     log.info("only_text_model_used", path=str(path), ignored_tensors=files.num_hidden)
     return files
-
-
-def _missing_config(path: Path) -> str:
-    text = f"no model in {path}: it has no config.json"
-    found = [file.name for file in gguf_models_in(path)]
-    return text + (
-        f". Name one of its GGUF files: {', '.join(found)}" if found else " and no .gguf file"
-    )

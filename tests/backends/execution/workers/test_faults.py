@@ -193,6 +193,7 @@ def test_requests_of_a_lost_worker_get_an_error_and_the_engine_says_so(
             os.kill(executor.pids[0], signal.SIGKILL)
             ends = await asyncio.gather(*map(read, streams), return_exceptions=True)
             assert [type(end) for end in ends] == [EngineStoppedError] * 4
+            assert "worker 0 killed by SIGKILL; start a new engine" in str(ends[0])
             assert not engine.load().is_alive
             with pytest.raises(EngineStoppedError, match="worker 0 killed by SIGKILL"):
                 await engine.submit([1, 2], params)

@@ -17,7 +17,7 @@ from tests.core.processes.test_child import wait_until_gone
 from tokenmill import AsyncEngine, SamplingParams
 from tokenmill.backends.execution.workers.answers import WorkerStepError
 from tokenmill.backends.execution.workers.executor import MultiProcess
-from tokenmill.core.errors import ConfigError, DeviceError
+from tokenmill.core.errors import DeviceError
 from tokenmill.core.interfaces import Executor
 from tokenmill.testing.conformance.executor.checks import SEED, VOCAB_SIZE, decode_plan, prompt_plan
 from tokenmill.testing.simulated.executor import expected_tokens
@@ -131,25 +131,3 @@ def test_a_lost_stage_ends_the_steps_of_all_stages(
             pending.result()
     health = executor.health()
     assert health is not None and health.startswith(f"worker {rank} {reason}")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pipeline_parallel_size": 4}, "--pipeline-parallel-size 4: the model has only 3 layers"),
-        (
-            {"pipeline_parallel_size": 2, "model_impl": "transformers"},
-            r"'transformers' .* cannot divide it",
-        ),
-        (
-            {"pipeline_parallel_size": 2, "distributed_executor_backend": "inprocess"},
-            "inprocess: --pipeline-parallel-size 2 needs worker processes",
-        ),
-    ],
-)
-def test_what_cannot_work_is_refused_before_the_weights_are_read(
-    tmp_path: Path, options: dict[str, object], message: str
-) -> None:
-    model = write_model(tmp_path / "m", TARGET, 1)
-    with pytest.raises(ConfigError, match=message):
-        asyncio.run(AsyncEngine(str(model), device="cpu", **options).start())

@@ -65,24 +65,6 @@ def test_three_ranks_in_bfloat16_have_nearly_the_logprobs_of_one_process(tmp_pat
     assert asyncio.run(logprobs(3)) == pytest.approx(alone, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tensor_parallel_size": 7}, "the model has only 6 query heads"),
-        (
-            {"tensor_parallel_size": 2, "distributed_executor_backend": "inprocess"},
-            "no executor supports this configuration: inprocess: --tensor-parallel-size 2 need",
-        ),
-    ],
-)
-def test_what_cannot_work_is_refused_before_the_weights_are_read(
-    tmp_path: Path, options: dict[str, object], message: str
-) -> None:
-    model = write_model(tmp_path / "m", UNEVEN, 1)
-    with pytest.raises(ConfigError, match=message):
-        asyncio.run(AsyncEngine(str(model), device="cpu", **options).start())
-
-
 @pytest.mark.check
 def test_tokens_of_a_model_of_transformers_are_the_same(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m", TARGET, 1)

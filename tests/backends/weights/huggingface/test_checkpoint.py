@@ -240,7 +240,7 @@ def damage(directory: Path, kind: str) -> None:
 
 
 DAMAGES = {
-    "no config": r"no model in .*Tiny-Llama: it has no config.json and no .gguf file$",
+    "no config": r"no model in .*Tiny-Llama: it has no config.json and no .gguf file\. Supported:",
     "gguf files": r"Name one of its GGUF files: model.Q4_0.gguf",
     "config that is no JSON": r"config.json cannot be read",
     "config that is no object": r"config.json must hold a JSON object",

@@ -3,35 +3,14 @@
 #include "decoder/decoder.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
+#include "decoder/phase_clock.h"
+#include "decoder/rank_exchange.h"
 #include "threads/thread_pool.h"
 
 namespace tokenmill {
 namespace {
-
-// Rows of a product whose partial sums are exchanged at once: their weights are read once.
-constexpr int64_t kRowsOfSlot = 256;
-
-// Adds the time between two laps to a phase. Does nothing without counters.
-class Stopwatch {
- public:
-  explicit Stopwatch(int64_t* nanoseconds) : nanoseconds_(nanoseconds) {
-    if (nanoseconds_ != nullptr) last_ = Clock::now();
-  }
-  void lap(Phase phase) {
-    if (nanoseconds_ == nullptr) return;
-    const Clock::time_point now = Clock::now();
-    nanoseconds_[static_cast<int>(phase)] += std::chrono::nanoseconds(now - last_).count();
-    last_ = now;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  int64_t* nanoseconds_;
-  Clock::time_point last_;
-};
 
 // One worker's part of a step.
 class Part {
@@ -43,8 +22,8 @@ class Part {
         experts_(model.experts, memory, step.num_tokens, model.hidden_size, worker, workers),
         worker_(worker),
         workers_(workers),
-        stopwatch_(worker == 0 ? step.nanoseconds : nullptr) {
-    if (model.ranks != nullptr) meetings_.emplace(*model.ranks, worker);
+        clock_(worker == 0 ? step.nanoseconds : nullptr) {
+    if (model.ranks != nullptr) exchange_.emplace(model, step, clock_, worker, workers);
   }
 
   void run() {
@@ -81,8 +60,8 @@ class Part {
     finish(Phase::kQkv);
 
     auto* q = static_cast<uint16_t*>(step_.qkv);
-    if (layer.whole_q_norm != nullptr && meetings_) {
-      norm_heads_of_ranks(layer, q, q_size, kv_size);
+    if (layer.whole_q_norm != nullptr && exchange_) {
+      exchange_->norm_heads(layer, q, q_size, kv_size);
     } else if (layer.whole_q_norm != nullptr) {
       norm_rows(q, stride, layer.whole_q_norm, q, stride, q_size, step_.num_tokens, false);
       norm_rows(q + q_size, stride, layer.whole_k_norm, q + q_size, stride, kv_size,
@@ -123,40 +102,6 @@ class Part {
                 layer.attention_output_norm, Phase::kAttentionOutput);
   }
 
-  // Norms over the heads of all ranks, which add up the squares of their heads.
-  void norm_heads_of_ranks(const DecoderLayer& layer, uint16_t* q, int64_t q_size, int64_t k_size) {
-    const int64_t stride = q_size + 2 * k_size, at_once = meetings_->slot_floats() / 2;
-    for (int64_t first = 0; first < step_.num_tokens; first += at_once) {
-      const Share mine =
-          share_of(std::min(step_.num_tokens - first, at_once), worker_, workers_);
-      for (int64_t i = mine.begin; i < mine.end; i++) {
-        uint16_t* row = q + (first + i) * stride;
-        meetings_->own_slot()[2 * i] = sum_of_squares(row, q_size);
-        meetings_->own_slot()[2 * i + 1] = sum_of_squares(row + q_size, k_size);
-      }
-      finish(Phase::kNorm);
-      meetings_->meet();
-      stopwatch_.lap(Phase::kWait);
-      for (int64_t i = mine.begin; i < mine.end; i++) {
-        uint16_t* row = q + (first + i) * stride;
-        norm_part(row, layer.whole_q_norm, q_size, 2 * i, model_.whole_q_size);
-        norm_part(row + q_size, layer.whole_k_norm, k_size, 2 * i + 1, model_.whole_k_size);
-      }
-      meetings_->end_round();
-    }
-    finish(Phase::kNorm);
-  }
-
-  // The norm of a part of a vector, in place. Number `place` of each slot is the sum of its squares.
-  void norm_part(uint16_t* x, const float* weight, int64_t size, int64_t place, int64_t whole_size) {
-    float sum = 0;
-    for (int rank = 0; rank < meetings_->size(); rank++) sum += meetings_->slot_of(rank)[place];
-    const float mean = sum / static_cast<float>(whole_size);
-    RmsNormCall call = norm_call(x, size, weight, x, size, size);
-    call.mean_square = &mean;
-    rms_norm(call, 0, 1);
-  }
-
   void feed_forward(const DecoderLayer& layer) {
     norm(step_.hidden, layer.post_attention_norm, step_.normed, step_.num_tokens);
     if (layer.experts != nullptr) return use_experts(layer);
@@ -185,9 +130,9 @@ class Part {
     finish(Phase::kDown);
     const bool is_normed = layer.feed_forward_output_norm != nullptr;
     void* out = is_normed ? step_.normed : step_.hidden;
-    if (meetings_) {
-      sum_parts(out, !is_normed, Phase::kDown, [&](int64_t first, int64_t rows) {
-        experts_.combine(first, rows, meetings_->own_slot(), Element::kF32, false);
+    if (exchange_) {
+      exchange_->sum(out, !is_normed, Phase::kDown, [&](int64_t first, int64_t rows, float* part) {
+        experts_.combine(first, rows, part, Element::kF32, false);
       });
     } else {
       experts_.combine(0, step_.num_tokens, out, Element::kBF16, !is_normed);
@@ -215,54 +160,19 @@ class Part {
     call.out = step_.logits;
     call.out_stride = model_.head->n;
     call.out_type = Element::kF32;
-    if (meetings_) {
-      call.out = step_.logits + model_.first_logits[model_.ranks->rank];
-      call.out_stride = model_.first_logits[meetings_->size()];
+    if (exchange_) {
+      call.out = exchange_->own_logits();
+      call.out_stride = exchange_->num_logits();
     }
     linear_part(call, worker_, workers_);
-    if (meetings_) {
+    if (exchange_) {
       finish(Phase::kLogits);
-      gather_logits();
+      exchange_->gather_logits();
     }
-    stopwatch_.lap(Phase::kLogits);
+    clock_.lap(Phase::kLogits);
   }
 
-  // Copies the logits of all ranks to each of them, as many rows at once as a slot has room for.
-  void gather_logits() {
-    const int64_t* first = model_.first_logits;
-    int64_t widest = 0;
-    for (int rank = 0; rank < meetings_->size(); rank++)
-      widest = std::max(widest, first[rank + 1] - first[rank]);
-    const int64_t at_once = meetings_->slot_floats() / widest, all = first[meetings_->size()];
-    for (int64_t row = 0; row < step_.num_sampled; row += at_once) {
-      const int64_t rows = std::min(step_.num_sampled - row, at_once);
-      copy_logits(model_.ranks->rank, row, rows, all, true);
-      finish(Phase::kLogits);
-      meetings_->meet();
-      stopwatch_.lap(Phase::kWait);
-      for (int rank = 0; rank < meetings_->size(); rank++)
-        if (rank != model_.ranks->rank) copy_logits(rank, row, rows, all, false);
-      meetings_->end_round();
-    }
-  }
-
-  // Copies this worker's columns of a rank's logits to the rank's slot, or from it.
-  void copy_logits(int rank, int64_t row, int64_t rows, int64_t stride, bool to_slot) {
-    const int64_t first = model_.first_logits[rank], count = model_.first_logits[rank + 1] - first;
-    const Share mine = share_of(count, worker_, workers_);
-    for (int64_t i = 0; i < rows; i++) {
-      float* logits = step_.logits + (row + i) * stride + first + mine.begin;
-      float* slot = meetings_->slot_of(rank) + i * count + mine.begin;
-      std::copy_n(to_slot ? logits : slot, mine.end - mine.begin, to_slot ? slot : logits);
-    }
-  }
-
-  // Ends a phase with a barrier, so that the next phase may read what all workers wrote.
-  void finish(Phase phase) {
-    stopwatch_.lap(phase);
-    barrier();
-    stopwatch_.lap(Phase::kWait);
-  }
+  void finish(Phase phase) { clock_.finish(phase); }
 
   void norm(void* x, const float* weight, void* out, int64_t rows, bool add = false) {
     const int64_t size = model_.hidden_size;
@@ -272,14 +182,6 @@ class Part {
 
   void norm_rows(const void* x, int64_t x_stride, const float* weight, void* out,
                  int64_t out_stride, int64_t size, int64_t rows, bool add) {
-    RmsNormCall call = norm_call(x, x_stride, weight, out, out_stride, size);
-    call.add_to_out = add;
-    const Share mine = share_of(rows, worker_, workers_);
-    rms_norm(call, mine.begin, mine.end);
-  }
-
-  RmsNormCall norm_call(const void* x, int64_t x_stride, const float* weight, void* out,
-                        int64_t out_stride, int64_t size) const {
     RmsNormCall call = {};
     call.x = x;
     call.x_stride = x_stride;
@@ -289,7 +191,9 @@ class Part {
     call.size = size;
     call.eps = model_.eps;
     call.float32_norm = model_.float32_norms != 0;
-    return call;
+    call.add_to_out = add;
+    const Share mine = share_of(rows, worker_, workers_);
+    rms_norm(call, mine.begin, mine.end);
   }
 
   // Adds a product, or its norm if there is one, to the hidden states.
@@ -297,7 +201,7 @@ class Part {
                    const float* output_norm, Phase phase) {
     const bool is_normed = output_norm != nullptr;
     void* out = is_normed ? step_.normed : step_.hidden;
-    if (meetings_) {
+    if (exchange_) {
       multiply_over_ranks(weights, bias, x, x_stride, out, !is_normed, phase);
     } else {
       multiply(weights, bias, x, x_stride, out, model_.hidden_size, !is_normed);
@@ -309,37 +213,18 @@ class Part {
   // As `multiply`, with all ranks' partial sums.
   void multiply_over_ranks(const PackedLinear* weights, const float* bias, const void* x,
                            int64_t x_stride, void* out, bool add, Phase phase) {
-    sum_parts(out, add, phase, [&](int64_t first, int64_t rows) {
+    exchange_->sum(out, add, phase, [&](int64_t first, int64_t rows, float* part) {
       LinearCall call = {};
       call.weights = weights;
       call.x = static_cast<const uint16_t*>(x) + first * x_stride;
       call.x_stride = x_stride;
       call.rows = rows;
       call.bias = bias;
-      call.out = meetings_->own_slot();
+      call.out = part;
       call.out_stride = model_.hidden_size;
       call.out_type = Element::kF32;
       linear_part(call, worker_, workers_);
     });
-  }
-
-  // out (+)= the sums of all ranks' parts, which `compute(first row, rows)` writes to the own slot. A
-  // slot has room for some rows, as many as a product computes at once.
-  template <class Compute>
-  void sum_parts(void* out, bool add, Phase phase, Compute compute) {
-    const int64_t size = model_.hidden_size;
-    const int64_t at_once = std::min(meetings_->slot_floats() / size, kRowsOfSlot);
-    for (int64_t first = 0; first < step_.num_tokens; first += at_once) {
-      const int64_t rows = std::min(step_.num_tokens - first, at_once);
-      compute(first, rows);
-      finish(phase);
-      meetings_->meet();
-      stopwatch_.lap(Phase::kWait);
-      const Share mine = share_of(rows * size, worker_, workers_);
-      add_slots(*meetings_, mine.begin, mine.end, static_cast<uint16_t*>(out) + first * size,
-                Element::kBF16, add);
-      meetings_->end_round();
-    }
   }
 
   // Multiplies x by weights. With `add` the result is added to the residual in `out`.
@@ -361,10 +246,10 @@ class Part {
   const DecoderModel& model_;
   const DecoderStep& step_;
   ExpertsPart experts_;
-  std::optional<Meetings> meetings_;  // none: this process has the whole model
   const int worker_;
   const int workers_;
-  Stopwatch stopwatch_;
+  PhaseClock clock_;
+  std::optional<RankExchange> exchange_;  // none: this process has the whole model
 };
 
 }  // namespace
