@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from .cgroups import groups_of
+
 SHARE = "TOKENMILL_MEMORY_SHARE"
 """Environment variable of a replica: its share, in bytes, of the memory that was free before the
 first replica started."""
-_CGROUP = Path("/sys/fs/cgroup")
-_OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +40,8 @@ def usable_memory() -> int:
     files count as free.
     """
     free = [psutil.virtual_memory().available]
-    for folder, files in _groups():
-        room = _room(folder, files)
+    for folder, is_v1 in groups_of("memory"):
+        room = _room(folder, _V1 if is_v1 else _V2)
         if room is not None:
             free.append(room)
     return max(0, min(free))
@@ -55,31 +54,6 @@ def loadable_memory() -> int:
     """
     share = os.environ.get(SHARE, "")
     return min(usable_memory(), int(share)) if share.isdecimal() else usable_memory()
-
-
-def _groups() -> Iterator[tuple[Path, _Files]]:
-    """The folders of this process's control groups and of the groups around them.
-
-    A container often sees its own group as the root, whatever /proc says.
-    """
-    for controllers, path in _memberships():
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root = _CGROUP / "memory" if controllers else _CGROUP
-        folder = root / path.strip("/")
-        for group in (folder, *folder.parents):
-            if group.is_relative_to(root):
-                yield group, _V1 if controllers else _V2
-
-
-def _memberships() -> list[tuple[str, str]]:
-    """The lines of /proc/self/cgroup: controllers, "" in version 2, and path."""
-    try:
-        lines = _OWN_CGROUPS.read_text().splitlines()
-    except OSError:
-        lines = []
-    found = [(parts[1], parts[2]) for line in lines if len(parts := line.split(":", 2)) == 3]
-    return found or [("", "/"), ("memory", "/")]
 
 
 def _room(folder: Path, files: _Files) -> int | None:

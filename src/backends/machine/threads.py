@@ -7,9 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
-_CGROUP_V1 = ("cpu", "cpu,cpuacct")
-"""Folders below _CGROUP where version 1 of cgroups mounts its CPU controller."""
+from .cgroups import groups_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +120,11 @@ def _memory_node(cpu: int) -> int:
 
 
 def _cpu_quota() -> float:
-    """The container's CPU limit, in CPUs; infinite without a limit."""
-    limits = [_read_quota(_CGROUP / "cpu.max")]
-    for name in _CGROUP_V1:
-        folder = _CGROUP / name
-        limits.append(_read_quota(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"))
+    """The CPU limit of this process's control groups, in CPUs; infinite without a limit."""
+    limits = [math.inf]
+    for folder, is_v1 in groups_of("cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_v1 else ("cpu.max",)
+        limits.append(_read_quota(*(folder / name for name in names)))
     return min(limits)
 
 

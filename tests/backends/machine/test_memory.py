@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tokenmill.backends.machine import memory
+from tokenmill.backends.machine import cgroups, memory
 
 MIB = 1 << 20
 
@@ -17,8 +17,8 @@ MIB = 1 << 20
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder of control groups, on a machine with 1000 MiB available."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000 * MIB))
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "own")
     return tmp_path / "cgroup"
 
 

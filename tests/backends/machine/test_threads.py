@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.backends.machine import threads
+from tokenmill.backends.machine import cgroups, threads
 from tokenmill.backends.machine.threads import (
     count_usable_cpus,
     divide_cores,
@@ -71,8 +71,13 @@ def test_usable_cpus_are_those_of_the_affinity_up_to_the_quota(
 
 @pytest.fixture
 def cgroup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(threads, "_CGROUP", tmp_path)
-    return tmp_path
+    """The folder of control groups; the process is in two of them."""
+    root, own = tmp_path / "cgroup", tmp_path / "own"
+    (root / "service" / "tokenmill").mkdir(parents=True)
+    own.write_text("0::/service/tokenmill\n3:cpu,cpuacct:/service\n7:memory:/other\n")
+    monkeypatch.setattr(cgroups, "_ROOT", root)
+    monkeypatch.setattr(cgroups, "_OWN_GROUPS", own)
+    return root
 
 
 def test_without_cgroups_there_is_no_quota(cgroup: Path) -> None:
@@ -85,14 +90,23 @@ def test_the_quota_is_read_from_version_2(cgroup: Path, limit: str, quota: float
     assert threads._cpu_quota() == quota
 
 
+def test_the_quota_of_a_service_s_own_group_counts(cgroup: Path) -> None:
+    (cgroup / "service" / "cpu.max").write_text("300000 100000")
+    assert threads._cpu_quota() == 3
+    (cgroup / "service" / "tokenmill" / "cpu.max").write_text("200000 100000")
+    assert threads._cpu_quota() == 2
+
+
 @pytest.mark.parametrize("folder", ["cpu", "cpu,cpuacct"])
+@pytest.mark.parametrize("group", ["", "service"])
 @pytest.mark.parametrize(("limit", "quota"), [("-1\n", math.inf), ("250000\n", 2.5)])
 def test_the_quota_is_read_from_version_1(
-    cgroup: Path, folder: str, limit: str, quota: float
+    cgroup: Path, folder: str, group: str, limit: str, quota: float
 ) -> None:
-    (cgroup / folder).mkdir()
-    (cgroup / folder / "cpu.cfs_quota_us").write_text(limit)
-    (cgroup / folder / "cpu.cfs_period_us").write_text("100000\n")
+    own = cgroup / folder / group
+    own.mkdir(parents=True)
+    (own / "cpu.cfs_quota_us").write_text(limit)
+    (own / "cpu.cfs_period_us").write_text("100000\n")
     assert threads._cpu_quota() == quota
 
 
