@@ -46,7 +46,15 @@ class RequestFailedError(TokenmillError):
 
 
 class EngineStoppedError(TokenmillError):
-    """The engine is lost, closed or closing, and accepts no new requests."""
+    """The engine is lost, closed or closing, and accepts no new requests.
+
+    `reason`: why it is lost. Servers send only `message`, because a reason may have details of the
+    machine.
+    """
+
+    def __init__(self, message: str, *, reason: str | None = None) -> None:
+        super().__init__(message if reason is None else f"{message}: {reason}; start a new engine")
+        self.message = message
 
 
 class DeviceError(TokenmillError):

@@ -83,7 +83,7 @@ def as_api_error(error: Exception) -> APIError:
         case OverloadedError():
             return APIError(503, str(error), code="overloaded", retry_after=error.retry_after)
         case EngineStoppedError():
-            return shutting_down(str(error))
+            return shutting_down(error.message)
         case RequestFailedError():
             return APIError(500, str(error), code="request_failed")
         case HTTPException():

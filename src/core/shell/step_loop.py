@@ -36,7 +36,7 @@ MOST_NAMED = 8
 
 def stopped_by(reason: str) -> EngineStoppedError:
     """The error of requests that an engine can no longer compute."""
-    return EngineStoppedError(f"the engine stopped: {reason}; start a new engine")
+    return EngineStoppedError("the engine stopped", reason=reason)
 
 
 class StepLoop:

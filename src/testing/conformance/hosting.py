@@ -97,7 +97,9 @@ def load_host(kind: str, provider: object, *others: object) -> PluginHost:
     provider. Raises PluginError, with one line, if an engine would refuse the provider.
     """
     slot = _slot_of(kind, provider)
-    chosen = {} if slot is None else {slot: _NAME}
+    chosen: dict[str, object] = {} if slot is None else {slot: _NAME}
+    if slot == "router":  # engines without replicas refuse it
+        chosen["data_parallel_size"] = 2
     config = EngineConfig.from_options(plugins_file=SETTINGS, **chosen)
     plugin = provider if slot is None else UnderTest(slot, provider)
     host = PluginHost.load(config, extra=[plugin, *others])
