@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import pytest
 import torch
 
 from tests.compiling import compile_once
+from tokenmill.backends.cpu.native.build import find_compiler
+from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.machine.places import GPUS
 
 HERE = Path(__file__).parent
@@ -23,9 +24,10 @@ def gpus(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[None]:
     """Four GPUs that this process sees, and of which each worker process has one to compute on."""
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
+    try:
+        compiler = find_compiler()
+    except BuildError as error:
+        pytest.skip(str(error))
     flags = [f"-I{TORCH / 'include'}", f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}"]
     command = [compiler, "-std=c++20", "-shared", "-fPIC", *flags, "-Wl,--no-as-needed", "-lc10"]
     cache = request.config.cache.mkdir("pretend_gpu")

@@ -48,7 +48,7 @@ async def tokens_of(model: Path, **options: Any) -> list[Any]:
 
 
 def greedy(tokens: list[Any]) -> list[Any]:
-    """Those of the requests that are not random."""
+    """The tokens of the greedy requests."""
     params = itertools.cycle(PARAMS)
     return [one for one, its in zip(tokens, params, strict=False) if not its.temperature]
 

@@ -85,7 +85,7 @@ def refuse_ranks_too_large(
 def _refuse_caches(
     ranks: Sequence[RankMemory], config: EngineConfig, available: int | None
 ) -> None:
-    """Raise ConfigError if KV caches of a configured size do not fit beside the weights."""
+    """Raise ConfigError if weights and KV caches of a configured size need more memory."""
     blocks = [kv_cache.fixed_num_blocks(config, rank.kv_per_block) or 0 for rank in ranks]
     caches = sum(n * rank.kv_per_block for n, rank in zip(blocks, ranks, strict=True))
     left = (loadable_memory() if available is None else available) - sum(

@@ -7,6 +7,7 @@ import sys
 import torch
 
 from ...core.errors import ConfigError
+from .places import visible_gpus
 
 
 def choose_device(name: str) -> torch.device:
@@ -28,6 +29,12 @@ def choose_device(name: str) -> torch.device:
             "built for it?"
         )
     return device
+
+
+def name_gpus() -> list[str]:
+    """The GPUs that torch finds, named as in CUDA_VISIBLE_DEVICES."""
+    number = torch.cuda.device_count()
+    return (visible_gpus() or [str(index) for index in range(number)])[:number]
 
 
 def has_bfloat16(device: torch.device) -> bool:

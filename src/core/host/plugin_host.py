@@ -122,8 +122,8 @@ class PluginHost:
 
     @property
     def logits_processors(self) -> LogitsProcessors:
-        """The logits processors of the enabled plugins. They are built on first use, because they
-        import torch. Raises PluginError."""
+        """The logits processors of the enabled plugins. They need torch, so they are built on first
+        use. Raises PluginError."""
         if self._logits_processors is None:
             found = build_logits_processors(self._built.plugins)
             self._logits_processors = LogitsProcessors(found, self._log)

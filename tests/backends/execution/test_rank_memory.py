@@ -97,7 +97,7 @@ def test_ranks_share_main_memory_but_each_gpu_has_its_own() -> None:
     assert count_blocks([small, large], torch.device("cuda"), 50) == 0
 
 
-def test_caches_of_a_configured_size_must_fit_beside_the_weights_of_all_ranks() -> None:
+def test_caches_of_a_configured_size_must_fit_into_memory_with_all_weights() -> None:
     config = replace(config_of(2), kv_cache_memory=1 << 20)
     spec = choose_spec(WHOLE, config, BACKENDS, no_progress)
     keeping = keeping_of(config, BACKENDS, spec, NATIVE)

@@ -100,7 +100,7 @@ class RayExecutor:
 
     def _receive(self, calls: Sequence[Any]) -> list[Answer]:
         """The answers of all workers, in the order of their ranks."""
-        num_late_checks, failures = 0, None
+        num_late_checks = 0
         while True:
             try:
                 return list(ray.get(list(calls), timeout=CHECK_SECONDS))
@@ -109,10 +109,10 @@ class RayExecutor:
                     raise DeviceError(self._watch.failure) from None
             except Exception:
                 raise DeviceError(self._lose(calls)) from None
-            failures = self._describe_failures(calls)
-            num_late_checks += failures is not None
-            if num_late_checks * CHECK_SECONDS >= LAG_SECONDS:
-                raise DeviceError(self._give_up(calls, failures))
+            if failures := self._describe_failures(calls):
+                num_late_checks += 1
+                if num_late_checks * CHECK_SECONDS >= LAG_SECONDS:
+                    raise DeviceError(self._give_up(calls, failures))
 
     def _describe_failures(self, calls: Sequence[Any]) -> str | None:
         """The ranks that have failed. Others may then wait forever for their sums."""
@@ -122,7 +122,7 @@ class RayExecutor:
         except RayError:  # an actor is lost: the next `get` of all calls raises, too
             return None
 
-    def _give_up(self, calls: Sequence[Any], failures: str | None) -> str:
+    def _give_up(self, calls: Sequence[Any], failures: str) -> str:
         _, waiting = ray.wait(list(calls), num_returns=len(calls), timeout=0)
         link = self._links[calls.index(waiting[0])] if waiting else self._links[0]
         return self._watch.fail(link, f"waits for {failures}")

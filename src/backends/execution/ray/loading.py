@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
-from msgspec import structs
 from ray.exceptions import RayError
 
 from ....core.errors import DeviceError
@@ -37,9 +36,7 @@ def load(
     of the first one that cannot."""
     # Ray hides no GPU from a worker that has reserved none.
     place = WHOLE_MACHINE if num_gpus else Place(environment={GPUS: ""})
-    messages = [
-        structs.replace(begin, place=place) for begin in _divide(links, spec, cpus_per_worker)
-    ]
+    messages = list(_divide(links, spec, cpus_per_worker, place))
     exchanges = _open_exchanges(links, spec.config.tensor_parallel_size)
     calls = {
         link.actor.load.remote(encode(begin), os.getcwd(), exchange): link
@@ -60,7 +57,7 @@ def load(
 
 
 def _divide(
-    links: Sequence[ActorLink], spec: ExecutorSpec, cpus_per_worker: int | None
+    links: Sequence[ActorLink], spec: ExecutorSpec, cpus_per_worker: int | None, place: Place
 ) -> Iterator[Begin]:
     """The first message to each worker."""
     rendezvous = _open_rendezvous(links)
@@ -80,6 +77,7 @@ def _divide(
             load_rank=spec.load_rank,
             config=spec.config,
             log_level=logging.getLogger(ROOT).getEffectiveLevel(),
+            place=place,
         )
         begun[node.node_id] += 1
 

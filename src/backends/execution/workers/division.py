@@ -14,8 +14,8 @@ from ...cpu.native.library import load_library
 from ...cpu.ranks import NativeRanks
 from ...machine.compiling import BuildError
 from ...machine.cpu_binding import bind, check_binding
-from ...machine.device import choose_device
-from ...machine.places import GPUS, visible_gpus
+from ...machine.device import choose_device, name_gpus
+from ...machine.places import GPUS
 from ...machine.threads import count_usable_cores
 from ...models.base import DividesItself, ModelImpl, is_divisible
 from ...models.pipeline_parallel import PipelineParallel
@@ -83,12 +83,6 @@ def describe_sizes(config: EngineConfig) -> str:
     names = ("tensor_parallel_size", "pipeline_parallel_size")
     sizes = {name: getattr(config, name) for name in names}
     return " ".join(f"{flag(name)} {size}" for name, size in sizes.items() if size > 1)
-
-
-def name_gpus() -> list[str]:
-    """The GPUs that torch finds, named as in CUDA_VISIBLE_DEVICES."""
-    number = torch.cuda.device_count()
-    return (visible_gpus() or [str(index) for index in range(number)])[:number]
 
 
 def reasons_against_gpus(config: EngineConfig) -> list[str]:

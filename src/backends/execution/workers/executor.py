@@ -19,12 +19,11 @@ from ....core.plan import StepPlan, StepResult
 from ....core.processes.place import WHOLE_MACHINE
 from ....core.processes.shared_memory import unnamed_file
 from ....core.remote.logs import ROOT
-from ...machine.device import choose_device
+from ...machine.device import choose_device, name_gpus
 from ...machine.places import place_ranks
 from ...machine.torch_threads import count_torch_threads
 from ..base import ExecutorSpec
 from .answers import LAG_SECONDS, Answer, RankAnswers, agree, describe_failures
-from .division import name_gpus
 from .group import LOOPBACK, open_rendezvous
 from .link import WorkerLink, wait_for_logs
 from .messages import PLAN, RESULT, Begin, encode
