@@ -12,6 +12,7 @@ from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.cpu import projections
 from tokenmill.backends.cpu.attention import CPUAttention
+from tokenmill.backends.cpu.native.architectures import PORTABLE, architecture_of
 from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear, NativeLinear
 from tokenmill.backends.execution.in_process import ModelExecutor
@@ -31,7 +32,8 @@ from .weights import random_blocks, round_to_int8
 
 CPU = torch.device("cpu")
 BF16_ROUNDING = 2.0**-8
-SUITED = ("avx2", "avx512", "avx512vnni", "avx512bf16")
+SUITED = set(architecture_of().sets) - {PORTABLE}
+"""Instruction sets whose kernels are faster than torch, so that quantized weights stay packed."""
 
 
 @pytest.fixture(autouse=True)
