@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .errors import PluginError
 from .sampling_params import SamplingParams
 
 
@@ -177,3 +178,22 @@ class StepResult:
     expert_tokens: tuple[int, ...] = ()
     """Per rank, the number of tokens that its experts computed; a token counts once for each of its
     experts in each layer. Empty without expert parallelism."""
+
+
+def check_result(result: object, plan: StepPlan) -> None:
+    """Raise PluginError unless an executor's answer is a result of this plan.
+
+    Checks the type, the step and the number of entries. `commit` checks the number of tokens, if
+    the request still wants them.
+    """
+    if not isinstance(result, StepResult):
+        raise PluginError(f"the executor must return a StepResult, got {result!r:.100}")
+    if result.step_id != plan.step_id:
+        raise PluginError(f"the executor returned step {result.step_id} for step {plan.step_id}")
+    num_grants = len(plan.grants)
+    for name in ("logprobs", "prompt_logprobs", "pooled", "num_proposed_tokens", "token_ids"):
+        rows = getattr(result, name)
+        if rows is None and name != "token_ids":
+            continue
+        if not isinstance(rows, tuple) or len(rows) != num_grants:
+            raise PluginError(f"{name!r} of the executor's result needs {num_grants} entries")

@@ -10,7 +10,7 @@ from ..core.engine.engine_core import EngineCore
 from ..core.engine.request import Request
 from ..core.interfaces import Executor, Pending
 from ..core.outputs import FinishReason
-from ..core.plan import StepPlan, StepResult
+from ..core.plan import StepPlan, StepResult, check_result
 from .simulated.executor import SimulatedExecutor
 from .simulated.pipeline import PlantedError
 
@@ -69,6 +69,7 @@ class EngineDriver:
             return self._close(self.core.fail(plan, str(error), self.now))
         if amend is not None:
             result = amend(plan, result)
+        check_result(result, plan)
         self.results.append(result)
         return self._close(self.core.commit(plan, result, self.now))
 

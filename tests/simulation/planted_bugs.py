@@ -215,7 +215,7 @@ def a_failed_step_ends_all_of_its_requests(patch: Planter) -> None:
     patch.setattr(StepCommitter, "fail", fail)
 
 
-@bug("a grant that samples yields one token")
+@bug("ended for the fault of another request")
 def the_result_of_a_plan_counts_for_requests_that_were_taken_back(patch: Planter) -> None:
     original = StepCommitter._take_back
 

@@ -69,7 +69,7 @@ class DraftLengthPolicy(Protocol):
         - Given: the requests that sample in this step, and the limits, which never change.
         - May answer: one int per request, in order, from 0 to `limits.num_speculative_tokens`.
         - On error, or for an invalid answer: no drafts are proposed after this step. After three
-          errors in a row no drafts are proposed any more.
+          errors in ten calls no drafts are proposed any more.
         - Cost: per step.
         """
         ...
@@ -79,7 +79,7 @@ class DraftLengthPolicy(Protocol):
 
         - When: once per step, in the order of the steps. With --async-scheduling the next step is
           planned before this one is observed, except when drafts prevent that.
-        - On error: counted; after three in a row no drafts are proposed any more.
+        - On error: counted; after three in ten calls no drafts are proposed any more.
         - Cost: per step.
         """
         ...
@@ -89,7 +89,7 @@ class DraftLengthPolicy(Protocol):
 
         - When: after the last outcome of the request was observed. Also called for requests that
           `choose` never saw.
-        - On error: counted; after three in a row no drafts are proposed any more.
+        - On error: counted; after three in ten calls no drafts are proposed any more.
         - Cost: per request.
         """
         ...

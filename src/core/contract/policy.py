@@ -173,8 +173,10 @@ class StepView(Protocol):
         ...
 
     def wait_until(self, time: float) -> None:
-        """Grant nothing on purpose. The engine asks again at `time`, or after a second if that is
-        earlier."""
+        """Grant nothing on purpose. The engine asks again at `time`.
+
+        All waits between two steps last a second at most. Then the engine asks once more, and a
+        further wait counts as a failure: the built-in policy decides the step."""
         ...
 
 

@@ -27,10 +27,6 @@ def accept(
 
     The KV of accepted drafts is in the cache. The KV of the last token is not computed yet.
     """
-    num_tokens = len(token_ids)
-    assert 0 < num_tokens <= 1 + grant.num_draft_tokens or not grant.samples, (
-        "a grant that samples yields one token, and one more for each accepted draft"
-    )
     request.num_computed_tokens += grant.num_tokens - grant.num_draft_tokens
     for i, token_id in enumerate(token_ids):
         request.token_ids.append(token_id)

@@ -54,7 +54,6 @@ class StepCommitter:
     ) -> list[RequestUpdate]:
         """Apply a result, and count its tokens in `tally`; returns the updates of the requests."""
         plan = opened.plan
-        assert result.step_id == plan.step_id and len(result.token_ids) == len(plan.grants)
         for request in opened.swapped_out:
             self._unpin(request)
         failures = {failure.engine_id: failure.message for failure in result.failures}
@@ -62,8 +61,9 @@ class StepCommitter:
         for i, (grant, request) in enumerate(zip(plan.grants, opened.requests, strict=True)):
             if not self._settle(request, grant):
                 continue  # its tokens are dropped
-            if request.engine_id in failures:
-                updates.append(self._fail(request, failures[request.engine_id], now))
+            failure = failures.get(request.engine_id) or _misfit(grant, result.token_ids[i])
+            if failure is not None:
+                updates.append(self._fail(request, failure, now))
                 continue
             update = self._take_in(request, grant, result, i, now, tally)
             if update is not None:
@@ -203,3 +203,10 @@ class StepCommitter:
         request.tables.clear()
         request.host_block_ids.clear()
         self.queues.forget(request)
+
+
+def _misfit(grant: Grant, token_ids: Sequence[int]) -> str | None:
+    """What is wrong with the number of tokens that the executor returned for a grant, or None."""
+    if not grant.samples or 0 < len(token_ids) <= 1 + grant.num_draft_tokens:
+        return None
+    return f"the executor returned {len(token_ids)} tokens for this request"

@@ -244,7 +244,10 @@ class EngineCore:
         """
         self._expire(now)
         waited, self._planner.wake_at = self.wake_at is not None, None
-        if len(self._open) >= self._max_inflight or not (self.num_running or self.num_waiting):
+        if not (self.num_running or self.num_waiting):
+            self._planner.waiting_since = None
+            return None
+        if len(self._open) >= self._max_inflight:
             return None
         if self._open and not self._may_follow(self._open[-1]):
             return None
@@ -277,7 +280,10 @@ class EngineCore:
     # Committing
 
     def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestUpdate]:
-        """Apply the result of the oldest open plan; returns the updates of its requests."""
+        """Apply the result of the oldest open plan; returns the updates of its requests.
+
+        The result must have passed `check_result`.
+        """
         opened = self._close_oldest(plan)
         tally = StepTally()
         updates = self._committer.commit(opened, result, now, tally)

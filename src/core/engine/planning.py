@@ -15,7 +15,7 @@ from .draft_planning import DraftPlanner
 from .queues import RequestQueues
 from .request import Request, RequestStatus
 from .statistics import describe_preempted
-from .step import PendingGrant, PendingPreemption, PreemptHook, Step, StepLimits
+from .step import MAX_WAIT, PendingGrant, PendingPreemption, PreemptHook, Step, StepLimits
 from .suspects import Suspects
 
 STARVATION_STEPS = 1000
@@ -80,6 +80,8 @@ class StepPlanner:
     total_preemptions: int = 0
     wake_at: float | None = None
     """Time until which the scheduler chose to wait."""
+    waiting_since: float | None = None
+    """Time at which the scheduler first chose to wait, since the last step. None: it did not."""
 
     def decide(self, now: float, *, has_open_plans: bool) -> Step | None:
         """Let the scheduler decide a step, or the built-in policy if the scheduler fails.
@@ -93,19 +95,35 @@ class StepPlanner:
             step.schedule(step.starving.view)
         succeeded = self.plugins.schedule(step.view)
         if self._keep(step, succeeded):
+            self.waiting_since = None
             return step
         if succeeded and (step.must_drain or has_open_plans):
             return None  # the owner calls `plan` again after the next commit
-        if succeeded and step.wake_at is not None and step.wake_at > now:
-            self.wake_at = step.wake_at
+        if succeeded and self._waits(step, now):
             return None
         step = self._begin_step(now, _preempt_last_come)
         decode_first(step.view)
         if not self._keep(step, True):
             return None
         if succeeded:
-            self.plugins.reject_schedule("granted nothing although a request could run")
+            self.plugins.reject_schedule(
+                "granted nothing although a request could run"
+                if self.waiting_since is None
+                else f"waited for {MAX_WAIT:g} s although a request could run"
+            )
+        self.waiting_since = None
         return step
+
+    def _waits(self, step: Step, now: float) -> bool:
+        """Whether the scheduler chose to wait, and may: MAX_WAIT at most between two steps."""
+        if step.wake_at is None or step.wake_at <= now:
+            return False
+        since = now if self.waiting_since is None else self.waiting_since
+        if now >= since + MAX_WAIT:
+            return False
+        self.waiting_since = since
+        self.wake_at = min(step.wake_at, since + MAX_WAIT)
+        return True
 
     def _decide_apart(self, suspects: Sequence[Request], now: float) -> Step | None:
         """Let only suspects run. If there is no room for them, let the other requests go on.

@@ -1,19 +1,30 @@
 """Read-only views of requests and steps for policies.
 
 They cost almost nothing per step: fields that never change are slots of the view, and the others
-are read by C functions (`attrgetter`).
+are read by C functions (`attrgetter`). The slots can only be set here: `object.__setattr__` finds
+properties without a setter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from ..contract.policy import RequestView, StepView
 from ..request_options import KeyLimits
 
-_set: Callable[[object, str, object], None] = object.__setattr__
+View = TypeVar("View", bound=type)
+_SETTERS: dict[type, Mapping[str, Callable[[object, object], None]]] = {}
+
+
+def _seal(view: View) -> View:
+    """Make the slots of a class readable only, and keep what sets them in `_SETTERS`."""
+    slots = {name: vars(view)[name] for name in view.__slots__}
+    _SETTERS[view] = {name: slot.__set__ for name, slot in slots.items()}
+    for name, slot in slots.items():
+        setattr(view, name, property(slot.__get__))
+    return view
 
 
 def _refuse(view: object, name: str, value: object = None) -> None:
@@ -24,6 +35,7 @@ def _read(path: str) -> Any:
     return property(attrgetter(path))
 
 
+@_seal
 class ReadOnlyRequest:
     """The view of a request. There is one view per request, so compare views with `is`."""
 
@@ -45,9 +57,10 @@ class ReadOnlyRequest:
     __slots__ = ("_request", *__annotations__)
 
     def __init__(self, request: RequestView) -> None:
-        _set(self, "_request", request)
+        setters = _SETTERS[ReadOnlyRequest]
+        setters["_request"](self, request)
         for name in self.__slots__[1:]:  # these never change
-            _set(self, name, getattr(request, name))
+            setters[name](self, getattr(request, name))
 
     num_tokens: int = _read("_request.num_tokens")
     num_computed_tokens: int = _read("_request.num_computed_tokens")
@@ -62,25 +75,23 @@ class ReadOnlyRequest:
         return f"<request {self.request_id!r}>"
 
 
+@_seal
 class ReadOnlyStep:
     """The view of a step. Its methods are the bound methods of the step, so calls are direct."""
 
-    __slots__ = ("_step", "limit", "now", "running", "schedule", "wait_until", "waiting")
     now: float
     running: tuple[RequestView, ...]
     waiting: tuple[RequestView, ...]
     schedule: Callable[..., int]
     limit: Callable[[RequestView, int], None]
     wait_until: Callable[[float], None]
+    __slots__ = ("_step", *__annotations__)
 
     def __init__(self, step: StepView) -> None:
-        _set(self, "_step", step)
-        _set(self, "now", step.now)
-        _set(self, "running", step.running)
-        _set(self, "waiting", step.waiting)
-        _set(self, "schedule", step.schedule)
-        _set(self, "limit", step.limit)
-        _set(self, "wait_until", step.wait_until)
+        setters = _SETTERS[ReadOnlyStep]
+        setters["_step"](self, step)
+        for name in self.__slots__[1:]:
+            setters[name](self, getattr(step, name))
 
     budget: int = _read("_step.budget")
     num_granted: int = _read("_step.num_granted")

@@ -19,7 +19,7 @@ from .read_only import ReadOnlyStep
 from .request import Request, RequestStatus
 
 MAX_WAIT = 1.0
-"""Maximum time for which a policy may postpone a step, in seconds."""
+"""Maximum time between two steps for which a policy may postpone the second one, in seconds."""
 
 PreemptHook = Callable[[StepView, RequestView, tuple[PreemptionCandidate, ...]], Victim | None]
 

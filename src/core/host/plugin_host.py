@@ -46,6 +46,7 @@ from .calling.hook_callers import Decision, Observers
 from .calling.proposal_hook import ProposalHook
 from .choice import SPECULATION, chosen_names
 from .logits_processors import LogitsProcessors, ProcessorUse
+from .metrics_text import JoinedMetrics
 
 EVENTS: Mapping[type, str] = {
     Started: "on_started",
@@ -198,14 +199,12 @@ class PluginHost:
             observers(event)
 
     def render_metrics(self) -> bytes:
-        """The joined metrics of all observers that have any."""
-        parts = []
-        for guard, text in self._metrics():
-            if isinstance(text, bytes):
-                parts.append(text if not text or text.endswith(b"\n") else text + b"\n")
-            else:
-                self._metrics.reject(guard, f"'render_metrics' must return bytes, got {text!r}")
-        return b"".join(parts)
+        """The joined metrics of all observers that have any, without those that are unreadable."""
+        joined = JoinedMetrics()
+        for guard, answer in self._metrics():
+            if complaint := joined.add(answer):
+                self._metrics.reject(guard, complaint)
+        return joined.render()
 
     def lifespans(self, engine: EngineClient) -> list[AbstractAsyncContextManager[None]]:
         """Context managers to enter once the engine is ready, and to leave in reverse order.

@@ -19,7 +19,7 @@ from ..errors import DeviceError, EngineStoppedError, OverloadedError, RequestFa
 from ..interfaces import Executor
 from ..log import get_logger
 from ..outputs import FinishReason
-from ..plan import StepPlan, StepResult
+from ..plan import StepPlan, StepResult, check_result
 from .admission import engine_ids
 from .output_stream import Completion, OutputStream
 from .step_times import StepTimes
@@ -191,12 +191,12 @@ class StepLoop:
         """Launch a step. If the launch raises, the step counts as one that raised."""
         loop = asyncio.get_running_loop()
         try:
-            pending = self._executor.launch(plan)
+            result = self._executor.launch(plan).result
         except Exception as error:
             failed: asyncio.Future[StepResult] = loop.create_future()
             failed.set_exception(error)
             return failed
-        return loop.run_in_executor(self._device, pending.result)
+        return loop.run_in_executor(self._device, result)
 
     def _may_launch(self) -> bool:
         """Whether another plan may be opened: only if every open plan is a plain decode step.
@@ -219,6 +219,7 @@ class StepLoop:
         self._num_tokens = plan.num_tokens
         try:
             result = await future
+            check_result(result, plan)
         except DeviceError as error:
             self.core.fail(plan, "the device failed", time.monotonic())
             self._die(str(error))

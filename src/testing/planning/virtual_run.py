@@ -15,7 +15,6 @@ from ...core.engine.request import Request
 from ...core.errors import (
     InvalidRequestError,
     OverloadedError,
-    PluginError,
     RateLimitedError,
     RequestFailedError,
 )
@@ -32,8 +31,6 @@ from .step_time import StepTimes
 from .timed_executor import TimedExecutor, size_kv_cache
 from .workload import PlannedRequest
 
-MAX_IDLE_TURNS = 10_000
-"""Maximum number of times in a row that a policy may put off a step while requests wait."""
 _REASONS = {
     InvalidRequestError: "never fits",
     OverloadedError: "overloaded",
@@ -113,40 +110,28 @@ class VirtualRun:
         self._num_output_tokens = 0
 
     def run(self, progress: Callable[[float], None] = lambda fraction: None) -> Outcome:
-        """Serve all requests. `progress` is called with the fraction of requests that are done.
-
-        Raises PluginError if a policy puts off every step forever.
-        """
-        idle_turns = 0
+        """Serve all requests. `progress` is called with the fraction of requests that are done."""
         with quiet_logs():
             while self._coming or self._core.has_work:
                 self._let_in(self._now)
-                is_put_off = not self._turn() and self._core.has_work
-                idle_turns = idle_turns + 1 if is_put_off else 0
-                if idle_turns > MAX_IDLE_TURNS:
-                    raise PluginError(
-                        f"the scheduler {self._plugins.names['scheduler']!r} put off every step "
-                        f"{MAX_IDLE_TURNS} times in a row while {self._core.num_waiting} requests "
-                        "waited"
-                    )
+                self._turn()
                 progress(1 - (len(self._coming) + len(self._lives)) / self._num_requests)
         return self._outcome()
 
     # Time
 
-    def _turn(self) -> bool:
-        """Run one step, or advance the time to the next event. Returns whether a step ran."""
+    def _turn(self) -> None:
+        """Run one step, or advance the time to the next event."""
         plan = self._core.plan(self._now)
         self._note(self._core.take_updates())
         if plan is None:
             self._now = self._next_time()
-            return False
+            return
         result = self._executor.run(plan)
         end = self._now + self._executor.step_seconds
         self._let_in(end)  # requests that arrive while the device computes
         self._now = end
         self._note(self._core.commit(plan, result, end))
-        return True
 
     def _next_time(self) -> float:
         """The time of the next arrival, or of the scheduler's next turn, whichever is earlier."""

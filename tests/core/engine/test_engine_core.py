@@ -13,6 +13,7 @@ from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.testing.simulated.executor import expected_tokens
 
 from ..engines import Bench, seed_of
+from ..hook_stats import stats_of
 
 
 def test_a_request_runs_to_its_length_and_gives_back_every_block() -> None:
@@ -346,6 +347,30 @@ def test_a_scheduler_may_wait_but_not_for_long() -> None:
     assert bench.core.wake_at == pytest.approx(1.0)
     bench.run()
     assert bench.reasons["0"] is FinishReason.LENGTH
+
+
+def test_a_scheduler_that_always_waits_delays_a_step_by_a_second_and_is_blamed() -> None:
+    bench = Bench(schedule=lambda step: step.wait_until(step.now + 0.3))
+    bench.add([1], 2)
+    waits = []
+    while bench.plan() is None:
+        waits.append(bench.now)
+        assert bench.core.wake_at is not None
+        bench.now = bench.core.wake_at
+    assert [*waits, bench.now] == pytest.approx([0.0, 0.3, 0.6, 0.9, 1.0])
+    assert stats_of(bench.plugins, "schedule").failures == 1
+
+
+def test_a_wait_that_ended_because_nothing_was_left_to_do_is_forgotten() -> None:
+    bench = Bench(schedule=lambda step: step.wait_until(step.now + 0.3))
+    bench.add([1], 2)
+    assert bench.plan() is None
+    bench.core.abort("0", bench.now)
+    assert bench.plan() is None
+    bench.now = 100.0
+    bench.add([1], 2)
+    assert bench.plan() is None
+    assert bench.core.wake_at == pytest.approx(100.3)
 
 
 def test_the_senior_request_is_served_in_the_end_whatever_the_policy() -> None:

@@ -38,12 +38,15 @@ def check_answers_are_whole(bench: Bench) -> None:
     assert {len(tokens) for tokens in bench.tokens.values()} == {9}
 
 
-@pytest.mark.parametrize("name", [*REQUEST_FIELDS, "token_ids", "status"])
-def test_a_policy_that_writes_a_request_fails_and_the_answers_are_whole(name: str) -> None:
+@pytest.mark.parametrize("write", [setattr, object.__setattr__])
+@pytest.mark.parametrize("name", [*REQUEST_FIELDS, "token_ids", "status", "_request"])
+def test_a_policy_that_writes_a_request_fails_and_the_answers_are_whole(
+    name: str, write: Callable[..., None]
+) -> None:
     def schedule(step: Any) -> None:
         decode_first(step)
         for request in (*step.running, *step.waiting):
-            setattr(request, name, 3)
+            write(request, name, 3)
 
     bench = serve(schedule)
     check_answers_are_whole(bench)
@@ -52,11 +55,14 @@ def test_a_policy_that_writes_a_request_fails_and_the_answers_are_whole(name: st
     bench.core.check()
 
 
-@pytest.mark.parametrize("name", [*STEP_FIELDS, "grants"])
-def test_a_policy_that_writes_a_step_fails_and_the_answers_are_whole(name: str) -> None:
+@pytest.mark.parametrize("write", [setattr, object.__setattr__])
+@pytest.mark.parametrize("name", [*STEP_FIELDS, "grants", "_step"])
+def test_a_policy_that_writes_a_step_fails_and_the_answers_are_whole(
+    name: str, write: Callable[..., None]
+) -> None:
     def schedule(step: Any) -> None:
         decode_first(step)
-        setattr(step, name, 10**6)
+        write(step, name, 10**6)
 
     bench = serve(schedule)
     check_answers_are_whole(bench)

@@ -129,10 +129,17 @@ def test_a_scheduler_that_keeps_failing_is_taken_out_and_that_is_said(
     assert stats_of(host, "schedule").failures == 3
 
 
-def test_only_failures_in_a_row_take_a_scheduler_out() -> None:
-    turns = iter([fail, fail, lambda step: None] * 4)
+def test_a_scheduler_that_fails_in_every_second_step_is_taken_out() -> None:
+    turns = iter([fail, lambda step: None] * 4)
     host, failures = load(Deciding(schedule=lambda step: next(turns)(step)))
-    assert [host.schedule(ANY) for _ in range(12)] == [False, False, True] * 4
+    assert [host.schedule(ANY) for _ in range(8)] == [False, True, False, True] + [False] * 4
+    assert len(failures.seen) == 3
+
+
+def test_failures_among_many_good_steps_leave_a_scheduler_in() -> None:
+    turns = iter([fail, fail, *[lambda step: None] * 8] * 4)
+    host, failures = load(Deciding(schedule=lambda step: next(turns)(step)))
+    assert [host.schedule(ANY) for _ in range(40)] == ([False] * 2 + [True] * 8) * 4
     assert len(failures.seen) == 8
 
 

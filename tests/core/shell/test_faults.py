@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,6 +136,57 @@ async def test_a_launch_that_raises_ends_its_request_and_no_other() -> None:
         outputs = [output async for output in other]
         assert outputs[-1].outputs[0].finish_reason is FinishReason.LENGTH
         assert engine.load().is_alive and engine.load().kv_cache_usage == 0
+
+
+class Odd(SimulatedExecutor):
+    """Answers the steps of a prompt of two tokens with something else than their result."""
+
+    def __init__(self, amend: Callable[[StepResult], object]) -> None:
+        super().__init__(num_blocks=64, block_size=4)
+        self._amend = amend
+
+    def run(self, plan: StepPlan) -> Any:
+        result = super().run(plan)
+        odd = any(len(start.token_ids) == 2 for start in plan.starts)
+        return self._amend(result) if odd else result
+
+
+@pytest.mark.parametrize(
+    "amend",
+    [
+        lambda result: None,
+        lambda result: replace(result, step_id=7000),
+        lambda result: replace(result, token_ids=()),
+        lambda result: replace(result, token_ids=None),
+        lambda result: replace(result, token_ids=(*result.token_ids[:-1], ())),
+        lambda result: replace(result, logprobs=()),
+    ],
+)
+@in_event_loop
+async def test_an_odd_answer_of_an_executor_is_a_failed_step_and_no_dead_engine(
+    amend: Callable[[StepResult], object],
+) -> None:
+    async with make_engine(Odd(amend)) as engine:
+        other = await engine.submit(PROMPT, LONG)
+        with pytest.raises(RequestFailedError, match=r"step|returned 0 tokens"):
+            async for _ in engine.generate([1, 2], LONG):
+                pass
+        outputs = [output async for output in other]
+        assert outputs[-1].outputs[0].finish_reason is FinishReason.LENGTH
+        assert engine.load().is_alive
+
+
+@in_event_loop
+async def test_an_executor_that_launches_nothing_is_a_failed_step() -> None:
+    class Nothing(SimulatedExecutor):
+        def launch(self, plan: StepPlan) -> Any:
+            return None
+
+    async with make_engine(Nothing(num_blocks=64, block_size=4)) as engine:
+        with pytest.raises(RequestFailedError, match="step"):
+            async for _ in engine.generate([1, 2], LONG):
+                pass
+        assert engine.load().is_alive
 
 
 @in_event_loop

@@ -33,9 +33,10 @@ class Rule:
     last_action: str = ""
     """Action for the failure after which the hook is not called any more, if it is different."""
     max_failures: float = 3
-    """Number of failures after which the plugin is taken out of the hook."""
-    in_a_row: bool = True
-    """Whether a successful call resets the count of failures."""
+    """Number of failures within `window` after which the plugin is taken out of the hook."""
+    window: float = 10
+    """Number of the last calls whose failures count. A plugin that fails in every second call must
+    be taken out, too, so a successful call does not reset the count."""
     instead: str = ""
     """What the engine does from then on, for the log."""
 
@@ -43,7 +44,10 @@ class Rule:
 DECIDES = Rule(action="fallback", instead="the built-in policy decides")
 WRAPS = Rule(action="dropped", max_failures=1, instead="the provider decides without this wrapper")
 OBSERVES = Rule(
-    action="contained", last_action="dropped", in_a_row=False, instead="it is not called any more"
+    action="contained",
+    last_action="dropped",
+    window=math.inf,
+    instead="it is not called any more",
 )
 ADMITS = Rule(action="request failed", max_failures=math.inf)
 
@@ -74,9 +78,9 @@ class Guard:
         self.warns_slow = True
         self._log = log
         self._later = later
-        self._calls = self._failures = self._slow = self._streak = 0
+        self._calls = self._failures = self._slow = 0
         self._seconds = 0.0
-        self._failed_at = 0  # number of the last call that failed
+        self._failed_calls: list[int] = []  # numbers of the failed calls within the rule's window
 
     @property
     def stats(self) -> HookStats:
@@ -121,11 +125,10 @@ class Guard:
 
     def fail(self, error: BaseException | str) -> None:
         """Count a failure of the last call: an exception, or a complaint about its answer."""
-        follows = self._failed_at >= self._calls - 1 or not self.rule.in_a_row
-        self._streak = self._streak + 1 if follows else 1
-        self._failed_at = self._calls
+        oldest = self._calls - self.rule.window
+        self._failed_calls = [*(n for n in self._failed_calls if n > oldest), self._calls]
         self._failures += 1
-        is_last = not self.is_out and self._streak >= self.rule.max_failures
+        is_last = not self.is_out and len(self._failed_calls) >= self.rule.max_failures
         self.is_out |= is_last
         action = (is_last and self.rule.last_action) or self.rule.action
         self._report(partial(self._log.record, self.source, self.hook, error, action))
