@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from ..core.errors import TokenmillError
 from ..core.host.plugins_file import read_settings
 from .conformance.installed import LoadedPlugin, Subject, find_plugin
+from .progress_file import ProgressFile
 from .time_limit import DEFAULT_SECONDS, TimeLimit
 
 _NAME = pytest.StashKey[str]()
@@ -18,7 +20,7 @@ _CALLERS = ("_pytest.", "pluggy.", TimeLimit.__module__, "tokenmill.testing.pyte
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--plugin` and `--plugins-file`."""
+    """Add the options of a run of the suites."""
     group = parser.getgroup("tokenmill", "tokenmill's conformance suites")
     group.addoption("--plugin", metavar="NAME", help="the installed plugin to check")
     group.addoption(
@@ -33,11 +35,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="a test that takes longer fails (default: %(default)s)",
     )
+    group.addoption(
+        "--progress-file", type=Path, metavar="FILE", help="a file that names the current test"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Find and load the plugin. If it does not load, only the suite for packages runs."""
     config.pluginmanager.register(TimeLimit(config.getoption("--time-limit")))
+    if progress_file := config.getoption("--progress-file"):
+        config.pluginmanager.register(ProgressFile(progress_file))
     name: str | None = config.getoption("--plugin")
     if name is None:
         raise pytest.UsageError("name the plugin to check: --plugin NAME")

@@ -196,14 +196,48 @@ def test_a_plugin_that_hangs_fails_its_test_and_not_the_run(
 ) -> None:
     install_audit(tmp_path, tmp_path / "audit.jsonl", hanging=1)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    assert run_check("acme-audit", time_limit=3, verbose=True) == 1
+    assert run_check("acme-audit", time_limit=10, verbose=True) == 1
     printed = capfd.readouterr().out
     assert printed.count("[acme-audit] FAILED") == 1
-    assert "took longer than 3 s" in printed
+    assert "took longer than 10 s" in printed
     begins = re.findall(r"^Traceback .*\n  File (.*)$", printed, re.MULTILINE)
     assert begins and all("tokenmill/testing/conformance/" in line for line in begins), begins
     assert "acme_audit.py" in printed
     assert "test_the_entry_point_loads PASSED" in printed
+
+
+@pytest.mark.check  # it waits for 20 seconds
+def test_the_second_test_that_hangs_ends_the_run_and_each_is_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    install_audit(tmp_path, tmp_path / "audit.jsonl", hanging=100)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    assert run_check("acme-audit", time_limit=10) == 1
+    printed = capfd.readouterr()
+    assert "2 tests took longer than 10 s" in printed.out
+    assert printed.err.count("a test took longer than 10 s") == 2
+    assert printed.err.count("acme_audit.py") == 2
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("os._exit(0)", "(ended with status 0)"),
+        ("os.kill(os.getpid(), 11)", "(killed by SIGSEGV)"),
+        ("(_ for _ in ()).throw(KeyboardInterrupt)", "raised KeyboardInterrupt"),
+    ],
+)
+def test_a_plugin_that_ends_the_program_has_failed(
+    ending: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    install_audit(tmp_path, tmp_path / "audit.jsonl")
+    module = tmp_path / "acme_audit.py"
+    source = module.read_text().replace("import time\n", "import os, time\n")
+    module.write_text(source.replace("self.seen.append(event)", ending))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    assert run_check("acme-audit") == 1
+    printed = capfd.readouterr().out
+    assert said in printed and "TestObserver" in printed
 
 
 def test_slow_hooks_under_test_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,19 +77,22 @@ class Child:
     def describe_end(self) -> str:
         """How the process ended, for a log: "killed by SIGSEGV", "ended with status 3"."""
         status = self._process.poll()
-        if status is None:
-            return "still runs"
-        if status >= 0:
-            return f"ended with status {status}"
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(-status).name}"
-        return f"killed by signal {-status}"
+        return "still runs" if status is None else describe_status(status)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.kill()
+
+
+def describe_status(status: int) -> str:
+    """A `returncode` of subprocess in words: "killed by SIGSEGV", "ended with status 3"."""
+    if status >= 0:
+        return f"ended with status {status}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-status).name}"
+    return f"killed by signal {-status}"
 
 
 def spawn(
