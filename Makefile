@@ -17,7 +17,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 # Part of the names of the stamp files: when one of these files changes, everything is installed again.
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install serve test coverage lint format docs bench bench-cpu bench-cpu-peers profile \
+.PHONY: help install serve test kernels coverage lint format docs bench bench-cpu bench-cpu-peers profile \
 	gpu-bundle gpu-check check soak wheel clean
 .DEFAULT_GOAL := help
 
@@ -29,12 +29,16 @@ install: $(VENV)/installed-$(KEY) ## install tokenmill and the default model int
 serve: install ## serve the default model on 127.0.0.1:8000 (flags: ARGS="--port 9000")
 	$(BIN)/tokenmill serve $(ARGS)
 
-test: lint ## lint, types and all tests (some of them: ARGS="tests/core -k blocks")
+test: $(VENV)/installed-dev-$(KEY) ## lint, types and all tests (some of them: ARGS="tests/core -k blocks")
+	@$(MAKE) --no-print-directory -j2 lint kernels
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 coverage: $(VENV)/installed-dev-$(KEY) ## list the lines of src/core that the fast tests do not reach
 	$(BIN)/python -m pytest -q -n auto --dist worksteal --cov --cov-report=term-missing:skip-covered \
 		tests/core tests/simulation tests/plugins tests/conformance $(ARGS)
+
+kernels: $(VENV)/installed-dev-$(KEY)
+	$(BIN)/python -m tests.build_kernels
 
 lint: $(VENV)/installed-dev-$(KEY) ## style, types, and the rules on imports
 	$(BIN)/ruff check .

@@ -1,4 +1,8 @@
-"""The net is tested, too: every check of the kit catches a plugin that does just that wrong."""
+"""The net is tested, too: every check of the kit catches a plugin that does just that wrong.
+
+That a wrong plugin passes all other checks is a test of `make check`, because it takes ten times
+as long.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,25 @@ FIGURES = "reported"
 """In the names of the checks that cannot fail."""
 OVERLAPPING = "two-plans"
 """In the names of cases with two plans at once, which `make soak` adds: a sixth of the time."""
+OUTER_PLUGINS = ("faulthandler", "unraisableexception", "threadexception")
+"""What a pytest run within a pytest run leaves to the outer one."""
 OPTIONS = ("-q", "--tb=no", "--noconftest", "-c", os.devnull, "-p", "no:cacheprovider")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_plugin_fails_the_check_for_what_it_does_wrong(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only this check runs, in this process, and only until its first case fails."""
+    wrong = WRONG[name]
+    if issubclass(wrong, packages.WrongPackage):
+        packages.install_wrong_packages(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    check = f"{sys.modules[wrong.__module__].__file__}::{name}::{wrong.fails}"
+    options = ["-x", "-s", f"-k=not {OVERLAPPING}", f"--rootdir={ROOT}"]
+    options += [f"--basetemp={tmp_path / 'made'}", *(f"-pno:{one}" for one in OUTER_PLUGINS)]
+    assert pytest.main([*OPTIONS, *options, check]) == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +122,7 @@ def run_suites(folder: Path, chosen: str, modules: Sequence[ModuleType]) -> Mapp
     return found
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_plugin_fails_exactly_the_check_for_what_it_does_wrong(
     name: str, failed: Mapping[str, set[str]]
