@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .check.proofs import pytest_addoption as pytest_addoption
+from .check.proofs import pytest_configure as pytest_configure
 from .ci_skips import pytest_make_collect_report as pytest_make_collect_report
 from .ci_skips import pytest_runtest_makereport as pytest_runtest_makereport
 from .core.plugin_packages import Packages

@@ -55,6 +55,8 @@ ID_LISTS = {
 }
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 TYPED = HEAD + b"Content-Type: application/json\r\n"
+ANSWERED = {"HTTP/9": 200, "upgrade": 415}
+"""The status of heads below for which it is not 400."""
 RAW = {
     "two hosts": HEAD + b"Host: b\r\n\r\n",
     "no host": b"GET /health HTTP/1.1\r\n\r\n",

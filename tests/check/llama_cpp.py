@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from .parts import one_at_a_time
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "cpu"
+VERSION_FILE = "benchmarks/cpu/peers/make_peers.py"
+"""It names the version of the sources, relative to the repository."""
 
 
 @functools.cache
@@ -23,6 +27,7 @@ def llama_cpp_source() -> Path:
     peers = BENCHMARKS / ".peers"
     peers.mkdir(exist_ok=True)
     try:
-        return fetch_llama_cpp(peers)
+        with one_at_a_time():
+            return fetch_llama_cpp(peers)
     except OSError as error:
         pytest.skip(f"the sources of llama.cpp cannot be downloaded: {error}")

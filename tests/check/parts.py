@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / "check"
+"""Where checks keep what they install."""
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Processes of tests install one after the other: apt-get fails while another one runs."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "installing.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @functools.cache
@@ -23,8 +39,10 @@ def need(command: str, package: str) -> str:
         pytest.skip(
             f"{command} is missing: install {package} (apt-get was not found, or needs root)"
         )
-    _apt_get("update")
-    _apt_get("install", "--yes", "--no-install-recommends", package)
+    with one_at_a_time():
+        if shutil.which(command) is None:
+            _apt_get("update")
+            _apt_get("install", "--yes", "--no-install-recommends", package)
     path = shutil.which(command)
     assert path is not None, f"the package {package} has no {command}"
     return path

@@ -15,7 +15,10 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import InvalidRequestError
 from tokenmill.core.host.answer_parsers import build_answer_parsers
 
-from .llama_cpp import llama_cpp_source
+from .llama_cpp import VERSION_FILE, llama_cpp_source
+
+# The parsers are found by their entry points.
+pytestmark = pytest.mark.depends_on(VERSION_FILE, "src/plugins", "plugins.toml", "pyproject.toml")
 
 SYSTEM = {"role": "system", "content": " You are kind.\n"}
 CHAT = [

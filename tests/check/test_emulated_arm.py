@@ -16,6 +16,8 @@ from tokenmill.core.interfaces import no_progress
 from .emulation import ARM_WITH_DOTPROD, NEWEST_ARM, OLDEST_ARM, aarch64
 from .parts import need
 
+pytestmark = pytest.mark.depends_on("src/backends/cpu/csrc")
+
 Built = Callable[[str], Path]
 
 IDENTITY_PROGRAM = """

@@ -19,6 +19,8 @@ from tokenmill.core.interfaces import no_progress
 
 from .emulation import WITHOUT_AVX, WITHOUT_AVX512, x86
 
+pytestmark = pytest.mark.depends_on("src/backends/cpu/csrc", "tests/check/avx_vnni.cpp")
+
 AVX_VNNI = Path(__file__).parent / "avx_vnni.cpp"
 AVX512_PROGRAM = 'int main() { asm volatile("vpxorq %zmm0, %zmm0, %zmm0"); }\n'
 AVX_PROGRAM = 'int main() { asm volatile("vxorps %ymm0, %ymm0, %ymm0"); }\n'

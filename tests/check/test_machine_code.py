@@ -14,7 +14,10 @@ from tokenmill.core.interfaces import no_progress
 
 from .parts import need
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 machine code")
+pytestmark = [
+    pytest.mark.depends_on("src/backends/cpu/csrc"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 machine code"),
+]
 
 AVX_MNEMONIC = re.compile(r"\tv(?!err|erw)[a-z0-9]+ ")
 """AVX and its successors start with v; `verr` and `verw` are from 1982."""

@@ -19,7 +19,9 @@ from tokenmill.backends.weights.gguf.file import read_gguf_metadata
 from tokenmill.backends.weights.gguf.stop_tokens import stop_token_ids
 from tokenmill.core.errors import ConfigError
 
-from .llama_cpp import llama_cpp_source
+from .llama_cpp import VERSION_FILE, llama_cpp_source
+
+pytestmark = pytest.mark.depends_on(VERSION_FILE)
 
 STOPS = {
     "aquila": ["<|endoftext|>"],

@@ -14,6 +14,12 @@ from tests.compiling import compile_once
 from tokenmill.backends.cuda.build import SOURCES
 
 HERE = Path(__file__).parent
+EMULATED_SOURCES = (
+    "src/backends/cuda/csrc",
+    "tests/backends/cuda/emulated.cpp",
+    "tests/backends/cuda/emulator.h",
+)
+"""What is compiled, relative to the repository."""
 ELEMENTS = {
     torch.float32: 0,
     torch.float16: 1,

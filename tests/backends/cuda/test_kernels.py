@@ -15,9 +15,9 @@ from tokenmill.backends.cuda import splits
 from tokenmill.backends.cuda.attention import CudaPagedAttention
 from tokenmill.backends.cuda.build import HEAD_SIZES
 
-from .emulation import EmulatedOperators
+from .emulation import EMULATED_SOURCES, EmulatedOperators
 
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, pytest.mark.depends_on(*EMULATED_SOURCES)]
 SPEC = AttentionSpec(
     num_heads=6,
     num_kv_heads=2,

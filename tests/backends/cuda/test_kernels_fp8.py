@@ -12,11 +12,11 @@ from tokenmill.backends.attention.fp8 import FP8_DTYPES, quantize
 from tokenmill.backends.cuda.build import HEAD_SIZES
 from tokenmill.testing.conformance.attention.reference import reference_attention
 
-from .emulation import EmulatedOperators
+from .emulation import EMULATED_SOURCES, EmulatedOperators
 from .test_kernels import SPEC, TOLERANCES, by_dtype, check, make_step, small_splits
 
 __all__ = ["small_splits"]
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, pytest.mark.depends_on(*EMULATED_SOURCES)]
 
 by_kind = pytest.mark.parametrize("kind", FP8_DTYPES, ids=str)
 ROUNDING = {torch.float8_e4m3fn: 2**-4, torch.float8_e5m2: 2**-3}

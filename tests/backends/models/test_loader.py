@@ -111,12 +111,19 @@ def test_refuses_a_checkpoint_that_does_not_fit_its_configuration(case: str) -> 
         load(changes)
 
 
-def test_tensors_that_follow_from_the_configuration_are_ignored() -> None:
-    load({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
-
-
-def test_a_bias_of_zeros_is_ignored() -> None:
-    load({"model.layers.1.self_attn.q_proj.bias": torch.zeros(32)})
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(4)),  # recomputed
+        ("model.layers.1.self_attn.q_proj.bias", torch.zeros(32)),
+    ],
+)
+def test_a_tensor_that_changes_nothing_is_ignored(name: str, tensor: torch.Tensor) -> None:
+    """The decoder is the one without it: its logits and the number of its parameters."""
+    plain, given = load({}), load({name: tensor})
+    assert given.num_parameters == plain.num_parameters
+    token_ids = torch.arange(8)
+    assert torch.equal(compute_logits(given, token_ids), compute_logits(plain, token_ids))
 
 
 def test_a_tied_head_shares_the_embedding_and_a_different_one_in_the_file_wins() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ..parts import need
+from ..parts import CACHE, need, one_at_a_time
 
 PROGRAMS = Path(__file__).parent / "programs"
 RUN_SECONDS = 300.0
@@ -25,11 +25,12 @@ def python_with(*requirements: str) -> Path:
     """The Python of a virtual environment with these packages. Skips the test without a network."""
     folder = _folder("python", sys.version, *requirements)
     python = folder / "bin" / "python"
-    if not (folder / "installed").exists():
-        _install(sys.executable, "-m", "venv", "--clear", str(folder))
-        pip = (str(python), "-m", "pip", "--disable-pip-version-check", "--quiet")
-        _install(*pip, "install", *requirements)
-        (folder / "installed").touch()
+    with one_at_a_time():
+        if not (folder / "installed").exists():
+            _install(sys.executable, "-m", "venv", "--clear", str(folder))
+            pip = (str(python), "-m", "pip", "--disable-pip-version-check", "--quiet")
+            _install(*pip, "install", *requirements)
+            (folder / "installed").touch()
     return python
 
 
@@ -38,11 +39,12 @@ def node_with(*packages: str) -> Path:
     """A folder whose node_modules has these packages. Skips the test without a network."""
     npm = need("npm", "npm")
     folder = _folder("node", *packages)
-    if not (folder / "installed").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_text('{"private": true, "type": "module"}')
-        _install(npm, "install", "--silent", "--no-audit", "--no-fund", *packages, cwd=folder)
-        (folder / "installed").touch()
+    with one_at_a_time():
+        if not (folder / "installed").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "package.json").write_text('{"private": true, "type": "module"}')
+            _install(npm, "install", "--silent", "--no-audit", "--no-fund", *packages, cwd=folder)
+            (folder / "installed").touch()
     return folder
 
 
@@ -80,9 +82,8 @@ def _run(command: list[str]) -> Any:
 
 
 def _folder(kind: str, *parts: str) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    return Path(base) / "tokenmill" / "check" / f"{kind}-{digest}"
+    return CACHE / f"{kind}-{digest}"
 
 
 def _install(*command: str, cwd: Path | None = None) -> None:

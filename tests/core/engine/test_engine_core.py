@@ -57,15 +57,14 @@ def test_the_last_come_is_preempted_and_comes_back_before_newer_ones() -> None:
     bench = Bench(num_blocks=6, block_size=2, enable_prefix_caching=False)
     for i in range(3):
         bench.add([i, i], 8)
-    preempted: list[str] = []
-    while bench.core.has_work:
+    while not any(request.is_preempted for request in bench.requests.values()):
         bench.step()
-        preempted += [
-            name
-            for name, request in bench.requests.items()
-            if request.is_preempted and name not in preempted
-        ]
-    assert preempted[0] == "2"
+    assert [name for name, one in bench.requests.items() if one.is_preempted] == ["2"]
+    num_before = len(bench.plans)
+    bench.add([3, 3], 8)  # it arrives while the preempted one waits
+    bench.run()
+    later = [grant.engine_id for plan in bench.plans[num_before:] for grant in plan.grants]
+    assert later.index("2") < later.index("3")
     bench.check_tokens()
 
 

@@ -14,6 +14,7 @@ INTERPRETED = Path(__file__).with_name("interpreted.py")
 
 
 @pytest.mark.check
+@pytest.mark.depends_on("tests/backends/attention/triton/interpreted.py")
 @pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed")
 def test_the_interpreted_kernels_equal_a_naive_float64_computation() -> None:
     """All tests of interpreted.py, in a process where triton interprets its kernels."""

@@ -22,6 +22,7 @@ from tokenmill.backends.attention.triton.tiles import Tile, chunk_tile, decode_t
 
 pytestmark = [
     pytest.mark.check,
+    pytest.mark.depends_on(),
     pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed"),
 ]
 
