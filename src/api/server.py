@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,10 +22,12 @@ from ..core.remote.client import RemoteEngine
 from ..core.shell.engine_shell import EngineShell
 from .app import create_app, make_key_ring
 from .http.connections.connection import Connection
+from .http.connections.descriptors import max_connections
 from .http.connections.handshakes import Handshake
+from .http.connections.room import Room
 from .http.keys.ring import KeyRing
 from .http.log_throttle import Throttle
-from .listening import Address, listening, tls_context
+from .listening import BACKLOG, Address, listening, tls_context
 from .openai.context import ServerSettings
 from .stopping import LAST_WORDS, Stopper
 
@@ -43,8 +46,22 @@ class ServeOptions:
     settings: ServerSettings
 
 
+KEEP_ALIVE_SECONDS = 75
+"""Time that a connection waits for its next request: longer than proxies and load balancers keep
+theirs, because the side that closes first makes the other one lose requests."""
+ACCEPTED_AT_ONCE = 4
+"""Connections that asyncio accepts in one turn of the event loop. After four turns they are counted
+and others are closed in exchange, so four times as many must fit into OTHER_FILES."""
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: Stopper handles signals, and drains the engine first."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept. asyncio makes the kernel's queue as short as ACCEPTED_AT_ONCE."""
+        await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(BACKLOG)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,8 +73,10 @@ def make_server(
 ) -> uvicorn.Server:
     """A uvicorn server for a started engine. It installs no signal handlers. `keys`: see
     `create_app`."""
-    context = tls_context(options.address)
-    protocol: Any = Connection if context is None else partial(Handshake, context)
+    context, room = tls_context(options.address), Room(max_connections())
+    protocol: Any = partial(Connection, room)
+    if context is not None:
+        protocol = partial(Handshake, context, room)
     return _Server(
         uvicorn.Config(
             create_app(engine, options.settings, keys),
@@ -67,6 +86,8 @@ def make_server(
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=None,
+            backlog=ACCEPTED_AT_ONCE,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             server_header=False,
         )
     )
@@ -136,13 +157,13 @@ async def _announce(
 
 
 def configure_logging(level: str, *, as_json: bool = False) -> None:
-    """Log the "tokenmill" logger and uvicorn's warnings to stderr, one line per event."""
+    """Log the "tokenmill" logger, and warnings of others, to stderr, one line per event."""
     from ..core.log import EventFormatter, JsonFormatter
 
     handler = logging.StreamHandler()
     text = EventFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
     handler.setFormatter(JsonFormatter() if as_json else text)
-    others = ("uvicorn.error", "opentelemetry")
+    others = ("uvicorn.error", "asyncio", "opentelemetry")
     for name, at_least in (("tokenmill", level), *((other, "WARNING") for other in others)):
         logger = logging.getLogger(name)
         logger.filters = [Throttle()] if name in others else []

@@ -105,16 +105,6 @@ def test_a_draining_server_finishes_and_refuses(held: tuple[Served, SteeredExecu
     served.run(wait())
 
 
-def test_too_many_connections_are_refused_in_the_usual_shape(
-    toy: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "max_connections", lambda: 0)
-    with toy.client() as http:
-        refused = http.get("/health")
-    assert check_error(refused, 503)["code"] == "overloaded"
-    assert refused.headers["connection"] == "close"
-
-
 def talk(served: Served, raw: bytes) -> bytes:
     """Everything that the server answers until it hangs up."""
     target = urlsplit(served.url)

@@ -11,7 +11,8 @@ MAX_TEXTS = 256
 
 
 class Throttle(logging.Filter):
-    """Drops a record whose unformatted text was shown a moment ago, and counts it for the next."""
+    """Drops a record whose first line, unformatted, was shown a moment ago, and counts it for the
+    next."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +21,7 @@ class Throttle(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to show the record. A shown one says how many were dropped before it."""
-        text, now = str(record.msg), time.monotonic()
+        text, now = str(record.msg).partition("\n")[0], time.monotonic()
         if now - self._shown.get(text, -INTERVAL) < INTERVAL:
             self._dropped[text] = self._dropped.get(text, 0) + 1
             return False

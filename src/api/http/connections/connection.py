@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import APIError, error_body, error_response
 from .heads import StrictConnection
+from .room import Room
 
 HEAD_SECONDS = 10.0
 """Maximum time from the first byte of a request to the end of its headers."""
@@ -21,16 +21,15 @@ STALL_SECONDS = 30.0
 FIRST_PROBE_SECONDS = 0.05
 """Time after which a second write finds the reset that answered the first one."""
 PROBE_SECONDS = 5.0
-MOST_CONNECTIONS = 4096
-OTHER_FILES = 64
-"""File descriptors reserved for everything that is not a connection."""
 
 
 class Connection(H11Protocol):
     """Speaks HTTP/1.1 with one client; errors that uvicorn itself sends have OpenAI's shape."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, room: Room, **options: Any) -> None:
+        """The other arguments are uvicorn's."""
+        super().__init__(**options)
+        self._room = room
         self.conn: StrictConnection = StrictConnection()
         self._head_deadline: asyncio.TimerHandle | None = None
         self._next_probe: asyncio.TimerHandle | None = None
@@ -41,11 +40,16 @@ class Connection(H11Protocol):
         # Any unsent byte stops the stream and starts the deadline of a stalled reader. With 0, a
         # TLS transport of asyncio stops it without an unsent byte, too.
         transport.set_write_buffer_limits(high=0 if self.scheme == "http" else 1)
-        if len(self.connections) > max_connections():
+        if not self._room.enter(self):
             self.app = _refuse
         self._watch_head()
 
+    def hang_up(self) -> None:
+        """Close at once, because a new connection needs the room."""
+        self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._room.leave(self)
         self._forget_deadline()
         self._cancel_stall()
         if self._next_probe is not None:
@@ -54,7 +58,13 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._room.begin_request(self)
         self._watch_head()
+
+    def on_response_complete(self) -> None:
+        self._room.end_request(self)
+        super().on_response_complete()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether to keep the connection, because the client has ended only its own side.
@@ -140,14 +150,6 @@ class Connection(H11Protocol):
         if self._head_deadline is not None:
             self._head_deadline.cancel()
             self._head_deadline = None
-
-
-def max_connections() -> int:
-    """Maximum number of open connections: the free file descriptors, at most MOST_CONNECTIONS."""
-    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft_limit == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    return max(1, min(MOST_CONNECTIONS, soft_limit - OTHER_FILES))
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:

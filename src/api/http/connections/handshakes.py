@@ -8,7 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from . import connection
+from .connection import Connection
+from .room import Room
 
 HANDSHAKE_SECONDS = 10.0
 """Maximum time from a client's connection to the end of its TLS handshake."""
@@ -21,20 +22,23 @@ class Handshake(asyncio.Protocol):
     would count the clients that never complete it.
     """
 
-    def __init__(self, context: ssl.SSLContext, *, server_state: Any, **options: Any) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, room: Room, *, server_state: Any, **options: Any
+    ) -> None:
         """The other arguments are those that uvicorn gives to a Connection."""
         self._context = context
-        self._make = partial(connection.Connection, server_state=server_state, **options)
+        self._room = room
+        self._make = partial(Connection, room, server_state=server_state, **options)
         self._open = server_state.connections
         self._received = bytearray()
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self._open) >= connection.max_connections():
+        self._transport = transport
+        if not self._room.enter(self):
             transport.abort()
             return
         transport.pause_reading()
-        self._transport = transport
         self._open.add(self)
         self._task = asyncio.get_running_loop().create_task(self._shake_hands())
 
@@ -44,9 +48,14 @@ class Handshake(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
+        self._room.leave(self)
 
     def shutdown(self) -> None:
         """Hang up, because the server ends."""
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close at once."""
         self._transport.abort()
 
     async def _shake_hands(self) -> None:
@@ -62,6 +71,7 @@ class Handshake(asyncio.Protocol):
                 )
         finally:
             self._open.discard(self)
+            self._room.leave(self)
         if tls is not None and not self._is_lost:
             self._hand_over(tls)
 
