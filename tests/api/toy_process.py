@@ -27,6 +27,8 @@ from tokenmill.testing.toy_tokenizer import ToyTokenizer
 STEP_SECONDS = 0.005
 LOAD_SECONDS = "TOY_LOAD_SECONDS"
 """Environment variable: seconds that the next engines take to load."""
+START_FAULT = "TOY_START_FAULT"
+"""Environment variable: the key in ON_DEVICE of a fault of engines that load their model."""
 LEAVES = "TOY_LEAVES"
 """Environment variable of the engines that a request of the user "leave there" ends."""
 
@@ -107,7 +109,11 @@ class FaultyExecutor(SimulatedExecutor):
 
 def make_engine(config: EngineConfig, progress: Progress) -> EngineShell:
     def build(config: EngineConfig, progress: Progress) -> EngineParts:
+        progress("loading the toy", 0.0)
         time.sleep(float(os.environ.get(LOAD_SECONDS, "0")))
+        if START_FAULT in os.environ:
+            time.sleep(0.5)  # the stage is sent by another thread
+            ON_DEVICE[os.environ[START_FAULT]]()
         progress("loading the toy", 1.0)
         return EngineParts(
             executor=FaultyExecutor(num_blocks=config.num_gpu_blocks_override or 256, block_size=4),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import hashlib
 import os
 import shutil
 import subprocess
@@ -14,9 +16,18 @@ from pathlib import Path
 from ...core.errors import TokenmillError
 from .threads import count_usable_cpus
 
+BUILD_BYTES = 1 << 25
+"""Room that a build needs in the cache: a library of CPU kernels has 3 MB, its objects 6 MB."""
+_FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""Texts with which compilers say that there is no room."""
+
 
 class BuildError(TokenmillError):
     """A library could not be built or loaded; the message says why and what to do."""
+
+
+class CacheError(BuildError):
+    """The user's cache cannot be read or written, so it is no use to build something else there."""
 
 
 def cache_folder() -> Path:
@@ -35,23 +46,52 @@ def build_once(name: str, make: Callable[[Path], Path]) -> Path:
     """Return the file `name` in the user's cache; if it is missing, build it with `make`.
 
     `make` gets an empty folder and returns the built file in it. Processes that build the same file
-    wait for each other, and the first one's result serves all. Raises BuildError when the cache
-    cannot be read or written.
+    wait for each other, and the first one's result serves all. A file that is not as it was built,
+    for example because the machine lost power, is built again. Raises CacheError when the cache
+    cannot be read or written or is full.
     """
     target = cache_folder() / name
+    lock = target.with_suffix(".lock")
     try:
-        if target.exists():
+        if _is_intact(target, lock):
             return target
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _lock(target.with_suffix(".lock")):
-            if not target.exists():
+        with _lock(lock):
+            if not _is_intact(target, lock):
+                _check_room(target.parent)
                 with _empty_folder(target.with_suffix(".build")) as folder:
-                    make(folder).replace(target)
+                    made = make(folder)
+                    lock.write_text(_checksum(made))
+                    made.replace(target)
     except OSError as error:
-        raise BuildError(
+        raise CacheError(
             f"{target.parent} cannot be written: {error}; set XDG_CACHE_HOME"
         ) from error
     return target
+
+
+def _is_intact(target: Path, lock: Path) -> bool:
+    """Whether a file was built, and has the checksum that its lock notes. Loading a shortened
+    library would end this process."""
+    try:
+        return _checksum(target) == lock.read_text()
+    except FileNotFoundError:
+        return False
+
+
+def _check_room(folder: Path) -> None:
+    """Raise CacheError if there is too little room: compilers note it only after their work."""
+    free = shutil.disk_usage(folder).free
+    if free < BUILD_BYTES:
+        raise CacheError(
+            f"{folder} has {free >> 20} MB of free space, and a build needs {BUILD_BYTES >> 20} MB: "
+            "free some, or set XDG_CACHE_HOME"
+        )
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def open_library(path: Path) -> ctypes.CDLL:
@@ -63,7 +103,8 @@ def open_library(path: Path) -> ctypes.CDLL:
 
 
 def run_compiler(command: Sequence[str], needed: str) -> str:
-    """Run a command and return its output. Raises BuildError when it fails.
+    """Run a command and return its output. Raises BuildError when it fails, or CacheError if it has
+    no room for its result.
 
     `needed` names the oldest versions that work, for the error message.
     """
@@ -84,6 +125,8 @@ def run_compiler(command: Sequence[str], needed: str) -> str:
         lines = (done.stderr or done.stdout).splitlines()
         errors = [line for line in lines if "error" in line.lower()] or lines
         what = errors[0] if errors else f"exit status {done.returncode}"
+        if any(text in line for text in _FULL for line in lines):
+            raise CacheError(f"{command[0]} has no room for its result ({what}): free some space")
         raise BuildError(f"{command[0]} failed (the kernels need at least {needed}): {what}")
     return done.stdout
 
@@ -121,6 +164,6 @@ def _empty_folder(path: Path) -> Iterator[Path]:
 def _lock(path: Path) -> Iterator[None]:
     import fcntl  # Windows lacks it, but nothing is built there
 
-    with path.open("w") as file:
+    with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it if this process dies
         yield

@@ -100,13 +100,16 @@ class EngineLink(asyncio.Protocol):
         self._child: Child | None = None
         self._transport: asyncio.Transport | None = None
         self._is_started = False
+        self._stage = "starting"
+        """What an engine that is not ready does."""
 
     # Life
 
     async def open(self) -> Ready:
         """Start the process, and wait until its engine is ready.
 
-        Raises what the engine's start raises, and EngineStoppedError if the process ends.
+        Raises what the engine's start raises, and EngineStoppedError if the process ends, with how
+        and at which stage.
         """
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)  # messages, and log records
         self._child = spawn(self._setup.target, kinds)
@@ -181,11 +184,8 @@ class EngineLink(asyncio.Protocol):
         for stream in lost:
             if stream.number not in self._calls:  # else `submit` raises the error
                 self._setup.on_lost_request(stream, error)
-        futures: list[asyncio.Future[Any]] = [*self._calls.values(), self.ready]
-        for waiting in futures:
-            if not waiting.done():
-                waiting.set_exception(error)
-                waiting.exception()  # its caller may be gone
+        for waiting in self._calls.values():
+            _fail(waiting, error)
         self._calls.clear()
 
     async def _end_process(self) -> None:
@@ -194,7 +194,10 @@ class EngineLink(asyncio.Protocol):
         with contextlib.suppress(OSError):
             self._receiver.receive()  # the last records before its end
         await asyncio.to_thread(self._child.kill)
-        self.lost.set_result(self.blame or self._child.describe_end())
+        reason = self.blame or self._child.describe_end()
+        how = f"the engine's process did not start: {reason} while {self._stage}"
+        _fail(self.ready, EngineStoppedError(how))
+        self.lost.set_result(reason)
 
     # Requests
 
@@ -269,6 +272,7 @@ class EngineLink(asyncio.Protocol):
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
             case Stage(name, fraction):
+                self._stage = name
                 self._progress(name, fraction)
             case Ready():
                 self._is_started = True
@@ -291,3 +295,9 @@ class EngineLink(asyncio.Protocol):
         if stream.is_finished:
             del self.open_requests[number]
             self._setup.on_end(stream)
+
+
+def _fail(waiting: asyncio.Future[Any], error: TokenmillError) -> None:
+    if not waiting.done():
+        waiting.set_exception(error)
+        waiting.exception()  # its caller may be gone

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,7 +12,9 @@ import pytest
 
 from tokenmill.backends.machine import compiling
 from tokenmill.backends.machine.compiling import (
+    BUILD_BYTES,
     BuildError,
+    CacheError,
     build_once,
     cache_folder,
     open_library,
@@ -35,6 +40,42 @@ def test_what_a_killed_build_left_is_removed_by_the_next_one(cache: Path) -> Non
     (cache / "library.build" / "half.o").touch()
     assert build_once("library.so", make).read_text() == "made"
     assert {path.name for path in cache.iterdir()} == {"library.so", "library.lock"}
+
+
+@pytest.mark.parametrize("damage", [b"", b"mad", b"MADE"])
+def test_a_damaged_file_is_built_again(cache: Path, damage: bytes) -> None:
+    target = build_once("library.so", make)
+    target.write_bytes(damage)
+    assert build_once("library.so", make).read_text() == "made"
+
+    def fail(folder: Path) -> Path:
+        raise AssertionError("an intact file is built again")
+
+    assert build_once("library.so", fail) == target
+
+
+def test_a_file_whose_build_was_cut_off_before_its_end_is_built_again(cache: Path) -> None:
+    build_once("library.so", make)
+    (cache / "library.lock").write_text("")
+    assert build_once("library.so", make).read_text() == "made"
+
+
+def test_nothing_is_compiled_on_a_full_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")._replace(free=BUILD_BYTES - 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+
+    def fail(folder: Path) -> Path:
+        raise AssertionError("it is tried")
+
+    with pytest.raises(CacheError, match="has 31 MB of free space, and a build needs 32 MB"):
+        build_once("library.so", fail)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_apart_from_an_old_compiler(number: int) -> None:
+    code = f"echo error: final link failed: {os.strerror(number)} >&2; exit 1"
+    with pytest.raises(CacheError, match="sh has no room for its result .*: free some space"):
+        run_compiler(["sh", "-c", code], "any")
 
 
 def test_a_cache_that_cannot_be_looked_into_is_named(

@@ -15,7 +15,7 @@ import torch
 from ....core.errors import ConfigError
 from ....core.interfaces import Progress, no_progress
 from ....core.log import get_logger
-from ...machine.compiling import BuildError, open_library
+from ...machine.compiling import BuildError, CacheError, open_library
 from ...machine.threads import place_threads
 from . import instruction_sets
 from .build import build_library
@@ -269,6 +269,8 @@ def _load_first(sets: tuple[str, ...], progress: Progress) -> Library:
         try:
             path = build_library(name, progress)
             failure = failure_of(path, progress)
+        except CacheError:
+            raise  # the next one has no room either
         except BuildError as error:
             not_built = not_built or error
             continue

@@ -19,7 +19,7 @@ from tokenmill.backends.cpu.native.build import build_library
 from tokenmill.backends.cpu.native.library import Layout, Library, load_library
 from tokenmill.backends.cpu.native.structures import LinearCallStruct, PackedLinearStruct
 from tokenmill.backends.cpu.packed_weights import linear, pack_linear
-from tokenmill.backends.machine.compiling import BuildError
+from tokenmill.backends.machine.compiling import BuildError, CacheError
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import Progress
 
@@ -101,6 +101,25 @@ def test_a_compiler_that_is_too_old_for_the_best_sets_builds_the_next_lower_one(
     assert load_library().instruction_set == "portable"
     (warning,) = [vars(r) for r in caplog.records if r.getMessage() == "cpu_kernels_not_built"]
     assert warning["error"] == "g++ 9 is too old" and warning["instead"] == "portable"
+
+
+def test_without_room_for_the_best_library_no_other_one_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    def build(name: str, progress: Progress) -> Path:
+        tried.append(name)
+        raise CacheError("the disk is full")
+
+    monkeypatch.setattr(module, "_loaded", {})
+    monkeypatch.setattr(module, "_failed", None)
+    monkeypatch.setattr(module, "build_library", build)
+    monkeypatch.setattr(instruction_sets, "choose_sets", lambda: ("avx2", "portable"))
+    for _ in range(2):
+        with pytest.raises(CacheError, match="the disk is full"):
+            load_library()
+    assert tried == ["avx2"]
 
 
 def test_where_every_library_fails_its_test_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
