@@ -192,8 +192,8 @@ def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
     add_model_flags(parser)
     parser.add_argument("--num-prompts", type=int, default=16, help="prompts, all at the start")
-    parser.add_argument("--input-len", type=int, default=64, help="tokens of a prompt")
-    parser.add_argument("--output-len", type=int, default=64, help="tokens of an answer")
+    for name, text in (("input", "tokens of a prompt"), ("output", "tokens of an answer")):
+        parser.add_argument(f"--{name}-len", f"--{name}-tokens", type=int, default=64, help=text)
     parser.add_argument("--range-ratio", type=float, default=0.0, help="spread of lengths, 0-1")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each contender")
     return parser.parse_args()

@@ -221,16 +221,18 @@ def _choose_backends(plugins: PluginHost, progress: Progress) -> Backends:
     )
 
 
-def build_engine(config: EngineConfig, progress: Progress | None = None) -> EngineShell:
-    """An engine that has not been started."""
-    return EngineShell(config, build_parts, progress)
+def build_engine(
+    config: EngineConfig, progress: Progress | None = None, *, warns: bool = True
+) -> EngineShell:
+    """An engine that has not been started. `warns`: log the settings without effect."""
+    return EngineShell(config, build_parts, progress, warns=warns)
 
 
 def refuse_replicas(config: EngineConfig) -> None:
     """Raise ConfigError if the configuration has replicas: an engine in this process has none."""
     if config.data_parallel_size > 1:
         raise ConfigError(
-            f"--data-parallel-size {config.data_parallel_size} needs engine processes: use "
+            f"--data-parallel-size {config.data_parallel_size} needs engine processes: use LLM, or "
             "`tokenmill serve` without --no-engine-process"
         )
 
@@ -239,8 +241,8 @@ def build_remote_engine(
     config: EngineConfig,
     progress: Progress,
     *,
-    stall_timeout: float,
-    max_restarts: int,
+    stall_timeout: float = 10.0,
+    max_restarts: int = 5,
 ) -> RemoteEngine:
     """`data_parallel_size` engines, each in a process of its own, not started yet. This process
     needs no torch.
@@ -264,7 +266,7 @@ def run_engine_process(control: socket.socket, logs: socket.socket) -> None:
     """The engine process: see `build_remote_engine`."""
     from .core.remote.host import run_engine
 
-    run_engine(control, logs, build_engine)
+    run_engine(control, logs, partial(build_engine, warns=False))
 
 
 def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:

@@ -12,28 +12,32 @@ from typing import Any, Self, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .assembly import AsyncEngine
-from .core.errors import EngineStoppedError
-from .core.interfaces import ChatMessage
+from .assembly import AsyncEngine, build_remote_engine
+from .core.config import EngineConfig
+from .core.errors import ConfigError, EngineStoppedError
+from .core.interfaces import ChatMessage, no_progress
 from .core.outputs import RequestOutput
+from .core.remote.client import RemoteEngine
 from .core.sampling_params import OutputKind, SamplingParams
 
 T = TypeVar("T")
 Prompt = str | Sequence[int]
+Engine = AsyncEngine | RemoteEngine
 
 
 class LLM:
     """Generates outputs for lists of prompts, and waits for them.
 
     The engine runs on an event loop in a thread of its own, so LLM also works inside a running
-    loop. `plugins` and `options` are those of AsyncEngine. Close it, or use it as a context
-    manager.
+    loop. `plugins` and `options` are those of AsyncEngine. With `data_parallel_size` there are
+    several engines, in processes of their own, as in `tokenmill serve`. Close it, or use it as a
+    context manager.
     """
 
     def __init__(
         self, model: str | None = None, *, plugins: Iterable[object] = (), **options: Any
     ) -> None:
-        self._engine = AsyncEngine(model, plugins=plugins, **options)
+        self._engine = _make_engine(model, plugins, options)
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(
             target=_serve, args=(self._loop,), name="tokenmill-llm", daemon=True
@@ -53,7 +57,7 @@ class LLM:
         self.close()
 
     @property
-    def engine(self) -> AsyncEngine:
+    def engine(self) -> Engine:
         """The engine. Its coroutines must run on the event loop of another thread."""
         return self._engine
 
@@ -129,6 +133,18 @@ class LLM:
             await stream.aclose()
 
 
+def _make_engine(model: str | None, plugins: Iterable[object], options: dict[str, Any]) -> Engine:
+    config = EngineConfig.from_options(model=model, **options)
+    if config.data_parallel_size == 1:
+        return AsyncEngine(model, plugins=plugins, **options)
+    if list(plugins):
+        raise ConfigError(
+            f"--data-parallel-size {config.data_parallel_size} runs engines in other processes, "
+            "which cannot use objects of this one: name plugins in plugins.toml"
+        )
+    return build_remote_engine(config, no_progress)
+
+
 async def _all_or_first_error(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """All results in order. The first exception cancels the rest and is raised."""
     try:
@@ -148,7 +164,9 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _as_params(
-    given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int, engine: AsyncEngine
+    given: SamplingParams | Sequence[SamplingParams] | None,
+    num_prompts: int,
+    engine: Engine,
 ) -> list[SamplingParams]:
     if given is None:
         given = engine.default_sampling_params()
@@ -183,9 +201,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _shut_down(
-    engine: AsyncEngine, loop: asyncio.AbstractEventLoop, thread: threading.Thread
-) -> None:
+def _shut_down(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     closing = asyncio.run_coroutine_threadsafe(engine.close(), loop)
     closing.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
     if thread is not threading.current_thread():  # the garbage collector may call this in any

@@ -23,9 +23,12 @@ from tokenmill import (
     RequestFailedError,
     SamplingParams,
 )
+from tokenmill.core.processes.place import Place
+from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.testing.simulated.executor import expected_tokens
 
 from .api.serving import SteeredExecutor, toy_engine
+from .api.toy_process import toy_process
 
 GREEDY = SamplingParams(max_tokens=5, temperature=0)
 SEEDED = SamplingParams(max_tokens=6, seed=7)
@@ -131,6 +134,27 @@ def test_threads_may_share_it(llm: LLM) -> None:
     for thread in threads:
         thread.join()
     assert results == {prompt: [expected(prompt)] * 4 for prompt in ("ab", "cd")}
+
+
+def test_with_replicas_the_engines_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tokenmill.llm.build_remote_engine",
+        lambda config, progress: toy_process(places=(Place(),) * config.data_parallel_size),
+    )
+    prompts = [f"prompt {i}" for i in range(8)]
+    with LLM(data_parallel_size=2) as llm:
+        outputs = llm.generate(prompts, SEEDED, use_tqdm=False)
+        assert texts_of(outputs) == [expected(prompt) for prompt in prompts]
+        assert isinstance(llm.engine, RemoteEngine)
+        served = [link.num_received > 0 for _, link in llm.engine.replicas.serving()]
+        assert served == [True, True]
+    with pytest.raises(EngineStoppedError, match="closed"):
+        llm.generate("abc")
+
+
+def test_replicas_cannot_use_objects_of_the_program() -> None:
+    with pytest.raises(ConfigError, match=r"which cannot use objects.*name plugins in"):
+        LLM(data_parallel_size=2, plugins=[object()])
 
 
 def test_after_close_it_says_so_and_its_threads_are_gone(llm: LLM) -> None:

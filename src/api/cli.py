@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import NoReturn
 
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
+from ..core.settings.refused import refusal
 from ..core.suggest import did_you_mean
 from ..version import __version__
 from .commands import chat, draft, generate, model, plugins, serve
@@ -49,9 +51,19 @@ class _Parser(argparse.ArgumentParser):
         return self
 
     def _refuse(self, unknown: Sequence[str], chosen: _Parser) -> NoReturn:
-        flag = next((word.split("=")[0] for word in unknown if word.startswith("--")), None)
-        hint = "" if flag is None else self._find(flag) or did_you_mean(flag, chosen._flags())
-        chosen.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        flags = [word.split("=")[0] for word in unknown if word.startswith("-")]
+        hints = ((flag, self._hint(flag, chosen)) for flag in flags)
+        about, hint = next(filter(lambda found: found[1], hints), ("", ""))
+        subject = f". {about}" if hint and len(flags) > 1 else ""
+        chosen.error(f"unrecognized arguments: {' '.join(unknown)}{subject}{hint}")
+
+    def _hint(self, flag: str, chosen: _Parser) -> str:
+        return (
+            self._find(flag)
+            or refusal(flag)
+            or chosen._as_json(flag)
+            or did_you_mean(flag, chosen._flags())
+        )
 
     def _find(self, flag: str) -> str:
         """A sentence that names the first command with this flag; empty if no command has it."""
@@ -60,6 +72,14 @@ class _Parser(argparse.ArgumentParser):
         inner = [a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction)]
         found = (parser._find(flag) for parsers in inner for parser in parsers.values())
         return next(filter(None, found), "")
+
+    def _as_json(self, flag: str) -> str:
+        """A sentence about vLLM's form `--flag.key value`; empty if the flag has another form."""
+        base, _, key = flag.partition(".")
+        if not key or base not in self._flags():
+            return ""
+        example = json.dumps({key: "VALUE"})
+        return f". Give JSON: {base} '{example}'"
 
     def _flags(self) -> list[str]:
         return [name for action in self._actions for name in action.option_strings]

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, fields
 from typing import Any, Self
 
 from .errors import ConfigError
 from .pooling import Pooling
-from .speculation_settings import SpeculationSettings, read_speculation
+from .settings.compilation import check_capture_sizes, check_compilation, check_level
+from .settings.declaration import arguments, flag, setting, unused_setting
+from .settings.multimodal import check_limits
+from .settings.refused import refusal
+from .settings.speculation import SpeculationSettings, read_speculation
 from .suggest import did_you_mean
 
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 
-
-def _knob(default: Any, help: str, **extra: Any) -> Any:
-    return field(default=default, metadata={"help": help, **extra})
+_EAGER = "models always run without torch.compile and CUDA graphs"
+_TEXT_ONLY = "the engine takes text only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,246 +31,282 @@ class EngineConfig:
     Raises ConfigError when a value cannot work.
     """
 
-    model: str | None = _knob(
+    model: str | None = setting(
         None,
         "Hugging Face directory (safetensors), .gguf file, or a model in the Hugging Face cache: "
         "ORG/NAME, ORG/NAME:Q4_K_M or ORG/NAME/FILE.gguf, optionally with @REVISION; default: "
         "SmolLM2-135M-Instruct, which `tokenmill model fetch` installs",
     )
-    allow_download: bool = _knob(
+    allow_download: bool = setting(
         False,
         "download --model and --speculative-model from the Hugging Face Hub or $HF_ENDPOINT if "
         "the Hugging Face cache does not have them whole; without it nothing is downloaded",
     )
-    revision: str | None = _knob(
+    revision: str | None = setting(
         None,
         "branch, tag or commit of --model on the Hugging Face Hub, as @REVISION in its name; "
         "default: main, as the cache has it",
     )
-    tokenizer: str | None = _knob(
+    tokenizer: str | None = setting(
         None,
         "directory, .gguf file or name in the Hugging Face cache to read the tokenizer from; "
         "default: the model's own",
     )
-    served_model_name: str | None = _knob(
+    served_model_name: str | None = setting(
         None, "name of the model in the API; default: the model's own name"
     )
-    dtype: str = _knob(
+    dtype: str = setting(
         "auto",
         "precision of weights and computation: auto, float32, bfloat16 or float16 (only on GPUs); "
         "auto keeps quantized weights quantized on CPUs with AVX2 or ARM's dot products",
     )
-    quantization: str | None = _knob(
+    quantization: str | None = setting(
         None,
         "expected quantization of the model's files: awq, gptq, fp8, compressed-tensors, mxfp4 or "
         "gguf; the start fails if the files have another one; default: the quantization of the "
         "files",
     )
-    quantize_on_load: str | None = _knob(
+    quantize_on_load: str | None = setting(
         None,
         "quantize the matrices of a floating-point model while it is loaded, to 8 or 4 bits: "
         "q8_0, q4_0 or q4_k; on CPUs",
     )
-    model_cache_size: int | None = _knob(
+    model_cache_size: int | None = setting(
         None,
         "maximum size in bytes of all models that --quantize-on-load keeps in the cache folder, "
         "so that the next start need not quantize; suffixes K, M and G are allowed; 0: keep none; "
         "default: 20 GiB, or a quarter of the free disk if that is less",
     )
-    device: str = _knob("auto", "device to compute on: auto, cpu or cuda")
-    seed: int = _knob(0, "sampling seed for requests that have none")
-    max_model_len: int | None = _knob(
+    device: str = setting("auto", "device to compute on: auto, cpu or cuda")
+    seed: int = setting(0, "sampling seed for requests that have none")
+    max_model_len: int | None = setting(
         None, "maximum length of prompt and output; default: what the model and the KV cache allow"
     )
-    generation_config: str = _knob(
+    generation_config: str = setting(
         "auto",
         "source of the sampling defaults; auto: the model's generation_config; vllm: neutral "
         "values",
     )
-    pooling: str = _knob(
+    pooling: str = setting(
         "last",
         "hidden states that /v1/embeddings averages; last: that of the last token; mean: those of "
         "all tokens",
     )
-    max_logprobs: int = _knob(20, "maximum number of logprobs per token that a request may ask for")
-
-    block_size: int = _knob(16, "tokens per KV block: 8, 16, 32, 64, 128 or 256")
-    gpu_memory_utilization: float = _knob(
-        0.92, "fraction of the GPU's memory that weights, activations and KV cache may use"
+    max_logprobs: int = setting(
+        20, "maximum number of logprobs per token that a request may ask for"
     )
-    kv_cache_memory: int | None = _knob(
+
+    block_size: int = setting(16, "tokens per KV block: 8, 16, 32, 64, 128 or 256")
+    gpu_memory_utilization: float = setting(
+        0.92,
+        "fraction of the GPU's memory that weights, activations and KV cache may use",
+        "--device-memory-utilization",
+    )
+    kv_cache_memory: int | None = setting(
         None,
         "size of the KV cache in bytes, for each rank of each replica; suffixes K, M and G are "
         "allowed; default on CPU: 1 GiB, or a quarter of the free memory, divided among them, if "
         "that is less; default on GPU: what --gpu-memory-utilization leaves",
+        "--kv-cache-memory-bytes",
     )
-    kv_cache_dtype: str = _knob(
+    kv_cache_dtype: str = setting(
         "auto",
         "type of the numbers in the KV cache: auto (the precision of the computation), fp8_e4m3 "
         "(same as fp8) or fp8_e5m2; with 8-bit types the cache holds twice the tokens of bfloat16; "
         "their scale is 1, and they need the attention backend cuda-paged or torch",
     )
-    num_gpu_blocks_override: int | None = _knob(
+    num_gpu_blocks_override: int | None = setting(
         None, "number of KV blocks; default: computed from the size of the KV cache"
     )
-    swap_space: float | None = _knob(
+    swap_space: float | None = setting(
         None,
         "GiB of host memory for the KV blocks of swapped requests, for each rank of each replica; "
         "default: 4, or a quarter of the free memory, divided among them, if that is less",
     )
-    enable_prefix_caching: bool = _knob(True, "reuse KV blocks for prompts with a common beginning")
-
-    data_parallel_size: int = _knob(
-        1,
-        "number of engine processes (replicas) behind one port; each has its own copy of the model "
-        "and its own CPU cores or GPU; only for `tokenmill serve`",
+    enable_prefix_caching: bool = setting(
+        True, "reuse KV blocks for prompts with a common beginning"
     )
 
-    max_num_seqs: int = _knob(256, "maximum number of requests in one step")
-    max_num_batched_tokens: int | None = _knob(
+    data_parallel_size: int = setting(
+        1,
+        "number of engine processes (replicas), among which requests are divided; each has its own "
+        "copy of the model and its own CPU cores or GPU; only for `tokenmill serve` and LLM",
+        "-dp",
+    )
+
+    max_num_seqs: int = setting(256, "maximum number of requests in one step")
+    max_num_batched_tokens: int | None = setting(
         None,
         "maximum number of tokens in one step; default: 256 on CPU (or max_num_seqs if that is "
         "more), 8192 on GPU",
     )
-    long_prefill_token_threshold: int = _knob(
+    long_prefill_token_threshold: int = setting(
         0,
         "maximum number of prompt tokens of one request in a step, if the step has other requests; "
         "0: no limit",
     )
-    async_scheduling: bool = _knob(
+    async_scheduling: bool = setting(
         True, "plan a decode step while the device still computes the previous one"
     )
-    enable_chunked_prefill: bool | None = _knob(
+    enable_chunked_prefill: bool | None = setting(
         None, "on: use the scheduler chunked; off: use prefill-first"
     )
-    max_num_queued_reqs: int = _knob(
+    max_num_queued_reqs: int = setting(
         1024, "maximum number of waiting requests; the server refuses more with status 503"
     )
-    watermark: float = _knob(0.01, "fraction of the KV blocks that a new request must leave free")
+    watermark: float = setting(0.01, "fraction of the KV blocks that a new request must leave free")
 
-    plugins_file: str | None = _knob(
+    plugins_file: str | None = setting(
         None, "plugins.toml to use; default: ./plugins.toml, then the packaged one"
     )
-    scheduler: str | None = _knob(
+    scheduler: str | None = setting(
         None,
         "policy that decides how many tokens each request computes in a step: chunked, "
         "prefill-first, or a plugin's name",
     )
-    scheduling_policy: str | None = _knob(
+    scheduling_policy: str | None = setting(
         None, "order of the waiting requests: fcfs, priority, or a plugin's name"
     )
-    preemption_mode: str | None = _knob(
+    preemption_mode: str | None = setting(
         None,
         "what happens when no KV block is free: recompute, swap, lowest-priority, or a plugin's "
         "name",
     )
-    distributed_executor_backend: str | None = _knob(
+    distributed_executor_backend: str | None = setting(
         None,
         "where steps are computed: auto (inprocess, or multiprocess if several workers are "
         "needed), inprocess or uni (the engine's process), multiprocess or mp (worker processes), "
         "ray (workers of a Ray cluster), or a plugin's name",
     )
-    tensor_parallel_size: int = _knob(
+    tensor_parallel_size: int = setting(
         1,
         "number of worker processes that divide each layer; each has some heads and some "
         "feed-forward columns, and its own CPU cores or GPU",
+        "-tp",
     )
-    cpu_bind: str = _knob(
+    cpu_bind: str = setting(
         "auto",
         "CPUs of each worker process, in the order of the ranks, separated by |, such as "
         "0-15|16-31; auto: equal shares of the cores; Linux only",
     )
-    enable_expert_parallel: bool = _knob(
+    enable_expert_parallel: bool = setting(
         False,
         "with --tensor-parallel-size, divide a model by whole experts, instead of by columns of "
         "every expert",
+        "-ep",
     )
-    pipeline_parallel_size: int = _knob(
+    pipeline_parallel_size: int = setting(
         1,
         "number of stages; each has some of the layers and --tensor-parallel-size worker "
         "processes; the stages compute different requests at the same time",
+        "-pp",
     )
-    attention_backend: str | None = _knob(
+    attention_backend: str | None = setting(
         None,
         "code that computes attention: auto, cpu, torch, flash-attn, xformers, cuda-paged, triton, "
         "or a plugin's name; two names with a comma: the first computes prompts, the second "
         "decodes",
     )
-    linear_backend: str | None = _knob(
+    linear_backend: str | None = setting(
         None, "code that computes matrix products: auto, cpu, torch, or a plugin's name"
     )
 
-    model_impl: str | None = _knob(
+    model_impl: str | None = setting(
         None,
         "code that runs the model: auto, native, transformers (most decoders that transformers "
         "knows), or a plugin's name",
     )
 
-    grammar_backend: str | None = _knob(
+    enforce_eager: bool = unused_setting(False, "do not capture CUDA graphs", _EAGER)
+    compilation_config: str | int | Mapping[str, object] | None = unused_setting(
+        None,
+        "level, mode, cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size as "
+        "JSON, or the level alone",
+        _EAGER,
+        "-cc",
+    )
+    optimization_level: int | None = unused_setting(
+        None, "how much is compiled and captured, 0 to 3", _EAGER, "-O"
+    )
+    cudagraph_capture_sizes: Sequence[int] | None = unused_setting(
+        None, "numbers of tokens in a step for which CUDA graphs are captured", _EAGER
+    )
+    limit_mm_per_prompt: str | Mapping[str, object] | None = unused_setting(
+        None,
+        "maximum number of images, videos and audio inputs in a prompt as JSON, such as "
+        """'{"image": 3, "video": {"count": 1, "width": 640, "height": 640}}'""",
+        _TEXT_ONLY,
+    )
+
+    grammar_backend: str | None = setting(
         None,
         "code that makes answers follow a grammar, such as a JSON schema: auto, llguidance, or a "
         "plugin's name",
     )
 
-    speculative_method: str | None = _knob(
+    speculative_method: str | None = setting(
         None,
         "method that drafts the next tokens, which the model then verifies in one step: none, "
         "ngram, draft-model, or a plugin's name",
+        "--spec-method",
     )
-    speculative_model: str | None = _knob(
+    speculative_model: str | None = setting(
         None,
         "directory or .gguf file of a draft head, or of a smaller model with the same vocabulary; "
         "implies the method draft-model",
+        "--spec-model",
     )
-    num_speculative_tokens: int | None = _knob(
-        None, "maximum number of draft tokens of a request in a step, 1 to 16; default: 5"
+    num_speculative_tokens: int | None = setting(
+        None,
+        "maximum number of draft tokens of a request in a step, 1 to 16; default: 5",
+        "--spec-tokens",
     )
-    draft_length: str | None = _knob(
+    draft_length: str | None = setting(
         None,
         "policy that chooses the number of draft tokens of each request: adaptive (as many as make "
         "answers faster, or none), fixed (always num_speculative_tokens), or a plugin's name",
     )
-    speculative_adaptive: bool | None = _knob(
+    speculative_adaptive: bool | None = setting(
         None, "on: use the draft length adaptive; off: use fixed"
     )
-    speculative_config: str | Mapping[str, object] | None = _knob(
+    speculative_config: str | Mapping[str, object] | None = setting(
         None,
         "method, model, num_speculative_tokens and options of the method as JSON: "
         """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'""",
     )
 
-    tool_call_parser: str | None = _knob(
+    tool_call_parser: str | None = setting(
         None,
         "parser that finds tool calls in the answers of chats: auto (by the chat template), "
         "hermes, qwen3-xml, glm, llama3-json, mistral, gemma, pythonic, gpt-oss, none, or a "
         "plugin's name",
     )
-    reasoning_parser: str | None = _knob(
+    reasoning_parser: str | None = setting(
         None,
         "parser that separates reasoning from content in the answers of chats: auto (by the chat "
         "template), think, mistral-think, gemma-think, gpt-oss, none, or a plugin's name",
     )
 
-    router: str | None = _knob(
+    router: str | None = setting(
         None,
         "policy that chooses the replica of each request, with --data-parallel-size: prefix-aware, "
         "least-loaded, round-robin, session, or a plugin's name",
     )
 
-    hook_watchdog_seconds: float = _knob(
+    hook_watchdog_seconds: float = setting(
         5.0,
         "seconds after which a plugin's hook that still runs is logged, with its stack; 0: never",
     )
-    request_timeout: float | None = _knob(
+    request_timeout: float | None = setting(
         None,
         "maximum duration of a request in seconds; then it ends with the tokens that it has; "
         "default: no limit",
     )
-    disable_log_stats: bool = _knob(False, "do not log a line of statistics every 10 seconds")
-    metrics_prefix: str = _knob(
+    disable_log_stats: bool = setting(False, "do not log a line of statistics every 10 seconds")
+    metrics_prefix: str = setting(
         "tokenmill:", "prefix of Prometheus metric names; 'vllm:' fits existing dashboards"
     )
-    otlp_traces_endpoint: str | None = _knob(
+    otlp_traces_endpoint: str | None = setting(
         None,
         "URL to send OpenTelemetry traces to, by OTLP over HTTP, such as "
         "http://localhost:4318/v1/traces; needs the extra otel; default: no traces",
@@ -347,6 +386,12 @@ class EngineConfig:
             )
         if self.pooling not in tuple(Pooling):
             raise ConfigError(f"--pooling must be last or mean, got {self.pooling!r}")
+        check_compilation(self.compilation_config)
+        if self.optimization_level is not None:
+            check_level("--optimization-level", self.optimization_level)
+        if self.cudagraph_capture_sizes is not None:
+            check_capture_sizes("--cudagraph-capture-sizes", self.cudagraph_capture_sizes)
+        check_limits(self.limit_mm_per_prompt)
         self.speculation()
 
     def speculation(self) -> SpeculationSettings:
@@ -375,16 +420,25 @@ class EngineConfig:
             return self.max_num_batched_tokens
         return 8192 if device.startswith("cuda") else max(256, self.max_num_seqs)
 
+    @property
+    def given(self) -> tuple[Field[Any], ...]:
+        """The settings that differ from their defaults."""
+        return tuple(f for f in fields(self) if getattr(self, f.name) != f.default)
+
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """Make a configuration from keywords. Raises ConfigError for an unknown one."""
-        known = [f.name for f in fields(cls)]
-        for name in options:
-            if name not in known:
-                raise ConfigError(f"unknown option {name!r}{did_you_mean(name, known)}")
-        return cls(**options)
+        """Make a configuration from keywords, which may be other names of settings.
 
-
-def flag(name: str) -> str:
-    """The command-line spelling of an option."""
-    return "--" + name.replace("_", "-")
+        Raises ConfigError for an unknown name, and for a setting that is given twice.
+        """
+        names = {name: f.name for f in fields(cls) for name in arguments(f)}
+        values: dict[str, Any] = {}
+        for given, value in options.items():
+            name = names.get(given)
+            if name is None:
+                near = refusal(given) or did_you_mean(given, names)
+                raise ConfigError(f"unknown option {given!r}{near}")
+            if name in values:
+                raise ConfigError(f"{name} is given twice: {given} is another name of it")
+            values[name] = value
+        return cls(**values)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+NEAR = 0.75
+"""Ratio of difflib from which a name counts as a misspelling of another one. At its default of 0.6,
+--generation-config would be near --compilation-config."""
 MAX_LISTED = 8
 """Maximum number of names in one message; for the rest the message has their number."""
 
@@ -12,7 +15,7 @@ MAX_LISTED = 8
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ". Did you mean 'x'?" for the most similar known name, or "" if none is similar."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=NEAR)
     if not near and len(name) >= 3:  # the name may be the beginning or a part of a known one
         near = [longer for longer in names if name in longer]
     return f". Did you mean {near[0]!r}?" if near else ""

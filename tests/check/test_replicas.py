@@ -20,8 +20,9 @@ from tests.api.toy_process import toy_process
 from tests.backends.tiny import make_prompt
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tests.server_process import running_server
-from tokenmill import AsyncEngine, EngineStoppedError, OutputKind, SamplingParams
+from tokenmill import LLM, AsyncEngine, EngineStoppedError, OutputKind, SamplingParams
 from tokenmill.assembly import build_remote_engine
+from tokenmill.config import CompilationConfig, CompilationLevel
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
@@ -91,6 +92,25 @@ def test_replicas_generate_the_tokens_of_one_engine(pair: str) -> None:
             assert served == [True, True]
 
     asyncio.run(compare())
+
+
+def test_a_program_has_replicas_with_the_tokens_of_one_engine(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unused = {
+        "compilation_config": CompilationConfig(level=CompilationLevel.PIECEWISE),
+        "cudagraph_capture_sizes": [1, 2, 4],
+        "limit_mm_per_prompt": {"image": {"count": 1}},
+    }
+    params = [params_of(i) for i in range(16)]
+    found = []
+    for size in (1, 2):
+        with LLM(dtype="float32", disable_log_stats=True, data_parallel_size=size, **unused) as llm:
+            outputs = llm.generate(prompts(), params, use_tqdm=False)
+            found.append([output.outputs[0].token_ids for output in outputs])
+    assert found[0] == found[1]
+    warned = [record for record in caplog.records if record.msg == "setting_without_effect"]
+    assert len(warned) == 2 * len(unused), "once for each LLM, not for each replica"
 
 
 def test_twenty_failures_in_a_row_cost_no_answer_that_has_not_begun() -> None:

@@ -53,18 +53,23 @@ def test_the_stats_line_has_throughput_queue_and_cache(caplog: pytest.LogCapture
     assert line["kv_cache_usage"] == "12.5%"
     assert line["prefix_cache_hit_rate"] == "25.0%"
     assert "preemptions" not in line
+    assert line["total_cumulative_preemption_cnt"] == 0
 
 
-def test_preemptions_are_in_the_stats_line_if_there_were_any(
+def test_preemptions_are_in_the_stats_line_of_their_interval_and_in_the_sum_of_all(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stats = StatsLog(StatsLogOptions())
-    stats.on_preempted(preempted(1))
-    stats.on_step(step_done(prefix_cache_queries=0))
-    stats.write(10.0)
-    [line] = lines(caplog, "engine_stats")
-    assert line["preemptions"] == 1
-    assert "prefix_cache_hit_rate" not in line
+    for count in (1, 2):
+        stats.on_preempted(preempted(count))
+    for _ in range(2):
+        stats.on_step(step_done(prefix_cache_queries=0))
+        stats.write(10.0)
+    first, second = lines(caplog, "engine_stats")
+    assert first["preemptions"] == 2
+    assert "prefix_cache_hit_rate" not in first
+    assert "preemptions" not in second
+    assert [line["total_cumulative_preemption_cnt"] for line in (first, second)] == [2, 2]
 
 
 def test_drafts_are_in_the_stats_line_if_there_were_any(caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +135,10 @@ def test_a_preemption_is_warned_about_with_what_to_change(
     assert (line["request_id"], line["prompt_index"], line["choice_index"]) == ("r1", 0, 2)
     assert line["mode"] == "recompute"
     assert "the KV cache is too small" in line["reason"]
-    assert line["advice"] == "raise --kv-cache-memory for more KV cache, or lower --max-num-seqs"
+    assert line["advice"] == (
+        "raise --kv-cache-memory for more KV cache, lower --max-num-seqs or "
+        "--max-num-batched-tokens, or raise --tensor-parallel-size or --pipeline-parallel-size"
+    )
     assert (line["kv_cache_memory"], line["max_num_seqs"]) == (10240, 4)
     assert line["total_cumulative_preemption_cnt"] == 1
 
@@ -140,7 +148,7 @@ def test_on_a_gpu_the_advice_is_about_its_memory(caplog: pytest.LogCaptureFixtur
     log.on_started(started(device="cuda"))
     log.on_preempted(preempted(1))
     [line] = lines(caplog, "request_preempted")
-    assert line["advice"].startswith("raise --gpu-memory-utilization")
+    assert line["advice"].startswith("raise --gpu-memory-utilization or --kv-cache-memory for")
     assert line["gpu_memory_utilization"] == 0.92
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from ...core.config import EngineConfig, flag
+from ...core.config import EngineConfig
 from ...core.contract.plugin_info import PluginInfo
+from ...core.settings.declaration import flag
 
 if TYPE_CHECKING:
     from ..weights.checkpoint import Checkpoint

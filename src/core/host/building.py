@@ -15,7 +15,7 @@ from ..contract.policy import SchedulingPolicy
 from ..contract.registry import PluginContext, Provider
 from ..contract.speculation import Speculator
 from ..errors import ConfigError, PluginError
-from ..speculation_settings import SpeculationSettings
+from ..settings.speculation import SpeculationSettings
 from .choice import choose
 from .hook_checks import SLOT_HOOKS, marked_names
 from .logits_processors import FoundProcessor

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..config import EngineConfig, flag
+from ..config import EngineConfig
 from ..contract.choice import Choice
 from ..contract.registry import COMPUTING, SLOTS, Provider, label
 from ..errors import ConfigError, PluginError
 from ..log import get_logger
-from ..speculation_settings import OPTION_FLAGS, SpeculationSettings
+from ..settings.declaration import flag
+from ..settings.speculation import OPTION_FLAGS, SpeculationSettings
 from .plugin_set import PluginSet
 from .plugins_file import SlotSetting, Table
 

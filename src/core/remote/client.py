@@ -23,6 +23,7 @@ from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from ..shell.admission import checked_prompt, default_sampling_params, room_for_output
 from ..shell.engine_shell import CLOSING_SECONDS, DRAINING
+from ..shell.unused_settings import log_unused
 from .crash_suspects import CrashSuspects
 from .link import LOST, EngineLink, EngineSetup
 from .messages import Ready
@@ -122,6 +123,7 @@ class RemoteEngine(EngineClient):
             await self.close()
             raise
         self._parts = min(ready, key=lambda one: one.max_model_len), tokenizer
+        log_unused(self._config, self.info)
 
     async def drain(self, timeout: float | None = None) -> None:
         self._is_draining = True

@@ -37,6 +37,7 @@ from .admission import (
 )
 from .output_stream import Completion, OutputStream
 from .step_loop import StepLoop, stopped_by
+from .unused_settings import log_unused
 
 log = get_logger("engine")
 
@@ -77,8 +78,15 @@ class EngineShell(EngineClient):
     """
 
     def __init__(
-        self, config: EngineConfig, build: Builder, progress: Progress | None = None
+        self,
+        config: EngineConfig,
+        build: Builder,
+        progress: Progress | None = None,
+        *,
+        warns: bool = True,
     ) -> None:
+        """`warns`: log the settings without effect; False if RemoteEngine logs them."""
+        self._warns = warns
         self._config = config
         self._build = build
         self._progress: Progress = progress or (lambda stage, part: None)
@@ -123,6 +131,8 @@ class EngineShell(EngineClient):
             await self.close()
             raise
         self._task = asyncio.create_task(self._loop.run(), name="tokenmill-engine")
+        if self._warns:
+            log_unused(self._config, self.info)
         plugins.emit(
             Started(info=self.info, model_name=self.model_name, max_model_len=self._max_model_len)
         )

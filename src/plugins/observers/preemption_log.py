@@ -44,12 +44,14 @@ class PreemptionLog:
             num_gpu_blocks=self._num_blocks,
             max_num_seqs=self._config.max_num_seqs,
             **self._memory(),
-            advice=f"raise {self._memory_flag()} for more KV cache, or lower --max-num-seqs",
+            advice=f"raise {self._memory_flags()} for more KV cache, lower --max-num-seqs or "
+            "--max-num-batched-tokens, or raise --tensor-parallel-size or --pipeline-parallel-size",
             total_cumulative_preemption_cnt=count,
         )
 
-    def _memory_flag(self) -> str:
-        return "--kv-cache-memory" if self._on_cpu else "--gpu-memory-utilization"
+    def _memory_flags(self) -> str:
+        cache = "--kv-cache-memory"
+        return cache if self._on_cpu else f"--gpu-memory-utilization or {cache}"
 
     def _memory(self) -> dict[str, float]:
         if self._on_cpu:

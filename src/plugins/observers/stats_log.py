@@ -47,6 +47,7 @@ class StatsLog:
         self._seconds = options.interval
         self._interval = Interval()
         self._last: StepDone | None = None
+        self._total_preemptions = 0
 
     @hookimpl
     def on_step(self, event: StepDone) -> None:
@@ -62,6 +63,7 @@ class StatsLog:
     @hookimpl
     def on_preempted(self, event: Preempted) -> None:
         self._interval.num_preemptions += 1
+        self._total_preemptions = event.total_cumulative_preemption_cnt
 
     @hookimpl
     @asynccontextmanager
@@ -92,6 +94,7 @@ class StatsLog:
             "running": last.num_running,
             "waiting": last.num_waiting,
             "kv_cache_usage": f"{last.kv_cache_usage:.1%}",
+            "total_cumulative_preemption_cnt": self._total_preemptions,
         }
         if interval.num_preemptions:
             fields["preemptions"] = interval.num_preemptions

@@ -9,8 +9,9 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.config import EngineConfig, flag
+from ....core.config import EngineConfig
 from ....core.errors import ConfigError
+from ....core.settings.declaration import flags, reason_without_effect
 
 SPECULATION = (
     "speculative_method",
@@ -21,13 +22,10 @@ SPECULATION = (
     "speculative_config",
 )
 """Fields that commands without speculation leave out."""
-_ALIASES = {
-    "kv_cache_memory": ("--kv-cache-memory-bytes",),
-    "data_parallel_size": ("-dp",),
-    "tensor_parallel_size": ("-tp",),
-    "pipeline_parallel_size": ("-pp",),
-    "enable_expert_parallel": ("-ep",),
-}
+UNUSED = tuple(
+    field.name for field in dataclasses.fields(EngineConfig) if reason_without_effect(field)
+)
+"""Settings of vLLM that are accepted without effect."""
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 SERVING = ("metrics_prefix", "otlp_traces_endpoint", "data_parallel_size", "router")
 """Settings that only a server needs."""
@@ -85,7 +83,7 @@ _PARSERS = {"kv_cache_memory": parse_size, "model_cache_size": _parse_size_or_ze
 
 def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     kind = _plain_type(hint)
-    names = (flag(field.name), *_ALIASES.get(field.name, ()))
+    names = flags(field)
     text = _escape(field.metadata["help"])
     if field.default is not None and kind is not bool:
         text += f" (default: {field.default})"
@@ -103,6 +101,7 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
         *names,
         dest=field.name,
         type=_PARSERS.get(field.name, kind),
+        nargs="+" if typing.get_origin(_given_type(hint)) is Sequence else None,
         default=None,
         metavar=field.name.split("_")[-1].upper(),
         help=text,
@@ -110,10 +109,18 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
 
 
 def _plain_type(hint: Any) -> type:
-    """The type of an optional field: `int` for `int | None`."""
+    """The type of one value: `int` for `int | None` and for `Sequence[int] | None`."""
+    given = _given_type(hint)
+    if typing.get_origin(given) is Sequence:
+        (given,) = typing.get_args(given)
+    assert isinstance(given, type)
+    return given
+
+
+def _given_type(hint: Any) -> Any:
+    """The first type of a union that is not None."""
     if isinstance(hint, types.UnionType):
-        hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
-    assert isinstance(hint, type)
+        return next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     return hint
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
-from ..flags.engine import SERVING, SPECULATION, add_engine_flags, engine_config
+from ..flags.engine import SERVING, SPECULATION, UNUSED, add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 from .comparison import Comparison, describe, describe_times, print_json, print_tables
 from .vary import Settings, vary
@@ -27,7 +27,7 @@ DEFAULT_VARY = "scheduler=chunked,prefill-first"
 LEFT_OUT = (
     "model", "tokenizer", "served_model_name", "dtype", "device", "seed", "generation_config",
     "max_logprobs", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
-    "disable_log_stats", *SERVING, *SPECULATION,
+    "disable_log_stats", *UNUSED, *SERVING, *SPECULATION,
 )  # fmt: skip
 """Settings that have no effect here: the step times were measured with a certain value of each, and
 random tokens cannot be drafted."""
@@ -43,6 +43,10 @@ _RANDOM = {
         int,
         "additional tokens at the beginning of all prompts, the same in each (default: 0)",
     ),
+}
+_ALIASES = {
+    "random_input_len": ("--input-tokens", "--input-len"),
+    "random_output_len": ("--output-tokens", "--output-len"),
 }
 _ARRIVALS = {
     "request_rate": (
@@ -86,10 +90,10 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
                        help="file of recorded requests: a JSON document or JSON lines, "
                        "see docs/simulate.md")  # fmt: skip
     for name, (kind, text) in {**_RANDOM, **_ARRIVALS}.items():
+        flags = (f"--{name.replace('_', '-')}", *_ALIASES.get(name, ()))
         group.add_argument(
-            f"--{name.replace('_', '-')}", type=kind, metavar=name.split("_")[-1].upper(),
-            help=text,
-        )  # fmt: skip
+            *flags, dest=name, type=kind, metavar=name.split("_")[-1].upper(), help=text
+        )
     group.add_argument(
         "--seed", type=int, default=0, help="seed of all random numbers (default: 0)"
     )

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from ....core.config import EngineConfig, flag
+from ....core.config import EngineConfig
 from ....core.errors import ConfigError
+from ....core.settings.declaration import flag
 from ....core.suggest import did_you_mean
 from ..flags.engine import parse_size
 

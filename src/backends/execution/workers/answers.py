@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ....core.config import flag
 from ....core.errors import ConfigError, DeviceError
 from ....core.interfaces import ModelInfo
 from ....core.plan import StepResult
+from ....core.settings.declaration import flag
 from ..identity import Identity, differences
 from .messages import LOST, RAISED, Loaded, decode_raised, decode_result
 from .watch import Watch, Watched

@@ -6,10 +6,11 @@ from typing import cast
 
 import torch
 
-from ....core.config import EngineConfig, flag
+from ....core.config import EngineConfig
 from ....core.errors import ConfigError
 from ....core.interfaces import Progress
 from ....core.log import get_logger
+from ....core.settings.declaration import flag
 from ...cpu.native.library import load_library
 from ...cpu.ranks import NativeRanks
 from ...machine.compiling import BuildError

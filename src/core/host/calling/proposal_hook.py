@@ -25,7 +25,7 @@ from ...contract.speculation import (
     Speculator,
 )
 from ...errors import CONTAINED, ConfigError, PluginError
-from ...speculation_settings import SpeculationSettings
+from ...settings.speculation import SpeculationSettings
 from .failure_log import FailureLog
 from .guard import DECIDES, FAILED
 from .hook_callers import Decision

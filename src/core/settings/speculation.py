@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 DEFAULT_NUM_SPECULATIVE_TOKENS = 5
 MAX_NUM_SPECULATIVE_TOKENS = 16
@@ -88,6 +88,8 @@ def _check(values: Mapping[str, object], said: Mapping[str, object]) -> None:
     for name in ("method", "model"):
         if values[name] is not None and (not isinstance(values[name], str) or not values[name]):
             raise ConfigError(f"{_FLAGS[name]} must be a text, got {values[name]!r}")
+    if values["model"] == "[ngram]":
+        raise ConfigError("--speculative-model [ngram] is --speculative-method ngram here")
     number = values["num_speculative_tokens"]
     if number is not None and (
         not isinstance(number, int)

@@ -1,0 +1,38 @@
+"""Declares one setting of the engine. Flag, argument, help and documentation follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import Field, field
+from typing import Any
+
+
+def setting(default: Any, help: str, *aliases: str) -> Any:
+    """A field of EngineConfig. `aliases`: other flags; the long ones are also argument names."""
+    return field(default=default, metadata={"help": help, "aliases": aliases})
+
+
+def unused_setting(default: Any, help: str, reason: str, *aliases: str) -> Any:
+    """A setting of vLLM that is accepted, but has no effect for this reason."""
+    text = f"{help}; accepted, but without effect: {reason}"
+    return field(default=default, metadata={"help": text, "aliases": aliases, "unused": reason})
+
+
+def flag(name: str) -> str:
+    """The command-line spelling of an argument."""
+    return "--" + name.replace("_", "-")
+
+
+def flags(setting: Field[Any]) -> tuple[str, ...]:
+    """All flags of a setting."""
+    return flag(setting.name), *setting.metadata["aliases"]
+
+
+def arguments(setting: Field[Any]) -> list[str]:
+    """All names of a setting in programs."""
+    return [name[2:].replace("-", "_") for name in flags(setting) if name.startswith("--")]
+
+
+def reason_without_effect(setting: Field[Any]) -> str | None:
+    """Why a setting is accepted without effect; None if it has one."""
+    reason: str | None = setting.metadata.get("unused")
+    return reason

@@ -1,0 +1,68 @@
+"""Options of vLLM that the engine refuses, each with what to use instead."""
+
+from __future__ import annotations
+
+_TEXT_ONLY = "the engine takes text only; remove it"
+_NO_ADAPTERS = "LoRA adapters are not supported; merge the adapter into the model's weights"
+_LONG_PREFILLS = "use --long-prefill-token-threshold, which limits a long prompt's tokens in a step"
+_NO_TASK = (
+    "one server answers chats, completions and embeddings; remove it (--pooling chooses how "
+    "embeddings are made)"
+)
+_NO_GRAPHS = "the engine captures no CUDA graphs; remove it (--max-model-len limits sequences)"
+_NGRAM = 'use --speculative-config \'{"method": "ngram", "prompt_lookup_max": 4}\''
+_EXACT = "drafts are always verified exactly, by rejection sampling; remove it"
+_OWN_DRAFT = "the draft model runs beside each worker with the engine's own settings; remove it"
+
+REFUSED = {
+    "tensor_model_parallel_size": "use --tensor-parallel-size",
+    "pipeline_model_parallel_size": "use --pipeline-parallel-size",
+    "num_scheduler_steps": "use --async-scheduling (on by default), which plans a step while the "
+    "device computes the previous one",
+    "multi_step_stream_outputs": "every step's token is streamed at once; remove it",
+    "disable_async_output_proc": "use --no-async-scheduling",
+    "scheduler_delay_factor": "prompts do not wait on purpose; --max-num-batched-tokens and "
+    "--long-prefill-token-threshold limit their tokens in a step",
+    "use_v2_block_manager": "there is only one block manager; remove it",
+    "max_num_partial_prefills": _LONG_PREFILLS,
+    "max_long_partial_prefills": _LONG_PREFILLS,
+    "num_lookahead_slots": "use --num-speculative-tokens, which reserves the room for drafts",
+    "max_seq_len_to_capture": _NO_GRAPHS,
+    "max_context_len_to_capture": _NO_GRAPHS,
+    "task": _NO_TASK,
+    "runner": _NO_TASK,
+    "convert": _NO_TASK,
+    "worker_use_ray": "use --distributed-executor-backend ray",
+    "cpu_offload_gb": "weights stay on the device; divide them with --tensor-parallel-size, or use "
+    "a quantized model",
+    "kv_offloading_size": "use --preemption-mode swap with --swap-space",
+    "kv_offloading_backend": "use --preemption-mode swap with --swap-space",
+    "api_server_count": "one process answers HTTP; --data-parallel-size adds engine processes",
+    "mm_processor_cache_gb": _TEXT_ONLY,
+    "disable_mm_preprocessor_cache": _TEXT_ONLY,
+    "mm_processor_kwargs": _TEXT_ONLY,
+    "mm_encoder_tp_mode": _TEXT_ONLY,
+    "enable_lora": _NO_ADAPTERS,
+    "max_loras": _NO_ADAPTERS,
+    "max_lora_rank": _NO_ADAPTERS,
+    "ngram_prompt_lookup_max": _NGRAM,
+    "ngram_prompt_lookup_min": _NGRAM,
+    "speculative_disable_by_batch_size": "use --draft-length adaptive (the default), which drafts "
+    "less when steps are full",
+    "speculative_draft_tensor_parallel_size": _OWN_DRAFT,
+    "speculative_max_model_len": _OWN_DRAFT,
+    "spec_decoding_acceptance_method": _EXACT,
+    "typical_acceptance_sampler_posterior_threshold": _EXACT,
+    "typical_acceptance_sampler_posterior_alpha": _EXACT,
+    "disable_log_requests": "requests are not logged; remove it (--access-log logs HTTP requests)",
+    "input_tokens": "it describes the prompts of a benchmark; `tokenmill simulate compare` has it",
+    "output_tokens": "it describes the answers of a benchmark; `tokenmill simulate compare` has it",
+}
+"""By name of the option, what to use instead: the end of a sentence."""
+
+
+def refusal(name: str) -> str:
+    """Return "; use ..." for a refused option or flag, or "" if it is not one of them."""
+    key = name.lstrip("-").replace("-", "_")
+    sentence = REFUSED.get(key) or REFUSED.get(key.removeprefix("no_"))
+    return f": {sentence}" if sentence else ""

@@ -1,0 +1,33 @@
+"""Logs the settings that were given, but have no effect on this device or with this model."""
+
+from __future__ import annotations
+
+from dataclasses import Field
+from typing import Any
+
+from ..config import EngineConfig
+from ..interfaces import ModelInfo
+from ..log import get_logger
+from ..settings.declaration import flag, reason_without_effect
+
+log = get_logger("engine")
+
+
+def log_unused(config: EngineConfig, info: ModelInfo) -> None:
+    """Log a warning for each setting that was given and has no effect."""
+    for name, reason in unused_settings(config, info).items():
+        log.warning("setting_without_effect", setting=flag(name), reason=reason)
+
+
+def unused_settings(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
+    """Why the settings that were given have no effect, by their names."""
+    reasons = {given.name: _reason(given, config, info) for given in config.given}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _reason(given: Field[Any], config: EngineConfig, info: ModelInfo) -> str | None:
+    if given.name == "gpu_memory_utilization" and info.device == "cpu":
+        return "it is for GPUs; --kv-cache-memory sets the size of the KV cache on CPUs"
+    if given.name == "swap_space" and config.swap_space and not info.num_host_blocks:
+        return "only --preemption-mode swap uses it"
+    return reason_without_effect(given)

@@ -1,0 +1,70 @@
+"""Names of settings: other names, misspelled ones, and those of vLLM that are refused."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from tokenmill.api.cli import make_parser
+from tokenmill.api.commands.flags.engine import engine_config
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def parser() -> argparse.ArgumentParser:
+    return make_parser()
+
+
+def refused(parser: argparse.ArgumentParser, *words: str) -> None:
+    with pytest.raises(SystemExit):
+        parser.parse_args(["serve", *words])
+
+
+@pytest.mark.parametrize("level", range(4))
+def test_a_level_of_optimization_has_a_short_flag(
+    parser: argparse.ArgumentParser, level: int
+) -> None:
+    for words in ([f"-O{level}"], ["-O", str(level)], [f"-O={level}"]):
+        args = parser.parse_args(["serve", *words])
+        assert engine_config(args).optimization_level == level
+
+
+def test_a_setting_under_two_names_is_refused() -> None:
+    with pytest.raises(ConfigError, match="num_speculative_tokens is given twice: spec_tokens"):
+        EngineConfig.from_options(num_speculative_tokens=3, spec_tokens=3)
+
+
+@pytest.mark.parametrize("name", ["trust_remote_code", "compile", "num_steps", "lora"])
+def test_a_name_that_is_not_near_gets_no_suggestion(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        EngineConfig.from_options(**{name: 1})
+    assert str(caught.value) == f"unknown option {name!r}"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--no-use-v2-block-manager"], "there is only one block manager; remove it"),
+        (["--num-scheduler-steps", "8"], ": use --async-scheduling"),
+        (["--compilation-config.mode", "3"], """. Give JSON: --compilation-config '{"mode": """),
+        (["--zzz", "--task", "embed"], "--zzz --task. --task: one server answers chats"),
+        (["-cc.mode=3"], """. Give JSON: -cc '{"mode": """),
+        (["--max-num-batch-tokens", "3"], ". Did you mean '--max-num-batched-tokens'?"),
+    ],
+    ids=str,
+)
+def test_a_flag_of_vllm_gets_its_own_hint(
+    parser: argparse.ArgumentParser,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    hint: str,
+) -> None:
+    refused(parser, *words)
+    assert hint in capsys.readouterr().err
+
+
+def test_the_older_name_of_the_ngram_method_is_refused_with_the_newer_one() -> None:
+    with pytest.raises(ConfigError, match="is --speculative-method ngram here"):
+        EngineConfig(speculative_model="[ngram]")
