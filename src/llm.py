@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 from typing import Any, Self, TypeVar
 
 from rich.console import Console
@@ -14,11 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .assembly import AsyncEngine, build_remote_engine
 from .core.config import EngineConfig
-from .core.errors import ConfigError, EngineStoppedError
+from .core.errors import ConfigError, EngineStoppedError, OverloadedError
 from .core.interfaces import ChatMessage, no_progress
 from .core.outputs import RequestOutput
 from .core.remote.client import RemoteEngine
+from .core.remote.stream import RemoteStream
 from .core.sampling_params import OutputKind, SamplingParams
+from .core.shell.output_stream import OutputStream
 
 T = TypeVar("T")
 Prompt = str | Sequence[int]
@@ -39,6 +41,11 @@ class LLM:
     ) -> None:
         self._engine = _make_engine(model, plugins, options)
         self._loop = asyncio.new_event_loop()
+        self._submitting = asyncio.Lock()
+        self._num_open = 0
+        """Requests that the engine has taken and that have not ended."""
+        self._has_ended = asyncio.Event()
+        """Set when a request ends."""
         thread = threading.Thread(
             target=_serve, args=(self._loop,), name="tokenmill-llm", daemon=True
         )
@@ -72,7 +79,8 @@ class LLM:
 
         A prompt is a text or a list of token ids. `use_tqdm` shows a progress bar. Raises
         InvalidRequestError for the first prompt or parameter that is refused, RequestFailedError
-        for the first request that fails. An error aborts the other requests.
+        for the first request that fails. An error aborts the other requests. There may be any
+        number of prompts: those for which the engine has no room wait.
         """
         prompt_list = _as_prompts(prompts)
         params = _as_params(sampling_params, len(prompt_list), self._engine)
@@ -109,14 +117,10 @@ class LLM:
     async def _generate_all(
         self, prompts: list[Prompt], params: list[SamplingParams], show_progress: bool
     ) -> list[RequestOutput]:
-        # Submit at most as many at once as the queue takes: otherwise a long list would be refused.
-        most_n = max((p.n for p in params), default=1)
-        room = asyncio.Semaphore(max(1, self._engine.config.max_num_queued_reqs // most_n))
         with _progress_bar(len(prompts)) if show_progress else nullcontext() as bar:
 
             async def generate_one(prompt: Prompt, one: SamplingParams) -> RequestOutput:
-                async with room:
-                    output = await self._last_output(prompt, one)
+                output = await self._last_output(prompt, one)
                 if bar is not None:
                     bar.advance(bar.task_ids[0])
                 return output
@@ -124,13 +128,31 @@ class LLM:
             return await _all_or_first_error(map(generate_one, prompts, params))
 
     async def _last_output(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
-        stream = await self._engine.submit(
-            prompt, params.with_changes(output_kind=OutputKind.FINAL)
-        )
-        try:
-            return await anext(stream)
-        finally:
-            await stream.aclose()
+        async with aclosing(await self._submit(prompt, params)) as stream:
+            self._num_open += 1
+            try:
+                return await anext(stream)
+            finally:
+                self._num_open -= 1
+                self._has_ended.set()
+
+    async def _submit(self, prompt: Prompt, params: SamplingParams) -> OutputStream | RemoteStream:
+        """Queue a request, in the order of the prompts. If the engine is overloaded, wait until
+        another request of this LLM ends, and try again.
+
+        Raises OverloadedError if there is no other request: then the engine would refuse this one
+        again.
+        """
+        params = params.with_changes(output_kind=OutputKind.FINAL)
+        async with self._submitting:
+            while True:
+                self._has_ended.clear()
+                try:
+                    return await self._engine.submit(prompt, params)
+                except OverloadedError:
+                    if not self._num_open and not self._has_ended.is_set():
+                        raise
+                await self._has_ended.wait()
 
 
 def _make_engine(model: str | None, plugins: Iterable[object], options: dict[str, Any]) -> Engine:

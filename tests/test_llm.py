@@ -20,11 +20,14 @@ from tokenmill import (
     EngineStoppedError,
     InvalidRequestError,
     OutputKind,
+    OverloadedError,
     RequestFailedError,
     SamplingParams,
 )
 from tokenmill.core.processes.place import Place
 from tokenmill.core.remote.client import RemoteEngine
+from tokenmill.core.shell import step_loop
+from tokenmill.plugin import Load, Refusal, RequestView, hookimpl
 from tokenmill.testing.simulated.executor import expected_tokens
 
 from .api.serving import SteeredExecutor, toy_engine
@@ -65,6 +68,43 @@ def test_prompts_are_answered_in_their_order_however_many_there_are(llm: LLM) ->
     assert [output.prompt for output in outputs] == prompts
     assert all(output.finished for output in outputs)
     assert llm.engine.load().kv_cache_usage == 0
+
+
+def test_a_batch_waits_for_room_whatever_it_needs(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_loop, "MAX_PROMPT_LOGPROBS", 30)
+    params = [
+        SEEDED.with_changes(n=n, prompt_logprobs=logprobs)
+        for n, logprobs in [(1, 2), (4, 2), (2, None), (1, None)] * 10
+    ]
+    outputs = llm.generate([f"prompt {i}" for i in range(40)], params)
+    assert [len(output.outputs) for output in outputs] == [1, 4, 2, 1] * 10
+    assert all(output.finished for output in outputs)
+    assert llm.engine.load().kv_cache_usage == 0
+
+
+class Full:
+    """Refuses requests while others are live, and one prompt always."""
+
+    @hookimpl
+    def admit(self, request: RequestView, load: Load) -> Refusal | None:
+        if load.num_running + load.num_waiting or request.num_prompt_tokens == 13:
+            return Refusal(reason="full")
+        return None
+
+
+def test_a_request_that_a_plugin_refuses_waits_for_others_but_not_forever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "tokenmill.llm.AsyncEngine", lambda model, **options: toy_engine(extra=[Full()])
+    )
+    with LLM() as llm:
+        assert texts_of(llm.generate(["abc"] * 10, SEEDED)) == [expected("abc")] * 10
+        with pytest.raises(OverloadedError, match="full"):
+            llm.generate(["abc"] * 10 + ["a" * 13], SEEDED)
+        assert texts_of(llm.generate("abc", SEEDED)) == [expected("abc")]
 
 
 def test_one_prompt_may_come_without_a_list_as_text_or_token_ids(llm: LLM) -> None:
@@ -126,14 +166,14 @@ def test_threads_may_share_it(llm: LLM) -> None:
     results: dict[str, list[str]] = {}
 
     def work(prompt: str) -> None:
-        results[prompt] = texts_of(llm.generate([prompt] * 4, SEEDED))
+        results[prompt] = texts_of(llm.generate([prompt] * 30, SEEDED))
 
     threads = [threading.Thread(target=work, args=(prompt,)) for prompt in ("ab", "cd")]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == {prompt: [expected(prompt)] * 4 for prompt in ("ab", "cd")}
+    assert results == {prompt: [expected(prompt)] * 30 for prompt in ("ab", "cd")}
 
 
 def test_with_replicas_the_engines_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:

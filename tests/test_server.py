@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 import tokenmill
@@ -54,6 +55,18 @@ def test_two_hundred_requests_with_random_aborts_leave_no_block_held(server: Run
 
     asyncio.run(all_of_them())
     assert server.wait_until_empty(60)["kv_cache_usage"] == 0
+
+
+def test_the_process_that_tries_grammars_runs_before_the_first_one(server: RunningServer) -> None:
+    def is_running() -> bool:
+        children = psutil.Process(server.process.pid).children(recursive=True)
+        return any("grammar.worker:main" in " ".join(child.cmdline()) for child in children)
+
+    for _ in range(600):
+        if is_running():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it does not run after a minute")
 
 
 def test_sigterm_lets_a_stream_finish_and_refuses_new_requests(tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ async def serve(
             tasks = [asyncio.create_task(_announce(engine, server, url, on_ready))]
             if isinstance(engine, RemoteEngine):
                 tasks.append(asyncio.create_task(_end_without_engine(engine, server)))
+            else:
+                engine.prepare_grammars()
             await server.serve(sockets=[sock])
             for task in tasks:
                 task.cancel()

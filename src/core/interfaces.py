@@ -141,8 +141,12 @@ class GrammarChecker(Protocol):
         """Return the keywords that have no effect in a usable grammar.
 
         Raises InvalidRequestError (`param` is "grammar") for a grammar that cannot be used,
-        OverloadedError if too many wait to be checked.
+        OverloadedError if too many wait to be checked. Calls with the same grammar share the work.
         """
+        ...
+
+    def prepare(self) -> None:
+        """Get ready for the first grammar in the background."""
         ...
 
     def close(self) -> None:

@@ -95,6 +95,9 @@ class SlowChecker:
             self.num_waiting -= 1
         return ()
 
+    def prepare(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

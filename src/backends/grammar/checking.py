@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -17,7 +18,7 @@ from ...core.log import get_logger
 from ...core.processes.child import Child, spawn
 from ...core.processes.frames import receive, send
 from .base import GrammarError
-from .grammars import Grammars
+from .grammars import MAX_COMPILED, Grammars
 from .keeping import LastUsed
 from .worker import TOO_LARGE, TOO_SLOW, Verdict, WorkerStart
 
@@ -26,8 +27,9 @@ log = get_logger("grammar")
 WORKER_SECONDS = 60.0
 """Time limit for the start of the worker and one grammar. This is two seconds of work; a very busy
 machine needs longer."""
-MAX_WAITING = 64
-"""Maximum number of requests that wait for the worker. Most grammars take 10 ms."""
+MAX_WAITING = MAX_COMPILED
+"""Maximum number of grammars that wait for the worker, and that wait to be compiled. Most take 10
+ms. All of them are still kept when their requests begin."""
 MAX_VERDICTS = 512
 """Verdicts that are kept. Eight times as many as compiled grammars, because they are small."""
 MAX_VERDICT_CHARACTERS = 1 << 20
@@ -43,64 +45,87 @@ _DEATHS = {
 Result = TypeVar("Result")
 
 
-class _Queue:
-    """A thread that does one thing after the other, for a limited number of callers."""
+@dataclass(slots=True)
+class _Shared(Generic[Result]):
+    """Work on one grammar, for all requests that have it."""
 
-    def __init__(self, name: str) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._num_waiting = 0
+    future: Future[Result]
+    num_callers: int = 0
 
-    async def run(self, work: Callable[[Grammar], Result], grammar: Grammar) -> Result:
-        """Wait for the work. Raises OverloadedError if too many wait."""
-        if self._num_waiting >= MAX_WAITING:
-            raise OverloadedError(f"{MAX_WAITING} grammars wait to be checked; try again later")
-        self._num_waiting += 1
+
+class _Queue(Generic[Result]):
+    """A thread that works on one grammar after the other. Requests with the same grammar share the
+    work."""
+
+    def __init__(self, name: str, work: Callable[[Grammar], Result]) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._work = work
+        self._open: dict[Grammar, _Shared[Result]] = {}
+
+    async def run(self, grammar: Grammar) -> Result:
+        """Wait for the work. Raises OverloadedError if too many other grammars wait."""
+        shared = self._open.get(grammar)
+        if shared is None:
+            if len(self._open) >= MAX_WAITING:
+                raise OverloadedError(f"{MAX_WAITING} grammars wait to be checked; try again later")
+            shared = self._open[grammar] = _Shared(self.thread.submit(self._work, grammar))
+        shared.num_callers += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, work, grammar)
+            # A caller that is cancelled must not cancel the work of the others.
+            return await asyncio.shield(asyncio.wrap_future(shared.future))
         finally:
-            self._num_waiting -= 1
+            shared.num_callers -= 1
+            if not shared.num_callers:
+                del self._open[grammar]
+                shared.future.cancel()
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self.thread.shutdown(wait=False, cancel_futures=True)
 
 
 class GrammarChecker:
     """Lets a worker process try each new grammar; compiles the good ones for the engine.
 
-    The worker is started for the first grammar, and again after a grammar has killed it. Known
-    grammars do not wait for new ones.
+    The worker is started by `prepare` or for the first grammar, and again after a grammar has
+    killed it. Known grammars do not wait for new ones.
     """
 
     def __init__(self, start: WorkerStart, grammars: Grammars) -> None:
         self._start = start
         self._grammars = grammars
-        self._trying = _Queue("tokenmill-grammars-trying")
-        self._compiling = _Queue("tokenmill-grammars-compiling")
+        self._trying = _Queue("tokenmill-grammars-trying", self._judge)
+        self._compiling = _Queue("tokenmill-grammars-compiling", grammars.compile)
         self._verdicts = LastUsed[bytes, Verdict](
             max_count=MAX_VERDICTS, max_size=MAX_VERDICT_CHARACTERS
         )
         self._child: Child | None = None
+        self._is_closed = False
+
+    def prepare(self) -> None:
+        """See core's GrammarChecker. What fails here is tried again for the first grammar."""
+        self._trying.thread.submit(self._living_child)
+        self._compiling.thread.submit(self._grammars.prepare)
 
     async def check(self, grammar: Grammar) -> tuple[str, ...]:
         """Return the keywords that have no effect in a usable grammar.
 
         Raises InvalidRequestError for one that cannot be used, OverloadedError if too many wait.
         """
-        verdict = self._recall(grammar)
+        verdict = self._recall(grammar) or await self._trying.run(grammar)
         if verdict is None:
-            verdict = await self._trying.run(self._judge, grammar)
+            raise OverloadedError("the grammar could not be checked; try again later")
         if verdict.error is not None:
             raise _refusal(verdict.error)
         if grammar not in self._grammars:  # compiled now, so that no step has to wait for it
             try:
-                await self._compiling.run(self._grammars.compile, grammar)
+                await self._compiling.run(grammar)
             except GrammarError as error:
                 raise _refusal(str(error)) from error
         return verdict.ignored
 
     def close(self) -> None:
         """End the worker."""
+        self._is_closed = True
         self._trying.close()
         self._compiling.close()
         self._end_child()
@@ -108,16 +133,17 @@ class GrammarChecker:
     def _recall(self, grammar: Grammar) -> Verdict | None:
         return self._verdicts.get(_digest(grammar))
 
-    def _judge(self, grammar: Grammar) -> Verdict:
-        """Try a grammar, unless a request that waited before has done so."""
-        verdict = self._recall(grammar)
-        if verdict is None:
-            verdict = self._try(grammar)
+    def _judge(self, grammar: Grammar) -> Verdict | None:
+        """Try a grammar, and keep the verdict. None if the worker's end says nothing about it."""
+        if (known := self._recall(grammar)) is not None:  # a caller that has left asked for it
+            return known
+        verdict = self._try(grammar)
+        if verdict is not None:
             size = len(verdict.error or "") + sum(map(len, verdict.ignored))
             self._verdicts.put(_digest(grammar), verdict, size)
         return verdict
 
-    def _try(self, grammar: Grammar) -> Verdict:
+    def _try(self, grammar: Grammar) -> Verdict | None:
         child = self._living_child()
         try:
             child.sockets[0].settimeout(WORKER_SECONDS)
@@ -134,17 +160,18 @@ class GrammarChecker:
             child.sockets[0].settimeout(WORKER_SECONDS)
             with suppress(OSError):  # `_try` finds out that it died
                 send(child.sockets[0], msgspec.msgpack.encode(self._start))
+            if self._is_closed:  # meanwhile
+                child.kill()
+            return child
         return self._child
 
-    def _bury(self, child: Child) -> Verdict:
+    def _bury(self, child: Child) -> Verdict | None:
         child.wait(0.5)
         child.kill()
         end = child.describe_end()
         log.warning("grammar_worker_ended", how=end)
         self._child = None
-        if end not in _DEATHS:  # perhaps not the grammar's fault, so the verdict is not kept
-            raise OverloadedError("the grammar could not be checked; try again later")
-        return Verdict(error=_DEATHS[end])
+        return Verdict(error=_DEATHS[end]) if end in _DEATHS else None
 
     def _end_child(self) -> None:
         child, self._child = self._child, None

@@ -12,11 +12,11 @@ from ...core.grammar import Grammar
 from .base import CompiledGrammar, GrammarBackend, GrammarError, MaskedRows, Masks, Matcher
 from .keeping import LastUsed
 
-MAX_COMPILED = 64
-"""Compiled grammars that are kept."""
+MAX_COMPILED = 256
+"""Compiled grammars that are kept. Each takes 130 kB, so all together take 33 MB."""
 MAX_COMPILED_CHARACTERS = 1 << 19
-"""Characters of their texts together. A compiled schema takes 50 to 90 bytes per character, so all
-together take up to 50 MiB."""
+"""Characters of their texts together. A large schema takes 50 to 90 bytes per character, so all
+together take up to 50 MiB more."""
 NO_BACKEND = "this engine has no grammar backend"
 
 

@@ -101,6 +101,7 @@ class EngineHost(asyncio.Protocol):
             self._send(NotStarted(TokenmillError.__name__, text))
         else:
             self._send(Ready(self._engine.info, self._engine.max_model_len))
+            self._engine.prepare_grammars()
             await self._beat()
             await self._engine.close()
         self._transport.close()  # sends what is left

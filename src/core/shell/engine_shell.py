@@ -137,6 +137,12 @@ class EngineShell(EngineClient):
             Started(info=self.info, model_name=self.model_name, max_model_len=self._max_model_len)
         )
 
+    def prepare_grammars(self) -> None:
+        """Get ready for the first grammar in the background, so that its request need not wait for
+        a process to start. For servers: the process would be useless to most scripts."""
+        if (checker := self._started().grammars) is not None:
+            checker.prepare()
+
     async def drain(self, timeout: float | None = None) -> None:
         self._is_draining = True
         loop = self._running_loop()

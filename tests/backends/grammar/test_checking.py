@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
+from tokenmill.backends.grammar import checking
 from tokenmill.backends.grammar.checking import GrammarChecker
 from tokenmill.backends.grammar.grammars import Grammars
 from tokenmill.backends.grammar.worker import WorkerStart
@@ -20,15 +23,17 @@ from .toy import SPEC
 GOOD = Grammar.json_schema({"type": "integer"})
 
 
+START = WorkerStart(
+    factory="tests.backends.grammar.hostile:make_hostile",
+    options=None,
+    options_type=None,
+    spec=SPEC,
+)
+
+
 @pytest.fixture(scope="module")
 def checker() -> Iterator[GrammarChecker]:
-    start = WorkerStart(
-        factory="tests.backends.grammar.hostile:make_hostile",
-        options=None,
-        options_type=None,
-        spec=SPEC,
-    )
-    checker = GrammarChecker(start, Grammars(lambda: Hostile(SPEC)))
+    checker = GrammarChecker(START, Grammars(lambda: Hostile(SPEC)))
     yield checker
     checker.close()
 
@@ -123,6 +128,85 @@ def test_a_known_grammar_does_not_wait_for_a_new_one(checker: GrammarChecker) ->
     is_waiting, refusal = asyncio.run(run())
     assert is_waiting
     assert isinstance(refusal, OverloadedError | InvalidRequestError)
+
+
+def integers(low: int, count: int) -> list[Grammar]:
+    """New grammars, which compile in no time."""
+    return [Grammar.json_schema({"const": number}) for number in range(low, low + count)]
+
+
+def test_any_number_of_requests_wait_for_one_new_grammar(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "MAX_WAITING", 1)
+    assert check(checker, *integers(100, 1) * 200) == [()] * 200
+
+
+def test_too_many_different_grammars_are_refused_until_there_is_room(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "MAX_WAITING", 8)
+    new = integers(200, 10)
+    found = check(checker, *new, *new)
+    assert found[:8] == found[10:18] == [()] * 8
+    assert all(isinstance(found[i], OverloadedError) for i in (8, 9, 18, 19))
+    assert check(checker, *new) == [()] * 10
+
+
+def test_a_grammar_that_takes_its_whole_time_fails_no_other(checker: GrammarChecker) -> None:
+    slow = Grammar.regex(SPINS)
+    refusal, *others = check(checker, slow, *integers(300, 20) * 5)
+    assert isinstance(refusal, InvalidRequestError)
+    assert others == [()] * 100
+
+
+def test_a_caller_that_leaves_takes_nothing_from_the_others_and_the_last_one_frees_the_place(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "MAX_WAITING", 1)
+    first, second = integers(400, 2)
+    is_free = threading.Event()
+
+    async def run() -> list[Any]:
+        checker._trying.thread.submit(is_free.wait)
+        leaving = [asyncio.create_task(checker.check(first)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for task in leaving:
+            task.cancel()
+        await asyncio.wait(leaving)
+        left, stays = (asyncio.create_task(checker.check(second)) for _ in range(2))
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.wait([left])
+        with pytest.raises(OverloadedError):
+            await checker.check(first)
+        is_free.set()
+        return [await stays, await checker.check(first)]
+
+    try:
+        assert asyncio.run(run()) == [(), ()]
+    finally:
+        is_free.set()
+
+
+def test_the_worker_can_be_started_ahead(checker: GrammarChecker) -> None:
+    checker._trying.thread.submit(checker._end_child).result()
+    checker.prepare()
+    ahead = checker._trying.thread.submit(lambda: checker._child).result()
+    assert ahead is not None and ahead.is_alive
+    assert check(checker, *integers(500, 1)) == [()]
+    assert checker._child is ahead
+
+
+def test_closing_ends_a_worker_that_is_just_being_started() -> None:
+    other = GrammarChecker(START, Grammars(lambda: Hostile(SPEC)))
+    own = psutil.Process()
+    before = own.children()
+    other.prepare()
+    other.close()
+    for queue in (other._trying, other._compiling):
+        queue.thread.shutdown()
+    assert own.children() == before
 
 
 def test_closing_ends_the_worker(checker: GrammarChecker) -> None:
