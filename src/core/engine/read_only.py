@@ -20,7 +20,7 @@ _SETTERS: dict[type, Mapping[str, Callable[[object, object], None]]] = {}
 
 def _seal(view: View) -> View:
     """Make the slots of a class readable only, and keep what sets them in `_SETTERS`."""
-    slots = {name: vars(view)[name] for name in view.__slots__}
+    slots = {name: vars(view)[name] for name in vars(view)["__slots__"]}
     _SETTERS[view] = {name: slot.__set__ for name, slot in slots.items()}
     for name, slot in slots.items():
         setattr(view, name, property(slot.__get__))
