@@ -46,7 +46,7 @@ ACCEPTED: tuple[tuple[str, Any], ...] = (
     ("quantization", "awq"),
     ("dtype", "bfloat16"),
     ("device", "cpu"),
-    ("attention_backend", "flash-attn"),
+    ("attention_backend", "FLASH_ATTN"),
     ("disable_log_stats", False),
     ("enforce_eager", True),
     ("compilation_config", 3),

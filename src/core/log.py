@@ -15,13 +15,6 @@ from typing import Any
 import structlog
 from structlog.contextvars import get_contextvars
 
-_PROCESSORS: list[Any] = [
-    structlog.stdlib.filter_by_level,
-    structlog.processors.format_exc_info,
-    structlog.stdlib.render_to_log_kwargs,
-]
-
-
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -29,11 +22,7 @@ class EventFormatter(logging.Formatter):
     """Formats a log record as one line `event key=value ...`, for the "tokenmill" logger."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = event_fields(record)
-        text = super().format(record)
-        return " ".join(
-            [text, *(f"{k}={v!r}" if isinstance(v, str) else f"{k}={v}" for k, v in fields.items())]
-        )
+        return _line(super().format(record), event_fields(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -62,6 +51,27 @@ def event_fields(record: logging.LogRecord) -> dict[str, Any]:
         k: v for k, v in vars(record).items() if k not in _RECORD_FIELDS and not k.startswith("_")
     }
     return get_contextvars() | own
+
+
+def _line(text: str, fields: dict[str, Any]) -> str:
+    values = (f"{k}={v!r}" if isinstance(v, str) else f"{k}={v}" for k, v in fields.items())
+    return " ".join([text, *values])
+
+
+def _to_record(logger: Any, method: str, event: Any) -> Any:
+    """What `logging` gets: the event's name, and its fields as attributes of the record. If the
+    program has not set up logging, Python prints nothing but the message, so it has the fields."""
+    record: Any = structlog.stdlib.render_to_log_kwargs(logger, method, event)
+    if not logger.hasHandlers():
+        record["msg"] = _line(record["msg"], record["extra"])
+    return record
+
+
+_PROCESSORS: list[Any] = [
+    structlog.stdlib.filter_by_level,
+    structlog.processors.format_exc_info,
+    _to_record,
+]
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from io import StringIO
@@ -37,6 +39,15 @@ def test_an_event_is_one_json_object_with_its_fields(output: StringIO) -> None:
         "text": 'a "b"\n日 \ud800',
         "path": "<class 'object'>",
     }
+
+
+def test_a_program_without_logging_gets_the_fields_in_the_message() -> None:
+    code = (
+        "from tokenmill.core.log import get_logger;"
+        "get_logger('room').warning('it_happened', reason='100% because', number=3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "it_happened reason='100% because' number=3\n"
 
 
 def test_an_exception_is_a_field(output: StringIO) -> None:

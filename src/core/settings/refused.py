@@ -32,6 +32,7 @@ REFUSED = {
     "task": _NO_TASK,
     "runner": _NO_TASK,
     "convert": _NO_TASK,
+    "attention_config": "use --attention-backend",
     "worker_use_ray": "use --distributed-executor-backend ray",
     "cpu_offload_gb": "weights stay on the device; divide them with --tensor-parallel-size, or use "
     "a quantized model",

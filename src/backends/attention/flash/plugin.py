@@ -22,4 +22,4 @@ def _flash_attention() -> type[AttentionBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.attention_backend("flash-attn", _flash_attention)
+    registry.attention_backend("flash-attn", _flash_attention, aliases=("FLASH_ATTN",))

@@ -22,4 +22,4 @@ def _torch_attention() -> type[AttentionBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.attention_backend("torch", _torch_attention)
+    registry.attention_backend("torch", _torch_attention, aliases=("TORCH_SDPA",))

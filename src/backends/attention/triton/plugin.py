@@ -22,4 +22,4 @@ def _triton_attention() -> type[AttentionBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.attention_backend("triton", _triton_attention)
+    registry.attention_backend("triton", _triton_attention, aliases=("TRITON_ATTN",))

@@ -22,4 +22,4 @@ def _xformers_attention() -> type[AttentionBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.attention_backend("xformers", _xformers_attention)
+    registry.attention_backend("xformers", _xformers_attention, aliases=("XFORMERS",))
