@@ -11,7 +11,6 @@ from ..core.contract.client import EngineClient, Load
 from ..core.shell.admission import check_prompt_text
 from ..core.shell.engine_shell import DRAINING
 from ..version import __version__
-from .answers.json_list import syntax_of
 from .http.errors import APIError, shutting_down
 from .openai.context import AppContext, context_of
 from .openai.conversation import encode_conversation
@@ -155,8 +154,7 @@ async def tokenize(request: Request) -> Response:
     engine = context.engine
     if body.messages is not None:
         tools = read_tool_use(body).shown
-        syntax = syntax_of(context.parsers.tools)
-        tokens = await encode_conversation(body, body.messages, engine, tools, syntax)
+        tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools)
     else:
         tokens = await _encode(body.prompt or "", body.add_special_tokens is not False, engine)
 

@@ -278,8 +278,8 @@ class EngineConfig:
     tool_call_parser: str | None = setting(
         None,
         "parser that finds tool calls in the answers of chats: auto (by the chat template), "
-        "hermes, qwen3-xml, glm, llama3-json, mistral, gemma, pythonic, gpt-oss, none, or a "
-        "plugin's name",
+        "hermes, qwen3-xml, glm, llama3-json, mistral, gemma, pythonic, gpt-oss, generic (fits "
+        "every model), none (requests with tools are refused), or a plugin's name",
     )
     reasoning_parser: str | None = setting(
         None,

@@ -11,12 +11,12 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from tokenmill.api.answers.enforcing import grammar_of
-from tokenmill.api.answers.json_list import JSON_LIST, JSONListParser
 from tokenmill.api.answers.tools import ToolUse
 from tokenmill.core.contract.parsing.answer_parsers import ToolCallParser
 from tokenmill.core.contract.parsing.answers import ToolDefinition
 from tokenmill.core.host.answer_reader import AnswerReader, collect
 from tokenmill.plugins.reasoning_parsers.think import MarkedReasoning
+from tokenmill.plugins.tool_parsers.generic import GenericToolParser
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
 from tokenmill.plugins.tool_parsers.llama3_json import Llama3ToolParser
 from tokenmill.plugins.tool_parsers.mistral import MistralToolParser
@@ -39,21 +39,14 @@ ARGUMENTS = {"weather": '{"city": "Oslo", "days": 2}', "clock": "{}"}
 REQUIRED = ToolUse(tools=(WEATHER, CLOCK), mode="required")
 THINK = MarkedReasoning(marks=("<think>", "</think>"))
 PARSERS: list[ToolCallParser] = [
-    JSONListParser(), HermesToolParser(), Llama3ToolParser(), MistralToolParser(),
+    GenericToolParser(), HermesToolParser(), Llama3ToolParser(), MistralToolParser(),
 ]  # fmt: skip
-
-
-def test_a_list_that_is_cut_before_its_first_call_is_content() -> None:
-    reader = AnswerReader(tool_calls=JSONListParser(), tools=[WEATHER])
-    text = '[{"name": "wea'
-    assert collect([*reader.feed(text), *reader.finish()]).content == text
 
 
 def allows(use: ToolUse, parser: ToolCallParser, text: str, prompt_end: str = "") -> bool:
     """Whether the grammar allows a whole answer."""
-    grammar = grammar_of(
-        use, parser.call_syntax or JSON_LIST, THINK, prompt_end, byte_tokenizer(TEMPLATE)
-    )
+    assert parser.call_syntax is not None
+    grammar = grammar_of(use, parser.call_syntax, THINK, prompt_end, byte_tokenizer(TEMPLATE))
     tokenizer = LLTokenizer("byte")
     matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar.text))
     assert not matcher.is_error(), matcher.get_error()
@@ -63,7 +56,8 @@ def allows(use: ToolUse, parser: ToolCallParser, text: str, prompt_end: str = ""
 
 def written(parser: ToolCallParser, *names: str) -> str:
     """An answer with calls of these functions."""
-    syntax = parser.call_syntax or JSON_LIST
+    syntax = parser.call_syntax
+    assert syntax is not None
     calls = [syntax.begin.replace("NAME", name) + ARGUMENTS[name] + syntax.end for name in names]
     return syntax.first + syntax.between.join(calls) + syntax.last
 
@@ -114,6 +108,26 @@ def test_a_model_may_reason_before_the_calls() -> None:
     closed = "assistant\n<think>\n\n</think>\n\n"
     assert allows(REQUIRED, parser, call, prompt_end=closed)
     assert not allows(REQUIRED, parser, f"<think>so</think>{call}", prompt_end=closed)
+
+
+AUTO = ToolUse(tools=(WEATHER, CLOCK), mode="auto")
+
+
+@pytest.mark.parametrize("before", ["", "<think>so</think>\n", "I look it up.\n", '{"name": "x"} '])
+def test_free_text_may_have_calls_and_a_call_that_has_begun_is_valid(before: str) -> None:
+    parser = GenericToolParser()
+    calls = written(parser, "clock", "weather")
+    for text in ("", "Done.", calls, f"{calls} and so on", f"{calls}\n{calls}"):
+        assert allows(AUTO, parser, before + text), text
+    assert not allows(AUTO, parser, before + calls.replace("Oslo", "Bonn"))
+    assert not allows(AUTO, parser, before + '{"name": "clock"}')
+    assert allows(AUTO, parser, before + '{"name": "other", "arguments": 3}')
+
+
+def test_reasoning_that_the_prompt_opened_comes_before_calls_in_free_text() -> None:
+    parser = GenericToolParser()
+    for text in ("so\n</think>\n\nDone.", f"so\n</think>\n\n{written(parser, 'clock')}", "so"):
+        assert allows(AUTO, parser, text, prompt_end="assistant\n<think>\n"), text
 
 
 @pytest.fixture

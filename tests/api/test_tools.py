@@ -233,10 +233,68 @@ def test_reasoning_that_the_prompt_opened_is_found(
     assert (found["reasoning"], found["content"]) == ("North.", "Cold.")
 
 
-def test_a_template_without_calls_refuses_auto_and_says_what_to_do() -> None:
-    with scripted_server(PLAIN_TEMPLATE) as (served, _), served.client() as http:
+JSON_CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+
+
+def test_a_template_without_calls_has_calls_as_json_in_any_place() -> None:
+    """Chat completions, Responses and Messages, whole and streamed."""
+    with scripted_server(PLAIN_TEMPLATE) as (served, model), served.client() as http:
+        model.says = f"I look.\n```json\n[{JSON_CALL}, {JSON_CALL}]\n```\nDone {{}}."
+        choice = message((served, model))
+        found = choice["message"]
+        assert (choice["finish_reason"], found["content"]) == ("tool_calls", "I look.Done {}.")
+        names = [call["function"]["name"] for call in found["tool_calls"]]
+        assert names == ["weather", "weather"]
+        deltas = [e["choices"][0]["delta"] for e in events_of(ask((served, model), stream=True))]
+        pieces = [call for delta in deltas for call in delta.get("tool_calls") or []]
+        assert [piece["function"].get("name") for piece in pieces].count("weather") == 2
+        response = http.post(
+            "/v1/responses",
+            json={
+                "input": "Oslo?",
+                "tools": [{"type": "function", "name": "weather", "parameters": {}}],
+            },
+        ).json()
+        assert [one["type"] for one in response["output"]].count("function_call") == 2
+        body = {
+            "model": served.engine.model_name,
+            "max_tokens": 400,
+            "messages": ASK["messages"],
+            "tools": [{"name": "weather", "input_schema": {"type": "object"}}],
+        }
+        answer = http.post("/v1/messages", json=body).json()
+        assert answer["stop_reason"] == "tool_use"
+        events = http.post("/v1/messages", json=body | {"stream": True}).text
+        assert events.count('"type":"tool_use"') == 2
+
+
+def test_calls_in_the_history_are_described_for_a_template_without_tools() -> None:
+    """A template that refuses system messages gets the description in the user's message."""
+    call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    history = [
+        ASK["messages"][0],
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "Cold."},
+        {"role": "user", "content": "And now?"},
+    ]
+    refusing = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        + PLAIN_TEMPLATE
+    )
+    body = {"messages": history, "tools": [WEATHER]}
+    with scripted_server(refusing) as (served, _), served.client() as http:
+        tokens = http.post("/tokenize", json=body).json()["tokens"]
+        prompt = http.post("/detokenize", json={"tokens": tokens}).json()["prompt"]
+    assert prompt.startswith("[user] How is it in Oslo?\n\nYou can call these functions.")
+    assert '[assistant] {"name": "weather", "arguments": {}}\n' in prompt
+    assert "[user] Result of weather:\nCold.\n\nAnd now?\n" in prompt
+    assert prompt.count("[user]") == 2 and "[system]" not in prompt
+
+
+def test_a_server_without_a_parser_refuses_auto_and_says_what_to_do() -> None:
+    with scripted_server(tool_call_parser="none") as (served, _), served.client() as http:
         error = check_error(chat(http, **ASK), 400, "tool_choice")
-        assert "--tool-call-parser" in error["message"]
+        assert "--tool-call-parser generic" in error["message"]
         assert chat(http, **ASK | {"tool_choice": "none"}).status_code == 200
 
 

@@ -126,8 +126,8 @@ PARSERS = {
     "google-gemma-4-31B-it": ("gemma", "gemma-think"),
     "LFM2-8B-A1B": ("pythonic", "none"),
     "openai-gpt-oss-120b": ("gpt-oss", "gpt-oss"),
-    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": ("none", "think"),
-    "microsoft-Phi-3.5-mini-instruct": ("none", "none"),
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": ("generic", "think"),
+    "microsoft-Phi-3.5-mini-instruct": ("generic", "none"),
 }
 
 

@@ -21,7 +21,9 @@ from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.models.opening import describe
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.registry import Registry
+from tokenmill.core.host.answer_parsers import build_answer_parsers
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.interfaces import ChatFormat
 from tokenmill.testing import (
     AdmissionConformance,
     AttentionConformance,
@@ -279,3 +281,7 @@ def test_the_tool_call_parser_finds_its_call(packages: Packages) -> None:
     suite = ToolCallParserConformance()
     suite.test_its_own_answers_are_read(parser, [(call, [("weather", {"city": "Oslo"})])])
     suite.test_cuts_change_nothing(parser, 1)
+    packages.write_settings('[plugins]\nenable = ["acme-snippet"]\n')
+    for source, expected in (("CALL{", "AcmeCalls"), ("", "GenericToolParser")):
+        chosen = build_answer_parsers(EngineConfig(), ChatFormat(source=source)).tools
+        assert type(chosen).__name__ == expected

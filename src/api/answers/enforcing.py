@@ -1,4 +1,4 @@
-"""Enforces calls: a grammar whose answers are calls of the given functions, and nothing else."""
+"""Grammars of answers with calls: calls and nothing else, or free text in which calls are valid."""
 
 from __future__ import annotations
 
@@ -23,27 +23,45 @@ def grammar_of(
     prompt_end: str,
     tokenizer: Tokenizer,
 ) -> Grammar:
-    """The grammar of answers with at least one call, in Lark with JSON schemas.
+    """The grammar of an answer, in Lark with JSON schemas: of calls and nothing else if they are
+    demanded, otherwise of any text, in which a call that has begun is valid.
 
-    A model that reasons may do so before the calls. `prompt_end` is the end of the rendered prompt,
-    which may have opened or closed the reasoning.
+    A model that reasons may do so first. `prompt_end` is the end of the rendered prompt, which may
+    have opened or closed the reasoning. Raises InvalidRequestError if the grammar is too large.
     """
-    is_single = use.named is not None or not use.is_parallel
     marks = reasoning.marks if reasoning is not None else None
     before, *thoughts = _reasoning(marks, prompt_end.rstrip(), tokenizer) if marks else [""]
-    rules = [*_rules(use.callable, syntax, is_single, before), *thoughts]
+    is_single = use.named is not None or not use.is_parallel
+    if use.mode == "required":
+        start = [_calls_only(syntax, before, is_single)]
+    else:
+        start = list(_free_text(use.callable, syntax, before))
+    rules = (*start, *_calls(use, syntax), *thoughts)
     return Grammar(kind=GrammarKind.LARK, text="\n".join(rules))
 
 
-def _rules(
-    tools: Sequence[ToolDefinition], syntax: CallSyntax, is_single: bool, before: str
-) -> Iterator[str]:
+def _calls_only(syntax: CallSyntax, before: str, is_single: bool) -> str:
     more = "" if is_single else f"({_literal(syntax.between)} call)*"
-    yield f"start: {before} {_literal(syntax.first)} call {more} {_literal(syntax.last)}"
+    return f"start: {before} {_literal(syntax.first)} call {more} {_literal(syntax.last)}"
+
+
+def _free_text(tools: Sequence[ToolDefinition], syntax: CallSyntax, before: str) -> Iterator[str]:
+    """A call begins with its trigger. The text before it is matched lazily, so it has none."""
+    yield f"start: {f'({before})?' if before else ''} call* TEXT"
+    yield "TEXT: /(?s:.*)/"
+    for number, tool in enumerate(tools):
+        yield f"begin_{number}[lazy]: TEXT {_literal(syntax.trigger.replace('NAME', tool.name))}"
+
+
+def _calls(use: ToolUse, syntax: CallSyntax) -> Iterator[str]:
+    tools, is_demanded = use.callable, use.mode == "required"
     yield f"call: {' | '.join(f'call_{number}' for number in range(len(tools)))}"
     for number, tool in enumerate(tools):
         begin = _literal(syntax.begin.replace("NAME", tool.name))
-        schema = json.dumps(_schema(tool), ensure_ascii=False)
+        if not is_demanded:
+            rest = syntax.begin.removeprefix(syntax.trigger)
+            begin = f"begin_{number} {_literal(rest.replace('NAME', tool.name))}"
+        schema = json.dumps(_schema(tool, tool.strict and is_demanded), ensure_ascii=False)
         yield f"call_{number}: {begin} arguments_{number} {_literal(syntax.end)}"
         yield f"arguments_{number}: %json {schema}"
 
@@ -69,7 +87,7 @@ def _special(mark: str, tokenizer: Tokenizer) -> str:
     return f"<[{ids[0]}]>" if is_special else ""
 
 
-def _schema(tool: ToolDefinition) -> Mapping[str, Any]:
+def _schema(tool: ToolDefinition, is_strict: bool) -> Mapping[str, Any]:
     """The schema of the arguments: an object, written without needless whitespace.
 
     It has only the properties that it names, unless it says otherwise: a small model invents more.
@@ -80,7 +98,7 @@ def _schema(tool: ToolDefinition) -> Mapping[str, Any]:
         "whitespace_flexible": False,
         "item_separator": ", ",
         "key_separator": ": ",
-        "lenient": not tool.strict,
+        "lenient": not is_strict,
     }
     return {**closed, **tool.parameters, "type": "object", "x-guidance": options}
 

@@ -12,7 +12,6 @@ from ...core.contract.parsing.answer_parsers import ToolCallParser
 from ...core.contract.parsing.answers import ToolDefinition
 from ...core.host.answer_parsers import AnswerParsers
 from ..http.errors import APIError
-from .json_list import JSONListParser
 
 ToolMode = Literal["none", "auto", "required"]
 _MAX_DEPTH = 32
@@ -86,22 +85,20 @@ def tool_use(
 def parser_of(use: ToolUse, parsers: AnswerParsers) -> ToolCallParser | None:
     """The parser that finds the calls in an answer; None if there may be none.
 
-    Enforced calls are a JSON list if the model's own syntax is not known. Raises APIError (400) if
-    calls in an answer of this model could not be distinguished from content.
+    Raises APIError (400) if the server has no such parser.
     """
     if use.mode == "none":
         return None
-    if use.mode == "required" and (parsers.tools is None or parsers.tools.call_syntax is None):
-        return JSONListParser()
-    if parsers.tools is None:
+    parser = parsers.demanded if use.mode == "required" else parsers.tools
+    if parser is None:
         raise APIError(
             400,
-            "tool_choice 'auto' needs a tool call parser, and none fits this model's chat "
-            "template; use 'required', or start the server with --tool-call-parser NAME",
+            f"tool_choice {use.mode!r} needs a tool call parser, and this server has none; use "
+            "'none', or start the server with --tool-call-parser generic",
             param="tool_choice",
             code="unsupported",
         )
-    return parsers.tools
+    return parser
 
 
 def new_call_id(parsers: AnswerParsers) -> str:

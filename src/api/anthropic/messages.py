@@ -11,7 +11,6 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..answers.json_list import syntax_of
 from ..http.anthropic_errors import anthropic_error_body
 from ..http.errors import APIError
 from ..openai.chat import start_chat
@@ -48,8 +47,9 @@ async def count_tokens(request: Request) -> Response:
     context.check_model(body.model)
     chat = chat_body(body)
     with MESSAGES.in_errors():
-        tools, syntax = read_tool_use(chat).shown, syntax_of(context.parsers.tools)
-        token_ids = await encode_conversation(chat, chat.messages, context.engine, tools, syntax)
+        token_ids = await encode_conversation(
+            chat, chat.messages, context.engine, context.parsers, read_tool_use(chat).shown
+        )
     return json_response(TokenCount(input_tokens=len(token_ids)))
 
 

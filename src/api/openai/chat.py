@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
+from ...core.errors import InvalidRequestError
 from ...core.outputs import CompletionOutput, RequestOutput
-from ..answers.json_list import syntax_of
+from ...core.sampling_params import SamplingParams
 from ..answers.tools import parser_of
 from ..http.ignored_fields import name_ignored
 from .chat_reading import ROLE, ChatReading
@@ -73,14 +74,20 @@ async def _submit(request: Request, body: ChatBody, prefix: str) -> tuple[Reques
     params = chat_params(body, engine)
     tools = read_tool_use(body)
     parser_of(tools, context.parsers)  # raises before the conversation costs time
-    syntax = syntax_of(context.parsers.tools)
-    tokens = await encode_conversation(body, body.messages, engine, tools.shown, syntax)
+    tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools.shown)
     reading = ChatReading(body, tools, context, tokens)
+    adjusted = reading.adjust(params)
+
+    def submit(params: SamplingParams) -> Awaitable[RequestSet]:
+        return submit_all(request, [tokens], params, options, is_streamed=bool(body.stream))
+
     with naming_field(body):
-        requests = await submit_all(
-            request, [tokens], reading.adjust(params), options, is_streamed=bool(body.stream)
-        )
-    return requests, reading
+        try:
+            return await submit(adjusted), reading
+        except InvalidRequestError as error:
+            if error.param != "grammar" or not reading.is_guided:
+                raise
+        return await submit(adjusted.with_changes(grammar=None)), reading
 
 
 class ChatAnswer:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate, groupby
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ...core.contract.parsing.answer_parsers import ToolCallParser
 from ...core.contract.parsing.answers import Delta, ToolCallDelta
+from ...core.errors import InvalidRequestError
+from ...core.grammar import Grammar
 from ...core.host.answer_reader import AnswerReader, ParsedAnswer, collect
 from ...core.outputs import CompletionOutput
 from ...core.sampling_params import SamplingParams
 from ..answers.enforcing import grammar_of
-from ..answers.json_list import syntax_of
 from ..answers.tools import ToolUse, new_call_id, parser_of
 from ..http.errors import APIError
 from .chunks import end_reason
@@ -59,6 +62,8 @@ class ChatReading:
             end = list(prompt_token_ids[-_PROMPT_END:])
             self._prompt_end = self._tokenizer.decode(end, skip_special_tokens=False)
         self._skips_special_tokens = True
+        self.is_guided = False
+        """Whether a grammar only keeps calls valid: the answer may also do without it."""
         self._readers: dict[int, AnswerReader] = {}
         self._token_ids: dict[int, list[int]] = {}
 
@@ -75,21 +80,28 @@ class ChatReading:
                     "response_format or structured_outputs; remove one of them",
                     param="tool_choice",
                 )  # fmt: skip
-            grammar = grammar_of(
-                self._tools,
-                syntax_of(self._parser),
-                self._parsers.reasoning,
-                self._prompt_end,
-                self._tokenizer,
-            )
-            params = params.with_changes(grammar=grammar)
+            params = params.with_changes(grammar=self._grammar())
         elif params.grammar is not None:
             self._prompt_end = ""  # the grammar holds from the first token: nothing is reasoning
+        elif self._parser is not None and _triggers(self._parser):
+            with suppress(InvalidRequestError):  # the schemas may be too large for a grammar
+                params = params.with_changes(grammar=self._grammar())
+                self.is_guided = True
         used = (self._parsers.reasoning, self._parser)
         if any(parser.needs_special_tokens for parser in used if parser is not None):
             params = params.with_changes(skip_special_tokens=False)
         self._skips_special_tokens = params.skip_special_tokens
         return params
+
+    def _grammar(self) -> Grammar:
+        assert self._parser is not None and self._parser.call_syntax is not None
+        return grammar_of(
+            self._tools,
+            self._parser.call_syntax,
+            self._parsers.reasoning,
+            self._prompt_end,
+            self._tokenizer,
+        )
 
     def message(self, found: CompletionOutput) -> ChatMessage:
         """The message of a complete choice."""
@@ -191,6 +203,10 @@ class ChatReading:
 
     def _shown(self, reasoning: str | None) -> str | UnsetType:
         return UNSET if reasoning is None or self._hides_reasoning else reasoning
+
+
+def _triggers(parser: ToolCallParser) -> bool:
+    return parser.call_syntax is not None and bool(parser.call_syntax.trigger)
 
 
 def _content(parsed: ParsedAnswer) -> str | None:

@@ -9,25 +9,27 @@ import anyio.to_thread
 import msgspec
 
 from ...core.contract.client import EngineClient
-from ...core.contract.parsing.answers import CallSyntax
-from ..answers.json_list import JSON_LIST
-from ..answers.plain_tools import for_template
+from ...core.errors import InvalidRequestError
+from ...core.host.answer_parsers import AnswerParsers
+from ..answers.describing import for_template
 from ..http.errors import APIError
 from .reading.bodies import ChatBody, ChatMessageBody, TokenizeBody
+
+Message = Mapping[str, Any]
 
 
 async def encode_conversation(
     body: ChatBody | TokenizeBody,
     given: Sequence[ChatMessageBody],
     engine: EngineClient,
-    tools: Sequence[Mapping[str, Any]] = (),
-    syntax: CallSyntax = JSON_LIST,
+    parsers: AnswerParsers,
+    tools: Sequence[Message] = (),
 ) -> list[int]:
     """The token ids of the messages. A thread renders and tokenizes, not the event loop.
 
     `tools` are shown to the model, in the shape of OpenAI's API: by the chat template, or by a
-    system message that asks for calls in this `syntax`. Raises APIError or InvalidRequestError with
-    the field's name.
+    system message that asks for calls in the syntax of the `parsers`. Raises APIError or
+    InvalidRequestError with the field's name.
     """
     continues = bool(body.continue_final_message)
     if continues and body.add_generation_prompt:
@@ -42,18 +44,26 @@ async def encode_conversation(
     generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
 
     def encode() -> list[int]:
-        messages: Sequence[Mapping[str, Any]] = _message_fields(given)
-        documents = body.documents or ()
-        _check_length(messages, (*tools, *documents), engine)
+        messages = _message_fields(given)
+        _check_length(messages, (*tools, *(body.documents or ())), engine)
         chat = engine.tokenizer.chat_format
-        messages, shown = for_template(messages, tools, syntax, chat)
+        shown, own_tools = for_template(messages, tools, parsers, chat)
+        try:
+            return render(shown, own_tools)
+        except InvalidRequestError:
+            if own_tools or not tools:
+                raise
+        # The template may refuse system messages, as that of Gemma 2 does.
+        return render(*for_template(messages, tools, parsers, chat, "user"))
+
+    def render(messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
         return engine.tokenizer.encode_chat(
             messages,
             add_generation_prompt=generates,
             continue_final_message=continues,
             template_kwargs=kwargs,
-            tools=shown,
-            documents=documents,
+            tools=tools,
+            documents=body.documents or (),
         )
 
     return await anyio.to_thread.run_sync(encode)
@@ -68,7 +78,7 @@ def _message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]
 
 
 def _check_length(
-    messages: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], engine: EngineClient
+    messages: Sequence[Message], others: Sequence[Message], engine: EngineClient
 ) -> None:
     """Raise APIError (400) for a conversation that is too long, before it costs time to render."""
     if len(messages) > engine.max_model_len:
@@ -90,7 +100,7 @@ def _check_length(
         )
 
 
-def _num_chars(message: Mapping[str, Any]) -> int:
+def _num_chars(message: Message) -> int:
     if "role" not in message:  # a tool or a document
         return len(msgspec.json.encode(message))
     known = message.get("tool_calls")

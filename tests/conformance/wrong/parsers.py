@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tokenmill.plugin import (
+    CallSyntax,
     ContentDelta,
     ReasoningDelta,
     ToolCallDelta,
@@ -97,6 +98,12 @@ class CountsFromOne(Right):
                 yield ToolCallDelta(delta.index + 1, delta.name, delta.arguments)
             else:
                 yield delta
+
+
+class AsksForAnotherSyntax(Right):
+    """Its parse() finds no calls in the syntax in which it asks for them."""
+
+    call_syntax = CallSyntax(begin='[CALL]{"name": "NAME", "arguments": ', end="}")
 
 
 class KeepsOneText(Right):
@@ -223,6 +230,14 @@ class TestCountsFromOne(ToolCallParserConformance):
     @pytest.fixture
     def tool_call_parser(self) -> object:
         return CountsFromOne
+
+
+class TestAsksForAnotherSyntax(ToolCallParserConformance):
+    fails = "test_calls_in_its_syntax_are_read"
+
+    @pytest.fixture
+    def tool_call_parser(self) -> object:
+        return AsksForAnotherSyntax
 
 
 class TestKeepsOneText(ToolCallParserConformance):

@@ -14,6 +14,20 @@ _TIME = '{"name": "time.now", "arguments": {"zone": "CET", "days": [1, 2]}}'
 _ODD = r'{"name": "weather", "arguments": {"city": "a \"b\" \\ }] </tool_call> [/x] ;"}}'
 
 CORPUS: dict[str, list[tuple[str, str, Calls]]] = {
+    "generic": [
+        (_JSON, "", OSLO),
+        (f"{_JSON}\n{_TIME}", "", BOTH),
+        (f"I look it up.\n\n{_JSON}", "I look it up.", OSLO),
+        (f"{_JSON}\n\nDone.", "Done.", OSLO),
+        (f"[{_JSON}, {_TIME}]", "", BOTH),
+        (f"```json\n[\n  {_JSON},\n  {_TIME}\n]\n```", "", BOTH),
+        (f"```json\n{_JSON}\n```\nand\n```\n{_TIME}\n```", "and", BOTH),
+        (f"<tool_call>\n{_JSON}\n</tool_call>", "", OSLO),
+        ('{ "name" : "weather",\n "parameters": {"city": "Oslo"} }', "", OSLO),
+        ('{"arguments": {"city": "Oslo"}, "name": "weather"}', "", OSLO),
+        (f"{_ODD} in f() {{ x }}", "in f() { x }", ODD),
+        ('{"name": "Ada", "age": [1]} or {maybe}', '{"name": "Ada", "age": [1]} or {maybe}', []),
+    ],
     "hermes": [
         (f"<tool_call>\n{_JSON}\n</tool_call>", "", OSLO),
         (f"<tool_call>\n{_JSON}\n</tool_call>\n<tool_call>\n{_TIME}\n</tool_call>", "", BOTH),
@@ -145,6 +159,15 @@ CORPUS: dict[str, list[tuple[str, str, Calls]]] = {
     ],
 }  # fmt: skip
 MALFORMED: dict[str, list[str]] = {
+    "generic": [
+        '{"name": "weather"}',
+        '{"name": "weather", "argu',
+        '```json\n[{"name": "unknown", "arguments": {}}]\n```',
+        '{"arguments": 3, "name": "weather"}',
+        "if (x) { return [{ y: 1 }]; } // ```\n{}",
+        '{"arguments":' * 300,
+        "[{" * 3000,
+    ],
     "hermes": [
         "<tool_call>\nnot JSON\n</tool_call>",
         '<tool_call>{"name": "weather"}</tool_call>',

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenmill.core.contract.parsing.answer_parsers import ToolCallParser
 from tokenmill.core.contract.parsing.answers import ContentDelta, ToolDefinition
 from tokenmill.plugins.tool_parsers.gemma import GemmaToolParser
+from tokenmill.plugins.tool_parsers.generic import GenericToolParser
 from tokenmill.plugins.tool_parsers.gpt_oss import GptOssToolParser
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
 from tokenmill.plugins.tool_parsers.llama3_json import Llama3ToolParser
@@ -30,6 +31,7 @@ PARSERS: dict[str, ToolCallParser] = {
     "qwen3-xml": QWEN,
     "glm": GLM,
     "gpt-oss": GptOssToolParser(),
+    "generic": GenericToolParser(),
 }
 EVERY = [(name, *case) for name, cases in CORPUS.items() for case in cases]
 BROKEN = [(name, text) for name, texts in MALFORMED.items() for text in texts]

@@ -22,7 +22,14 @@ Parsing = Iterator[Delta | None]
 class ToolCallParser(Protocol):
     """Finds the tool calls of one family of models. A factory returns it.
 
-    One parser reads all answers, several at a time: it keeps no state outside `parse`.
+    One parser reads all answers, several at a time: it keeps no state outside `parse`. It may also
+    have these attributes:
+
+    - `describes_tools`, True: its calls are those of no family. Functions and earlier calls are
+      described to the model in messages, in `call_syntax`, whatever the chat template shows. Such a
+      parser also reads demanded calls if the chosen one has no `call_syntax`.
+    - `call_id_length`: the length of a call's id that the chat template demands.
+    - `parses`, False: it is never called.
     """
 
     @property
@@ -34,8 +41,8 @@ class ToolCallParser(Protocol):
     @property
     def call_syntax(self) -> CallSyntax | None:
         """The syntax of calls, in which the model is made to write if `tool_choice` demands a call,
-        and asked to if its chat template does not show functions. None: they are a JSON list
-        instead, and `parse` is not called."""
+        and asked to if its chat template does not show functions. None: another parser, one that
+        `describes_tools`, stands in for such calls."""
         ...
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:

@@ -47,7 +47,8 @@ class CallSyntax:
     """How a family of models writes calls whose arguments are JSON.
 
     An answer is `first`, the calls with `between` between them, and `last`. A call is `begin`, in
-    which NAME stands for the function, the arguments, and `end`.
+    which NAME stands for the function, the arguments, and `end`. Raises ValueError for a `trigger`
+    that does not fit.
     """
 
     begin: str
@@ -55,6 +56,14 @@ class CallSyntax:
     first: str = ""
     between: str = ""
     last: str = ""
+    trigger: str = ""
+    """The beginning of `begin`, up to the name or more, that no other text of an answer has. Where
+    an answer may have calls, but need not, a valid call must follow it. Empty: such calls follow no
+    grammar."""
+
+    def __post_init__(self) -> None:
+        if self.trigger and not ("NAME" in self.trigger and self.begin.startswith(self.trigger)):
+            raise ValueError(f"trigger {self.trigger!r} is no beginning of `begin` with NAME")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

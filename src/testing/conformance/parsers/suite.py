@@ -67,6 +67,18 @@ class ToolCallParserConformance:
             wrong = [name for name, _ in found.calls if name not in names]
             assert not wrong, f"{wrong} are no functions of the request, in {text!r}"
 
+    def test_calls_in_its_syntax_are_read(self, tool_call_parser: object) -> None:
+        """Calls that `call_syntax` demands are found. A parser that describes tools needs one."""
+        parser = cast(ToolCallParser, take(tool_call_parser))
+        syntax, names = parser.call_syntax, [tool.name for tool in TOOLS]
+        assert syntax or not getattr(parser, "describes_tools", False), "call_syntax is None"
+        if syntax is None:
+            return
+        calls = [f"{syntax.begin.replace('NAME', name)}{{}}{syntax.end}" for name in names]
+        text = syntax.first + syntax.between.join(calls) + syntax.last
+        found = read(_tools(parser), [text])
+        assert (found.content, found.calls) == ("", [(name, "{}") for name in names]), text
+
     @pytest.mark.parametrize("seed", _SEEDS)
     def test_calls_of_other_functions_are_content(
         self, tool_call_parser: object, seed: int

@@ -1,12 +1,13 @@
-"""Writes tools and calls into messages, for models whose chat template does not show them."""
+"""Describes tools and calls in messages, for models whose chat template does not show them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ...core.contract.parsing.answers import CallSyntax
+from ...core.host.answer_parsers import AnswerParsers
 from ...core.interfaces import ChatFormat
 from ..http.errors import APIError
 
@@ -17,34 +18,39 @@ _INTRODUCTION = "You can call these functions. Their parameters are JSON schemas
 def for_template(
     messages: Sequence[Message],
     tools: Sequence[Message],
-    syntax: CallSyntax,
+    parsers: AnswerParsers,
     chat: ChatFormat | None,
+    role: Literal["system", "user"] = "system",
 ) -> tuple[Sequence[Message], Sequence[Message]]:
     """The messages and tools for a chat template. Messages have as text what it cannot show.
 
-    Raises APIError (400) for calls in the messages that are not valid.
+    A message of this role describes the tools. Raises APIError (400) for calls in the messages that
+    are not valid.
     """
-    if chat is None or chat.shows_tools:
+    syntax, describes = parsers.syntax, tools and getattr(parsers.tools, "describes_tools", False)
+    if chat is None or syntax is None or (chat.shows_tools and not describes):
         return messages, tools
-    if "tool_calls" not in chat.source:
+    if describes or "tool_calls" not in chat.source:
         messages = with_plain_calls(messages, syntax)
-    return (with_tools(messages, tools, syntax) if tools else messages), ()
+    return (with_tools(messages, tools, syntax, role) if tools else messages), ()
 
 
 def with_tools(
-    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], syntax: CallSyntax
+    messages: Sequence[Message], tools: Sequence[Message], syntax: CallSyntax, role: str
 ) -> list[Message]:
-    """The messages with a description of the tools in the first one, a system message."""
+    """The messages with a description of the tools in the first one, which has this role."""
     text = _description(tools, syntax)
     first = messages[0] if messages else {}
-    content = first.get("content")
-    if first.get("role") not in ("system", "developer") or not content:
-        return [{"role": "system", "content": text}, *messages]
+    content, roles = first.get("content"), ("system", "developer") if role == "system" else (role,)
+    if first.get("role") not in roles or not content:
+        return [{"role": role, "content": text}, *messages]
+    return [{**first, "content": _joined(content, text)}, *messages[1:]]
+
+
+def _joined(content: Any, text: str) -> Any:
     if isinstance(content, str):
-        content = f"{content}\n\n{text}"
-    else:
-        content = [*content, {"type": "text", "text": text}]
-    return [{**first, "content": content}, *messages[1:]]
+        return f"{content}\n\n{text}"
+    return [*content, {"type": "text", "text": text}]
 
 
 def with_plain_calls(messages: Sequence[Message], syntax: CallSyntax) -> list[Message]:
@@ -61,8 +67,12 @@ def _plain(messages: Sequence[Message], syntax: CallSyntax) -> Iterator[Message]
             results.append(f"Result of {name}:\n{_text(message.get('content'))}")
             continue
         if results:
-            yield {"role": "user", "content": "\n\n".join(results)}
-            results = []
+            said, results = "\n\n".join(results), []
+            if message.get("role") == "user" and message.get("content"):
+                parts = _text(message["content"])
+                yield {**message, "content": f"{said}\n\n{parts}"}
+                continue
+            yield {"role": "user", "content": said}
         calls = message.get("tool_calls")
         if not calls:
             yield message
@@ -100,9 +110,8 @@ def _written(functions: Sequence[tuple[str, str]], syntax: CallSyntax) -> str:
 def _description(tools: Sequence[Mapping[str, Any]], syntax: CallSyntax) -> str:
     functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
     form = f"{syntax.first}{syntax.begin}{{...}}{syntax.end}{syntax.last}"
-    return "\n".join(
-        (_INTRODUCTION, *functions, f"To call a function NAME, write nothing but this:\n{form}")
-    )
+    asked = f"To call a function NAME, write nothing but this:\n{form}"
+    return "\n".join((_INTRODUCTION, *functions, asked))
 
 
 def _text(content: Any) -> str:
