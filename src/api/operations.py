@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ..core.contract.client import EngineClient, Load
+from ..core.host.hook_metrics import with_hook_stats
 from ..core.shell.admission import check_prompt_text
 from ..core.shell.engine_shell import DRAINING
 from ..version import __version__
@@ -101,9 +102,11 @@ async def version(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Metrics in Prometheus's text format."""
-    engine = context_of(request).engine
+    context = context_of(request)
+    engine, parsers = context.engine, context.parsers.guards
     await engine.refresh()
-    return Response(engine.render_metrics(), media_type=METRICS_TYPE)
+    text = with_hook_stats(engine.render_metrics(), parsers.hook_stats(), engine)
+    return Response(text, media_type=METRICS_TYPE)
 
 
 async def models(request: Request) -> Response:
@@ -122,14 +125,15 @@ async def model(request: Request) -> Response:
 
 async def plugins(request: Request) -> Response:
     """Installed plugins, and the calls, seconds and failures of each hook."""
-    engine = context_of(request).engine
-    await engine.refresh()
-    return _json({"plugins": engine.plugins(), "hooks": engine.hook_stats()})
+    context = context_of(request)
+    await context.engine.refresh()
+    return _json(_describe_plugins(context))
 
 
 async def debug_state(request: Request) -> Response:
     """The inside of the engine: configuration, model, load, live requests and plugins."""
-    engine = context_of(request).engine
+    context = context_of(request)
+    engine = context.engine
     await engine.refresh()
     state = {
         "version": __version__,
@@ -138,10 +142,18 @@ async def debug_state(request: Request) -> Response:
         "max_model_len": engine.max_model_len,
         "load": engine.load(),
         "requests": engine.live_requests(),
-        "plugins": engine.plugins(),
-        "hooks": engine.hook_stats(),
+        **_describe_plugins(context),
     }
     return _json(state)
+
+
+def _describe_plugins(context: AppContext) -> dict[str, object]:
+    """The plugins of the engine, and of this process."""
+    engine, parsers = context.engine, context.parsers.guards
+    return {
+        "plugins": parsers.with_failures(engine.plugins()),
+        "hooks": (*engine.hook_stats(), *parsers.hook_stats()),
+    }
 
 
 async def tokenize(request: Request) -> Response:

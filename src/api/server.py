@@ -17,6 +17,7 @@ from ..assembly import build_engine, build_remote_engine, refuse_replicas
 from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
 from ..core.errors import EngineStoppedError
+from ..core.host.calling.main_thread_limit import MainThreadLimit
 from ..core.interfaces import Progress
 from ..core.remote.client import RemoteEngine
 from ..core.shell.engine_shell import EngineShell
@@ -118,7 +119,8 @@ async def serve(
                 tasks.append(asyncio.create_task(_end_without_engine(engine, server)))
             else:
                 engine.prepare_grammars()
-            await server.serve(sockets=[sock])
+            with _hook_limit(engine, server, options.settings.stall_timeout):
+                await server.serve(sockets=[sock])
             for task in tasks:
                 task.cancel()
         if isinstance(engine, RemoteEngine) and engine.replicas.failure is not None:
@@ -137,6 +139,15 @@ def _make_engine(
         stall_timeout=options.settings.stall_timeout,
         max_restarts=options.max_engine_restarts,
     )
+
+
+def _hook_limit(
+    engine: EngineShell | RemoteEngine, server: uvicorn.Server, stall_timeout: float
+) -> MainThreadLimit:
+    """Limits the parsers and the router, so that a plugin blocks no longer than `stall_timeout`."""
+    parsers = server.config.app.state.context.parsers.guards.all  # type: ignore[union-attr]
+    router = engine.router_guards if isinstance(engine, RemoteEngine) else ()
+    return MainThreadLimit((*parsers, *router), stall_timeout / 2)
 
 
 async def _end_without_engine(engine: RemoteEngine, server: uvicorn.Server) -> None:

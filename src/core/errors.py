@@ -61,6 +61,11 @@ class DeviceError(TokenmillError):
     """The device can no longer compute, for example after a sticky CUDA error. The engine stops."""
 
 
-CONTAINED = (Exception, SystemExit)
+class HookTimeoutError(BaseException):
+    """Raised inside a plugin's hook that runs for too long. It is no Exception, so that code which
+    ignores all of them does not ignore this one."""
+
+
+CONTAINED = (Exception, SystemExit, HookTimeoutError)
 """Exceptions that count as a failure of the plugin that raised them. KeyboardInterrupt and
 CancelledError pass through, because they are meant for the program."""

@@ -173,6 +173,7 @@ class ChatReading:
             tools=self._tools.callable,
             prompt_end=self._prompt_end,
             is_parallel=self._tools.is_parallel,
+            guards=self._parsers.guards,
         )
 
     def _pieces(self, deltas: Sequence[Delta]) -> list[ChatToolCall]:

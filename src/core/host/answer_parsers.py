@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import EngineConfig
 from ..contract.choice import Choice
 from ..contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
 from ..contract.parsing.answers import CallSyntax
-from ..contract.registry import Registry
+from ..contract.registry import Provider, Registry
 from ..errors import PluginError
 from ..interfaces import ChatFormat
 from ..log import get_logger
 from .choice import choose_slot
+from .parser_guards import ParserGuards
 from .plugin_set import PluginSet
 from .plugins_file import read_settings
 
@@ -28,6 +29,8 @@ class AnswerParsers:
     demanded: ToolCallParser | None = None
     """Reads calls that `tool_choice` demands. It has a syntax; None: no enabled parser has one."""
     reasoning: ReasoningParser | None = None
+    guards: ParserGuards = field(default_factory=ParserGuards)
+    """Count the calls of these parsers."""
 
     @property
     def syntax(self) -> CallSyntax | None:
@@ -44,45 +47,49 @@ def build_answer_parsers(config: EngineConfig, chat: ChatFormat | None) -> Answe
         return AnswerParsers()
     plugins = PluginSet(read_settings(config.plugins_file))
     plugins.load_enabled()
-    tools: ToolCallParser | None = _build("tool_call_parser", config, plugins, chat)
+    guards = ParserGuards()
+    tools = guards.watch(*_choose("tool_call_parser", config, plugins, chat))
     has_syntax = tools is not None and tools.call_syntax is not None
     return AnswerParsers(
         tools=tools,
-        demanded=tools if has_syntax else _describing(plugins.registry),
-        reasoning=_build("reasoning_parser", config, plugins, chat),
+        demanded=tools if has_syntax else guards.watch(*_describing(plugins.registry)),
+        reasoning=guards.watch(*_choose("reasoning_parser", config, plugins, chat)),
+        guards=guards,
     )
 
 
-def _build(slot: str, config: EngineConfig, plugins: PluginSet, chat: ChatFormat) -> Any:
-    parser = _choose(slot, config, plugins, chat)
-    return parser if getattr(parser, "parses", True) else None
-
-
-def _describing(registry: Registry) -> ToolCallParser | None:
+def _describing(registry: Registry) -> tuple[Any, Provider | None]:
     """The first parser whose calls every model can be asked for."""
     for provider in registry.providers("tool_call_parser"):
-        parser: ToolCallParser = registry.build(provider.kind, provider.name)
+        parser = registry.build(provider.kind, provider.name)
         if getattr(parser, "describes_tools", False):
-            return parser
-    return None
+            return parser, provider
+    return None, None
 
 
-def _choose(slot: str, config: EngineConfig, plugins: PluginSet, chat: ChatFormat) -> Any:
+def _choose(
+    slot: str, config: EngineConfig, plugins: PluginSet, chat: ChatFormat
+) -> tuple[Any, Provider | None]:
+    """The parser of a slot and its provider; (None, None) if it is "none" or none fits."""
     choice = choose_slot(slot, config, plugins)
     if not choice.others:
-        return _make(choice, choice.name, plugins.registry)
+        return _parsing(_make(choice, choice.provider, plugins.registry), choice.provider)
     if choice.options:
         raise PluginError(f"{choice.origin}: options need a parser in `use`, not 'auto'")
     passed_over: list[str] = []
-    names = [provider.name for provider in (choice.provider, *choice.others)]
-    parsers = [(name, _make(choice, name, plugins.registry)) for name in names]
-    for name, parser in sorted(parsers, key=lambda found: _generality(found[1])):
+    providers = (choice.provider, *choice.others)
+    parsers = [(_make(choice, one, plugins.registry), one) for one in providers]
+    for parser, provider in sorted(parsers, key=lambda found: _generality(found[0])):
         reasons = parser.reasons_against(chat)
         if not reasons:
-            _log.info(f"{slot}_chosen", parser=name, passed_over=passed_over)
-            return parser
-        passed_over += [f"{name}: {reason}" for reason in reasons]
-    return None
+            _log.info(f"{slot}_chosen", parser=provider.name, passed_over=passed_over)
+            return _parsing(parser, provider)
+        passed_over += [f"{provider.name}: {reason}" for reason in reasons]
+    return None, None
+
+
+def _parsing(parser: Any, provider: Provider) -> tuple[Any, Provider | None]:
+    return (parser, provider) if getattr(parser, "parses", True) else (None, None)
 
 
 def _generality(parser: Any) -> int:
@@ -91,5 +98,5 @@ def _generality(parser: Any) -> int:
     return 2 if is_none else int(getattr(parser, "describes_tools", False))
 
 
-def _make(choice: Choice, name: str, registry: Registry) -> Any:
-    return registry.build(choice.provider.kind, name, choice.options, where=choice.origin)
+def _make(choice: Choice, provider: Provider, registry: Registry) -> Any:
+    return registry.build(provider.kind, provider.name, choice.options, where=choice.origin)

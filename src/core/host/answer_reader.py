@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from ..contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
 from ..contract.parsing.answer_text import AnswerText, rest_as_content
@@ -14,12 +15,14 @@ from ..contract.parsing.answers import (
     ToolCallDelta,
     ToolDefinition,
 )
-from ..log import get_logger
+from ..errors import CONTAINED, HookTimeoutError, RequestFailedError
+from .calling.guard import Guard
+from .parser_guards import ParserGuards
 
-_log = get_logger("plugins")
 _PIECE = 4096
 """Characters. Taking text from the front copies the rest, so a parser gets a long text in pieces.
 """
+_END: Final = object()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +47,7 @@ class AnswerReader:
 
     `tools` are the functions that may be called; without them no calls are looked for.
     `prompt_end` is the end of the rendered prompt. `is_parallel` False keeps only the first call.
+    `guards` count what the parsers do. Raises RequestFailedError if a parser hangs.
     """
 
     def __init__(
@@ -54,17 +58,19 @@ class AnswerReader:
         tools: Sequence[ToolDefinition] = (),
         prompt_end: str = "",
         is_parallel: bool = True,
+        guards: ParserGuards | None = None,
     ) -> None:
+        guard_of = (guards or ParserGuards()).of
         self._stages: list[_Stage] = []
         self.reasoning_spans: list[tuple[int, int]] = []
         """Beginning and end of each piece of reasoning in the text so far, in characters."""
         if reasoning is not None:
-            text = AnswerText()
-            parsing = self._located(text, reasoning.parse(text, prompt_end))
-            self._stages.append(_Stage(text, parsing))
+            text, guard = AnswerText(), guard_of(reasoning)
+            parsing = self._located(text, guard.call(text, prompt_end))
+            self._stages.append(_Stage(text, parsing, guard))
         if tool_calls is not None and tools:
-            text = AnswerText()
-            self._stages.append(_Stage(text, tool_calls.parse(text, tools)))
+            text, guard = AnswerText(), guard_of(tool_calls)
+            self._stages.append(_Stage(text, guard.call(text, tools), guard))
         self._max_calls = None if is_parallel else 1
         self.has_calls = False
         """Whether the answer has tool calls so far."""
@@ -130,9 +136,10 @@ def collect(deltas: Iterable[Delta]) -> ParsedAnswer:
 class _Stage:
     """One parser at work on the content that an earlier stage leaves."""
 
-    def __init__(self, text: AnswerText, parsing: Parsing) -> None:
+    def __init__(self, text: AnswerText, parsing: Parsing, guard: Guard) -> None:
         self._text = text
         self._parsing = parsing
+        self._guard = guard
 
     def feed(self, delta: Delta) -> list[Delta]:
         """The deltas that result from one more delta; only content is parsed."""
@@ -152,12 +159,15 @@ class _Stage:
         """The deltas up to the next wait. The text that a parser leaves or fails at is content."""
         found: list[Delta] = []
         try:
-            for delta in self._parsing:
+            while (delta := self._guard.resume(next, self._parsing, _END)) is not _END:
                 if delta is None:
                     return found
                 found.append(delta)
-        except Exception as error:
-            _log.error("answer_parser_failed", error=f"{type(error).__name__}: {error}")
+        except CONTAINED as error:
+            self._guard.fail(error)
+            if isinstance(error, HookTimeoutError):
+                what = f"the answer could not be read: {self._guard.source} takes too long"
+                raise RequestFailedError(what) from error
         self._parsing = rest_as_content(self._text)
         return found + _nonempty(self._text)
 

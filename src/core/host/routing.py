@@ -30,6 +30,7 @@ class GuardedRouter:
         self._router = router
         self._route = Guard(self._checked, source, "router.route", rule, self._log)
         self._forget = Guard(router.forget, source, "router.forget", rule, self._log)
+        self.guards = (self._route, self._forget)
 
     def route(self, request: RoutedRequest, replicas: Sequence[ReplicaView]) -> int:
         """The index of one of `replicas`."""
@@ -42,7 +43,7 @@ class GuardedRouter:
             self._forget(index)
 
     def hook_stats(self) -> tuple[HookStats, ...]:
-        return self._route.stats, self._forget.stats
+        return tuple(guard.stats for guard in self.guards)
 
     def with_failures(self, infos: Sequence[PluginInfo]) -> tuple[PluginInfo, ...]:
         """The plugins, with the failures of the router added."""

@@ -14,6 +14,8 @@ from ..config import EngineConfig
 from ..contract.client import EngineClient, LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..errors import EngineStoppedError, OverloadedError, RateLimitedError, TokenmillError
+from ..host.calling.guard import Guard
+from ..host.hook_metrics import with_hook_stats
 from ..host.routing import GuardedRouter, build_router
 from ..interfaces import ModelInfo, Progress, Tokenizer, no_progress
 from ..log import get_logger
@@ -224,6 +226,11 @@ class RemoteEngine(EngineClient):
     def live_requests(self) -> tuple[LiveRequest, ...]:
         return self.replicas.live_requests()
 
+    @property
+    def router_guards(self) -> tuple[Guard, ...]:
+        """The guards of the router, which this process calls."""
+        return () if self._router is None else self._router.guards
+
     def plugins(self) -> tuple[PluginInfo, ...]:
         infos = self.replicas.plugins()
         return infos if self._router is None else self._router.with_failures(infos)
@@ -233,7 +240,10 @@ class RemoteEngine(EngineClient):
         return stats if self._router is None else add_stats(stats, self._router.hook_stats())
 
     def render_metrics(self) -> bytes:
-        return self.replicas.render_metrics()
+        metrics = self.replicas.render_metrics()
+        if self._router is None:
+            return metrics
+        return with_hook_stats(metrics, self._router.hook_stats(), self)
 
     # Inside
 

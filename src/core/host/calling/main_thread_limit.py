@@ -1,0 +1,76 @@
+"""Ends hooks that run for too long in the main thread of a server, because they block it.
+
+A timer's signal interrupts Python code and regular expressions, and the hook fails. Native code
+cannot be interrupted: if the hook still runs after twice the time, the process ends. That is not
+noticed if the native code keeps Python's global lock, because then no other thread runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import asdict
+from time import perf_counter
+from types import FrameType
+from typing import Self
+
+from ...errors import HookTimeoutError
+from ...log import get_logger
+from .guard import Guard
+
+TICK_SECONDS = 0.5
+_log = get_logger("plugins")
+
+
+class MainThreadLimit:
+    """A context manager that watches hooks which the main thread calls. Use it in that thread."""
+
+    def __init__(self, guards: Iterable[Guard], seconds: float) -> None:
+        """`seconds`: time after which a hook is interrupted."""
+        self._guards = tuple(guards)
+        self._seconds = seconds
+        self._tick = min(TICK_SECONDS, seconds / 2)
+        self._main = threading.get_ident()
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._handler = signal.signal(signal.SIGALRM, self._interrupt)
+        self._timer = signal.setitimer(signal.ITIMER_REAL, self._tick, self._tick)
+        threading.Thread(target=self._run, name="tokenmill-hook-limit", daemon=True).start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stopped.set()
+        signal.setitimer(signal.ITIMER_REAL, *self._timer)
+        signal.signal(signal.SIGALRM, self._handler)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._overdue(self._seconds) is not None:
+            raise HookTimeoutError(f"still ran after {self._seconds:g} s")
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._tick):
+            if (guard := self._overdue(2 * self._seconds)) is not None:
+                _end_process(guard)
+
+    def _overdue(self, seconds: float) -> Guard | None:
+        """The hook that the main thread has called for longer than this."""
+        began_before = perf_counter() - seconds
+        for guard in self._guards:
+            if 0.0 < guard.since < began_before and guard.thread == self._main:
+                return guard
+        return None
+
+
+def _end_process(guard: Guard) -> None:
+    _log.error(
+        "server_ends",
+        reason="a plugin blocks the server, and cannot be interrupted",
+        **asdict(guard.source),
+        hook=guard.hook,
+    )
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,31 @@
+"""Adds the plugins that run in the server's process to the metrics of the engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from ..contract.client import EngineClient
+from ..contract.plugin_info import HookStats
+
+FIELDS = ("calls", "seconds", "failures")
+
+
+def with_hook_stats(metrics: bytes, stats: Iterable[HookStats], engine: EngineClient) -> bytes:
+    """The metrics with samples of these hooks, in the families that the engines' hooks have.
+
+    Samples of a family that an engine does not have, because its observer of metrics is not
+    enabled, are left out. They have no label `engine`: the plugins serve all engines.
+    """
+    found, prefix = tuple(stats), engine.config.metrics_prefix
+    model_name = json.dumps(engine.model_name, ensure_ascii=False)
+    for field in FIELDS if found else ():
+        family = f"{prefix}plugin_hook_{field}_total"
+        head = f"# TYPE {family} counter\n".encode()
+        samples = "".join(
+            f"{family}{{model_name={model_name},plugin={json.dumps(one.plugin)},"
+            f'hook="{one.hook}"}} {float(getattr(one, field))}\n'
+            for one in found
+        )
+        metrics = metrics.replace(head, head + samples.encode(), 1)
+    return metrics

@@ -1,0 +1,46 @@
+"""A parser that hangs in a real server: its request fails, or the server ends and names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.api.test_parser_failures import CHAT, HEADER, PARSER
+from tests.server_process import running_server
+
+NATIVE = """import ctypes
+        lock, libc = (ctypes.c_char * 64)(), ctypes.CDLL(None)
+        libc.pthread_mutex_init(lock, None)
+        libc.pthread_mutex_lock(lock), libc.pthread_mutex_lock(lock)"""
+
+
+def install(folder: Path, act: str) -> None:
+    (folder / "odd.py").write_text(HEADER + PARSER.format(act=act))
+    info = folder / "odd-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tokenmill.plugins]\nodd = odd\n")
+    (folder / "plugins.toml").write_text('[tool_call_parser]\nuse = "odd"\n')
+
+
+def test_python_code_that_hangs_is_interrupted_and_the_server_goes_on(tmp_path: Path) -> None:
+    install(tmp_path, "import time; time.sleep(3600)")
+    flags = ("--stall-timeout", "4", "--plugins-file", str(tmp_path / "plugins.toml"))
+    with running_server(tmp_path, *flags, packages=tmp_path) as server:
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=120)
+        assert answer.status_code == 500 and "'odd'" in answer.json()["error"]["message"]
+        assert httpx.get(f"{server.url}/ready", timeout=60).status_code == 200
+        assert "tool_call_parser.parse" in server.log.read_text()
+
+
+def test_native_code_that_hangs_ends_the_server_and_is_named(tmp_path: Path) -> None:
+    install(tmp_path, NATIVE)
+    flags = ("--stall-timeout", "4", "--plugins-file", str(tmp_path / "plugins.toml"))
+    with running_server(tmp_path, *flags, packages=tmp_path) as server:
+        with pytest.raises(httpx.TransportError):
+            httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=120)
+        assert server.process.wait(60) == 1
+        [line] = [x for x in server.log.read_text().splitlines() if "server_ends" in x]
+        assert "odd" in line and "tool_call_parser.parse" in line
