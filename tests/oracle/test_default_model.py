@@ -1,7 +1,8 @@
 """transformers' reading of the default model: its tensors, how likely a text is, what it generates.
 
-Loading it takes 20 s, so all tests that always need it are in this module. The text is the first
-chapter of Pride and Prejudice (Jane Austen, 1813), in the public domain.
+Loading it takes 20 s, so all tests that always need it are in this module, and in `make check`. In
+`make test`, test_greedy_equality.py compares with tokens that transformers generated once. The text
+is the first chapter of Pride and Prejudice (Jane Austen, 1813), in the public domain.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def perplexity(logprobs: torch.Tensor) -> float:
     return float((-logprobs.mean()).exp())
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("weights", ["quantized", "bfloat16"])
 def test_perplexity_is_within_one_percent(
     weights: str, right: torch.Tensor, request: pytest.FixtureRequest
@@ -64,6 +66,7 @@ def test_perplexity_is_within_one_percent(
     assert perplexity(found) == pytest.approx(perplexity(right), rel=0.01)
 
 
+@pytest.mark.check
 def test_quantized_weights_were_not_rounded_to_bfloat16(
     quantized: torch.Tensor, bfloat16: torch.Tensor
 ) -> None:
@@ -74,6 +77,7 @@ def test_quantized_weights_were_not_rounded_to_bfloat16(
     assert not torch.equal(quantized, bfloat16)
 
 
+@pytest.mark.check
 def test_float32_gives_every_token_its_probability(
     token_ids: list[int], right: torch.Tensor
 ) -> None:
@@ -82,6 +86,7 @@ def test_float32_gives_every_token_its_probability(
     assert perplexity(found) == pytest.approx(perplexity(right), rel=1e-5)
 
 
+@pytest.mark.check
 def test_the_default_model_is_the_one_that_transformers_reads(reference: Reference) -> None:
     """Every tensor is equal to the last bit, and so nearly are the logits of a prompt."""
     checkpoint = open_checkpoint(find_default_model())
@@ -106,7 +111,7 @@ def test_the_default_model_is_the_one_that_transformers_reads(reference: Referen
     ("step", "num_tokens"),
     [
         pytest.param(1, NUM_LONG_TOKENS, marks=pytest.mark.soak, id="all"),
-        pytest.param(9, 16, id="sample"),
+        pytest.param(9, 16, marks=pytest.mark.check, id="sample"),
     ],
 )
 def test_the_recorded_continuations_are_those_of_transformers(

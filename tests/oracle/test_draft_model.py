@@ -28,15 +28,17 @@ DROPPED = (11, 20, 25)
 SMALL_STEPS = Setting(scheduler="chunked", max_num_batched_tokens=40)
 STARVED = Setting(scheduler="chunked", preemption_mode="swap", block_size=8, is_starved=True)
 CASES = [
-    ("draft", SMALL_STEPS, 3),
-    ("head", STARVED, 3),
+    pytest.param("draft", SMALL_STEPS, 3, marks=pytest.mark.check),
+    pytest.param("head", STARVED, 3, marks=pytest.mark.check),
     *(
         pytest.param(kind, setting, 1 + i % 8, marks=pytest.mark.soak)
         for kind in ("draft", "head")
         for i, setting in enumerate(SETTINGS)
     ),
 ]
-"""Two here; `make soak` adds those in which every pair of choices occurs, at all lengths."""
+"""Two in `make check`, because a draft of the real model takes 15 CPU seconds to make and run; on a
+toy model tests/backends/drafting does the same in every run. `make soak` adds those in which every
+pair of choices occurs, at all lengths."""
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """Greedy fp32 output with drafts is still transformers' own, token for token.
 
-Here ngram meets every choice of a setting; `make soak` adds all pairs, drafts of known accuracy
-and all other lengths. On the toy model test_toy_speculation.py tries the full product in every run.
+On the toy model test_toy_speculation.py tries the full product in every run. The real model needs
+15 CPU seconds per case: `make check` tries every choice of a setting with ngram, `make soak` all
+pairs, drafts of known accuracy and all other lengths.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ def checkpoint() -> Checkpoint:
     return open_checkpoint(find_default_model())
 
 
-@pytest.mark.parametrize(("setting", "method", "num_tokens"), [*QUICK, *REST], ids=str)
+@pytest.mark.parametrize(
+    ("setting", "method", "num_tokens"),
+    [*(pytest.param(*case, marks=pytest.mark.check) for case in QUICK), *REST],
+    ids=str,
+)
 def test_tokens_are_those_of_transformers(
     setting: Setting,
     method: str,

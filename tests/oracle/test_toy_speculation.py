@@ -1,7 +1,8 @@
-"""The full product of settings on a toy model, with drafts: the tokens are those without.
+"""Settings on a toy model, with drafts: the tokens are those without.
 
-Here every setting meets every other method, each at one length. Any four choices meet with every
-method. `make soak` adds the rest.
+In `make test` any two choices meet, the method and its length among them. In `make check` every
+setting meets every other method, each at one length, and any four choices meet with every method:
+80 CPU seconds. `make soak` adds the rest.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ CASES = [
     for j, method in enumerate(TOY_METHODS)
     for i, setting in enumerate(HALVES[j % 2])
 ]
+QUICK = CASES[::5]
 EVERYTHING = list(product(full_product(WHOLE, CHUNKS), TOY_METHODS))
 """`make soak` goes through all lengths of each."""
 Serve = Callable[..., Served]
@@ -83,7 +85,11 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     return with_drafts
 
 
-@pytest.mark.parametrize(("setting", "method", "num_tokens"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("setting", "method", "num_tokens"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.check) for case in CASES],
+    ids=str,
+)
 def test_tokens_are_those_of_transformers(
     setting: Setting,
     method: str,
@@ -136,9 +142,17 @@ def test_every_setting_and_every_length_meets_every_choice() -> None:
     for method in TOY_METHODS:
         met = [astuple(setting) for setting, name, _ in CASES if name == method]
         everything = map(astuple, full_product(WHOLE, CHUNKS))
-        assert quadruples(met) == quadruples(everything), method
+        assert tuples(met, 4) == tuples(everything, 4), method
 
 
-def quadruples(settings: Iterable[tuple[object, ...]]) -> set[object]:
-    """All choices of four options that occur together."""
-    return {four for setting in settings for four in combinations(enumerate(setting), 4)}
+def test_any_two_choices_and_every_length_with_every_method_are_among_the_quick_cases() -> None:
+    def pairs(cases: Iterable[tuple[Setting, str, int]]) -> set[object]:
+        return tuples(((*astuple(setting), method) for setting, method, _ in cases), 2)
+
+    assert pairs(QUICK) == pairs(CASES)
+    assert {(method, length) for _, method, length in QUICK} == set(product(TOY_METHODS, LENGTHS))
+
+
+def tuples(settings: Iterable[tuple[object, ...]], size: int) -> set[object]:
+    """All choices of so many options that occur together."""
+    return {some for setting in settings for some in combinations(enumerate(setting), size)}

@@ -1,4 +1,7 @@
-"""Experts on real weights: SmolLM2 with copies of its feed-forward networks as experts."""
+"""Experts on real weights: SmolLM2 with copies of its feed-forward networks as experts.
+
+Not in the first tier, where test_architectures.py compares toy models with experts.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,10 @@ def make_reference(checkpoint: Upcycled) -> Any:
     return model
 
 
-@pytest.mark.parametrize("num_layers", [2, pytest.param(30, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "num_layers",
+    [pytest.param(2, marks=pytest.mark.check), pytest.param(30, marks=pytest.mark.soak)],
+)
 def test_equal_experts_are_the_dense_model_and_others_serve_the_tokens_of_transformers(
     num_layers: int,
 ) -> None:
