@@ -16,7 +16,7 @@ from .http.errors import APIError, shutting_down
 from .openai.context import AppContext, context_of
 from .openai.conversation import encode_conversation
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
-from .openai.reading.request_reading import read_body
+from .openai.reading.request_reading import compute, read_body
 from .openai.reading.tools import read_tool_use
 from .openai.responses import (
     DetokenizeResponse,
@@ -165,23 +165,24 @@ async def tokenize(request: Request) -> Response:
         raise APIError(400, "give either prompt or messages", param="prompt")
     engine = context.engine
     if body.messages is not None:
-        tools = read_tool_use(body).shown
+        tools = (await compute(request, read_tool_use, body)).shown
         tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools)
     else:
         tokens = await _encode(body.prompt or "", body.add_special_tokens is not False, engine)
 
-    def describe() -> TokenizeResponse:
+    def describe() -> Response:
         strings = None
         if body.return_token_strs:
             strings = [engine.tokenizer.token_bytes(t).decode("utf-8", "replace") for t in tokens]
-        return TokenizeResponse(
+        found = TokenizeResponse(
             count=len(tokens),
             max_model_len=engine.max_model_len,
             tokens=tokens,
             token_strs=strings,
         )
+        return _json(found)
 
-    return _json(await anyio.to_thread.run_sync(describe))
+    return await anyio.to_thread.run_sync(describe)
 
 
 async def _encode(text: str, with_special: bool, engine: EngineClient) -> list[int]:
@@ -197,18 +198,20 @@ async def detokenize(request: Request) -> Response:
     context = context_of(request)
     body = await read_body(request, DetokenizeBody)
     context.check_model(body.model)
-    vocab_size = context.engine.info.vocab_size
-    if body.tokens and not (min(body.tokens) >= 0 and max(body.tokens) < vocab_size):
-        raise APIError(
-            400,
-            f"tokens has ids that are not in the vocabulary (0 to {vocab_size - 1})",
-            param="tokens",
-        )
-    tokenizer = context.engine.tokenizer
-    text = await anyio.to_thread.run_sync(
-        lambda: tokenizer.decode(body.tokens, skip_special_tokens=False)
-    )
-    return _json(DetokenizeResponse(prompt=text))
+    engine = context.engine
+    vocab_size = engine.info.vocab_size
+
+    def decode() -> Response:
+        if body.tokens and not (min(body.tokens) >= 0 and max(body.tokens) < vocab_size):
+            raise APIError(
+                400,
+                f"tokens has ids that are not in the vocabulary (0 to {vocab_size - 1})",
+                param="tokens",
+            )
+        text = engine.tokenizer.decode(body.tokens, skip_special_tokens=False)
+        return _json(DetokenizeResponse(prompt=text))
+
+    return await anyio.to_thread.run_sync(decode)
 
 
 async def tokenizer_info(request: Request) -> Response:

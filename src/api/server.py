@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 from collections.abc import Callable, Iterator
@@ -166,6 +167,7 @@ async def _announce(
 ) -> None:
     while not server.started:  # noqa: ASYNC110 (uvicorn has no event for it)
         await asyncio.sleep(0.01)
+    gc.freeze()  # what is imported stays: looking through it again would hold up the event loop
     on_ready(engine, url)
 
 

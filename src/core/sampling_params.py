@@ -231,16 +231,20 @@ def _plain(extra_args: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return None
     try:
         encoded = msgspec.json.encode(extra_args)
+        _check_bytes(encoded)
         found = msgspec.json.decode(encoded, type=dict[str, Any])
         msgspec.msgpack.encode(found)  # for an engine in another process: integers of 64 bits
         plain = {name: _frozen(value) for name, value in found.items()}
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise _invalid("extra_args", "must be plain JSON values by name") from error
+    return ReadOnlyDict(plain)
+
+
+def _check_bytes(encoded: bytes) -> None:
     if len(encoded) > MAX_EXTRA_ARGS_BYTES:
         raise _invalid(
             "extra_args", f"takes at most {MAX_EXTRA_ARGS_BYTES} bytes of JSON, got {len(encoded)}"
         )
-    return ReadOnlyDict(plain)
 
 
 def _frozen(value: Any) -> Any:

@@ -81,7 +81,7 @@ class Served:
         self.url = url
         self.headers: dict[str, str] = {}
         """Headers with which `wait_until` asks."""
-        self._loop = loop
+        self.loop = loop
 
     def client(self, **options: Any) -> httpx.Client:
         options.setdefault("headers", {}).setdefault("Content-Type", "application/json")
@@ -89,7 +89,7 @@ class Served:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run something of the engine on its event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
 
     def wait_until(self, is_reached: Callable[[Any], bool]) -> None:
         """Poll /load until it is as wanted."""

@@ -128,7 +128,12 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> None:
 
 
 def _is_shallow(value: object, levels: int) -> bool:
-    if not isinstance(value, list | dict):
-        return True
-    items = value.values() if isinstance(value, dict) else value
-    return levels > 0 and all(_is_shallow(item, levels - 1) for item in items)
+    """Whether it has at most so many levels. Level by level, because a client sends thousands of
+    values."""
+    level: list[Any] = [value]
+    for _ in range(levels + 1):
+        values = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for items in values for item in items if isinstance(item, list | dict)]
+        if not level:
+            return True
+    return False

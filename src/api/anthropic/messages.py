@@ -18,7 +18,7 @@ from ..openai.chunks import stream_chunks
 from ..openai.context import context_of
 from ..openai.conversation import encode_conversation
 from ..openai.reading.field_names import MESSAGES
-from ..openai.reading.request_reading import read_body
+from ..openai.reading.request_reading import compute, read_body
 from ..openai.reading.tools import read_tool_use
 from ..openai.sse import EventStream, data_line, json_response, named_events, whole_answer
 from .answers import TokenCount
@@ -30,7 +30,7 @@ from .events import message_events, whole_message
 async def create_message(request: Request) -> Response:
     """The next message of a conversation, as one document or as server-sent events."""
     body = await read_body(request, MessagesBody)
-    chat = chat_body(body)
+    chat = await compute(request, chat_body, body)
     requests, answer = await start_chat(request, chat, "msg", MESSAGES)
     if not body.stream:
         whole = partial(whole_message, answer)
@@ -45,10 +45,11 @@ async def count_tokens(request: Request) -> Response:
     body = await read_body(request, CountTokensBody)
     context = context_of(request)
     context.check_model(body.model)
-    chat = chat_body(body)
+    chat = await compute(request, chat_body, body)
     with MESSAGES.in_errors():
+        tools = await compute(request, read_tool_use, chat)
         token_ids = await encode_conversation(
-            chat, chat.messages, context.engine, context.parsers, read_tool_use(chat).shown
+            chat, chat.messages, context.engine, context.parsers, tools.shown
         )
     return json_response(TokenCount(input_tokens=len(token_ids)))
 

@@ -21,7 +21,7 @@ from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from .reading.bodies import ChatBody
 from .reading.field_names import CHAT, FieldNames
 from .reading.grammar_fields import ignored_paths, naming_field
-from .reading.request_reading import check_combinations, read_body
+from .reading.request_reading import check_combinations, compute, read_body
 from .reading.tools import read_tool_use
 from .request_options import request_options
 from .responses import (
@@ -71,8 +71,8 @@ async def _submit(request: Request, body: ChatBody, prefix: str) -> tuple[Reques
     check_fan_out(1, body.n or 1)
     engine = context.engine
     options = request_options(request, body, prefix, context.settings.metadata_headers)
-    params = chat_params(body, engine)
-    tools = read_tool_use(body)
+    params = await compute(request, chat_params, body, engine)
+    tools = await compute(request, read_tool_use, body)
     parser_of(tools, context.parsers)  # raises before the conversation costs time
     tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools.shown)
     reading = ChatReading(body, tools, context, tokens)

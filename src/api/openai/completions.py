@@ -17,7 +17,7 @@ from .logprobs import Scored, TokenNames, completion_logprobs, prompt_logprobs, 
 from .prompts import Prompt, read_prompts, tokenized
 from .reading.bodies import CompletionBody
 from .reading.grammar_fields import ignored_paths, naming_field
-from .reading.request_reading import check_combinations, read_body
+from .reading.request_reading import check_combinations, compute, read_body
 from .request_options import request_options
 from .responses import CompletionChoice, CompletionResponse, PromptLogprobs, Usage
 from .sampling import completion_params
@@ -31,11 +31,11 @@ async def create_completion(request: Request) -> Response:
     body = await read_body(request, CompletionBody)
     check_combinations(body)
     context.check_model(body.model, is_needed=True)
-    prompts = read_prompts(body.prompt, "prompt")
+    prompts = await compute(request, read_prompts, body.prompt, "prompt")
     check_fan_out(len(prompts), body.n or 1)
     engine = context.engine
     options = request_options(request, body, "cmpl", context.settings.metadata_headers)
-    params = completion_params(body, engine)
+    params = await compute(request, completion_params, body, engine)
     adds_special = body.add_special_tokens is not False
     with naming_field(body):
         requests = await submit_all(

@@ -22,7 +22,7 @@ from .context import context_of
 from .prompts import Prompt, read_prompts, tokenized
 from .reading.embeddings import EmbeddingsBody
 from .reading.field_names import EMBEDDINGS
-from .reading.request_reading import read_body
+from .reading.request_reading import compute, read_body
 from .request_options import request_options
 from .responses import Embedding, EmbeddingsResponse, EmbeddingUsage
 from .sse import json_response
@@ -52,7 +52,9 @@ async def _all_outputs(
     request: Request, body: EmbeddingsBody, engine: EngineClient, options: RequestOptions
 ) -> list[RequestOutput]:
     adds = body.add_special_tokens is not False
-    prompts = await tokenized(_inputs(body), engine, add_special_tokens=adds)
+    prompts = await tokenized(
+        await compute(request, _inputs, body), engine, add_special_tokens=adds
+    )
     outputs: list[RequestOutput] = []
     for start in range(0, len(prompts), _AT_ONCE):
         outputs += await _outputs(request, engine, prompts[start : start + _AT_ONCE], options)

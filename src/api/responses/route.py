@@ -13,7 +13,7 @@ from ..openai.chat import start_chat
 from ..openai.chunks import stream_chunks
 from ..openai.context import AnswerHead, context_of
 from ..openai.reading.field_names import RESPONSES
-from ..openai.reading.request_reading import read_body
+from ..openai.reading.request_reading import compute, read_body
 from ..openai.sse import (
     CHUNKS,
     KEEP_ALIVE,
@@ -33,7 +33,7 @@ EVENTS = named_events(CHUNKS.error, KEEP_ALIVE)
 async def create_response(request: Request) -> Response:
     """The answer to an input, as one document or as server-sent events. Nothing is stored."""
     body = await read_body(request, ResponsesBody)
-    chat = chat_body(body)
+    chat = await compute(request, chat_body, body)
     requests, answer = await start_chat(request, chat, "resp", RESPONSES)
     engine = context_of(request).engine
     opening = _opening(body, answer.head, engine)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import partial
+from typing import ParamSpec, TypeVar
 
+import anyio.to_thread
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
@@ -17,13 +19,16 @@ from ...http.ignored_fields import name_ignored
 from ..context import context_of
 from .bodies import ChatBody, SamplingFields
 from .body_errors import explain_syntax, explain_value
-from .unknown_fields import UnknownField, refuse_unknown, unknown_fields
+from .body_sizes import SMALL_BYTES, check_sizes, check_unknown
+from .unknown_fields import UnknownField, decode_fields, refuse_unknown, unknown_fields
 from .unsupported import unsupported
 
 BODY_SECONDS = 10.0
 """Maximum time for a client to send its body."""
 JSON = "application/json"
 Body = TypeVar("Body")
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
@@ -36,11 +41,26 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     context = context_of(request)
     with context.bodies.account() as account:
         raw = await _read_bytes(request, context.settings.max_body_bytes, account)
-        body, unknown = _decode(raw, kind)
+        request.state.has_large_body = len(raw) > SMALL_BYTES
+        decode = _decode_large if request.state.has_large_body else _decode
+        body, unknown = await compute(request, decode, raw, kind)
     if context.settings.strict_fields:
         refuse_unknown(unknown)
     name_ignored(request.scope, [field.path for field in unknown])
     return body
+
+
+async def compute(
+    request: Request,
+    function: Callable[Arguments, Result],
+    *args: Arguments.args,
+    **options: Arguments.kwargs,
+) -> Result:
+    """The function's answer about a body: of a large one on another thread, so that the event loop
+    works for other requests meanwhile."""
+    if not request.state.has_large_body:
+        return function(*args, **options)
+    return await anyio.to_thread.run_sync(partial(function, *args, **options))
 
 
 def _check_media_type(request: Request) -> None:
@@ -50,13 +70,28 @@ def _check_media_type(request: Request) -> None:
         raise APIError(415, f"send the body with the header Content-Type: {JSON}")
 
 
+def _decode_large(raw: bytearray, kind: type[Body]) -> tuple[Body, list[UnknownField]]:
+    """Decode on another thread. Each call into msgspec holds Python's lock, so each is short: what
+    would take long is refused before."""
+    with _explained(kind):
+        check_unknown(raw, kind)
+    return _decode(raw, kind)
+
+
 def _decode(raw: bytearray, kind: type[Body]) -> tuple[Body, list[UnknownField]]:
-    """Decode on the event loop: a thread would not help, because msgspec keeps Python's lock."""
     if not raw:
         raise APIError(400, "the body is empty: send a JSON object")
+    with _explained(kind), _no_garbage_collection():
+        given = decode_fields(raw)
+        check_sizes(given, kind)
+        return msgspec.json.decode(raw, type=kind), unknown_fields(given, kind)
+
+
+@contextmanager
+def _explained(kind: type) -> Iterator[None]:
+    """Raise APIError (400) for what is not valid."""
     try:
-        with _no_garbage_collection():
-            return msgspec.json.decode(raw, type=kind), unknown_fields(raw, kind)
+        yield
     except msgspec.ValidationError as error:
         raise explain_value(error, kind) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
