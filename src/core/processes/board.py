@@ -69,9 +69,9 @@ class Board:
         self._stage[1 : 1 + len(text)] = text
         self._stage[0] = len(text)
 
-    def add(self, number: int | None) -> None:
-        """Note the number of the request that is being queued; None: none is."""
-        self._words[ADDING] = 0 if number is None else number + 1
+    def add(self, number: int) -> None:
+        """Note the number of the request that is being queued; 0: none is."""
+        self._words[ADDING] = number
 
     def work(self, is_busy: bool, expected_seconds: float = 0.0) -> None:
         """Note whether there is work, and the maximum seconds that its step is expected to take."""
@@ -80,7 +80,7 @@ class Board:
 
     def launch(self, requests: Iterable[tuple[int, int]]) -> None:
         """Note that a step is launched: the number of each request, and the number of its tokens
-        that are computed when the step ends."""
+        that are computed when the step ends. The number 0 is that of requests that the parent does not know."""
         words = array("Q", [number << TOKEN_BITS | end for number, end in requests])
         slot = self._steps[self._words[LAUNCHED] % NUM_STEPS]
         slot[1 : 1 + len(words)] = words
@@ -112,8 +112,8 @@ class Board:
         """The requests of the steps that are launched and not finished, with the number of their
         tokens that these steps compute at the latest, and the request that is being queued."""
         adding = self._words[ADDING]
-        found = {} if adding == 0 else {adding - 1: 0}
-        return found | self._requests(self._words[FINISHED], self._words[LAUNCHED])
+        steps = self._requests(self._words[FINISHED], self._words[LAUNCHED])
+        return steps | {adding: 0} if adding else steps
 
     def computed(self) -> Mapping[int, int]:
         """The requests of the step that finished last, with the number of their computed tokens."""
@@ -127,6 +127,7 @@ class Board:
             for word in slot[1 : 1 + slot[0]]:
                 number, num_tokens = word >> TOKEN_BITS, word & MAX_TOKENS
                 found[number] = max(num_tokens, found.get(number, 0))
+        found.pop(0, None)
         return found
 
 

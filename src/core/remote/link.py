@@ -105,7 +105,7 @@ class EngineLink(asyncio.Protocol):
         self._setup = setup
         self._progress = progress
         self._reader = FrameReader()
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._ending: asyncio.Task[None] | None = None
         self._child: Child | None = None

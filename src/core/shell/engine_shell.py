@@ -202,10 +202,10 @@ class EngineShell(EngineClient):
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         *,
-        number: int | None = None,
+        number: int = 0,
         **fields: Any,
     ) -> OutputStream:
-        """See EngineClient. `number`: of the request on the board."""
+        """See EngineClient. `number`: see OutputStream."""
         self._check_accepting()
         options = (options or RequestOptions()).with_changes(**fields)
         params = sampling_params or self.default_sampling_params()

@@ -111,7 +111,7 @@ class StepLoop:
             yield
         finally:
             if self._board is not None:
-                self._board.add(None)
+                self._board.add(0)
 
     def _check_prompt_logprobs(self, stream: OutputStream) -> None:
         streams = (*self._live_streams(), stream)
@@ -179,11 +179,13 @@ class StepLoop:
 
     def _show_launch(self, plan: StepPlan) -> None:
         if self._board is not None:
-            members = ((self._members.get(grant.engine_id), grant) for grant in plan.grants)
+            members = self._members
             self._board.launch(
-                (member[0].number, grant.start + grant.num_tokens)
-                for member, grant in members
-                if member is not None and member[0].number is not None
+                [
+                    (member[0].number, grant.start + grant.num_tokens)
+                    for grant in plan.grants
+                    if (member := members.get(grant.engine_id))
+                ]
             )
 
     def _note_progress(self) -> None:

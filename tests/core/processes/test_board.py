@@ -43,13 +43,13 @@ def test_requests_are_in_work_from_launch_to_finish() -> None:
 
 def test_the_board_keeps_its_last_steps_for_ever() -> None:
     board = make_board(1)
-    for step in range(3 * NUM_STEPS):
+    for step in range(1, 3 * NUM_STEPS):
         board.launch([(step, step)])
         assert board.in_work() == {step: step}
         board.finish()
-    for step in range(2 * NUM_STEPS):
+    for step in range(1, 2 * NUM_STEPS + 1):
         board.launch([(step, step)])
-    assert list(board.in_work()) == list(range(NUM_STEPS, 2 * NUM_STEPS))
+    assert list(board.in_work()) == list(range(NUM_STEPS + 1, 2 * NUM_STEPS + 1))
 
 
 def test_a_step_may_have_the_most_requests_and_a_stage_a_long_name() -> None:
@@ -62,7 +62,9 @@ def test_a_step_may_have_the_most_requests_and_a_stage_a_long_name() -> None:
 
 def test_a_request_is_being_queued_until_it_is_not() -> None:
     board = make_board()
+    board.add(3)
+    assert board.in_work() == {3: 0}
+    board.launch([(0, 5), (1, 2)])
+    assert board.in_work() == {3: 0, 1: 2}, "the parent does not know the request 0"
     board.add(0)
-    assert board.in_work() == {0: 0}
-    board.add(None)
-    assert board.in_work() == {}
+    assert board.in_work() == {1: 2}
