@@ -166,7 +166,7 @@ def test_while_the_engine_restarts_the_server_answers_all_but_requests(
     assert "tokenmill:num_requests_running" not in metrics
 
 
-@pytest.mark.parametrize("prompt", ["Kill", "Eject the device"])
+@pytest.mark.parametrize("prompt", ["Crash", "Eject the device"])
 def test_a_request_that_was_there_in_two_crashes_is_refused(
     prompt: str, served: Served, http: httpx.Client
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_request_that_was_there_in_two_crashes_is_refused(
     wait_until_ready(served)
     pid = engine_pid(served)
     assert "crashed" in check_error(http.post("/v1/completions", json=poison), 400)["message"]
-    streamed = http.post("/v1/completions", json=poison | {"stream": True})
+    streamed = http.post("/v1/completions", json=poison | {"stream": True, "max_tokens": 5})
     check_error(streamed, 400)
     assert http.post("/v1/completions", json=ASK).status_code == 200
     assert engine_pid(served) == pid

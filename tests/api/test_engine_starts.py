@@ -10,7 +10,7 @@ import pytest
 
 from tokenmill.core.errors import EngineStoppedError
 
-from .toy_process import START_FAULT, toy_process
+from .toy_process import START_FAULT, toy_process, until
 
 
 @pytest.mark.parametrize(("fault", "how"), [("K", "killed by SIGKILL"), ("C", "killed by SIGSEGV")])
@@ -27,9 +27,10 @@ def test_a_process_that_is_killed_before_its_first_stage_was_starting() -> None:
     async def start_and_kill() -> None:
         engine = toy_process()
         starting = asyncio.create_task(engine.start())
-        while (link := engine.replicas.supervisors[0].link) is None or link._child is None:
-            await asyncio.sleep(0)
-        os.kill(link.pid, signal.SIGKILL)
+        [supervisor] = engine.replicas.supervisors
+        await until(lambda: supervisor.link is not None)
+        assert supervisor.link is not None
+        os.kill(supervisor.link.pid, signal.SIGKILL)
         await starting
 
     with pytest.raises(EngineStoppedError, match="killed by SIGKILL while starting"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -29,6 +30,8 @@ LOAD_SECONDS = "TOY_LOAD_SECONDS"
 """Environment variable: seconds that the next engines take to load."""
 START_FAULT = "TOY_START_FAULT"
 """Environment variable: the key in ON_DEVICE of a fault of engines that load their model."""
+STEP_FAULT = "TOY_STEP_FAULT"
+"""Environment variable: the key in ON_DEVICE of a fault, and the number of the step that has it."""
 LEAVES = "TOY_LEAVES"
 """Environment variable of the engines that a request of the user "leave there" ends."""
 
@@ -79,6 +82,7 @@ ON_DEVICE: dict[str, Callable[[], None]] = {
     "S": stop,
     "C": crash,
     "H": hang,
+    "L": loop,
     "E": lose_device,
 }
 """Faults in the step that computes the prompt, by its first character."""
@@ -96,10 +100,17 @@ class FaultyPlugin:
 
 
 class FaultyExecutor(SimulatedExecutor):
-    """Fails in the step of the prompt that asks for it."""
+    """Fails in the step of the prompt that asks for it, or in the step with the number of
+    STEP_FAULT."""
+
+    num_steps = 0
 
     def run(self, plan: StepPlan) -> StepResult:
         time.sleep(STEP_SECONDS)
+        self.num_steps += 1
+        fault, _, number = os.environ.get(STEP_FAULT, "").partition(" ")
+        if fault and self.num_steps == int(number):
+            ON_DEVICE[fault]()
         for start in plan.starts:
             fault = ON_DEVICE.get(chr(start.token_ids[0]))
             if fault is not None:
@@ -112,7 +123,6 @@ def make_engine(config: EngineConfig, progress: Progress) -> EngineShell:
         progress("loading the toy", 0.0)
         time.sleep(float(os.environ.get(LOAD_SECONDS, "0")))
         if START_FAULT in os.environ:
-            time.sleep(0.5)  # the stage is sent by another thread
             ON_DEVICE[os.environ[START_FAULT]]()
         progress("loading the toy", 1.0)
         return EngineParts(
@@ -140,3 +150,9 @@ def toy_process(**options: Any) -> RemoteEngine:
         load_tokenizer=lambda config: ToyTokenizer(),
         **own,
     )
+
+
+async def until(is_reached: Callable[[], object]) -> None:
+    """Wait until something is reached, which has no event."""
+    while not is_reached():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)

@@ -12,6 +12,7 @@ import shlex
 import sys
 from typing import Any
 
+from ...core.contract.client import STALL_SECONDS
 from ...core.errors import ConfigError
 from ...core.log import get_logger
 from .flags.address import add_address_flags
@@ -92,18 +93,17 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--stall-timeout",
         type=_seconds,
-        default=10.0,
+        default=STALL_SECONDS,
         metavar="SECONDS",
-        help="seconds with work but without a finished step after which /ready answers 503, and an "
-        "engine process is restarted; at least 10 times the longest recent step of similar size "
-        "(default: %(default)s)",
+        help="a step that takes 3 times its expected duration and these seconds more hangs: /ready "
+        "answers 503, and an engine process is restarted (default: %(default)s)",
     )
     group.add_argument(
         "--engine-process",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="run the engine in a process of its own, and start another one if it crashes or makes "
-        "no step for --stall-timeout (default: on)",
+        help="run the engine in a process of its own, and start another one if it crashes or "
+        "hangs, see --stall-timeout (default: on)",
     )
     group.add_argument(
         "--max-engine-restarts",

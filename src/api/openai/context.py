@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
-from ...core.contract.client import EngineClient
+from ...core.contract.client import STALL_SECONDS, EngineClient
 from ...core.host.answer_parsers import AnswerParsers
 from ...core.outputs import RequestOutput
 from ...core.sampling_params import MAX_N
@@ -49,9 +49,8 @@ class ServerSettings:
     """Log every HTTP request."""
     strict_fields: bool = False
     """Refuse unknown fields, and bodies without `model`. False: a header names ignored fields."""
-    stall_timeout: float = 10.0
-    """Seconds with work but without a completed step after which the engine counts as stalled, if
-    they are also STALL_FACTOR times the expected duration of a step."""
+    stall_timeout: float = STALL_SECONDS
+    """See Load.is_stalled."""
 
     @property
     def needs_key(self) -> bool:

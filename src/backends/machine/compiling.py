@@ -84,7 +84,7 @@ def _check_room(folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < BUILD_BYTES:
         raise CacheError(
-            f"{folder} has {free >> 20} MB of free space, and a build needs {BUILD_BYTES >> 20} MB: "
+            f"{folder} has {free >> 20} MB of free space; a build needs {BUILD_BYTES >> 20} MB: "
             "free some, or set XDG_CACHE_HOME"
         )
 

@@ -16,8 +16,11 @@ from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from .plugin_info import HookStats, PluginInfo
 
-STALL_FACTOR = 10
-"""A step that takes this many times as long as expected counts as stalled."""
+STALL_FACTOR = 3
+"""A step that takes this many times as long as expected, and a time limit more, is stalled."""
+
+STALL_SECONDS = 1.5
+"""Default of that time limit. A hang is found within 2 seconds more than STALL_FACTOR steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,8 @@ class Load:
     kv_cache_usage: float
     """Fraction of the KV blocks that live requests hold, 0 to 1."""
     stalled_for: float
-    """Seconds since the last completed step while there was work; 0 when idle."""
+    """Seconds since the last completed step while there was work, without those in which an engine
+    process waited for a CPU; 0 when idle."""
     expected_step_seconds: float = 0.0
     """Maximum seconds that the current step is expected to take, estimated from earlier steps."""
     is_alive: bool
@@ -44,9 +48,9 @@ class Load:
     shortest stall."""
 
     def is_stalled(self, timeout: float) -> bool:
-        """Whether there is work but no step for too long: `timeout` seconds, and STALL_FACTOR times
-        the expected duration of a step."""
-        return self.stalled_for > max(timeout, STALL_FACTOR * self.expected_step_seconds)
+        """Whether there is work but no step for too long: STALL_FACTOR times the expected duration
+        of a step, and `timeout` seconds more."""
+        return self.stalled_for > timeout + STALL_FACTOR * self.expected_step_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

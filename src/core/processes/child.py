@@ -74,6 +74,12 @@ class Child:
         if lifeline is not None:
             os.close(lifeline)
 
+    @property
+    def end_signal(self) -> int | None:
+        """The number of the signal that ended the process; None: it has ended itself, or runs."""
+        status = self._process.poll()
+        return -status if status is not None and status < 0 else None
+
     def describe_end(self) -> str:
         """How the process ended, for a log: "killed by SIGSEGV", "ended with status 3"."""
         status = self._process.poll()

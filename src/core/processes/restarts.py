@@ -20,10 +20,18 @@ class Restarts:
         self.max_restarts = max_restarts
         self._times: deque[float] = deque()
 
-    def next_delay(self, now: float) -> float | None:
-        """Seconds to wait before the next restart, which counts from now on. None: give up."""
+    def next_delay(self, now: float, *, is_explained: bool = False) -> float | None:
+        """Seconds to wait before the next restart, which counts from now on. None: give up.
+
+        `is_explained`: the cause of this failure and of the one before is known, and will not come
+        again. Then neither counts.
+        """
         while self._times and now - self._times[0] > PERIOD:
             self._times.popleft()
+        if is_explained:
+            if self._times:
+                self._times.pop()
+            return 0.0
         number = len(self._times)
         if number >= self.max_restarts:
             return None

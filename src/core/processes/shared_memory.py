@@ -67,12 +67,8 @@ class Ring:
 class SharedMemory:
     """The memory that two processes share."""
 
-    def __init__(self, handle: int) -> None:
-        """`handle`: file descriptor of a file of TOTAL_BYTES. It is closed here."""
-        try:
-            mapped = memoryview(mmap.mmap(handle, TOTAL_BYTES))
-        finally:
-            os.close(handle)
+    def __init__(self, mapped: memoryview) -> None:
+        """`mapped`: TOTAL_BYTES of shared memory."""
         self._beats = mapped[:8].cast("Q")
         end = BEATS_BYTES + COUNTER_BYTES + RING_BYTES
         self.to_child, self.to_parent = Ring(mapped[BEATS_BYTES:end]), Ring(mapped[end:])
@@ -89,10 +85,31 @@ class SharedMemory:
 
 def share_memory(sock: socket.socket) -> SharedMemory:
     """Make a shared memory, and send it to the process at the other end of a socket."""
+    return SharedMemory(share_bytes(sock, TOTAL_BYTES))
+
+
+def receive_memory(sock: socket.socket) -> SharedMemory:
+    """Receive the memory that the parent shares. Raises EOFError if the parent is gone."""
+    return SharedMemory(receive_bytes(sock))
+
+
+def share_bytes(sock: socket.socket, num_bytes: int) -> memoryview:
+    """Make shared memory of zeros, and send it to the process at the other end of a socket."""
     with unnamed_file() as file:
-        os.truncate(file.fileno(), TOTAL_BYTES)
+        os.truncate(file.fileno(), num_bytes)
         socket.send_fds(sock, [b"m"], [file.fileno()])
-        return SharedMemory(os.dup(file.fileno()))
+        return memoryview(mmap.mmap(file.fileno(), num_bytes))
+
+
+def receive_bytes(sock: socket.socket) -> memoryview:
+    """Receive the memory of `share_bytes`. Raises EOFError if the parent is gone."""
+    data, handles, _, _ = socket.recv_fds(sock, 1, 1)
+    if not data:
+        raise EOFError
+    try:
+        return memoryview(mmap.mmap(handles[0], 0))
+    finally:
+        os.close(handles[0])
 
 
 def unnamed_file() -> IO[bytes]:
@@ -100,14 +117,6 @@ def unnamed_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):  # /dev/shm is small in containers, and may be full
         return os.fdopen(os.memfd_create("tokenmill"), "r+b")
     return tempfile.TemporaryFile()
-
-
-def receive_memory(sock: socket.socket) -> SharedMemory:
-    """Receive the memory that the parent shares. Raises EOFError if the parent is gone."""
-    data, handles, _, _ = socket.recv_fds(sock, 1, 1)
-    if not data:
-        raise EOFError
-    return SharedMemory(handles[0])
 
 
 class Channel:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Self
 
 from ..config import EngineConfig
-from ..contract.client import EngineClient, LiveRequest, Load
+from ..contract.client import STALL_SECONDS, EngineClient, LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..errors import EngineStoppedError, OverloadedError, RateLimitedError, TokenmillError
 from ..host.calling.guard import Guard
@@ -60,7 +60,7 @@ class RemoteEngine(EngineClient):
         load_tokenizer: LoadTokenizer,
         places: Sequence[Place] = (WHOLE_MACHINE,),
         progress: Progress = no_progress,
-        stall_timeout: float = 10.0,
+        stall_timeout: float = STALL_SECONDS,
         max_restarts: int = 5,
     ) -> None:
         """`target`: function of the child processes, see `processes.child.spawn`. `places`: one per
@@ -70,7 +70,6 @@ class RemoteEngine(EngineClient):
         self.replicas = Replicas(
             EngineSupervisor(
                 self._setup(config, target, index, place),
-                self._suspects,
                 stall_timeout=stall_timeout,
                 max_restarts=max_restarts,
             )
@@ -93,7 +92,7 @@ class RemoteEngine(EngineClient):
             target=target,
             config=own,
             place=place,
-            on_end=self._acquit,
+            suspects=self._suspects,
             on_loss=partial(self._forget, index),
             on_lost_request=partial(self._rescue, index),
         )
@@ -187,7 +186,6 @@ class RemoteEngine(EngineClient):
             max_model_len=self.max_model_len,
         )
         room_for_output(len(ids), params, self.max_model_len)  # before a long prompt is sent
-        self._suspects.check(ids, params)
         stream = RemoteStream(
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=ids,
@@ -270,10 +268,32 @@ class RemoteEngine(EngineClient):
         links = {index: link for index, link in serving if link not in full}
         if not links:
             raise next(iter(full.values()))
+        if self._suspects:
+            links = self._without_suspects(stream, links)
         if self._router is None:
             return links[0]
         request = Routed(stream, self.info, is_hashed=self._config.enable_prefix_caching)
         return links[self._router.route(request, [view_of(*one) for one in links.items()])]
+
+    def _without_suspects(
+        self, stream: RemoteStream, links: dict[int, EngineLink]
+    ) -> dict[int, EngineLink]:
+        """The engines that may get a request: each has one suspect at a time."""
+        suspects = self._suspects
+        suspects.check(stream.digest)
+        if not suspects.is_suspect(stream.digest):
+            return links
+        free = {
+            index: link
+            for index, link in links.items()
+            if not any(suspects.is_suspect(one.digest) for one in link.open_requests.values())
+        }
+        if not free:
+            raise OverloadedError(
+                "the engine crashed while it computed this prompt, and another such request is "
+                "tried again first; try again later"
+            )
+        return free
 
     async def _send(self, stream: RemoteStream) -> None:
         """Queue a request. If its engine is lost before it has accepted the request, or has no
@@ -322,9 +342,6 @@ class RemoteEngine(EngineClient):
         else:
             if stream.is_closed:  # its reader has left in the meantime
                 stream.end(stream)
-
-    def _acquit(self, stream: RemoteStream) -> None:
-        self._suspects.acquit(stream.prompt_token_ids, stream.params)
 
     def _with_free_id(self, options: RequestOptions) -> RequestOptions:
         """Options with an id that no other open request has. Each engine makes ids unique only

@@ -15,6 +15,7 @@ from ..config import EngineConfig
 from ..errors import EngineStoppedError, RequestFailedError, TokenmillError
 from ..interfaces import Progress
 from ..log import get_logger
+from ..processes.board import Board, receive_board
 from ..processes.frames import FrameReader, frame, receive
 from ..shell.engine_shell import EngineShell
 from ..shell.output_stream import OutputStream
@@ -39,7 +40,8 @@ from .messages import (
 )
 
 BEAT_SECONDS = 0.25
-"""Time between two signs of life. The client takes a much longer silence for a hang."""
+"""Time between two signs of life of the event loop. The client takes a much longer silence for a
+hang."""
 UNSENT_BYTES = 1 << 20
 """Unsent bytes from which outputs stay in their streams, which join them, until the client reads
 again."""
@@ -55,26 +57,30 @@ def run_engine(control: socket.socket, logs: socket.socket, make_engine: MakeEng
     Ends the process, even if the device still computes.
     """
     with suppress(EOFError):
+        board = receive_board(control)
         start = decode_to_engine(receive(control))
         assert isinstance(start, Start)
         start.place.enter()
         forward_logs(logs, start.log_level)
-        asyncio.run(_serve(control, start.config, make_engine))
+        asyncio.run(_serve(control, board, start.config, make_engine))
     sys.stderr.flush()
     os._exit(0)
 
 
-async def _serve(control: socket.socket, config: EngineConfig, make_engine: MakeEngine) -> None:
+async def _serve(
+    control: socket.socket, board: Board, config: EngineConfig, make_engine: MakeEngine
+) -> None:
     loop = asyncio.get_running_loop()
     control.setblocking(False)
-    _, host = await loop.create_connection(EngineHost, sock=control)
+    _, host = await loop.create_connection(lambda: EngineHost(board), sock=control)
     await host.run(config, make_engine)
 
 
 class EngineHost(asyncio.Protocol):
     """Serves one engine over one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, board: Board) -> None:
+        self._board = board
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._streams: dict[int, OutputStream] = {}
@@ -92,6 +98,7 @@ class EngineHost(asyncio.Protocol):
         """Start the engine, and serve it until the client leaves or the engine dies."""
         try:
             self._engine = make_engine(config, self._show_progress)
+            self._engine.board = self._board
             await self._engine.start()
         except TokenmillError as error:
             self._send(NotStarted(type(error).__name__, str(error)))
@@ -112,6 +119,7 @@ class EngineHost(asyncio.Protocol):
         """Send signs of life until the client leaves. A dead engine sends its last outputs first,
         and ends the process: the client starts another one."""
         while not self._left.is_set():
+            self._board.beat()
             self._flush()
             if not self._engine.load().is_alive:
                 return
@@ -160,7 +168,7 @@ class EngineHost(asyncio.Protocol):
         number = message.number
         try:
             stream = await self._engine.submit(
-                message.prompt_token_ids, message.params, message.options
+                message.prompt_token_ids, message.params, message.options, number=number
             )
         except Exception as error:
             if not isinstance(error, TokenmillError):
@@ -199,6 +207,7 @@ class EngineHost(asyncio.Protocol):
 
     def _show_progress(self, stage: str, fraction: float) -> None:
         """Called from any thread."""
+        self._board.show_stage(stage)
         self._loop.call_soon_threadsafe(self._send, Stage(stage, fraction))
 
     def _note_news(self, stream: OutputStream) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +19,12 @@ from ..errors import EngineStoppedError, OverloadedError, TokenmillError
 from ..interfaces import Progress
 from ..log import get_logger
 from ..outputs import RequestOutput
+from ..processes.board import share_board
 from ..processes.child import Child, spawn
+from ..processes.crashes import is_crash, num_oom_kills
 from ..processes.frames import FrameReader, frame
 from ..processes.place import Place
+from .crash_suspects import CrashSuspects
 from .errors import raised_by
 from .logs import ROOT, LogReceiver
 from .messages import (
@@ -53,6 +57,10 @@ IDLE = Load(
     is_draining=False,
 )
 """The load of an engine that has not reported any."""
+END_SECONDS = 0.5
+"""Time that a process whose socket is closed has to end, so that it is known how it ended."""
+MAX_LEFT = 256
+"""Maximum number of requests to remember whose readers have left. The engine may compute them."""
 LOST = "the engine failed; it is started again"
 log = get_logger("engine")
 
@@ -65,8 +73,9 @@ class EngineSetup:
     """Function of the child process, see `processes.child.spawn`."""
     config: EngineConfig
     place: Place
-    on_end: Callable[[RemoteStream], None]
-    """Called for each request that the engine has ended."""
+    suspects: CrashSuspects
+    """Shared by all engines of the server, because a client that sends a request again may reach
+    any of them."""
     on_loss: Callable[[], None]
     """Called when the engine is lost, before it is started again."""
     on_lost_request: Callable[[RemoteStream, TokenmillError], None]
@@ -79,14 +88,16 @@ class EngineLink(asyncio.Protocol):
     def __init__(self, setup: EngineSetup, progress: Progress) -> None:
         self.load = IDLE
         """The last load that the engine reported."""
-        self.num_received = 0
-        """Number of times that data came from the engine. Each one is a sign of life."""
+        self.is_explained = False
+        """Whether the engine is lost, and the request that is the cause is refused from now on."""
         self.blame = ""
         """Why this side killed the process."""
         self.open_requests: dict[int, RemoteStream] = {}
         self.at_end: tuple[RemoteStream, ...] = ()
         """The requests that were open when the engine was lost, or when it lost its device."""
         self._stopped: list[RemoteStream] = []  # requests of an engine that lost its device
+        self._left: deque[RemoteStream] = deque(maxlen=MAX_LEFT)
+        self._num_oom_kills = num_oom_kills()
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[Ready] = loop.create_future()
         self.lost: asyncio.Future[str] = loop.create_future()
@@ -94,14 +105,12 @@ class EngineLink(asyncio.Protocol):
         self._setup = setup
         self._progress = progress
         self._reader = FrameReader()
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._ending: asyncio.Task[None] | None = None
         self._child: Child | None = None
         self._transport: asyncio.Transport | None = None
         self._is_started = False
-        self._stage = "starting"
-        """What an engine that is not ready does."""
 
     # Life
 
@@ -114,6 +123,8 @@ class EngineLink(asyncio.Protocol):
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)  # messages, and log records
         self._child = spawn(self._setup.target, kinds)
         control, self._logs = self._child.sockets
+        self.board = share_board(control, self._setup.config.max_num_seqs)
+        self.board.show_stage("starting")
         control.setblocking(False)
         self._logs.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -164,17 +175,12 @@ class EngineLink(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self.num_received += 1
         for message in self._reader.feed(data):
             self._handle(decode_from_engine(message))
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self.is_lost:
-            return
-        if error is not None and not self.blame:
-            self.blame = f"its connection broke: {type(error).__name__}: {error}"
-        self._ending = asyncio.create_task(self._end_process())
-        self._fail_all(EngineStoppedError(LOST))
+        if not self.is_lost:
+            self._ending = asyncio.create_task(self._end_process(error))
 
     def _fail_all(self, error: TokenmillError) -> None:
         lost = tuple(self.open_requests.values())
@@ -188,16 +194,45 @@ class EngineLink(asyncio.Protocol):
             _fail(waiting, error)
         self._calls.clear()
 
-    async def _end_process(self) -> None:
+    async def _end_process(self, error: Exception | None) -> None:
         assert self._child is not None
         asyncio.get_running_loop().remove_reader(self._logs)
         with contextlib.suppress(OSError):
             self._receiver.receive()  # the last records before its end
-        await asyncio.to_thread(self._child.kill)
+        has_ended = bool(self.blame) or await asyncio.to_thread(self._child.wait, END_SECONDS)
+        if not has_ended:
+            self.blame = f"closed its connection: {error!r}" if error else "closed its connection"
         reason = self.blame or self._child.describe_end()
-        how = f"the engine's process did not start: {reason} while {self._stage}"
+        if not self._stopped and (
+            self.blame or is_crash(self._child.end_signal, self._num_oom_kills)
+        ):
+            self._note_crash()
+        self._fail_all(EngineStoppedError(LOST))
+        await asyncio.to_thread(self._child.kill)
+        how = f"the engine's process did not start: {reason} while {self.board.stage}"
         _fail(self.ready, EngineStoppedError(how))
         self.lost.set_result(reason)
+
+    def note_oom_kills(self) -> None:
+        """Call it from time to time, so that a kill for lack of memory is known as one."""
+        self._num_oom_kills = num_oom_kills()
+
+    def clear_suspects(self) -> None:
+        """Clear the suspects of earlier crashes that this engine has computed by now."""
+        if suspects := self._setup.suspects:
+            for number, num_tokens in self.board.computed().items():
+                if (stream := self.open_requests.get(number)) is not None:
+                    suspects.clear(stream.digest, num_tokens)
+
+    def _note_crash(self) -> None:
+        """Suspect the requests that the engine computed when it was lost. If it computed none, for
+        example because it planned a step, any request may be the cause."""
+        streams = {s.number: s for s in (*self._left, *self._stopped, *self.open_requests.values())}
+        found = self.board.in_work()
+        present = {streams[n].digest: end for n, end in found.items() if n in streams}
+        if not found:
+            present = {stream.digest: 0 for stream in self.open_requests.values()}
+        self.is_explained = self._setup.suspects.add_crash(present)
 
     # Requests
 
@@ -237,6 +272,7 @@ class EngineLink(asyncio.Protocol):
             self._send(End(stream.number, is_read))
             if not is_read:
                 del self.open_requests[stream.number]
+                self._left.append(stream)
 
     async def ask(self) -> Report:
         """Ask the engine for a report."""
@@ -272,7 +308,6 @@ class EngineLink(asyncio.Protocol):
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
             case Stage(name, fraction):
-                self._stage = name
                 self._progress(name, fraction)
             case Ready():
                 self._is_started = True
@@ -287,6 +322,8 @@ class EngineLink(asyncio.Protocol):
         if output is not None:
             stream.add(output)
         elif error is not None and error.error == EngineStoppedError.__name__:
+            if not self._stopped:
+                self._note_crash()
             del self.open_requests[number]
             self._stopped.append(stream)
             return self._setup.on_lost_request(stream, EngineStoppedError(LOST))
@@ -294,7 +331,8 @@ class EngineLink(asyncio.Protocol):
             stream.fail(raised_by(error))
         if stream.is_finished:
             del self.open_requests[number]
-            self._setup.on_end(stream)
+            if self._setup.suspects:
+                self._setup.suspects.clear(stream.digest)
 
 
 def _fail(waiting: asyncio.Future[Any], error: TokenmillError) -> None:

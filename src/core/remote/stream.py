@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from array import array
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import cached_property
 
 from ..errors import TokenmillError
 from ..outputs import CompletionOutput, RequestOutput
@@ -47,6 +50,11 @@ class RemoteStream:
         self._error: TokenmillError | None = None
         self._is_exhausted = False
         self._news = asyncio.Event()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of the prompt."""
+        return hashlib.sha256(array("I", self.prompt_token_ids).tobytes()).digest()
 
     def add(self, output: RequestOutput) -> None:
         """Add an output from the engine."""

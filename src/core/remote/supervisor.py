@@ -15,16 +15,16 @@ from ..errors import TokenmillError
 from ..interfaces import Progress, no_progress
 from ..log import get_logger
 from ..processes.restarts import PERIOD, Restarts
+from ..processes.stalls import Stall
 from .counters import SurvivingCounters
-from .crash_suspects import CrashSuspects
 from .link import IDLE, EngineLink, EngineSetup
 from .messages import Ready, Report
-from .stalls import Stall
 
 WATCH_SECONDS = 0.1
 """Time between two checks of the engine."""
 SILENCE_SECONDS = 1.0
-"""Shorter silence is ignored. Several times the engine's pauses between two signs of life."""
+"""An engine whose event loop is silent for as long does not listen. Several times its pauses
+between two signs of life."""
 REPORT_SECONDS = 5.0
 """Time between two reports. A lost engine takes its counts since the last one with it."""
 ANSWER_SECONDS = 0.5
@@ -42,20 +42,15 @@ class EngineSupervisor:
     def __init__(
         self,
         setup: EngineSetup,
-        suspects: CrashSuspects,
         *,
         stall_timeout: float,
         max_restarts: int,
     ) -> None:
-        """`suspects`: shared by all engines of the server, because a client that sends a request
-        again may reach any of them."""
         self.link: EngineLink | None = None
-        self.silence = 0.0
-        """Seconds without a message from the engine, while this process was able to receive one."""
-        self._stall = Stall()
+        self._steps, self._loop = Stall(None), Stall(None)
+        """The stalls of the engine's steps and of its event loop."""
         self.report = Report(0, IDLE)
         self._setup = setup
-        self._suspects = suspects
         self.num_restarts = 0
         self.num_lost_requests = 0
         """Accepted requests that ended with an error because their engine was lost or stopped."""
@@ -86,7 +81,7 @@ class EngineSupervisor:
             self._task.cancel()
             await asyncio.wait([self._task])
         if self.link is not None:
-            listens = self.link.is_ready and self.silence < SILENCE_SECONDS
+            listens = self.link.is_ready and self._loop.seconds < SILENCE_SECONDS
             await self.link.close(patience if listens else 0.0)
 
     async def refresh(self) -> None:
@@ -124,9 +119,8 @@ class EngineSupervisor:
 
     async def _open(self, progress: Progress) -> Ready:
         self.link = EngineLink(self._setup, progress)
-        self.silence = 0.0
-        self._stall = Stall()
         ready = await self.link.open()
+        self._steps, self._loop = Stall(self.link.pid), Stall(self.link.pid)
         await self.refresh()
         return ready
 
@@ -151,48 +145,44 @@ class EngineSupervisor:
                 return
 
     async def _watch(self, link: EngineLink) -> None:
-        """Kill an engine that hangs. Silence is counted in checks, not by the clock: after a pause
-        of this process, the signs of life that the engine sent meanwhile are still unread."""
-        seen = link.num_received
+        """Kill an engine that hangs."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            self.silence = self.silence + WATCH_SECONDS if link.num_received == seen else 0.0
-            seen = link.num_received
-            self._stall.note(self._reported_stall(link))
+            link.clear_suspects()
+            seen, now = link.board.progress, time.monotonic()
+            self._steps.check(now, seen.num_finished if seen.is_busy else None)
+            self._loop.check(now, seen.num_beats)
             load = self.load_of(link)
             if load.is_stalled(self._stall_timeout):
                 log.error("engine_hangs", seconds=round(load.stalled_for, 1))
-                link.kill(f"made no step for {load.stalled_for:.0f} seconds")
+                link.kill(f"made no step for {load.stalled_for:.1f} seconds")
                 return
 
     def load_of(self, link: EngineLink) -> Load:
-        """The last load of an engine, with the silence since then, and without pauses."""
-        reported = self._reported_stall(link)
-        return replace(link.load, stalled_for=min(reported, self._stall.seconds))
-
-    def _reported_stall(self, link: EngineLink) -> float:
-        silence = self.silence if self.silence >= SILENCE_SECONDS else 0.0
-        return link.load.stalled_for + silence
+        """The last load of an engine, with its stall at the last check."""
+        return replace(
+            link.load,
+            stalled_for=max(self._steps.seconds, self._loop.seconds),
+            expected_step_seconds=link.board.expected_seconds,
+        )
 
     async def _ask(self, link: EngineLink) -> None:
         while not link.is_lost:
             await asyncio.sleep(REPORT_SECONDS)
+            link.note_oom_kills()
             await self.refresh()
 
     def _note_loss(self, link: EngineLink, reason: str) -> None:
         log.error("engine_lost", reason=reason, pid=link.pid, num_requests=len(link.at_end))
-        first, resent = (
-            [(s.prompt_token_ids, s.params) for s in link.at_end if (s.num_engines > 1) is again]
-            for again in (False, True)
-        )
-        self._suspects.add_crash(first, resent)
         self._counters.end(self.report.metrics)
         self._ended_hooks = self.hook_stats()
         self.report = Report(0, IDLE, plugins=self.report.plugins)
 
     async def _restart(self, reason: str) -> bool:
         """Start another engine, and again if it fails to start. False: given up."""
-        while (delay := self._restarts.next_delay(time.monotonic())) is not None:
+        assert self.link is not None
+        delay = self._restarts.next_delay(time.monotonic(), is_explained=self.link.is_explained)
+        while delay is not None:
             await asyncio.sleep(delay)
             self.num_restarts += 1
             began = time.monotonic()
@@ -202,11 +192,11 @@ class EngineSupervisor:
             except (TokenmillError, OSError) as error:  # OSError: no process, or too slow a start
                 reason = str(error) or type(error).__name__
                 log.error("engine_not_restarted", reason=reason)
-                assert self.link is not None
                 await self.link.close(0.0)
+                delay = self._restarts.next_delay(time.monotonic())
             else:
                 seconds = round(time.monotonic() - began, 1)
-                log.warning("engine_restarted", pid=self.link and self.link.pid, seconds=seconds)
+                log.warning("engine_restarted", pid=self.link.pid, seconds=seconds)
                 return True
         self.failure = (
             f"the engine failed again after {self._restarts.max_restarts} restarts in "

@@ -27,6 +27,7 @@ from ..interfaces import Executor, GrammarChecker, ModelInfo, Progress, Tokenize
 from ..kv_memory import blocks_held, longest_sequence
 from ..log import get_logger
 from ..outputs import RequestOutput
+from ..processes.board import Board
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from .admission import (
@@ -92,6 +93,8 @@ class EngineShell(EngineClient):
         self._progress: Progress = progress or (lambda stage, part: None)
         self._random = random.Random(config.seed)
         self._device = ThreadPoolExecutor(1, thread_name_prefix=DEVICE_THREAD)
+        self.board: Board | None = None
+        """Where the engine writes what it does, for a parent process. Set it before `start`."""
         self._lifespans = AsyncExitStack()
         self._watchdog: Watchdog | None = None
         self._parts: EngineParts | None = None
@@ -122,7 +125,8 @@ class EngineShell(EngineClient):
             executor, plugins = self._parts.executor, self._parts.plugins
             self._max_model_len = fit_max_model_len(self._config, executor.info)
             core = make_core(self._config, executor.info, plugins, self._max_model_len)
-            self._loop = StepLoop(core, executor, self._device, time.monotonic() - began)
+            load_seconds = time.monotonic() - began
+            self._loop = StepLoop(core, executor, self._device, load_seconds, self.board)
             self._watchdog = Watchdog(plugins.guards, self._config.hook_watchdog_seconds)
             self._watchdog.start()
             for lifespan in plugins.lifespans(self):
@@ -213,8 +217,11 @@ class EngineShell(EngineClient):
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
+        *,
+        number: int = 0,
         **fields: Any,
     ) -> OutputStream:
+        """See EngineClient. `number`: see OutputStream."""
         self._check_accepting()
         options = (options or RequestOptions()).with_changes(**fields)
         params = sampling_params or self.default_sampling_params()
@@ -247,6 +254,7 @@ class EngineShell(EngineClient):
             processors=processors,
         )
         stream = self._make_stream(requests, prompt, ignored_keywords)
+        stream.number = number
         loop.add(requests, stream)
         return stream
 

@@ -132,6 +132,8 @@ class OutputStream:
         abort: Callable[[OutputStream], None],
         ignored_keywords: tuple[str, ...] = (),
     ) -> None:
+        self.number = 0
+        """The number of the request on the engine's board; 0: a parent process does not know it."""
         self.request_id = requests[0].request_id
         self.prompt_index = requests[0].prompt_index
         self.prompt = prompt

@@ -9,8 +9,9 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 from ..engine.committing import RequestUpdate
 from ..engine.engine_core import EngineCore
@@ -20,6 +21,7 @@ from ..interfaces import Executor
 from ..log import get_logger
 from ..outputs import FinishReason
 from ..plan import StepPlan, StepResult, check_result
+from ..processes.board import Board
 from .admission import engine_ids
 from .output_stream import Completion, OutputStream
 from .step_times import StepTimes
@@ -48,11 +50,12 @@ class StepLoop:
         executor: Executor,
         device: ThreadPoolExecutor,
         load_seconds: float = 0.0,
+        board: Board | None = None,
     ) -> None:
-        """`load_seconds`: how long the model took to load. The first step may take as long: both
-        read all weights, and nothing else is known of it."""
+        """`load_seconds`: how long the model took to load. `board`: see EngineShell.board."""
         self.core = core
         self._death: str | None = None
+        self._board = board
         self._executor = executor
         self._device = device
         self._open: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
@@ -91,12 +94,24 @@ class StepLoop:
             self._check_prompt_logprobs(stream)
         if not self.core.has_work:
             self._last_progress = time.monotonic()
-        self.core.add(requests, time.monotonic())
+        with self._adding(stream):
+            self.core.add(requests, time.monotonic())
+        self._show_work(self.core.has_work)
         self._streams.setdefault(stream.request_id, {})[stream.prompt_index] = stream
         for request, completion in zip(requests, stream.completions, strict=True):
             self._members[request.engine_id] = stream, completion
         self._idle.clear()
         self._wake.set()
+
+    @contextmanager
+    def _adding(self, stream: OutputStream) -> Iterator[None]:
+        if self._board is not None:
+            self._board.add(stream.number)
+        try:
+            yield
+        finally:
+            if self._board is not None:
+                self._board.add(0)
 
     def _check_prompt_logprobs(self, stream: OutputStream) -> None:
         streams = (*self._live_streams(), stream)
@@ -158,7 +173,24 @@ class StepLoop:
         """Maximum seconds that the current step is expected to take."""
         return self._step_times.expected(self._num_tokens)
 
+    def _show_work(self, is_busy: bool) -> None:
+        if self._board is not None:
+            self._board.work(is_busy, self.expected_step_seconds)
+
+    def _show_launch(self, plan: StepPlan) -> None:
+        if self._board is not None:
+            members = self._members
+            self._board.launch(
+                [
+                    (member[0].number, grant.start + grant.num_tokens)
+                    for grant in plan.grants
+                    if (member := members.get(grant.engine_id))
+                ]
+            )
+
     def _note_progress(self) -> None:
+        if self._board is not None:
+            self._board.finish()
         now = time.monotonic()
         self._step_times.note(self._num_tokens, now - self._last_progress)
         self._last_progress = now
@@ -190,6 +222,7 @@ class StepLoop:
     def _start(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Launch a step. If the launch raises, the step counts as one that raised."""
         loop = asyncio.get_running_loop()
+        self._show_launch(plan)
         try:
             result = self._executor.launch(plan).result
         except Exception as error:
@@ -217,6 +250,7 @@ class StepLoop:
         """
         plan, future = self._open.popleft()
         self._num_tokens = plan.num_tokens
+        self._show_work(True)
         try:
             result = await future
             check_result(result, plan)
@@ -254,15 +288,16 @@ class StepLoop:
         self._wake.clear()
         if self._is_stopping:
             return
+        self._show_work(self.core.has_work and self.core.wake_at is None)
         timeout = None
         if self.core.has_work and self._death is None:
             timeout = (
                 RETRY_SECONDS if self.core.wake_at is None else max(0.0, self.core.wake_at - now)
             )
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), timeout)
-        except TimeoutError:
-            return
+        if self.core.wake_at is not None:  # the policy has waited, which is no step
+            self._last_progress = time.monotonic()
 
     def _rest(self) -> None:
         if self.core.pool.num_held:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from ..contract.client import STALL_FACTOR
+
 MEMORY = 0.01
 """Fraction by which the expected duration of a step shrinks with each shorter step of its size."""
 SMALL_STEP = 16
 """Tokens. Steps with fewer take about as long as one with a single token: reading the weights takes
 most of the time."""
-UNSEEN = 0.3
-"""Expected duration of a step that is larger than all before, as a fraction of the time that its
-tokens would take in the nearest smaller steps. A step is stalled after ten times its expected
-duration (STALL_FACTOR), so such a step may take three times that time. More is not needed: a larger
-step takes no more time per token, and the first small steps were slow because they were first."""
 
 
 class StepTimes:
@@ -23,9 +20,9 @@ class StepTimes:
     """
 
     def __init__(self, load_seconds: float) -> None:
-        """`load_seconds`: how long the model took to load. The first step may take as long: both
-        read all weights, and nothing else is known about it."""
-        self._load_seconds = load_seconds
+        """`load_seconds`: how long the model took to load. The first step may take as long, before
+        it is stalled: both read all weights, and nothing else is known about it."""
+        self._first = load_seconds / STALL_FACTOR
         self._longest: dict[int, float] = {}
         """Seconds of the longest recent step, by size: see `_size`."""
 
@@ -37,13 +34,14 @@ class StepTimes:
     def expected(self, num_tokens: int) -> float:
         """Maximum seconds that a step with this number of tokens is expected to take."""
         if not self._longest:
-            return self._load_seconds
+            return self._first
         size = _size(num_tokens)
         smaller = [known for known in self._longest if known <= size]
         if not smaller:
             return self._longest[min(self._longest)]
         nearest = max(smaller)
-        growth = 1.0 if nearest == size else max(1.0, UNSEEN * 2.0 ** (size - nearest))
+        # A larger step takes at most as much time per token.
+        growth = 2.0 ** (size - nearest)
         return max(growth * self._longest[nearest], *(self._longest[known] for known in smaller))
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+from tokenmill.core.processes.board import receive_board
 from tokenmill.core.processes.child import spawn
 from tokenmill.core.processes.frames import receive, send
 
@@ -28,6 +29,20 @@ def report(first: socket.socket, second: socket.socket) -> None:
     send(first, " ".join(sys.modules).encode())
     send(second, os.pathsep.join(sys.path).encode())
     echo(first)
+
+
+def write_on_a_board(sock: socket.socket) -> None:
+    """Write words on the board that the parent shares, and say so."""
+    board = receive_board(sock)
+    board.show_stage("loading the model")
+    board.beat()
+    board.work(True, 0.25)
+    for end in (10, 20, 30):
+        board.launch([(1, end), (2, 40)])
+    board.finish()
+    board.add(7)
+    send(sock, b"written")
+    echo(sock)
 
 
 def hold_the_lock(sock: socket.socket) -> None:

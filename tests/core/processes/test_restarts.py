@@ -20,3 +20,13 @@ def test_it_gives_up_after_the_allowed_number_and_forgets_old_restarts() -> None
     assert restarts.next_delay(PERIOD + 0.5) is not None, "the first is older than the period"
     assert restarts.next_delay(PERIOD + 0.6) is None
     assert restarts.next_delay(3 * PERIOD) == 0, "all are forgotten"
+
+
+def test_failures_whose_cause_is_known_do_not_count() -> None:
+    restarts = Restarts(1)
+    for second in range(0, 20, 2):
+        assert restarts.next_delay(float(second)) == 0
+        assert restarts.next_delay(second + 1.0, is_explained=True) == 0
+    assert restarts.next_delay(20.0) == 0
+    assert restarts.next_delay(21.0) is None
+    assert restarts.next_delay(22.0, is_explained=True) == 0

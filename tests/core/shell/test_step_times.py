@@ -18,7 +18,8 @@ def measured(*steps: tuple[int, float], load_seconds: float = 1.0) -> StepTimes:
 
 
 def test_the_first_step_may_take_as_long_as_loading() -> None:
-    assert measured(load_seconds=7.0).expected(LONG) == 7.0
+    patience = STALL_FACTOR * measured(load_seconds=7.0).expected(LONG)
+    assert patience == pytest.approx(7.0)
 
 
 def test_a_first_long_step_has_a_few_times_what_its_tokens_can_take() -> None:
@@ -40,4 +41,4 @@ def test_a_decode_step_after_a_long_one_is_not_expected_to_be_long() -> None:
 def test_a_single_slow_step_is_forgotten() -> None:
     times = measured((DECODE, 5.0), *[(DECODE, 0.1)] * 500)
     assert times.expected(DECODE) == pytest.approx(0.1)
-    assert times.expected(LONG) < 5.0
+    assert times.expected(LONG) == pytest.approx(0.1 * LONG / 16)

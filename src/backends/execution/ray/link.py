@@ -41,6 +41,11 @@ class ActorLink:
         return self.node.pid
 
     @property
+    def local_pid(self) -> None:
+        """None: the actor may be on another machine."""
+        return None
+
+    @property
     def is_alive(self) -> bool:
         return self._end is None
 

@@ -54,6 +54,10 @@ class WorkerLink:
         return self._child.pid
 
     @property
+    def local_pid(self) -> int:
+        return self._child.pid
+
+    @property
     def is_alive(self) -> bool:
         return self._child.is_alive
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ....core.log import get_logger
+from ....core.processes.stalls import Stall
 
 CHECK_SECONDS = 0.1
 """Time between two checks of the workers."""
-MAX_SILENT_CHECKS = 15
-"""A worker without a sign of life in this many checks hangs: 1.5 seconds, in which a worker process
-gives 15 signs, and a Ray actor 6. Checks are counted, not seconds: if the machine pauses, checks
-and signs both stop."""
+SILENCE_SECONDS = 1.5
+"""A worker without a sign of life for as long hangs. In this time a worker process gives 15 signs,
+and a Ray actor 6. Time in which the process waits for a CPU does not count, see `Stall`."""
 log = get_logger("worker")
 
 
@@ -25,6 +25,11 @@ class Watched(Protocol):
     def rank(self) -> int: ...
     @property
     def pid(self) -> int: ...
+    @property
+    def local_pid(self) -> int | None:
+        """`pid`, if the worker is on this machine."""
+        ...
+
     @property
     def is_alive(self) -> bool: ...
     @property
@@ -59,8 +64,7 @@ class Watch:
         self.failure: str | None = None
         """Why the workers were killed."""
         self._links, self._wait_for_logs = links, wait_for_logs
-        self._beats = [0] * len(links)
-        self._silent_checks = [0] * len(links)
+        self._silences = [Stall(link.local_pid) for link in links]
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
         self._expects_beats = False
@@ -112,15 +116,9 @@ class Watch:
             link.receive_logs()
 
     def _check(self) -> None:
-        for index, link in enumerate(self._links):
+        now = time.monotonic()
+        for link, silence in zip(self._links, self._silences, strict=True):
             if not link.is_alive:
                 self.fail(link, link.describe_end())
-            elif self._expects_beats and self._is_silent(index, link.num_beats):
-                seconds = MAX_SILENT_CHECKS * CHECK_SECONDS
-                self.fail(link, f"hangs: no sign of life for {seconds} seconds")
-
-    def _is_silent(self, index: int, num_beats: int) -> bool:
-        is_new = num_beats != self._beats[index]
-        self._beats[index] = num_beats
-        self._silent_checks[index] = 0 if is_new else self._silent_checks[index] + 1
-        return self._silent_checks[index] >= MAX_SILENT_CHECKS
+            elif self._expects_beats and silence.check(now, link.num_beats) > SILENCE_SECONDS:
+                self.fail(link, f"hangs: no sign of life for {SILENCE_SECONDS} seconds")

@@ -1,0 +1,141 @@
+"""A board on which an engine's process writes what it does. Its parent reads it at any time, also
+after the process has crashed or while it hangs.
+
+The board is shared memory, so the words stay when their writer ends. Each word has one writer.
+"""
+
+from __future__ import annotations
+
+import socket
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .shared_memory import receive_bytes, share_bytes
+
+WORD = 8
+NUM_WORDS = 16
+BEATS, LAUNCHED, FINISHED, BUSY, ADDING, EXPECTED = range(6)
+"""Indexes of the words."""
+STAGE_BYTES = 112
+"""Room for the stage of the start: a byte of length, and text in UTF-8."""
+NUM_STEPS = 8
+"""Number of launched steps whose requests the board keeps. The last words of the board hold them,
+each as a number of requests and then a word per request."""
+TOKEN_BITS = 24
+"""A request's word has its number, and in the lowest bits a number of tokens."""
+MAX_TOKENS = (1 << TOKEN_BITS) - 1
+
+
+def board_bytes(max_requests: int) -> int:
+    """Size of a board for steps with up to this many requests."""
+    return WORD * (NUM_WORDS + NUM_STEPS * (1 + max_requests)) + STAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What changes while an engine computes."""
+
+    num_beats: int
+    """Signs of life of the event loop."""
+    num_finished: int
+    """Finished steps."""
+    is_busy: bool
+    """Whether there is work, and the engine does not wait on purpose."""
+
+
+class Board:
+    """The words of one engine's process."""
+
+    def __init__(self, memory: memoryview) -> None:
+        """`memory`: `board_bytes` of zeros, or of the other side's board."""
+        start, end = WORD * NUM_WORDS, len(memory) - STAGE_BYTES
+        self._words = memory[:start].cast("Q")
+        self._seconds = memory[:start].cast("d")
+        slots = memory[start:end].cast("Q")
+        size = len(slots) // NUM_STEPS
+        self._steps = [slots[i * size : (i + 1) * size] for i in range(NUM_STEPS)]
+        self._stage = memory[end:]
+
+    # The engine's process writes
+
+    def beat(self) -> None:
+        """Give a sign of life of the event loop."""
+        self._words[BEATS] += 1
+
+    def show_stage(self, stage: str) -> None:
+        """Note what the engine does before it is ready."""
+        text = stage.encode()[: STAGE_BYTES - 1]
+        self._stage[1 : 1 + len(text)] = text
+        self._stage[0] = len(text)
+
+    def add(self, number: int) -> None:
+        """Note the number of the request that is being queued; 0: none is."""
+        self._words[ADDING] = number
+
+    def work(self, is_busy: bool, expected_seconds: float = 0.0) -> None:
+        """Note whether there is work, and the maximum seconds that its step is expected to take."""
+        self._seconds[EXPECTED] = expected_seconds
+        self._words[BUSY] = is_busy
+
+    def launch(self, requests: Iterable[tuple[int, int]]) -> None:
+        """Note that a step is launched: the number of each request, and the number of its tokens
+        that are computed when the step ends. The number 0 is that of requests that the parent does not know."""
+        words = array("Q", [number << TOKEN_BITS | end for number, end in requests])
+        slot = self._steps[self._words[LAUNCHED] % NUM_STEPS]
+        slot[1 : 1 + len(words)] = words
+        slot[0] = len(words)
+        self._words[LAUNCHED] += 1  # last: until then the step does not count
+
+    def finish(self) -> None:
+        """Note that the oldest launched step is finished."""
+        self._words[FINISHED] += 1
+
+    # Its parent reads
+
+    @property
+    def stage(self) -> str:
+        return bytes(self._stage[1 : 1 + self._stage[0]]).decode(errors="replace")
+
+    @property
+    def expected_seconds(self) -> float:
+        return self._seconds[EXPECTED]
+
+    @property
+    def progress(self) -> Progress:
+        words = self._words
+        return Progress(
+            num_beats=words[BEATS], num_finished=words[FINISHED], is_busy=bool(words[BUSY])
+        )
+
+    def in_work(self) -> Mapping[int, int]:
+        """The requests of the steps that are launched and not finished, with the number of their
+        tokens that these steps compute at the latest, and the request that is being queued."""
+        adding = self._words[ADDING]
+        steps = self._requests(self._words[FINISHED], self._words[LAUNCHED])
+        return steps | {adding: 0} if adding else steps
+
+    def computed(self) -> Mapping[int, int]:
+        """The requests of the step that finished last, with the number of their computed tokens."""
+        finished = self._words[FINISHED]
+        return self._requests(max(0, finished - 1), finished)
+
+    def _requests(self, first: int, end: int) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for step in range(max(first, end - NUM_STEPS), end):
+            slot = self._steps[step % NUM_STEPS]
+            for word in slot[1 : 1 + slot[0]]:
+                number, num_tokens = word >> TOKEN_BITS, word & MAX_TOKENS
+                found[number] = max(num_tokens, found.get(number, 0))
+        found.pop(0, None)
+        return found
+
+
+def share_board(sock: socket.socket, max_requests: int) -> Board:
+    """Make a board, and send it to the process at the other end of a socket."""
+    return Board(share_bytes(sock, board_bytes(max_requests)))
+
+
+def receive_board(sock: socket.socket) -> Board:
+    """Receive the board that the parent shares. Raises EOFError if the parent is gone."""
+    return Board(receive_bytes(sock))

@@ -1,0 +1,70 @@
+"""The board of a process is read by its parent, also after its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tokenmill.core.processes.board import NUM_STEPS, Board, board_bytes, share_board
+from tokenmill.core.processes.child import spawn
+from tokenmill.core.processes.frames import receive
+
+from . import targets
+
+
+def make_board(max_requests: int = 4) -> Board:
+    return Board(memoryview(bytearray(board_bytes(max_requests))))
+
+
+def test_a_parent_reads_what_a_killed_process_did() -> None:
+    with spawn(f"{targets.__name__}:{targets.write_on_a_board.__name__}") as child:
+        board = share_board(child.sockets[0], 4)
+        assert receive(child.sockets[0]) == b"written"
+        os.kill(child.pid, signal.SIGKILL)
+        assert child.wait(60)
+        assert board.stage == "loading the model"
+        assert board.in_work() == {7: 0, 1: 30, 2: 40}
+        assert (board.progress.num_beats, board.progress.num_finished) == (1, 1)
+        assert board.progress.is_busy and board.expected_seconds == 0.25
+
+
+def test_requests_are_in_work_from_launch_to_finish() -> None:
+    board = make_board()
+    assert board.in_work() == board.computed() == {}
+    board.launch([(1, 10), (1, 12), (2, 5)])
+    assert board.in_work() == {1: 12, 2: 5}, "choices of a request have one number"
+    board.launch([(2, 6)])
+    assert board.in_work() == {1: 12, 2: 6}
+    board.finish()
+    assert (board.in_work(), board.computed()) == ({2: 6}, {1: 12, 2: 5})
+    board.finish()
+    assert (board.in_work(), board.computed()) == ({}, {2: 6})
+
+
+def test_the_board_keeps_its_last_steps_for_ever() -> None:
+    board = make_board(1)
+    for step in range(1, 3 * NUM_STEPS):
+        board.launch([(step, step)])
+        assert board.in_work() == {step: step}
+        board.finish()
+    for step in range(1, 2 * NUM_STEPS + 1):
+        board.launch([(step, step)])
+    assert list(board.in_work()) == list(range(NUM_STEPS + 1, 2 * NUM_STEPS + 1))
+
+
+def test_a_step_may_have_the_most_requests_and_a_stage_a_long_name() -> None:
+    board = make_board(3)
+    board.launch([(number, 2**24 - 1) for number in range(2**39, 2**39 + 3)])
+    assert board.in_work() == dict.fromkeys(range(2**39, 2**39 + 3), 2**24 - 1)
+    board.show_stage("ä" * 200)
+    assert set(board.stage.removesuffix("\ufffd")) == {"ä"}
+
+
+def test_a_request_is_being_queued_until_it_is_not() -> None:
+    board = make_board()
+    board.add(3)
+    assert board.in_work() == {3: 0}
+    board.launch([(0, 5), (1, 2)])
+    assert board.in_work() == {3: 0, 1: 2}, "the parent does not know the request 0"
+    board.add(0)
+    assert board.in_work() == {1: 2}
