@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import wait
+from typing import IO
 
 import msgspec
 
@@ -24,7 +25,7 @@ from ...machine.places import place_ranks
 from ...machine.torch_threads import count_torch_threads
 from ..base import ExecutorSpec
 from .answers import LAG_SECONDS, Answer, RankAnswers, agree, describe_failures
-from .group import LOOPBACK, open_rendezvous
+from .group import open_private_rendezvous
 from .link import WorkerLink, wait_for_logs
 from .messages import PLAN, RESULT, Begin, encode
 from .watch import Watch
@@ -38,11 +39,11 @@ class MultiProcess:
     """
 
     def __init__(
-        self, links: Sequence[WorkerLink], watch: Watch, info: ModelInfo, kept: object = None
+        self, links: Sequence[WorkerLink], watch: Watch, info: ModelInfo, store: IO[bytes]
     ) -> None:
-        """`kept`: an object that must live as long as the workers."""
+        """`store`: the file through which ranks find each other. It is closed at the end."""
         self.info = info
-        self._links, self._watch, self._kept = links, watch, kept
+        self._links, self._watch, self._store = links, watch, store
         self._answers = RankAnswers(links, watch, info.num_stages)
         self._unsent: deque[_Step] = deque()  # open steps only, so it is short
         self._lock = threading.Lock()
@@ -54,7 +55,6 @@ class MultiProcess:
         Raises ConfigError if they cannot load it, or if they differ from the engine.
         """
         size, per_stage = spec.config.num_ranks, spec.config.tensor_parallel_size
-        store, rendezvous = open_rendezvous(LOOPBACK) if size > 1 else (None, None)
         have_gpus = size > 1 and choose_device(spec.config.device).type == "cuda"
         places = place_ranks(name_gpus()[:size]) if have_gpus else (WHOLE_MACHINE,) * size
         first = Begin(
@@ -62,7 +62,7 @@ class MultiProcess:
             size=size,
             local_rank=0,
             local_size=size,
-            rendezvous=rendezvous,
+            rendezvous=None,
             exchange=None,
             num_threads=max(1, count_torch_threads() // size),
             load_rank=spec.load_rank,
@@ -70,6 +70,10 @@ class MultiProcess:
             log_level=logging.getLogger(ROOT).getEffectiveLevel(),
         )
         with ExitStack() as failing, ExitStack() as exchanges:
+            store, rendezvous = open_private_rendezvous()
+            failing.enter_context(store)
+            if size > 1:
+                first = msgspec.structs.replace(first, rendezvous=rendezvous)
             links: list[WorkerLink] = []
             for rank in range(size):
                 if per_stage > 1 and rank % per_stage == 0 and not have_gpus:  # one for each stage
@@ -111,6 +115,7 @@ class MultiProcess:
     def close(self) -> None:
         """End the workers."""
         self._watch.close()
+        self._store.close()
 
     def _have_room(self, step: _Step) -> bool:
         num_bytes = len(step.message) + sum(map(len, self._answers.results))

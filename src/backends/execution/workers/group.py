@@ -5,19 +5,29 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import IO
 
 import psutil
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import (  # type: ignore[attr-defined]
+    FileStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from ....core.errors import ConfigError, DeviceError
+from ....core.processes.shared_memory import unnamed_file
 from .messages import Rendezvous
 
 LOOPBACK = "127.0.0.1"
+DISCARD_PORT = 9
 JOIN_TIMEOUT = timedelta(minutes=5)
 """Time in which all ranks must join. They join before they read their weights."""
 WAIT_TIMEOUT = timedelta(hours=1)
@@ -28,8 +38,20 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 tensors in main memory."""
 
 
+def open_private_rendezvous() -> tuple[IO[bytes], Rendezvous]:
+    """Open a file through which ranks of this machine find each other. Only processes of this user
+    can open it. With NCCL it must live as long as the ranks, otherwise until all have joined.
+    """
+    if sys.platform == "linux":  # nothing is left on disk, even if this process is killed
+        file = unnamed_file()
+        return file, Rendezvous(LOOPBACK, f"/proc/{os.getpid()}/fd/{file.fileno()}")
+    named = tempfile.NamedTemporaryFile(prefix="tokenmill-ranks-")  # noqa: SIM115 - see above
+    return named, Rendezvous(LOOPBACK, named.name)
+
+
 def open_rendezvous(host: str) -> tuple[TCPStore, Rendezvous]:
-    """Open the store through which ranks find each other, on a free port of this address only.
+    """Open the store through which ranks of several machines find each other, on a free port of
+    this address only.
 
     It must live until all ranks have joined.
     """
@@ -42,7 +64,7 @@ def open_rendezvous(host: str) -> tuple[TCPStore, Rendezvous]:
         wait_for_workers=False,
         master_listen_fd=listener.detach(),  # torch itself would listen on all addresses
     )
-    return store, Rendezvous(host, port, secrets.token_hex(16))
+    return store, Rendezvous(host, port=port, token=secrets.token_hex(16))
 
 
 def join_group(
@@ -56,10 +78,17 @@ def join_group(
     interface = _find_interface(rendezvous)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+    store = _connect(rendezvous)
+    store.set_timeout(JOIN_TIMEOUT)
+    dist.init_process_group(backends, store=store, rank=rank, world_size=size, timeout=WAIT_TIMEOUT)
+    store.set_timeout(WAIT_TIMEOUT)  # NCCL connects ranks through the store, after they have loaded
+
+
+def _connect(rendezvous: Rendezvous) -> Store:
+    if rendezvous.file:
+        return FileStore(rendezvous.file)
     store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=JOIN_TIMEOUT)
-    own = PrefixStore(rendezvous.token, store)
-    dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=WAIT_TIMEOUT)
-    own.set_timeout(WAIT_TIMEOUT)  # NCCL connects ranks through the store, after they have loaded
+    return PrefixStore(rendezvous.token, store)
 
 
 class GroupRanks:
@@ -106,7 +135,7 @@ def _find_interface(rendezvous: Rendezvous) -> str:
     """Name of the network interface from which this machine reaches the rendezvous."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((rendezvous.host, rendezvous.port))  # sends nothing
+            probe.connect((rendezvous.host, DISCARD_PORT))  # sends nothing
         except OSError as error:
             raise ConfigError(
                 f"no network interface reaches {rendezvous.host}, where ranks find each other: "

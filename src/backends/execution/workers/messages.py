@@ -21,12 +21,17 @@ that can compute nothing more."""
 
 
 class Rendezvous(msgspec.Struct, array_like=True, frozen=True):
-    """Where the ranks find each other: a store of torch."""
+    """Where the ranks find each other: a store of torch, in a file or on a port."""
 
     host: str
-    port: int
-    token: str
-    """Prefix of this group's keys, so that groups stay apart. The store has no authentication."""
+    """Address that all ranks reach. They send messages to each other on the interface that reaches
+    it."""
+    file: str = ""
+    """Path of the store's file, if all ranks are on one machine and have one parent."""
+    port: int = 0
+    """Port of the store at `host`, if there is no file."""
+    token: str = ""
+    """Prefix of this group's keys, so that groups stay apart. The port has no authentication."""
 
 
 class Begin(Message, frozen=True):

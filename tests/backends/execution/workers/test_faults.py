@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.core.processes.test_child import wait_until_gone
@@ -134,9 +135,19 @@ def test_ranks_that_do_not_do_the_same_are_ended(token: int, reason: str) -> Non
     wait_until_gone(list(executor.pids))
 
 
-def test_a_lost_connection_between_ranks_ends_the_workers() -> None:
+def listening(pid: int) -> list[str]:
+    """The addresses on which a process takes connections."""
+    connections = psutil.Process(pid).net_connections("inet")
+    return [one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN]
+
+
+def test_ranks_find_each_other_in_private_and_a_lost_connection_ends_them() -> None:
     """They could not join again, so every later step would fail, too."""
+    before = listening(os.getpid())
     executor = start(target_of(targets.severed), size=2)
+    assert listening(os.getpid()) == before
+    # Gloo's own: it keeps the port over which ranks have connected, until the process ends.
+    assert {address for pid in executor.pids for address in listening(pid)} == {"127.0.0.1"}
     assert executor.launch(prompt_plan("a", (1, 2), 1)).result().step_id == 1
     with pytest.raises(DeviceError):  # gloo may end the process
         executor.launch(prompt_plan("b", (targets.SEVER,), 2, block=8)).result()
