@@ -1,5 +1,6 @@
 """langchain: an agent with two tools, whose first call is free or demanded."""
 
+import contextlib
 import json
 import sys
 from typing import Literal
@@ -31,16 +32,14 @@ def clock(city: City) -> str:
 
 tools = {"temperature": temperature, "clock": clock}
 options = {"temperature": 0, "max_tokens": 60, "max_retries": 0}
-chat = ChatOpenAI(model=name, base_url=f"{url}/v1", **options)
+chat = ChatOpenAI(model=name, base_url=f"{url}/v1", api_key="none", **options)
 agent = create_agent(chat, list(tools.values()))
 
 
 def run(messages: list) -> list[str]:
     """The calls of one run. A small model may call forever."""
-    try:
-        agent.invoke({"messages": messages}, {"recursion_limit": 6})
-    except GraphRecursionError:
-        pass
+    with contextlib.suppress(GraphRecursionError):
+        agent.invoke({"messages": messages}, {"recursion_limit": 4})
     return list(calls)
 
 

@@ -1,5 +1,6 @@
 """openai-agents: an agent with two function tools, through chat completions and Responses."""
 
+import contextlib
 import json
 import sys
 from typing import Literal
@@ -48,10 +49,8 @@ def run(kind: type, choice: str) -> list[str]:
         model_settings=ModelSettings(temperature=0, max_tokens=60, tool_choice=choice),
         tools=[temperature, clock],
     )
-    try:
-        Runner.run_sync(agent, prompt, max_turns=4)
-    except (MaxTurnsExceeded, ModelBehaviorError):
-        pass
+    with contextlib.suppress(MaxTurnsExceeded, ModelBehaviorError):
+        Runner.run_sync(agent, prompt, max_turns=3)
     return list(calls)
 
 
