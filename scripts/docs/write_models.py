@@ -78,11 +78,18 @@ native architecture: steps run layer by layer, and quantized weights of every me
 dequantized. The log reports what that costs. The default, `--model-impl auto`, chooses it if no
 native architecture can run the model.
 
-A model is refused, with the reason, if
+Before the engine is ready, it computes two short prompts and a decode of each, and compares the
+logits with those of the model's own forward pass. This takes at most 5 seconds, or 10 % of the time
+to load. `--skip-model-check` leaves it out, and the log says so.
+
+A model is refused at start, with the reason, if
 
 - a layer has no attention, or does not use transformers' attention interface (Mamba, convolutions,
-  MLA, ALiBi),
-- tokens affect each other outside of attention,
+  linear attention, ALiBi),
+- heads, queries, keys or values differ in size, in a layer or between layers (most latent attention,
+  Gemma 4 with two head sizes),
+- it attends within chunks (Llama 4), or with a mask of its own,
+- tokens affect each other outside of attention, or it computes positions in a way of its own,
 - its rotary frequencies depend on the longest sequence of a batch (`dynamic`, `longrope`),
 - it is a GGUF file, or it needs code from its own directory (`auto_map`).
 

@@ -216,6 +216,11 @@ class EngineConfig:
         "code that runs the model: auto, native, transformers (most decoders that transformers "
         "knows), or a plugin's name",
     )
+    skip_model_check: bool = _knob(
+        False,
+        "do not compare the first steps of a model that transformers runs with its own forward "
+        "pass at start; the log says so",
+    )
 
     enforce_eager: bool = unused_setting(False, "do not capture CUDA graphs", _EAGER)
     compilation_config: str | int | Mapping[str, object] | None = unused_setting(

@@ -28,6 +28,7 @@ from ..models.base import Model, ModelImpl, ModelSpec
 from ..models.decoder import Decoder
 from ..models.feed_forward import ExpertLoad
 from ..models.pipeline_parallel import StagedDecoder
+from ..running.model_check import check_model
 from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
 from ..running.stage_runner import StageRunner
@@ -102,6 +103,7 @@ class ModelExecutor:
             speculation = drafts = None  # the last stage drafts
         impl = impl or backends.models(ModelSpec(path=checkpoint.path, fields={}))
         parts = load_parts(checkpoint, config, backends, spec, progress, impl, layout.groups)
+        check_model(parts, config, load_seconds=time.monotonic() - started)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts, num_drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks, speculation)

@@ -25,12 +25,17 @@ Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """attend(layer, q_thd, k_tkd, v_tkd) -> out_thd. It writes K and V to the cache."""
 
 
+ReferenceLogits = Callable[[torch.Tensor], torch.Tensor]
+"""reference_logits(token_ids_t) -> logits_tv, in float32: those of one sequence, by a forward pass
+that uses nothing of the engine. The engine compares them with its own before it is ready."""
+
+
 class Model(Protocol):
     """Computes hidden states from token ids, and logits from hidden states.
 
     It is for inference only, over a flat batch of tokens from any number of sequences. Only
     `attend` may let tokens see each other. If `config.attention_sinks` is set, the model also has
-    `sinks`: one tensor per layer, float32 [h].
+    `sinks`: one tensor per layer, float32 [h]. It may have `reference_logits`; see ReferenceLogits.
     """
 
     @property
@@ -56,6 +61,12 @@ class Model(Protocol):
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
         """Return the logits [r, v], in float32, of some rows of `forward`'s result."""
         ...
+
+
+def reference_logits_of(model: Model) -> ReferenceLogits | None:
+    """A model's `reference_logits`; None if it has none."""
+    reference: ReferenceLogits | None = getattr(model, "reference_logits", None)
+    return reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

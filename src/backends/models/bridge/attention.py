@@ -21,6 +21,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from ....core.errors import ConfigError
 
 IMPLEMENTATION = "tokenmill"
+NO_INTERFACE = "of transformers does not use its attention interface, so it is not supported"
 _IGNORED = {"position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k"}
 """Tensors among the arguments that describe the batch, which the engine knows itself."""
 
@@ -42,6 +43,7 @@ Answer = Callable[[AttentionCall], torch.Tensor]
 """Returns out_thd."""
 
 _answer: ContextVar[Answer] = ContextVar("answer")
+_local_sizes: ContextVar[set[int] | None] = ContextVar("local_sizes", default=None)
 
 
 @contextmanager
@@ -52,6 +54,17 @@ def answered_by(answer: Answer) -> Iterator[None]:
         yield
     finally:
         _answer.reset(token)
+
+
+@contextmanager
+def recorded_local_sizes() -> Iterator[set[int]]:
+    """Record the sizes of all masks that hide distant tokens: of windows and of chunks."""
+    sizes: set[int] = set()
+    token = _local_sizes.set(sizes)
+    try:
+        yield sizes
+    finally:
+        _local_sizes.reset(token)
 
 
 def register() -> None:
@@ -102,5 +115,10 @@ def _attend(
     return out_thd.unsqueeze(0), None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
+def _no_mask(*_: Any, local_size: int | None = None, use_vmap: bool = False, **__: Any) -> None:
     """The engine's attention needs no mask: it knows the sequences of the batch."""
+    if use_vmap:
+        raise ConfigError("its layers attend with a mask of their own, which is not supported")
+    sizes = _local_sizes.get()
+    if sizes is not None and local_size is not None:
+        sizes.add(local_size)

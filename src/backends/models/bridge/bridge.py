@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from . import attention
 from .divided import DividedCheckpoint, DividedModels, DivisionPlan, SumOverRanks
 from .independence import check_independence
 from .model import BridgedModel
-from .probe import probe
+from .probe import check_sizes, probe
 from .stored import weights_of
 
 _AutoModel: Any = AutoModelForCausalLM
@@ -59,11 +60,9 @@ class TransformersModels:
             return ["it reads directories with config.json and safetensors, not GGUF files"]
         if spec.fields.get("auto_map"):
             return [f"{spec.path / 'config.json'} has auto_map, which is not supported"]
-        absurd = _absurd_count(spec.fields)
+        absurd = _absurd_number(spec.fields)
         if absurd is not None:
-            return [
-                f"{spec.path / 'config.json'} has {absurd}; at most {_MAX_MODULES} can be built"
-            ]
+            return [f"{spec.path / 'config.json'} has {absurd}"]
         try:
             cls(spec).read_config()
         except ConfigError as error:
@@ -103,13 +102,20 @@ class TransformersModels:
         """The model without weights, of transformers' class for it."""
         attention.register()
         config = _read(self._spec, self._source)
+        check_sizes(config, self._source)
         _refuse_varying_ropes(config, self._source)
         try:
             with torch.device("meta"):
                 return _AutoModel.from_config(
-                    config, attn_implementation=attention.IMPLEMENTATION
+                    config,
+                    attn_implementation=attention.IMPLEMENTATION,
+                    dtype=torch.bfloat16,  # without weights, grouped products know no other
                 ).eval()
         except Exception as error:  # any class of transformers
+            if error.args == (attention.IMPLEMENTATION,):  # it looks up its own implementations
+                raise ConfigError(
+                    f"{self._source}: {config.model_type} {attention.NO_INTERFACE}"
+                ) from error
             raise ConfigError(f"{self._source}: {one_line(error)}") from error
 
     @property
@@ -161,15 +167,18 @@ def _read(spec: ModelSpec, source: str) -> Any:
         raise ConfigError(f"{source}: {one_line(error)}") from error
 
 
-def _absurd_count(fields: Mapping[str, Any]) -> str | None:
-    """Return the first field, here or in a part such as `text_config`, that counts too many."""
+def _absurd_number(fields: Mapping[str, Any]) -> str | None:
+    """Describe the first number, here or in a part such as `text_config`, with which no model can
+    be built or computed."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            found = _absurd_count(value)
+            found = _absurd_number(value)
             if found is not None:
                 return found
+        elif isinstance(value, float) and math.isnan(value):
+            return f"{name} NaN, which is not a number"
         elif isinstance(value, int) and value > _MAX_MODULES and _COUNTS.fullmatch(name):
-            return f"{name} {value!r:.80}"
+            return f"{name} {value!r:.80}; at most {_MAX_MODULES} can be built"
     return None
 
 

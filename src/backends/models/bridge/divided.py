@@ -175,6 +175,7 @@ class DividedModels:
         """Load the whole model, and keep this rank's part."""
         model = self._load(checkpoint, options)
         self._plan.apply(model.model, self._sum)
+        model.is_divided = True
         return model
 
 

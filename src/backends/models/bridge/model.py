@@ -6,14 +6,18 @@ Shape suffixes: t tokens, r rows that get logits, e hidden size, v vocabulary.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.generic import ModelOutput
 
+from ....core.errors import ConfigError
 from ...weights.config.model_config import ModelConfig
-from ..base import Attend
-from .attention import AttentionCall, answered_by
+from ..base import Attend, ReferenceLogits
+from .attention import IMPLEMENTATION, Answer, AttentionCall, answered_by
 
 
 class BridgedModel:
@@ -22,9 +26,10 @@ class BridgedModel:
     def __init__(self, model: Any, config: ModelConfig) -> None:
         """`model`: a transformers model for causal language modelling, with weights."""
         self.config = config
-        self._base = getattr(model, model.base_model_prefix)
         self.model = model
-        self._head = _without_base(model)
+        self.is_divided = False
+        """Whether it is one rank's part."""
+        self._layers = Layers(model)
 
     @property
     def embedding_ve(self) -> torch.Tensor:
@@ -48,6 +53,42 @@ class BridgedModel:
             q_thd, k_tkd = call.q_thd.contiguous(), call.k_tkd.contiguous()
             return attend(call.layer, q_thd, k_tkd, call.v_tkd.contiguous())
 
+        return self._layers.forward(token_ids_t, positions_t, answer)
+
+    def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
+        """See Model."""
+        return self._layers.compute_logits(hidden_re).float()
+
+    @property
+    def reference_logits(self) -> ReferenceLogits | None:
+        """See Model: by the model's own forward pass, with transformers' attention.
+
+        None for one rank's part: transformers counts the heads of the whole model.
+        """
+        return None if self.is_divided else self._compute_alone
+
+    def _compute_alone(self, token_ids_t: torch.Tensor) -> torch.Tensor:
+        with _own_attention(self.model):
+            output = self.model(input_ids=token_ids_t.long().unsqueeze(0), use_cache=False)
+        logits_tv: torch.Tensor = output.logits[0]
+        return logits_tv.float()
+
+
+class Layers:
+    """The layers and the head of a transformers model, which run one after the other."""
+
+    def __init__(self, model: Any) -> None:
+        """The model may lack its weights. Raises ConfigError if it is built in another way."""
+        name = _name_of_layers(model)
+        self._base = model._modules[name]
+        self._hidden = _Hidden()
+        self._head = copy.copy(model)
+        self._head._modules = {**model._modules, name: self._replace(self._base)}
+
+    def forward(
+        self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, answer: Answer
+    ) -> torch.Tensor:
+        """Return the hidden states [t, e] after the last norm; `answer` attends in all layers."""
         with answered_by(answer):
             output = self._base(
                 input_ids=token_ids_t.long().unsqueeze(0),
@@ -60,20 +101,62 @@ class BridgedModel:
         return hidden_te
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
-        """See Model. The whole head runs, because some models scale or limit the logits."""
-        logits: torch.Tensor = self._head(inputs_embeds=hidden_re.unsqueeze(0)).logits[0]
-        return logits.float()
+        """Return the logits [r, v]. The whole head runs, because some models scale or limit them.
+
+        Token ids only give their number.
+        """
+        ids_r = torch.zeros(hidden_re.shape[:1], dtype=torch.long, device=hidden_re.device)
+        self._hidden = _Hidden(last_hidden_state=hidden_re.unsqueeze(0))
+        logits_rv: torch.Tensor = self._head(input_ids=ids_r.unsqueeze(0), use_cache=False).logits[
+            0
+        ]
+        return logits_rv
+
+    def _replace(self, base: Any) -> Any:
+        """Copy a model's layers: the copy returns the hidden states that are known already.
+
+        Some heads call `decoder` of the layers (OPT).
+        """
+        known = copy.copy(base)
+        known.forward = lambda *_, **__: self._hidden
+        known._modules = {
+            name: self._replace(child) if name == "decoder" else child
+            for name, child in base._modules.items()
+        }
+        return known
 
 
-class _Given(torch.nn.Module):
-    """Stands for the layers of a model whose hidden states are known already."""
+def _name_of_layers(model: Any) -> str:
+    """The child of a model that has its layers: the one with the embedding of tokens.
 
-    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=inputs_embeds)
+    Some classes state another name in `base_model_prefix` (Llama 4).
+    """
+    embedding = model.get_input_embeddings()
+    for name, child in model.named_children():
+        if child is not embedding and any(module is embedding for module in child.modules()):
+            return str(name)
+    raise ConfigError(f"{type(model).__name__} of transformers has no layers apart from its head")
 
 
-def _without_base(model: Any) -> Any:
-    """Return the model with hidden states instead of token embeddings as inputs."""
-    head = copy.copy(model)
-    head._modules = {**model._modules, model.base_model_prefix: _Given()}
-    return head
+@dataclass
+class _Hidden(ModelOutput):
+    """Hidden states as the output of a model's layers. Everything else that heads read is None.
+
+    It is much: `router_logits` of experts, `cross_attentions`, `shared_kv_states`.
+    """
+
+    last_hidden_state: torch.Tensor | None = None
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+
+@contextmanager
+def _own_attention(model: Any) -> Iterator[None]:
+    """Let transformers compute the attention of a model, as it does by default."""
+    model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(IMPLEMENTATION)

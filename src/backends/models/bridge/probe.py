@@ -7,21 +7,26 @@ from typing import Any
 import torch
 
 from ....core.errors import ConfigError
-from ...weights.config.fields import one_line
+from ...weights.config.fields import largest, one_line
 from ...weights.config.model_config import LayerKind, ModelConfig
-from .attention import AttentionCall, answered_by
+from .attention import AttentionCall, recorded_local_sizes
+from .model import Layers
 
 _NUM_TOKENS = 2
+_SIZES = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
 
 
 def probe(model: Any, source: str) -> ModelConfig:
     """Return the sizes of a model whose parameters are on the meta device.
 
-    Raises ConfigError if a layer does not attend in the way that the engine computes.
+    `check_sizes` has passed. Raises ConfigError if a layer does not attend in the way that the
+    engine computes.
     """
-    calls = _record(model, source)
     text = model.config.get_text_config()
-    num_layers = _integer(text, "num_hidden_layers", source)
+    num_layers = text.num_hidden_layers
+    _refuse_layers_with_states(model, source)
+    with recorded_local_sizes() as local_sizes:
+        calls = _record(model, source)
     if sorted(call.layer for call in calls) != list(range(num_layers)):
         raise ConfigError(
             f"{source}: {type(model).__name__} of transformers has {num_layers} layers, but "
@@ -31,18 +36,26 @@ def probe(model: Any, source: str) -> ModelConfig:
     first = calls[0]
     for call in calls:
         _check_like(first, call, source)
+    # Layers that attend within chunks (Llama 4), or whose only sign of a window is their mask.
+    unknown = local_sizes - {call.sliding_window for call in calls}
+    is_used = _kinds_of_layers(text) != {"full_attention"}
+    if is_used and any(0 < size < text.max_position_embeddings for size in unknown):
+        raise ConfigError(
+            f"{source}: {type(model).__name__} of transformers attends within {min(unknown)} "
+            "tokens by a mask of its own, which is not supported"
+        )
     num_heads, head_size = first.q_thd.shape[1:]
     scale = first.scale
     return ModelConfig(
         architecture=type(model).__name__,
         num_layers=num_layers,
-        hidden_size=_integer(text, "hidden_size", source),
+        hidden_size=text.hidden_size,
         num_heads=num_heads,
         num_kv_heads=first.k_tkd.shape[1],
         head_size=head_size,
-        intermediate_size=getattr(text, "intermediate_size", None) or 1,
-        vocab_size=_integer(text, "vocab_size", source),
-        max_position_embeddings=_integer(text, "max_position_embeddings", source),
+        intermediate_size=_largest_inner_size(text),
+        vocab_size=text.vocab_size,
+        max_position_embeddings=text.max_position_embeddings,
         rms_norm_eps=1e-6,  # the modules have their own
         query_pre_attn_scalar=None if scale is None else scale**-2,
         attention_soft_cap=first.soft_cap,
@@ -50,22 +63,33 @@ def probe(model: Any, source: str) -> ModelConfig:
     )
 
 
+def _refuse_layers_with_states(model: Any, source: str) -> None:
+    """Raise ConfigError for layers that do not attend, such as "conv" and "linear_attention"."""
+    kinds = _kinds_of_layers(model.config.get_text_config())
+    others = sorted(kind for kind in kinds if not kind.endswith("attention") or "linear" in kind)
+    if others:
+        raise ConfigError(
+            f"{source}: {type(model).__name__} of transformers has layers of type {others[0]}, "
+            "which keep states outside of attention, so it is not supported"
+        )
+
+
+def _kinds_of_layers(text: Any) -> set[str]:
+    return set(getattr(text, "layer_types", None) or ())
+
+
 def _record(model: Any, source: str) -> list[AttentionCall]:
     calls: list[AttentionCall] = []
 
     def answer(call: AttentionCall) -> torch.Tensor:
         calls.append(call)
-        return torch.empty_like(call.q_thd)
+        return call.q_thd.new_empty((*call.q_thd.shape[:2], call.v_tkd.shape[2]))
 
-    tokens = torch.zeros(1, _NUM_TOKENS, dtype=torch.long, device="meta")
+    tokens_t = torch.zeros(_NUM_TOKENS, dtype=torch.long, device="meta")
     try:
-        with answered_by(answer), torch.inference_mode():
-            model(
-                input_ids=tokens,
-                position_ids=tokens,
-                attention_mask=torch.ones_like(tokens),
-                use_cache=False,
-            )
+        layers = Layers(model)
+        with torch.inference_mode():
+            layers.compute_logits(layers.forward(tokens_t, tokens_t, answer))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     except Exception as error:  # any model of transformers, with any configuration
@@ -88,8 +112,20 @@ def _check_like(first: AttentionCall, call: AttentionCall, source: str) -> None:
         raise ConfigError(f"{source}: queries and keys of layer {call.layer} differ in size")
 
 
-def _integer(config: Any, name: str, source: str) -> int:
-    value = getattr(config, name, None)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{source} lacks {name}")
-    return value
+def _largest_inner_size(text: Any) -> int:
+    """The size inside of feed-forward networks, which may differ between layers (Gemma 3n)."""
+    stated = getattr(text, "intermediate_size", None) or 1
+    return max(stated) if isinstance(stated, list | tuple) else stated
+
+
+def check_sizes(config: Any, source: str) -> None:
+    """Raise ConfigError if a size is missing or cannot be one, before a model is built."""
+    text = config.get_text_config()
+    for name in _SIZES:
+        value = getattr(text, name, None)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{source} lacks {name}")
+        if not 1 <= value <= largest(name):
+            raise ConfigError(
+                f"{name} in {source} must be between 1 and {largest(name)}, got {value!r:.80}"
+            )

@@ -10,11 +10,18 @@ from ....core.errors import ConfigError
 
 _MAX_INTEGER = 2**31 - 1
 """No model has a size as large. Products of a few such sizes can still be computed."""
-_MAX_LAYERS = 4096
-_LAYER_COUNTS = {"num_hidden_layers", "max_window_layers", "block_count"}
-"""Fields that set the lengths of lists of layers: a hostile number would fill the memory."""
+_LARGEST = {
+    **dict.fromkeys(("num_hidden_layers", "max_window_layers", "block_count"), 4096),
+    "vocab_size": 2**24,
+}
+"""Fields that set the lengths of lists: a hostile number would fill the memory."""
 
 _MAX_MESSAGE = 300
+
+
+def largest(name: str) -> int:
+    """The largest integer that a field may have."""
+    return _LARGEST.get(name, _MAX_INTEGER)
 
 
 def one_line(error: object) -> str:
@@ -42,9 +49,8 @@ class Fields:
         value = self._present(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, value, "an integer")
-        most = _MAX_LAYERS if name in _LAYER_COUNTS else _MAX_INTEGER
-        if abs(value) > most:
-            raise self._wrong(name, value, f"at most {most}")
+        if abs(value) > largest(name):
+            raise self._wrong(name, value, f"at most {largest(name)}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

@@ -283,7 +283,14 @@ def _tensor_kind(name: str, number: int) -> GGMLQuantizationType:
     from gguf import GGMLQuantizationType
 
     if number not in _block_sizes():
-        raise ValueError(f"tensor {name} has the unknown type {number}")
+        newest = max(_block_sizes())
+        reason = (
+            f"which is newer than the types of the installed package gguf, up to {newest.name}: "
+            "upgrade it, or use another file of the model"
+            if number > newest
+            else "which GGUF no longer has: use another file of the model"
+        )
+        raise ValueError(f"tensor {name} has type {number}, {reason}")
     return GGMLQuantizationType(number)
 
 

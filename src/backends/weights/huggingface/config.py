@@ -12,7 +12,6 @@ from typing import Any
 from ....core.errors import ConfigError
 from ..config.architectures import (
     BY_MODEL_TYPE,
-    BY_MULTIMODAL,
     BY_NAME,
     NUMBERS,
     Architecture,
@@ -81,12 +80,10 @@ def _architecture(fields: Fields) -> Architecture:
         )
     of_type = BY_MODEL_TYPE.get(model_type)
     named = fields.get("architectures") or [of_type and of_type.name]
-    if not isinstance(named, list) or named[0] not in tuple(BY_NAME):
-        shown = fields.get("architectures") or f"model_type {model_type!r}"
-        raise ConfigError(
-            f"{fields.source} describes {one_line(shown):.80}, which is not supported; "
-            f"supported: {', '.join((*BY_NAME, *BY_MULTIMODAL))}"
-        )
+    named = named if isinstance(named, list) else [named]
+    if named[0] not in tuple(BY_NAME):
+        name = one_line(named[0] or f"model_type {model_type!r}")[:80]
+        raise ConfigError(f"{fields.source} describes {name}, which is no native architecture")
     return BY_NAME[named[0]]
 
 

@@ -129,7 +129,7 @@ HEADERS = {
     "unknown value": (b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 99), "unknown type 99"),
     "unknown tensor": (
         b"GGUF" + struct.pack("<IQQQ1sIQIQ", 3, 1, 0, 1, b"t", 1, 32, 999, 0),
-        "tensor t has the unknown type 999",
+        "tensor t has type 999, which is newer than the types of the installed package gguf",
     ),
     "tensor without elements": (
         b"GGUF" + struct.pack("<IQQQ1sIQIQ", 3, 1, 0, 1, b"t", 1, 0, 0, 0),

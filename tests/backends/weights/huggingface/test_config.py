@@ -73,7 +73,7 @@ def test_an_old_llama_without_kv_heads_has_one_per_query_head() -> None:
 def test_the_model_type_stands_in_for_missing_architectures() -> None:
     config = {k: v for k, v in LLAMA.items() if k != "architectures"}
     assert from_hf_config(config | {"model_type": "qwen3"}).architecture == "Qwen3ForCausalLM"
-    with pytest.raises(ConfigError, match=r"model_type 'gpt2'.*supported: LlamaForCausalLM"):
+    with pytest.raises(ConfigError, match=r"describes model_type 'gpt2', which is no native"):
         from_hf_config(config | {"model_type": "gpt2"})
     with pytest.raises(ConfigError, match=r"model_type in config.json must be a string"):
         from_hf_config(config | {"model_type": ["llama"]})
@@ -227,7 +227,7 @@ def test_the_text_model_of_a_multimodal_one_is_read_as_if_it_stood_alone() -> No
         (None, r"^config.json lacks text_config, the sizes of the text model"),
         (["hidden_size"], r"text_config in config.json must be an object, got \['hidden"),
         ({}, r"text_config in config.json lacks"),
-        ({"model_type": "ministral3"}, r"text_config in .* model_type 'ministral3'.*Gemma3ForC"),
+        ({"model_type": "ministral3"}, r"text_config in .* model_type 'ministral3', which is no"),
         ({"model_type": ["mistral"]}, r"model_type in text_config in .* must be a string"),
     ],
 )
@@ -239,9 +239,14 @@ def test_a_multimodal_model_whose_text_model_is_not_described_is_refused(
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a number that is none": ({"rms_norm_eps": float("nan")}, "must be a finite number, got nan"),
+    "a vocabulary that fills the memory": (
+        {"vocab_size": 10**9},
+        "vocab_size in config.json must be at most 16777216, got 1000000000",
+    ),
     "unknown architecture": (
         {"architectures": ["FalconForCausalLM"]},
-        r"FalconForCausalLM.*supported: LlamaForCausalLM, MistralForCausalLM",
+        "describes FalconForCausalLM, which is no native architecture",
     ),
     "architectures of the wrong kind": ({"architectures": 5}, "describes 5"),
     "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),

@@ -1,0 +1,149 @@
+"""Judges how the engine treats one decoder class of transformers, in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from tokenmill.backends.models.opening import choose_model_impl, open_model
+from tokenmill.backends.weights.config.fields import one_line
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
+from tokenmill.core.host.plugin_host import PluginHost
+
+from . import toy
+from .comparison import NEAR_TIE
+from .reference import ReferenceCase, gap
+from .settings import Setting
+from .tiny_decoders import tiny_model
+
+Verdict = Literal["runs", "refused", "not built", "wrong tokens", "fails"]
+GOOD: tuple[Verdict, ...] = ("runs", "refused", "not built")
+DTYPES = ("float32", "bfloat16")
+"""Of the files, and of the computation."""
+NEAR = {"float32": NEAR_TIE, "bfloat16": 0.5}
+"""A difference is excused where the reference's best two logits are nearer than this."""
+MEMORY = 12 << 30
+"""Bytes of address space of a child process; torch itself maps several GiB."""
+SECONDS = 300
+LENGTHS = (1, 5, 17, 40)
+"""Tokens of the prompts: some are longer than the windows."""
+NUM_TOKENS = 6
+MAX_REASON = 500
+"""Characters of a true line."""
+SETTING = Setting(scheduler="chunked", block_size=8, max_num_batched_tokens=24)
+PRELOADED = [
+    __name__,
+    "transformers.models.llama.modeling_llama",
+    "tokenmill.backends.models.bridge.bridge",
+    "tokenmill.backends.attention.torch.backend",
+    "tokenmill.backends.cpu.attention",
+]
+"""Modules that children get from the process that makes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What the engine did with a model."""
+
+    verdict: Verdict
+    reason: str = ""
+    """Of a model that does not run."""
+    impl: str = ""
+    """The model implementation that ran it."""
+
+
+def judge(model_type: str) -> dict[str, Judgement]:
+    """Judge a tiny model in each type of numbers, in a child process with limits."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(sender, model_type), daemon=True)
+    child.start()
+    sender.close()
+    found: dict[str, Judgement] = {}
+    try:
+        for dtype in DTYPES:
+            found[dtype] = _receive(receiver, child)
+    finally:
+        child.kill()
+        child.join()
+    return found
+
+
+def _receive(receiver: Connection, child: Any) -> Judgement:
+    try:
+        if receiver.poll(SECONDS):
+            judgement: Judgement = receiver.recv()
+            return judgement
+        return Judgement(verdict="fails", reason=f"no end after {SECONDS} seconds")
+    except EOFError:
+        child.join()
+        return Judgement(verdict="fails", reason=f"the process ended with {child.exitcode}")
+
+
+def _send(sender: Connection, model_type: str) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for dtype in DTYPES:
+        with tempfile.TemporaryDirectory() as folder:
+            sender.send(judge_here(model_type, dtype, Path(folder)))
+
+
+def judge_here(
+    model_type: str, dtype: str, folder: Path, lengths: Sequence[int] = LENGTHS
+) -> Judgement:
+    """Judge it in this process. The model is written to `folder`."""
+    try:
+        model = tiny_model(model_type).to(getattr(torch, dtype))
+        model.save_pretrained(folder)
+        model = type(model).from_pretrained(folder, dtype=torch.float32).eval()
+        cases = [_continue(model, length) for length in lengths]
+    except Exception as error:  # any class of transformers
+        return Judgement(verdict="not built", reason=f"{type(error).__name__}: {one_line(error)}")
+    try:
+        return _serve(model, cases, folder, dtype)
+    except ConfigError as error:
+        reason = str(error).replace(str(folder), "")
+        is_line = "\n" not in reason and len(reason) <= MAX_REASON
+        return Judgement(verdict="refused" if is_line else "fails", reason=reason)
+    except Exception as error:  # what the sweep looks for
+        return Judgement(verdict="fails", reason=f"{type(error).__name__}: {one_line(error)}")
+
+
+def _continue(model: Any, length: int) -> ReferenceCase:
+    """A greedy continuation, each token by a forward pass over the whole sequence."""
+    prompt = torch.randint(1, 192, (length,), generator=torch.Generator().manual_seed(length))
+    ids = prompt.tolist()
+    with torch.inference_mode():
+        for _ in range(NUM_TOKENS):
+            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits
+            ids.append(int(logits[0, -1].argmax()))
+    return ReferenceCase(f"{length} tokens", tuple(ids[:length]), tuple(ids[length:]))
+
+
+def _serve(model: Any, cases: Sequence[ReferenceCase], folder: Path, dtype: str) -> Judgement:
+    config = EngineConfig(device="cpu", dtype=dtype)
+    checkpoint, impl = open_model(folder, choose_model_impl(PluginHost.load(config)), config)
+    served = toy.serve(SETTING, cases, checkpoint, impl=impl, dtype=dtype)
+    for case, output in zip(cases, served.token_ids, strict=True):
+        at = _first_difference(case.token_ids, output)
+        if at is None:
+            continue
+        if gap(model, [*case.prompt_token_ids, *case.token_ids[:at]]) > NEAR[dtype]:
+            return Judgement(verdict="wrong tokens", reason=f"{case.name}, token {at}")
+    return Judgement(verdict="runs", impl=impl.name)
+
+
+def _first_difference(expected: Sequence[int], output: Sequence[int]) -> int | None:
+    return next((i for i, one in enumerate(expected) if list(output[i : i + 1]) != [one]), None)
