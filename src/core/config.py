@@ -231,6 +231,9 @@ class EngineConfig:
     cudagraph_capture_sizes: Sequence[int] | None = unused_setting(
         None, "numbers of tokens in a step for which CUDA graphs are captured", _EAGER
     )
+    max_cudagraph_capture_size: int | None = unused_setting(
+        None, "maximum number of tokens in a step for which a CUDA graph is captured", _EAGER
+    )
     limit_mm_per_prompt: str | Mapping[str, object] | None = unused_setting(
         None,
         "maximum number of images, videos and audio inputs in a prompt as JSON, such as "
@@ -326,6 +329,7 @@ class EngineConfig:
             ("tensor_parallel_size", 1, 1024),
             ("pipeline_parallel_size", 1, 1024),
             ("max_logprobs", 0, 1000),
+            ("max_cudagraph_capture_size", 1, 2**31),
         ):
             value = getattr(self, name)
             if value is None:
