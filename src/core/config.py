@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any, Self
 
+import msgspec
+
 from .errors import ConfigError
 from .pooling import Pooling
 from .settings.compilation import check_capture_sizes, check_compilation, check_level
@@ -396,6 +398,10 @@ class EngineConfig:
         if self.cudagraph_capture_sizes is not None:
             check_capture_sizes("--cudagraph-capture-sizes", self.cudagraph_capture_sizes)
         check_limits(self.limit_mm_per_prompt)
+        for name in ("compilation_config", "cudagraph_capture_sizes", "limit_mm_per_prompt"):
+            # Without tuples, a copy in another process is equal.
+            plain = msgspec.json.decode(msgspec.json.encode(getattr(self, name)))
+            object.__setattr__(self, name, plain)
         self.speculation()
 
     def speculation(self) -> SpeculationSettings:
