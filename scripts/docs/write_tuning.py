@@ -54,6 +54,7 @@ ACCEPTED: tuple[tuple[str, Any], ...] = (
     ("compilation_config", {"mode": 3, "cudagraph_mode": "FULL_DECODE_ONLY"}),
     ("optimization_level", 0),
     ("cudagraph_capture_sizes", [1, 2, 4, 8]),
+    ("max_cudagraph_capture_size", 512),
     ("limit_mm_per_prompt", {"image": 3, "video": 1}),
     ("limit_mm_per_prompt", {"image": {"count": 5, "width": 512, "height": 512}, "video": VIDEO}),
     ("speculative_config", {"method": "ngram", "num_speculative_tokens": 5}),

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any, Self
 
+import msgspec
+
 from .errors import ConfigError
 from .pooling import Pooling
 from .settings.compilation import check_capture_sizes, check_compilation, check_level
@@ -236,6 +238,9 @@ class EngineConfig:
     cudagraph_capture_sizes: Sequence[int] | None = unused_setting(
         None, "numbers of tokens in a step for which CUDA graphs are captured", _EAGER
     )
+    max_cudagraph_capture_size: int | None = unused_setting(
+        None, "maximum number of tokens in a step for which a CUDA graph is captured", _EAGER
+    )
     limit_mm_per_prompt: str | Mapping[str, object] | None = unused_setting(
         None,
         "maximum number of images, videos and audio inputs in a prompt as JSON, such as "
@@ -331,6 +336,7 @@ class EngineConfig:
             ("tensor_parallel_size", 1, 1024),
             ("pipeline_parallel_size", 1, 1024),
             ("max_logprobs", 0, 1000),
+            ("max_cudagraph_capture_size", 1, 2**31),
         ):
             value = getattr(self, name)
             if value is None:
@@ -397,6 +403,10 @@ class EngineConfig:
         if self.cudagraph_capture_sizes is not None:
             check_capture_sizes("--cudagraph-capture-sizes", self.cudagraph_capture_sizes)
         check_limits(self.limit_mm_per_prompt)
+        for name in ("compilation_config", "cudagraph_capture_sizes", "limit_mm_per_prompt"):
+            # Without tuples, a copy in another process is equal.
+            plain = msgspec.json.decode(msgspec.json.encode(getattr(self, name)))
+            object.__setattr__(self, name, plain)
         self.speculation()
 
     def speculation(self) -> SpeculationSettings:

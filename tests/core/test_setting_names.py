@@ -31,12 +31,18 @@ def test_a_level_of_optimization_has_a_short_flag(
         assert engine_config(args).optimization_level == level
 
 
+def test_lengths_of_a_benchmark_have_the_names_of_vllm(parser: argparse.ArgumentParser) -> None:
+    words = ["--input-tokens", "128", "--output-tokens", "256"]
+    args = parser.parse_args(["simulate", "compare", *words])
+    assert (args.random_input_len, args.random_output_len) == (128, 256)
+
+
 def test_a_setting_under_two_names_is_refused() -> None:
     with pytest.raises(ConfigError, match="num_speculative_tokens is given twice: spec_tokens"):
         EngineConfig.from_options(num_speculative_tokens=3, spec_tokens=3)
 
 
-@pytest.mark.parametrize("name", ["trust_remote_code", "compile", "num_steps", "lora"])
+@pytest.mark.parametrize("name", ["skip_tokenizer_init", "compile", "num_steps", "lora"])
 def test_a_name_that_is_not_near_gets_no_suggestion(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         EngineConfig.from_options(**{name: 1})
@@ -50,6 +56,10 @@ def test_a_name_that_is_not_near_gets_no_suggestion(name: str) -> None:
         (["--num-scheduler-steps", "8"], ": use --async-scheduling"),
         (["--compilation-config.mode", "3"], """. Give JSON: --compilation-config '{"mode": """),
         (["--zzz", "--task", "embed"], "--zzz --task. --task: one server answers chats"),
+        (
+            ["-O", '{"level": 3}'],
+            "is not a level from 0 to 3; JSON belongs to --compilation-config",
+        ),
         (["-cc.mode=3"], """. Give JSON: -cc '{"mode": """),
         (["--max-num-batch-tokens", "3"], ". Did you mean '--max-num-batched-tokens'?"),
     ],

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.api.serving import toy_engine
@@ -29,6 +30,18 @@ from tokenmill.core.errors import ConfigError
 )
 def test_the_forms_of_a_compilation_config_are_accepted(setting: Any) -> None:
     assert EngineConfig(compilation_config=setting).compilation_config == setting
+
+
+def test_a_copy_in_another_process_is_equal() -> None:
+    config = EngineConfig(
+        compilation_config=CompilationConfig(
+            level=CompilationLevel.PIECEWISE, cudagraph_capture_sizes=(1, 2)
+        ),
+        cudagraph_capture_sizes=(1, 2),
+        limit_mm_per_prompt={"image": {"count": 3}},
+    )
+    sent = msgspec.msgpack.encode(config)
+    assert msgspec.msgpack.decode(sent, type=EngineConfig) == config
 
 
 @pytest.mark.parametrize(

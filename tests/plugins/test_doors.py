@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILT_IN = sorted((ROOT / "src/plugins").rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-DOORS = {"tokenmill", "tokenmill.plugin", "tokenmill.compute", "tokenmill.testing"}
+DOORS = {
+    "tokenmill", "tokenmill.config", "tokenmill.plugin", "tokenmill.compute", "tokenmill.testing",
+}  # fmt: skip
 
 
 def test_built_in_plugins_import_the_door_for_policies_and_no_other_plugin() -> None:

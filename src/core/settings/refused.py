@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _TEXT_ONLY = "the engine takes text only; remove it"
+_ONE_MACHINE = "all replicas run on this machine; --data-parallel-size is their number"
 _NO_ADAPTERS = "LoRA adapters are not supported; merge the adapter into the model's weights"
 _LONG_PREFILLS = "use --long-prefill-token-threshold, which limits a long prompt's tokens in a step"
 _NO_TASK = (
@@ -33,11 +34,20 @@ REFUSED = {
     "runner": _NO_TASK,
     "convert": _NO_TASK,
     "attention_config": "use --attention-backend",
+    "scheduler_cls": "use --scheduler with the name of a plugin",
+    "load_format": "the format follows from the model's files; remove it",
+    "trust_remote_code": "code from a model's folder is never run; remove it",
     "worker_use_ray": "use --distributed-executor-backend ray",
     "cpu_offload_gb": "weights stay on the device; divide them with --tensor-parallel-size, or use "
     "a quantized model",
     "kv_offloading_size": "use --preemption-mode swap with --swap-space",
     "kv_offloading_backend": "use --preemption-mode swap with --swap-space",
+    "data_parallel_size_local": _ONE_MACHINE,
+    "data_parallel_backend": _ONE_MACHINE,
+    "data_parallel_rank": _ONE_MACHINE,
+    "data_parallel_address": _ONE_MACHINE,
+    "data_parallel_rpc_port": _ONE_MACHINE,
+    "numa_bind": "use --cpu-bind, which names the cores of each worker",
     "api_server_count": "one process answers HTTP; --data-parallel-size adds engine processes",
     "mm_processor_cache_gb": _TEXT_ONLY,
     "disable_mm_preprocessor_cache": _TEXT_ONLY,

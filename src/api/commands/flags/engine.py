@@ -78,7 +78,19 @@ def _parse_size_or_zero(text: str) -> int:
     return 0 if text == "0" else parse_size(text)
 
 
-_PARSERS = {"kv_cache_memory": parse_size, "model_cache_size": _parse_size_or_zero}
+def _parse_level(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a level from 0 to 3; JSON belongs to --compilation-config"
+        )
+    return int(text)
+
+
+_PARSERS = {
+    "kv_cache_memory": parse_size,
+    "model_cache_size": _parse_size_or_zero,
+    "optimization_level": _parse_level,
+}
 
 
 def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
