@@ -218,7 +218,7 @@ class EngineConfig:
         "code that runs the model: auto, native, transformers (most decoders that transformers "
         "knows), or a plugin's name",
     )
-    skip_model_check: bool = _knob(
+    skip_model_check: bool = setting(
         False,
         "do not compare the first steps of a model that transformers runs with its own forward "
         "pass at start; the log says so",
