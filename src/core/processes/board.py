@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .shared_memory import receive_bytes, share_bytes
@@ -27,9 +27,15 @@ TOKEN_BITS = 24
 MAX_TOKENS = (1 << TOKEN_BITS) - 1
 
 
+MAX_CALLS = 256
+"""Maximum number of named calls. Each has a byte, which is 1 while the call runs."""
+CALL_BYTES = MAX_CALLS * 128
+"""Room for these bytes, and for the names: a line per call in UTF-8."""
+
+
 def board_bytes(max_requests: int) -> int:
     """Size of a board for steps with up to this many requests."""
-    return WORD * (NUM_WORDS + NUM_STEPS * (1 + max_requests)) + STAGE_BYTES
+    return WORD * (NUM_WORDS + NUM_STEPS * (1 + max_requests)) + STAGE_BYTES + CALL_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +55,14 @@ class Board:
 
     def __init__(self, memory: memoryview) -> None:
         """`memory`: `board_bytes` of zeros, or of the other side's board."""
-        start, end = WORD * NUM_WORDS, len(memory) - STAGE_BYTES
+        start, end = WORD * NUM_WORDS, len(memory) - STAGE_BYTES - CALL_BYTES
         self._words = memory[:start].cast("Q")
         self._seconds = memory[:start].cast("d")
         slots = memory[start:end].cast("Q")
         size = len(slots) // NUM_STEPS
         self._steps = [slots[i * size : (i + 1) * size] for i in range(NUM_STEPS)]
-        self._stage = memory[end:]
+        self._stage = memory[end : end + STAGE_BYTES]
+        self._calls = memory[end + STAGE_BYTES :]
 
     # The engine's process writes
 
@@ -91,6 +98,17 @@ class Board:
         """Note that the oldest launched step is finished."""
         self._words[FINISHED] += 1
 
+    def name_calls(self, names: Sequence[str]) -> list[memoryview]:
+        """Note the names of calls that may hang or crash. Returns a byte for each, to be set to 1
+        while the call runs. Names for which there is no room get a byte that nobody reads."""
+        room, lines = CALL_BYTES - MAX_CALLS, b""
+        for name in names[:MAX_CALLS]:
+            line = name.encode() + b"\n"
+            lines += line if len(lines) + len(line) <= room else b"\n"
+        self._calls[MAX_CALLS : MAX_CALLS + len(lines)] = lines[:room]
+        unread = memoryview(bytearray(1))
+        return [self._calls[i : i + 1] if i < MAX_CALLS else unread for i in range(len(names))]
+
     # Its parent reads
 
     @property
@@ -107,6 +125,13 @@ class Board:
         return Progress(
             num_beats=words[BEATS], num_finished=words[FINISHED], is_busy=bool(words[BUSY])
         )
+
+    @property
+    def running_calls(self) -> tuple[str, ...]:
+        """The names of the calls that run now, or did when the process ended."""
+        names = bytes(self._calls[MAX_CALLS:]).decode(errors="replace").split("\n")
+        running = bytes(self._calls[:MAX_CALLS])
+        return tuple(name for name, runs in zip(names, running, strict=False) if runs and name)
 
     def in_work(self) -> Mapping[int, int]:
         """The requests of the steps that are launched and not finished, with the number of their

@@ -16,6 +16,7 @@ from typing import Any
 from ..config import EngineConfig
 from ..contract.client import Load
 from ..errors import EngineStoppedError, OverloadedError, TokenmillError
+from ..host.calling.running_calls import RunningCall, read_calls
 from ..interfaces import Progress
 from ..log import get_logger
 from ..outputs import RequestOutput
@@ -111,6 +112,8 @@ class EngineLink(asyncio.Protocol):
         self._child: Child | None = None
         self._transport: asyncio.Transport | None = None
         self._is_started = False
+        self.running_calls: tuple[RunningCall, ...] = ()
+        """The hooks that ran when the engine was lost."""
 
     # Life
 
@@ -203,6 +206,8 @@ class EngineLink(asyncio.Protocol):
         if not has_ended:
             self.blame = f"closed its connection: {error!r}" if error else "closed its connection"
         reason = self.blame or self._child.describe_end()
+        self.running_calls = read_calls(self.board)
+        reason = " ".join((reason, *map(str, self.running_calls)))
         if not self._stopped and (
             self.blame or is_crash(self._child.end_signal, self._num_oom_kills)
         ):

@@ -107,7 +107,7 @@ class Replicas:
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         """The plugins, which are the same in all engines, with their failures in all of them."""
-        reports = [one.report.plugins for one in self.supervisors if one.report.plugins]
+        reports = [found for one in self.supervisors if (found := one.plugins())]
         return tuple(map(_join_plugin, zip(*reports, strict=False)))
 
     def hook_stats(self) -> tuple[HookStats, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
 from ..contract.client import Load
-from ..contract.plugin_info import HookStats
+from ..contract.plugin_info import HookStats, PluginInfo
 from ..errors import TokenmillError
 from ..interfaces import Progress, no_progress
 from ..log import get_logger
@@ -115,6 +116,16 @@ class EngineSupervisor:
         """Totals per plugin and hook, over all engines so far."""
         return add_stats(self._ended_hooks, self.report.hook_stats)
 
+    def plugins(self) -> tuple[PluginInfo, ...]:
+        """The plugins, with their failures in all engines so far."""
+        failures: Counter[str] = Counter()
+        for stats in self._ended_hooks:
+            failures[stats.plugin] += stats.failures
+        return tuple(
+            replace(info, failures=info.failures + failures[info.name])
+            for info in self.report.plugins
+        )
+
     # Inside
 
     async def _open(self, progress: Progress) -> Ready:
@@ -175,8 +186,13 @@ class EngineSupervisor:
     def _note_loss(self, link: EngineLink, reason: str) -> None:
         log.error("engine_lost", reason=reason, pid=link.pid, num_requests=len(link.at_end))
         self._counters.end(self.report.metrics)
-        self._ended_hooks = self.hook_stats()
-        self.report = Report(0, IDLE, plugins=self.report.plugins)
+        guilty = [
+            HookStats(plugin=call.plugin, hook=call.hook, failures=1) for call in link.running_calls
+        ]
+        self._ended_hooks = add_stats(self.hook_stats(), guilty)
+        # Their failures are in the statistics of ended engines now.
+        plugins = tuple(replace(info, failures=0) for info in self.report.plugins)
+        self.report = Report(0, IDLE, plugins=plugins)
 
     async def _restart(self, reason: str) -> bool:
         """Start another engine, and again if it fails to start. False: given up."""

@@ -21,6 +21,7 @@ from ..engine.engine_core import EngineCore
 from ..engine.request import Request
 from ..engine.step import StepLimits
 from ..errors import ConfigError, EngineStoppedError, InvalidRequestError
+from ..host.calling.running_calls import show_calls
 from ..host.calling.watchdog import Watchdog
 from ..host.plugin_host import PluginHost
 from ..interfaces import Executor, GrammarChecker, ModelInfo, Progress, Tokenizer
@@ -127,6 +128,8 @@ class EngineShell(EngineClient):
             core = make_core(self._config, executor.info, plugins, self._max_model_len)
             load_seconds = time.monotonic() - began
             self._loop = StepLoop(core, executor, self._device, load_seconds, self.board)
+            if self.board is not None:
+                show_calls(plugins.guards, self.board)
             self._watchdog = Watchdog(plugins.guards, self._config.hook_watchdog_seconds)
             self._watchdog.start()
             for lifespan in plugins.lifespans(self):

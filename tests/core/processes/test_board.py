@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 import signal
 
-from tokenmill.core.processes.board import NUM_STEPS, Board, board_bytes, share_board
+from tokenmill.core.processes.board import (
+    CALL_BYTES,
+    MAX_CALLS,
+    NUM_STEPS,
+    Board,
+    board_bytes,
+    share_board,
+)
 from tokenmill.core.processes.child import spawn
 from tokenmill.core.processes.frames import receive
 
@@ -68,3 +75,23 @@ def test_a_request_is_being_queued_until_it_is_not() -> None:
     assert board.in_work() == {3: 0, 1: 2}, "the parent does not know the request 0"
     board.add(0)
     assert board.in_work() == {1: 2}
+
+
+def test_running_calls_have_their_names_also_if_there_is_no_room_for_all() -> None:
+    board = make_board()
+    assert board.running_calls == ()
+    names = [f"call {i}" for i in range(MAX_CALLS)] + ["one more"]
+    marks = board.name_calls(names)
+    for i in (0, 7, MAX_CALLS - 1, MAX_CALLS):
+        marks[i][0] = 1
+    assert board.running_calls == ("call 0", "call 7", f"call {MAX_CALLS - 1}")
+    marks[7][0] = 0
+    assert board.running_calls == ("call 0", f"call {MAX_CALLS - 1}")
+
+
+def test_a_name_that_does_not_fit_is_left_out_and_the_others_keep_their_places() -> None:
+    board = make_board()
+    marks = board.name_calls(["first", "x" * CALL_BYTES, "last"])
+    for mark in marks:
+        mark[0] = 1
+    assert board.running_calls == ("first", "last")

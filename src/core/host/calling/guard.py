@@ -76,6 +76,8 @@ class Guard:
         self.thread = 0
         """Id of the thread of the last call."""
         self.warns_slow = True
+        self.mark = memoryview(bytearray(1))
+        """A byte that is 1 while a call runs: see `show_calls`."""
         self._log = log
         self._later = later
         self._calls = self._failures = self._slow = 0
@@ -111,11 +113,13 @@ class Guard:
         """Run another part of the same call. It is timed, but not counted as a call."""
         self.thread = get_ident()
         self.since = started = perf_counter()
+        self.mark[0] = 1
         try:
             return function(*arguments)
         finally:
             seconds = perf_counter() - started
             self.since = 0.0
+            self.mark[0] = 0
             self._seconds += seconds
             if seconds > SLOW_SECONDS and self.warns_slow:
                 self._slow += 1
