@@ -154,7 +154,7 @@ def _load_model(
         swaps=host.uses_swap,
         speculation=host.speculator,
         impl=impl,
-        processors=host.logits_processors.classes,
+        processors=host.logits_processors,
         grammars=grammars,
     )
 

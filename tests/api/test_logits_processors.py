@@ -138,8 +138,16 @@ def test_only_the_request_for_which_a_processor_fails_ends(http: httpx.Client, m
         rest = "\n".join(lines)
     assert "the logits processor 'moody' failed for this request" in rest
     assert rest.endswith("[DONE]\n") and '"finish_reason":"' not in rest
+    before = _apply_stats(http)
     error = check_error(http.post(COMPLETIONS, json=STORY | {"vllm_xargs": {"mood": mood}}), 500)
     assert error["code"] == "request_failed"
+    after = _apply_stats(http)
+    assert after["failures"] == before["failures"] + 1 and after["calls"] > before["calls"]
+
+
+def _apply_stats(http: httpx.Client) -> dict[str, Any]:
+    hooks: list[dict[str, Any]] = http.get("/plugins").json()["hooks"]
+    return next(hook for hook in hooks if hook["hook"] == "apply" and "ood" in hook["plugin"])
 
 
 def test_a_request_that_is_left_without_a_token_fails(http: httpx.Client) -> None:

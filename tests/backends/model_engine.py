@@ -40,7 +40,7 @@ def make_driver(
         speculation=speculation,
         impl=impl,
         grammars=grammars,
-        processors=plugins.logits_processors.classes,
+        processors=plugins.logits_processors,
     )
     max_model_len = fit_max_model_len(config, executor.info)
     return EngineDriver(make_core(config, executor.info, plugins, max_model_len), executor)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError, DeviceError
+from ...core.host.logits_processors import LogitsProcessors
 from ...core.interfaces import Computation, ModelInfo, Progress
 from ...core.log import get_logger
 from ...core.plan import StepPlan, StepResult
@@ -80,15 +80,15 @@ class ModelExecutor:
         swaps: bool = False,
         speculation: Speculation | None = None,
         impl: ModelImpl | None = None,
-        processors: Mapping[str, Any] | None = None,
+        processors: LogitsProcessors | None = None,
         grammars: Grammars | None = None,
     ) -> Self:
         """Make an executor: check the configuration, then read the weights.
 
         `swaps`: reserve host memory for swapped requests. `speculation`: drafts tokens. `impl`:
         runs the model; None: what `backends` choose for a model without files. `processors`:
-        classes of logits processors, by name. `grammars`: follow the answers of constrained
-        requests.
+        change the logits of requests that ask for it. `grammars`: follow the answers of
+        constrained requests.
         Raises ConfigError for a model, device, precision, amount of memory, draft model or logits
         processor that cannot work.
         """
@@ -124,7 +124,7 @@ class ModelExecutor:
             model,
             None if speculation is None else speculation.propose,
             needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
-            processing=LogitsProcessing(processors or {}, logits),
+            processing=LogitsProcessing(processors, logits),
             grammars=grammars,
         )
         draft_runner = None

@@ -292,7 +292,7 @@ class EngineCore:
             self._drafts.observe(plan, result, seconds, was_held_back=opened.was_held_back)
             # `plan` may not have been called since, and would have set this.
             self._holds_back |= self._continues_open_plans and opened.gives_back
-            self._plugins.flush()
+        self._plugins.flush()
         self._last_closed_at = now
         tally.expert_tokens = result.expert_tokens
         self._emit_step(opened, tally, now)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,9 +41,12 @@ class LogitsProcessors:
     def __init__(self, found: Mapping[str, FoundProcessor], log: FailureLog) -> None:
         self.classes = {name: one.kind for name, one in found.items()}
         self._by_argument: dict[str, str] = {}
-        self._guards = {}
+        self._checks: dict[str, Guard] = {}
+        self._applies: dict[str, Guard] = {}
+        self._found, self._log = found, log
+        self._reports: deque[Callable[[], None]] = deque()  # short: each commit empties it
         for name, one in found.items():
-            self._guards[name] = Guard(one.kind.check, one.source, "check", ADMITS, log)
+            self._checks[name] = Guard(one.kind.check, one.source, "check", ADMITS, log)
             for argument in one.kind.arguments:
                 other = self._by_argument.setdefault(argument, name)
                 if other != name:
@@ -53,7 +57,19 @@ class LogitsProcessors:
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        return tuple(self._guards.values())
+        return (*self._checks.values(), *self._applies.values())
+
+    def watch(self, name: str, apply: Callable[..., None]) -> Guard:
+        """A guard that calls the `apply` of a processor that was built, on the device thread."""
+        report = self._reports.append
+        guard = Guard(apply, self._found[name].source, "apply", ADMITS, self._log, later=report)
+        self._applies[name] = guard
+        return guard
+
+    def flush(self) -> None:
+        """Send reports of the device thread to logs and observers. Call it on the engine thread."""
+        while self._reports:
+            self._reports.popleft()()
 
     def used_by(self, params: SamplingParams) -> ProcessorUse:
         """The processors that a request uses, once they accept its arguments.
@@ -74,7 +90,7 @@ class LogitsProcessors:
         return ProcessorUse(names, all(self.classes[name].allows_drafts for name in names))
 
     def _check(self, name: str, arguments: Mapping[str, object]) -> None:
-        guard = self._guards[name]
+        guard = self._checks[name]
         try:
             answer = guard.call(arguments)
         except ValueError as error:

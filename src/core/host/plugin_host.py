@@ -41,7 +41,7 @@ from ..sampling_params import SamplingParams
 from .building import BuiltPlugins, build_logits_processors, build_plugins, proposes
 from .calling.direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
 from .calling.failure_log import FailureLog
-from .calling.guard import ADMITS, DECIDES, FAILED, OBSERVES, Rule, make_guards
+from .calling.guard import ADMITS, DECIDES, FAILED, OBSERVES, Guard, Rule, make_guards
 from .calling.hook_callers import Decision, Observers
 from .calling.proposal_hook import ProposalHook
 from .choice import SPECULATION, chosen_names
@@ -88,7 +88,7 @@ class PluginHost:
         self._logits_processors: LogitsProcessors | None = None
         self.speculator: ProposalHook | None = self._make_speculator()
         """Proposes draft tokens. Call its `propose` on the device thread. None: no drafts."""
-        self.guards = (
+        self._guards = (
             *self._schedule.guards,
             self._waiting_order.guard,
             *self._draft_length.guards,
@@ -98,7 +98,6 @@ class PluginHost:
             *(guard for observers in self._events.values() for guard in observers.guards),
             *self._metrics.guards,
         )
-        """The guards of all hooks of all plugins."""
 
     @classmethod
     def load(
@@ -128,8 +127,13 @@ class PluginHost:
         if self._logits_processors is None:
             found = build_logits_processors(self._built.plugins)
             self._logits_processors = LogitsProcessors(found, self._log)
-            self.guards = (*self.guards, *self._logits_processors.guards)
         return self._logits_processors
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards of all hooks of all plugins."""
+        processors = self._logits_processors
+        return (*self._guards, *(processors.guards if processors is not None else ()))
 
     def processors_of(self, params: SamplingParams) -> ProcessorUse:
         """The logits processors that a request uses. Raises what LogitsProcessors.used_by does."""
@@ -169,9 +173,11 @@ class PluginHost:
         return victim
 
     def flush(self) -> None:
-        """Log failures of `propose` and report them to observers. Called in each commit."""
+        """Log failures of the device thread, and report them to observers. Called in commits."""
         if self.speculator is not None:
             self.speculator.flush()
+        if self._logits_processors is not None:
+            self._logits_processors.flush()
 
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
         """The first refusal, or None. Raises RequestFailedError if an admission plugin failed.
