@@ -19,6 +19,7 @@ from .ci_skips import pytest_runtest_makereport as pytest_runtest_makereport
 from .core.plugin_packages import Packages
 from .soak_report import pytest_runtest_logreport as pytest_runtest_logreport
 
+pytest_plugins = ["tests.cpu_budget"]
 # OpenMP's threads wait for each other by spinning; with as many of them as cores, any other process
 # stalls all of them, and the tests take ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -27,7 +27,14 @@ def test_it_shows_the_two_commands_first() -> None:
     assert lines == ["make serve", "make test"]
 
 
-@pytest.mark.parametrize("source", [b for b in blocks("python") if "hookimpl" not in b])
+PROGRAMS = [block for block in blocks("python") if "hookimpl" not in block]
+"""Each loads the default model: one in `make test`, the others in `make check`."""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [PROGRAMS[0], *(pytest.param(one, marks=pytest.mark.check) for one in PROGRAMS[1:])],
+)
 def test_its_programs_run(source: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=False

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from .serving import PATIENCE, Served
 from .test_cli import check_one_line, tokenmill
@@ -51,7 +52,7 @@ def test_serve_prints_what_to_do_and_drains_at_sigterm(tmp_path: Path) -> None:
         check_curl_line(line, url)
         check_listeners(process, int(url.rpartition(":")[2]))
         with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as http:
-            with http.stream("POST", "/v1/completions", json=STORY | {"max_tokens": 80}) as story:
+            with http.stream("POST", "/v1/completions", json=STORY | {"max_tokens": 40}) as story:
                 lines = story.iter_lines()
                 next(lines)
                 process.send_signal(signal.SIGTERM)
@@ -91,6 +92,7 @@ def check_listeners(process: subprocess.Popen[bytes], port: int) -> None:
     assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", port)]
 
 
+@pytest.mark.check  # it loads the model; test_server.py ends a server by two signals, too
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, "--shutdown-timeout", "600") as (process, out, err):
         (url,) = re.findall(r"served at (\S+)", out.read_text())

@@ -129,8 +129,12 @@ def test_it_passes_the_kit_without_a_line_of_code() -> None:
     assert run_check("audit-log") == 0
 
 
+@pytest.mark.check
 def test_their_own_tests_pass() -> None:
-    """All in one process: each of its own would import torch again."""
+    """All in one process: each of its own would import torch again.
+
+    In `make check`, because they contain whole suites: 30 CPU seconds.
+    """
     options = ["-q", "-c", os.devnull, "-p", "no:cacheprovider", f"--rootdir={EXAMPLES}"]
     folders = [folder / "tests" for folder in FOLDERS.values()]
     done = subprocess.run(

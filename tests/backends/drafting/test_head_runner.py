@@ -128,8 +128,8 @@ def test_seeded_answers_of_native_kernels_are_those_without_a_head(
 ) -> None:
     """Each alone: in bfloat16 what else is in the batch shows in the last bits."""
     load_library()
-    for seed, prompt in enumerate(PROMPTS[:8]):
-        params = SamplingParams(temperature=0.7, max_tokens=20, seed=seed, top_k=30 * (seed % 2))
+    for seed, prompt in enumerate(PROMPTS[:4]):
+        params = SamplingParams(temperature=0.7, max_tokens=16, seed=seed, top_k=30 * (seed % 2))
         served, expected = (
             serve(models["target"], path, [prompt], params, dtype="bfloat16")
             for path in (models["trained"], None)
