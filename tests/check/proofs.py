@@ -61,7 +61,7 @@ class Proofs:
         """Deselect what is proven; give the other tests of such modules their inputs."""
         modules: defaultdict[Path, list[pytest.Item]] = defaultdict(list)
         for item in items:
-            if item.get_closest_marker("depends_on"):
+            if item.get_closest_marker("depends_on") and not item.get_closest_marker("soak"):
                 modules[item.path].append(item)
         proven = self._read_list()
         dropped: set[pytest.Item] = set()

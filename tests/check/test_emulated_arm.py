@@ -13,10 +13,13 @@ from tokenmill.backends.cpu.native.build import SOURCES, Toolchain, compile_prod
 from tokenmill.backends.machine.compiling import run_compiler
 from tokenmill.core.interfaces import no_progress
 
-from .emulation import ARM_WITH_DOTPROD, NEWEST_ARM, OLDEST_ARM, aarch64
+from .emulation import ARM_WITH_DOTPROD, NEWEST_ARM, OLDEST_ARM, RUN_SECONDS, aarch64
 from .parts import need
 
-pytestmark = pytest.mark.depends_on("src/backends/cpu/csrc")
+pytestmark = [
+    pytest.mark.depends_on("src/backends/cpu/csrc"),
+    pytest.mark.timeout(RUN_SECONDS + 100),
+]
 
 Built = Callable[[str], Path]
 

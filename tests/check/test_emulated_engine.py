@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
+import pytest
+
 from tokenmill.backends.cpu.native.build import build_library, build_self_test
 from tokenmill.core.interfaces import no_progress
 
-from .emulation import WITHOUT_AVX512, x86
+from .emulation import RUN_SECONDS, WITHOUT_AVX512, x86
+
+pytestmark = pytest.mark.timeout(RUN_SECONDS + 100)
 
 PROMPT = "The capital of France is"
 

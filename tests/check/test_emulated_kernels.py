@@ -17,9 +17,12 @@ from tokenmill.backends.cpu.native.instruction_sets import supported_sets
 from tokenmill.backends.machine.compiling import run_compiler
 from tokenmill.core.interfaces import no_progress
 
-from .emulation import WITHOUT_AVX, WITHOUT_AVX512, x86
+from .emulation import RUN_SECONDS, WITHOUT_AVX, WITHOUT_AVX512, x86
 
-pytestmark = pytest.mark.depends_on("src/backends/cpu/csrc", "tests/check/avx_vnni.cpp")
+pytestmark = [
+    pytest.mark.depends_on("src/backends/cpu/csrc", "tests/check/avx_vnni.cpp"),
+    pytest.mark.timeout(RUN_SECONDS + 100),
+]
 
 AVX_VNNI = Path(__file__).parent / "avx_vnni.cpp"
 AVX512_PROGRAM = 'int main() { asm volatile("vpxorq %zmm0, %zmm0, %zmm0"); }\n'
@@ -48,7 +51,12 @@ def test_an_emulated_cpu_runs_nothing_that_it_lacks(cpu: str, program: str, tmp_
 
 @pytest.mark.parametrize(
     ("cpu", "instruction_set"),
-    [(WITHOUT_AVX512, "avx2"), (WITHOUT_AVX512, "portable"), (WITHOUT_AVX, "portable")],
+    [
+        (WITHOUT_AVX512, "avx2"),
+        (WITHOUT_AVX, "portable"),
+        # the same code as on the older CPU
+        pytest.param(WITHOUT_AVX512, "portable", marks=pytest.mark.soak),
+    ],
 )
 def test_a_library_passes_its_self_test_on_an_older_x86(cpu: str, instruction_set: str) -> None:
     emulator = x86(cpu)
