@@ -28,6 +28,7 @@ from .http.connections.descriptors import max_connections
 from .http.connections.handshakes import Handshake
 from .http.connections.room import Room
 from .http.keys.ring import KeyRing
+from .http.log_output import log_handler
 from .http.log_throttle import Throttle
 from .listening import BACKLOG, Address, listening, tls_context
 from .openai.context import ServerSettings
@@ -175,7 +176,7 @@ def configure_logging(level: str, *, as_json: bool = False) -> None:
     """Log the "tokenmill" logger, and warnings of others, to stderr, one line per event."""
     from ..core.log import EventFormatter, JsonFormatter
 
-    handler = logging.StreamHandler()
+    handler = log_handler()
     text = EventFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
     handler.setFormatter(JsonFormatter() if as_json else text)
     others = ("uvicorn.error", "asyncio", "opentelemetry")

@@ -53,7 +53,7 @@ def test_they_are_those_of_transformers(
     name: str, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most_rows, setting, options = SETTINGS[name]
-    monkeypatch.setattr(engine_shell, "SCORING_BYTES", 4 * toy.CONFIG.vocab_size * most_rows)
+    monkeypatch.setattr(engine_shell, "_max_num_scored_tokens", lambda *_: most_rows)
     driver, config = make(setting, options)
     prompts = toy.make_prompts()[4:]  # some share their beginnings
     requests = [

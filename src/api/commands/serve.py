@@ -17,7 +17,7 @@ from ...core.errors import ConfigError
 from ...core.log import get_logger
 from .flags.address import add_address_flags
 from .flags.engine import add_engine_flags, engine_config, merge_model_argument, parse_size
-from .flags.keys import SECRET_VARIABLE, add_key_flags, admin_key, api_keys
+from .flags.keys import SECRET_VARIABLE, add_key_flags, admin_key, api_keys, warn_of_visible_keys
 from .progress import ProgressDisplay
 
 log = get_logger("api")
@@ -157,6 +157,7 @@ def run(args: argparse.Namespace) -> int:
     as_json = args.log_format == "json" or (args.log_format == "auto" and not sys.stderr.isatty())
     configure_logging(args.log_level, as_json=as_json)
     raise_descriptor_limit()
+    warn_of_visible_keys(args)
     address = Address(
         host=args.host,
         port=args.port,

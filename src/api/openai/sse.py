@@ -72,14 +72,14 @@ async def respond(
     if body.stream:
         chunks = stream_chunks(answer, requests, body.stream_options, context_of(request).engine)
         return EventStream(request, requests, chunks, CHUNKS)
-    return json_response(await whole_answer(request, requests, answer.whole))
+    return await whole_answer(request, requests, answer.whole)
 
 
 async def whole_answer(
     request: Request, requests: RequestSet, whole: Callable[..., msgspec.Struct]
-) -> msgspec.Struct:
-    """The complete answer, built by `whole` (a function like Answer.whole). Its requests are
-    aborted if the client leaves before.
+) -> Response:
+    """The complete answer, built by `whole` (a function like Answer.whole), as a JSON document. Its
+    requests are aborted if the client leaves before.
 
     Raises APIError if a request was ended early.
     """
@@ -88,9 +88,9 @@ async def whole_answer(
     usage = total_usage(requests, outputs)
     has_logprobs = any(output.prompt_logprobs for output in outputs)
     if not has_logprobs and usage.completion_tokens <= LONG_ANSWER:
-        return whole(outputs, usage)
+        return json_response(whole(outputs, usage))
     # The log-probabilities of a long prompt, or a long answer, take too long for the event loop.
-    return await anyio.to_thread.run_sync(whole, outputs, usage)
+    return await anyio.to_thread.run_sync(lambda: json_response(whole(outputs, usage)))
 
 
 def json_response(answer: msgspec.Struct) -> Response:

@@ -13,18 +13,30 @@ from ..errors import CONTAINED, PluginError
 from ..suggest import did_you_mean
 from .plugin_info import OptionInfo
 
+FOUND = "plugins.toml"
+"""Name of the file that is read without being asked for, from the working directory."""
+NAMED_ONLY = "named_only"
+"""Key of a field's metadata: True for an option that only a file of `--plugins-file` may set. A
+file that lies in a directory must not decide, for example, with which machine the engine talks."""
+
 
 def build_options(cls: type[Any], table: Mapping[str, object], *, where: str, name: str) -> object:
     """Make the options object of provider `name` from its table.
 
     `where` names the table in messages. Raises PluginError, whose message is one line, for an
-    unknown or missing option, a wrong type, or a value that the dataclass refuses.
+    unknown or missing option, a wrong type, a value that the dataclass refuses, and an option with
+    NAMED_ONLY in the file FOUND.
     """
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}
     given = {key.replace("-", "_"): value for key, value in table.items()}
     for key in given:
         if key not in known:
             raise PluginError(_unknown(key, known, where, name))
+        if known[key].metadata.get(NAMED_ONLY) and where.startswith(f"{FOUND} "):
+            raise PluginError(
+                f"{where} {key}: a file that was not named must not set it; "
+                f"give --plugins-file {FOUND}"
+            )
     types = get_type_hints(cls, include_extras=True)
     values = {key: _convert(value, types[key], f"{where} {key}") for key, value in given.items()}
     missing = [key for key, f in known.items() if key not in values and _is_required(f)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,15 +13,19 @@ from ..contract.choice import Choice
 from ..contract.draft_length import DraftLengthPolicy
 from ..contract.plugin_info import Source
 from ..contract.policy import SchedulingPolicy
+from ..contract.provider_options import FOUND
 from ..contract.registry import PluginContext, Provider
 from ..contract.speculation import Speculator
 from ..errors import ConfigError, PluginError
+from ..log import get_logger
 from ..settings.speculation import SpeculationSettings
 from .choice import choose
 from .hook_checks import SLOT_HOOKS, marked_names
 from .logits_processors import FoundProcessor
 from .plugin_set import PluginSet
 from .plugins_file import NamedSetting, read_settings
+
+log = get_logger("plugins")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,10 @@ def build_plugins(
 
     Raises PluginError or ConfigError with a one-line message.
     """
-    plugins = PluginSet(read_settings(config.plugins_file))
+    settings = read_settings(config.plugins_file)
+    if settings.origin == FOUND:
+        log.info("plugins_file_found", path=str(Path(FOUND).absolute()))
+    plugins = PluginSet(settings)
     plugins.load_enabled()
     for plugin in extra:
         plugins.add(plugin)

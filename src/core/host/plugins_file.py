@@ -14,6 +14,7 @@ from typing import Any
 
 from ..contract.hookspecs import HOOK_API
 from ..contract.plugin_info import normalize
+from ..contract.provider_options import FOUND
 from ..contract.registry import SLOTS
 from ..errors import ConfigError
 from ..suggest import near_and_known
@@ -67,14 +68,16 @@ class PluginSettings:
 def read_settings(plugins_file: str | None = None) -> PluginSettings:
     """Read the packaged settings and merge the user's file into them.
 
-    The user's file is `plugins_file`; if that is None, ./plugins.toml if it exists. Raises
-    ConfigError that names the file, the table and the key.
+    The user's file is `plugins_file`; if that is None, ./plugins.toml if it exists. Its `origin` is
+    FOUND then, and only then. Raises ConfigError that names the file, the table and the key.
     """
     packaged = read_plugins_file(packaged_file())
     packaged = replace(packaged, builtin=packaged.enable)
     if plugins_file is not None:
-        return _merge(packaged, read_plugins_file(Path(plugins_file)))
-    own = Path(FILE_NAME)
+        path = Path(plugins_file)
+        named = path.absolute() if str(path) == FOUND else path
+        return _merge(packaged, read_plugins_file(named))
+    own = Path(FOUND)
     return _merge(packaged, read_plugins_file(own)) if own.is_file() else packaged
 
 

@@ -48,6 +48,9 @@ DEVICE_THREAD = "tokenmill-device"
 """Beginning of the name of each engine's device thread."""
 SCORING_BYTES = 1 << 28
 """Memory for the float32 logits of the prompt tokens that a step scores."""
+SCORING_WIDTH = 128
+"""The softmax, the rank and the most likely tokens of a scored token cost as much as its logits
+would with so many more dimensions of the hidden state (measured on CPUs)."""
 LEAST_CONTEXT = 256
 """Tokens. If the KV memory is too small for one request of this length, the engine would refuse
 almost every chat: the chat template of the default model alone takes 30 tokens."""
@@ -411,7 +414,7 @@ def make_core(
             long_prefill_token_threshold=config.long_prefill_token_threshold,
             watermark_blocks=int(config.watermark * info.num_blocks),
             enable_prefix_caching=config.enable_prefix_caching,
-            max_num_scored_tokens=max(1, SCORING_BYTES // (4 * info.vocab_size)),
+            max_num_scored_tokens=_max_num_scored_tokens(info, token_budget),
         ),
         plugins=plugins,
         max_num_queued_reqs=config.max_num_queued_reqs,
@@ -419,6 +422,19 @@ def make_core(
         num_stages=info.num_stages,
         speculation=_limit_drafts(plugins, info),
     )
+
+
+def _max_num_scored_tokens(info: ModelInfo, token_budget: int) -> int:
+    """Maximum number of prompt tokens that a step scores.
+
+    Their logits fit into memory, and the step takes no longer than one that computes a whole token
+    budget and scores nothing.
+    """
+    in_memory = SCORING_BYTES // (4 * info.vocab_size)
+    to_score = info.vocab_size * (info.hidden_size + SCORING_WIDTH)
+    to_compute = max(0, info.num_parameters - info.vocab_size * info.hidden_size)
+    in_time = token_budget * to_compute // (to_compute + to_score)
+    return max(1, min(in_memory, in_time if to_compute else token_budget))
 
 
 def _limit_drafts(plugins: PluginHost, info: ModelInfo) -> SpeculationLimits | None:

@@ -150,6 +150,24 @@ def test_a_file_that_chooses_a_plugin_enables_it_with_options(packages: Packages
     )
 
 
+def test_a_file_that_was_only_found_is_logged_and_must_not_set_every_option(
+    packages: Packages, caplog: pytest.LogCaptureFixture
+) -> None:
+    packages.install("acme-sjf", SJF.replace("= 30.0", '= field(metadata={"named_only": True})')
+                     .replace("import dataclass", "import dataclass, field"))  # fmt: skip
+    packages.write_settings("[scheduler]\nuse = 'acme-sjf'\npatience = 1")
+    with caplog.at_level("INFO"):
+        assert refusal() == (
+            "plugins.toml [scheduler] patience: a file that was not named must not set it; give "
+            "--plugins-file plugins.toml"
+        )
+    assert "plugins_file_found" in caplog.text
+    caplog.clear()
+    for name in ("plugins.toml", "./plugins.toml", str(packages.folder / "plugins.toml")):
+        assert load(plugins_file=name).names["scheduler"] == "acme-sjf"
+    assert "plugins_file_found" not in caplog.text
+
+
 def test_options_of_the_file_s_provider_are_not_given_to_another_one(
     packages: Packages, caplog: pytest.LogCaptureFixture
 ) -> None:

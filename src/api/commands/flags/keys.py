@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ....core.errors import ConfigError
+from ....core.log import get_logger
 
+log = get_logger("api")
 KEY_VARIABLE = "TOKENMILL_API_KEY"
 ADMIN_VARIABLE = "TOKENMILL_ADMIN_KEY"
 SECRET_VARIABLE = "TOKENMILL_API_KEY_SECRET"
@@ -60,6 +62,16 @@ def admin_key(args: argparse.Namespace) -> str | None:
     if key in api_keys(args):
         raise ConfigError("the admin key is also an API key; give it a value of its own")
     return key
+
+
+def warn_of_visible_keys(args: argparse.Namespace) -> None:
+    """Warn of keys in the command line, which every user of this machine can read."""
+    for flag, given, other in (
+        ("--api-key", args.api_key, f"{KEY_VARIABLE} or --api-key-file"),
+        ("--admin-key", args.admin_key, ADMIN_VARIABLE),
+    ):
+        if given is not None:
+            log.warning("key_is_visible", flag=flag, reason=f"`ps` shows it; use {other}")
 
 
 def _checked(key: str, what: str, where: str) -> str:

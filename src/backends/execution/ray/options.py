@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from ....core.contract.provider_options import NAMED_ONLY
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
@@ -17,7 +19,8 @@ class RayOptions:
         metadata={
             "help": "HOST:PORT of a running Ray cluster, or auto for the one on this machine; "
             "default: the environment variable RAY_ADDRESS; without it, the engine starts Ray on "
-            "this machine, for itself"
+            "this machine, for itself. Only a file of --plugins-file may set it",
+            NAMED_ONLY: True,
         },
     )
     cpus_per_worker: Annotated[int, Meta(ge=1)] | None = field(

@@ -11,7 +11,8 @@ from tokenmill.backends.execution.ray.cluster import join_cluster
 from tokenmill.backends.execution.ray.options import RayOptions
 from tokenmill.backends.execution.ray.provider import RayProvider
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.errors import ConfigError
+from tokenmill.core.contract.provider_options import build_options
+from tokenmill.core.errors import ConfigError, PluginError
 from tokenmill.testing.conformance.executor.checks import make_spec
 
 
@@ -32,6 +33,13 @@ def test_objects_of_the_program_are_reasons() -> None:
 def test_a_flag_without_effect_is_a_reason() -> None:
     spec = make_spec(EngineConfig(cpu_bind="0"))
     assert any("--cpu-bind" in reason for reason in RayProvider(RayOptions()).reasons_against(spec))
+
+
+def test_a_plugins_file_that_was_only_found_cannot_name_the_cluster() -> None:
+    table = {"address": "10.0.0.1:6379"}
+    with pytest.raises(PluginError, match="--plugins-file"):
+        build_options(RayOptions, table, where="plugins.toml [executor]", name="ray")
+    assert build_options(RayOptions, table, where="own.toml [executor]", name="ray")
 
 
 def test_the_address_of_a_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
