@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import Any
 
 import pytest
 
 from tokenmill.core.errors import EngineStoppedError
+from tokenmill.core.processes.child import Child, spawn
+from tokenmill.core.remote import link
+from tokenmill.core.sampling_params import SamplingParams
 
+from .serving import PATIENCE
 from .toy_process import START_FAULT, toy_process, until
 
 
@@ -23,15 +28,29 @@ def test_the_error_names_the_signal_and_the_stage(
     assert str(error.value) == (f"the engine's process did not start: {how} while loading the toy")
 
 
-def test_a_process_that_is_killed_before_its_first_stage_was_starting() -> None:
-    async def start_and_kill() -> None:
-        engine = toy_process()
-        starting = asyncio.create_task(engine.start())
-        [supervisor] = engine.replicas.supervisors
-        await until(lambda: supervisor.link is not None)
-        assert supervisor.link is not None
-        os.kill(supervisor.link.pid, signal.SIGKILL)
-        await starting
+def test_a_process_that_is_killed_before_its_first_stage_was_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spawn_and_kill(*arguments: Any) -> Child:
+        child = spawn(*arguments)
+        os.kill(child.pid, signal.SIGKILL)
+        assert child.wait(PATIENCE)
+        return child
 
+    async def lose_and_start_again() -> None:
+        async with toy_process() as engine:
+            [supervisor] = engine.replicas.supervisors
+            monkeypatch.setattr(link, "spawn", spawn_and_kill)
+            assert supervisor.link is not None
+            os.kill(supervisor.link.pid, signal.SIGKILL)
+            await until(lambda: supervisor.num_restarts > 2)
+            assert engine.load().is_restarting and not engine.load().is_alive
+            monkeypatch.undo()
+            await until(lambda: engine.load().is_alive)
+            async for output in engine.generate("abc", SamplingParams(max_tokens=3)):
+                assert output.outputs
+
+    asyncio.run(lose_and_start_again())
+    monkeypatch.setattr(link, "spawn", spawn_and_kill)
     with pytest.raises(EngineStoppedError, match="killed by SIGKILL while starting"):
-        asyncio.run(start_and_kill())
+        asyncio.run(toy_process().start())

@@ -25,17 +25,18 @@ def check_found_in_time(supervisor: EngineSupervisor) -> None:
     assert seconds <= STALL_FACTOR * link.board.expected_seconds + SLACK_SECONDS
 
 
+async def check_hang() -> None:
+    """Let an engine compute until the step of STEP_FAULT hangs."""
+    async with toy_process(max_restarts=0, max_model_len=1000) as engine:
+        [supervisor] = engine.replicas.supervisors
+        with pytest.raises(EngineStoppedError):
+            async for _ in engine.generate("a story", PARAMS):
+                pass
+        await supervisor.given_up.wait()
+        check_found_in_time(supervisor)
+
+
 @pytest.mark.parametrize("fault", ["S 1", "L 2", "H 500"])
 def test_a_hang_is_found_in_time(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STEP_FAULT, fault)
-
-    async def run() -> None:
-        async with toy_process(max_restarts=0, max_model_len=1000) as engine:
-            [supervisor] = engine.replicas.supervisors
-            with pytest.raises(EngineStoppedError):
-                async for _ in engine.generate("a story", PARAMS):
-                    pass
-            await supervisor.given_up.wait()
-            check_found_in_time(supervisor)
-
-    asyncio.run(run())
+    asyncio.run(check_hang())

@@ -87,7 +87,7 @@ class Board:
 
     def launch(self, requests: Iterable[tuple[int, int]]) -> None:
         """Note that a step is launched: the number of each request, and the number of its tokens
-        that are computed when the step ends. The number 0 is that of requests that the parent does not know."""
+        that are computed when the step ends. The number 0: the parent does not know the request."""
         words = array("Q", [number << TOKEN_BITS | end for number, end in requests])
         slot = self._steps[self._words[LAUNCHED] % NUM_STEPS]
         slot[1 : 1 + len(words)] = words

@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import tempfile
+from contextlib import suppress
 from typing import IO, Final
 
 from .frames import MAX_BYTES, receive_exactly
@@ -97,7 +98,8 @@ def share_bytes(sock: socket.socket, num_bytes: int) -> memoryview:
     """Make shared memory of zeros, and send it to the process at the other end of a socket."""
     with unnamed_file() as file:
         os.truncate(file.fileno(), num_bytes)
-        socket.send_fds(sock, [b"m"], [file.fileno()])
+        with suppress(ConnectionError):  # the process has ended, as later messages will show
+            socket.send_fds(sock, [b"m"], [file.fileno()])
         return memoryview(mmap.mmap(file.fileno(), num_bytes))
 
 
