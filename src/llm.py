@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, nullcontext, suppress
 from typing import Any, Self, TypeVar
 
 from rich.console import Console
@@ -41,11 +41,12 @@ class LLM:
     ) -> None:
         self._engine = _make_engine(model, plugins, options)
         self._loop = asyncio.new_event_loop()
-        self._submitting = asyncio.Lock()
+        self._waiting = asyncio.Lock()
+        """Held by a request that waits for room in the engine."""
         self._num_open = 0
-        """Requests that the engine has taken and that have not ended."""
+        """Requests that have not ended and do not wait for room."""
         self._has_ended = asyncio.Event()
-        """Set when a request ends."""
+        """Set when an open request ends."""
         thread = threading.Thread(
             target=_serve, args=(self._loop,), name="tokenmill-llm", daemon=True
         )
@@ -79,8 +80,9 @@ class LLM:
 
         A prompt is a text or a list of token ids. `use_tqdm` shows a progress bar. Raises
         InvalidRequestError for the first prompt or parameter that is refused, RequestFailedError
-        for the first request that fails. An error aborts the other requests. There may be any
-        number of prompts: those for which the engine has no room wait.
+        for the first request that fails, and OverloadedError only if a plugin refuses a request
+        while no other one is live. An error aborts the other requests. There may be any number
+        of prompts: those for which the engine has no room wait.
         """
         prompt_list = _as_prompts(prompts)
         params = _as_params(sampling_params, len(prompt_list), self._engine)
@@ -117,10 +119,14 @@ class LLM:
     async def _generate_all(
         self, prompts: list[Prompt], params: list[SamplingParams], show_progress: bool
     ) -> list[RequestOutput]:
+        # At most as many at once as the queue takes: the rest of a long list would only be refused.
+        most_n = max((p.n for p in params), default=1)
+        room = asyncio.Semaphore(max(1, self._engine.config.max_num_queued_reqs // most_n))
         with _progress_bar(len(prompts)) if show_progress else nullcontext() as bar:
 
             async def generate_one(prompt: Prompt, one: SamplingParams) -> RequestOutput:
-                output = await self._last_output(prompt, one)
+                async with room:
+                    output = await self._last_output(prompt, one)
                 if bar is not None:
                     bar.advance(bar.task_ids[0])
                 return output
@@ -128,31 +134,45 @@ class LLM:
             return await _all_or_first_error(map(generate_one, prompts, params))
 
     async def _last_output(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
-        async with aclosing(await self._submit(prompt, params)) as stream:
-            self._num_open += 1
-            try:
+        params = params.with_changes(output_kind=OutputKind.FINAL)
+        self._num_open += 1
+        try:
+            async with aclosing(await self._submit(prompt, params)) as stream:
                 return await anext(stream)
-            finally:
-                self._num_open -= 1
-                self._has_ended.set()
+        finally:
+            self._note_end()
 
     async def _submit(self, prompt: Prompt, params: SamplingParams) -> OutputStream | RemoteStream:
-        """Queue a request, in the order of the prompts. If the engine is overloaded, wait until
-        another request of this LLM ends, and try again.
+        """Queue a request. If the engine is overloaded, wait for room, one request after the other.
 
-        Raises OverloadedError if there is no other request: then the engine would refuse this one
-        again.
+        Raises OverloadedError if no other request of this LLM is open: then the engine would refuse
+        this one again.
         """
-        params = params.with_changes(output_kind=OutputKind.FINAL)
-        async with self._submitting:
-            while True:
-                self._has_ended.clear()
-                try:
-                    return await self._engine.submit(prompt, params)
-                except OverloadedError:
-                    if not self._num_open and not self._has_ended.is_set():
-                        raise
-                await self._has_ended.wait()
+        if not self._waiting.locked():
+            with suppress(OverloadedError):
+                return await self._engine.submit(prompt, params)
+        self._note_end()  # it does not count as open while it waits
+        try:
+            async with self._waiting:
+                return await self._submit_again(prompt, params)
+        finally:
+            self._num_open += 1
+
+    async def _submit_again(
+        self, prompt: Prompt, params: SamplingParams
+    ) -> OutputStream | RemoteStream:
+        while True:
+            self._has_ended.clear()
+            try:
+                return await self._engine.submit(prompt, params)
+            except OverloadedError:
+                if not self._num_open and not self._has_ended.is_set():
+                    raise
+            await self._has_ended.wait()
+
+    def _note_end(self) -> None:
+        self._num_open -= 1
+        self._has_ended.set()
 
 
 def _make_engine(model: str | None, plugins: Iterable[object], options: dict[str, Any]) -> Engine:
