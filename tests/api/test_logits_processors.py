@@ -71,6 +71,7 @@ def served() -> Iterator[Served]:
     """Drafts are looked up in the prompt, which repeats itself."""
     engine = AsyncEngine(
         plugins=[Moods()],
+        reasoning_parser="think",
         dtype="float32",
         num_gpu_blocks_override=128,
         disable_log_stats=True,
@@ -112,6 +113,46 @@ def test_no_ngram_comes_twice_and_drafts_change_no_token(http: httpx.Client, rea
     exempt = plain["choices"][0]["token_ids"]
     wish = {"ngram_size": 3, "whitelist_token_ids": exempt}
     assert tell(http, vllm_xargs=wish)["choices"][0]["token_ids"] == exempt
+
+
+def test_reasoning_ends_after_its_budget_and_drafts_change_no_token(
+    http: httpx.Client, real: Served
+) -> None:
+    end = http.post("/tokenize", json={"prompt": "</think>"}).json()["tokens"]
+    limit = {"max_tokens": 4, "start": [1], "end": end, "is_open": True}
+    with real.client() as undrafted:
+        free, drafted = (
+            tell(one, vllm_xargs={"thinking_budget": limit})["choices"][0]["token_ids"]
+            for one in (undrafted, http)
+        )
+        plain = tell(undrafted)["choices"][0]["token_ids"]
+        body = THINKING | {"model": real.engine.model_name, "stream": False}
+        check_error(undrafted.post(CHAT, json=body), 400, "thinking_token_budget")
+        claude = {"model": body["model"], "max_tokens": 2, "messages": THINKING["messages"][:1]}
+        claude["thinking"] = {"type": "enabled", "budget_tokens": 1}
+        assert undrafted.post("/v1/messages", json=claude).status_code == 200
+    assert free == drafted
+    assert free[:4] == plain[:4] and free[4 : 4 + len(end)] == end
+    answer = http.post(CHAT, json=THINKING).json()
+    message = answer["choices"][0]["message"]
+    assert message["reasoning"] and "think" not in message["content"]
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 4
+    claude["thinking"]["budget_tokens"] = -1
+    refused = http.post("/v1/messages", json=claude)
+    assert refused.status_code == 400 and "thinking.budget_tokens" in refused.text
+
+
+THINKING: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": "One two three?"},
+        {"role": "assistant", "content": "<think>\n"},
+    ],
+    "continue_final_message": True,
+    "add_generation_prompt": False,
+    "thinking_token_budget": 4,
+    "temperature": 0,
+    "max_tokens": 16,
+}
 
 
 def test_a_processor_without_drafts_gets_none_and_is_called_once_a_step(

@@ -101,9 +101,10 @@ class Thinking(msgspec.Struct, kw_only=True):
     """Asks chat templates that have the choice for reasoning, or for none."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    # Ignored: max_tokens limits reasoning and answer together.
-    budget_tokens: int | None = None
-    display: str | None = None
+    budget_tokens: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    """Tokens of reasoning after which its end is forced. Ignored if the model has no reasoning that
+    the server knows."""
+    display: str | None = None  # ignored
 
 
 class OutputFormat(msgspec.Struct, kw_only=True):

@@ -71,6 +71,7 @@ def _sampled(chat: ChatBody, body: MessagesBody) -> ChatBody:
         temperature=body.temperature,
         top_k=body.top_k,
         top_p=body.top_p,
+        thinking_token_budget=body.thinking.budget_tokens if body.thinking else None,
         user=body.metadata.user_id if body.metadata else None,
     )
 

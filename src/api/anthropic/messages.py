@@ -21,6 +21,7 @@ from ..openai.reading.field_names import MESSAGES
 from ..openai.reading.request_reading import compute, read_body
 from ..openai.reading.tools import read_tool_use
 from ..openai.sse import EventStream, data_line, json_response, named_events, whole_answer
+from ..openai.thinking import reasoning_marks
 from .answers import TokenCount
 from .bodies import CountTokensBody, MessagesBody
 from .conversation import chat_body
@@ -31,6 +32,8 @@ async def create_message(request: Request) -> Response:
     """The next message of a conversation, as one document or as server-sent events."""
     body = await read_body(request, MessagesBody)
     chat = await compute(request, chat_body, body)
+    if reasoning_marks(context_of(request).parsers) is None:
+        chat.thinking_token_budget = None  # clients send one whatever the model
     requests, answer = await start_chat(request, chat, "msg", MESSAGES)
     if not body.stream:
         whole = partial(whole_message, answer)

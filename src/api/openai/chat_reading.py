@@ -32,6 +32,7 @@ from .responses import (
     FunctionCall,
     Usage,
 )
+from .thinking import with_thinking_budget
 
 ROLE = "assistant"
 _PROMPT_END = 16
@@ -56,6 +57,7 @@ class ChatReading:
         self._tools = tools
         self._parsers = context.parsers
         self._tokenizer = context.engine.tokenizer
+        self._budget = body.thinking_token_budget
         self._hides_reasoning = body.include_reasoning is False
         self._prompt_end = ""
         if self._parsers.reasoning is not None:
@@ -87,6 +89,10 @@ class ChatReading:
             with suppress(InvalidRequestError):  # the schemas may be too large for a grammar
                 params = params.with_changes(grammar=self._grammar())
                 self.is_guided = True
+        if params.grammar is None or self._tools.mode == "required" or self.is_guided:
+            params = with_thinking_budget(
+                params, self._budget, self._parsers, self._prompt_end, self._tokenizer
+            )
         used = (self._parsers.reasoning, self._parser)
         if any(parser.needs_special_tokens for parser in used if parser is not None):
             params = params.with_changes(skip_special_tokens=False)

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+THINKING_BUDGET = "thinking_budget"
+"""The argument by which the API limits a reasoning: an object with `max_tokens`, the token ids
+`start` and `end` of the marks around the reasoning, and `is_open`: the prompt ends with `start`."""
+
 
 class ProcessorClass(Protocol):
     """A class of logits processors. The engine uses the class, a worker makes an instance."""

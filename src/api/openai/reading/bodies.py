@@ -271,6 +271,8 @@ class ChatBody(SamplingFields, kw_only=True):
     documents: Documents | None = None
     reasoning_effort: ReasoningEffort | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    """Tokens of reasoning after which its end is forced; -1: no limit."""
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

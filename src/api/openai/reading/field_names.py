@@ -63,6 +63,7 @@ MESSAGES = FieldNames(
         "prompt": "messages",
         "chat_template_kwargs.enable_thinking": "thinking",
         "chat_template_kwargs.reasoning_effort": "output_config.effort",
+        "thinking_token_budget": "thinking.budget_tokens",
         "response_format.json_schema": "output_config.format",
         "response_format": "output_config.format",
         "function.parameters": "input_schema",

@@ -45,13 +45,13 @@ _BOTH = {
     "routed_experts_prompt_start": Unsupported("routing of experts is not returned"),
     "service_tier": Unsupported("use 'auto' or 'default'", ("auto", "default")),
     "store": Unsupported("this server stores no answers", (False,)),
-    "thinking_token_budget": Unsupported("use max_tokens"),
     "use_beam_search": Unsupported("there is no beam search", (False,)),
     "watermarking": Unsupported("answers have no watermark", (False,)),
 }
 _IN_COMPLETIONS = {
     "prompt_embeds": Unsupported("send text or token ids"),
     "suffix": Unsupported("this model does not fill in the middle", ("",)),
+    "thinking_token_budget": Unsupported("use chat completions, where reasoning has an end"),
 }
 _IN_CHAT = {
     "add_special_tokens": Unsupported("the chat template writes the special tokens", (False,)),
