@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+import signal
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ NEAR = {"float32": NEAR_TIE, "bfloat16": 0.5}
 MEMORY = 12 << 30
 """Bytes of address space of a child process; torch itself maps several GiB."""
 SECONDS = 300
+CPU_SECONDS = 40
+"""Of building a model and its reference, which some classes compute in long loops (BLT)."""
 LENGTHS = (1, 5, 17, 40)
 """Tokens of the prompts: some are longer than the windows."""
 NUM_TOKENS = 6
@@ -85,6 +88,7 @@ def _receive(receiver: Connection, child: Any) -> Judgement:
         if receiver.poll(SECONDS):
             judgement: Judgement = receiver.recv()
             return judgement
+        child.kill()  # so that nobody waits for it again
         return Judgement(verdict="fails", reason=f"no end after {SECONDS} seconds")
     except EOFError:
         child.join()
@@ -95,15 +99,21 @@ def _send(sender: Connection, model_type: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    signal.signal(signal.SIGPROF, _stop)
     for dtype in DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             sender.send(judge_here(model_type, dtype, Path(folder)))
+
+
+def _stop(*_: object) -> None:
+    raise TimeoutError(f"its own forward passes take more than {CPU_SECONDS} seconds")
 
 
 def judge_here(
     model_type: str, dtype: str, folder: Path, lengths: Sequence[int] = LENGTHS
 ) -> Judgement:
     """Judge it in this process. The model is written to `folder`."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS if _is_child() else 0)
     try:
         model = tiny_model(model_type).to(getattr(torch, dtype))
         model.save_pretrained(folder)
@@ -111,6 +121,8 @@ def judge_here(
         cases = [_continue(model, length) for length in lengths]
     except Exception as error:  # any class of transformers
         return Judgement(verdict="not built", reason=f"{type(error).__name__}: {one_line(error)}")
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
     try:
         return _serve(model, cases, folder, dtype)
     except ConfigError as error:
@@ -143,6 +155,10 @@ def _serve(model: Any, cases: Sequence[ReferenceCase], folder: Path, dtype: str)
         if gap(model, [*case.prompt_token_ids, *case.token_ids[:at]]) > NEAR[dtype]:
             return Judgement(verdict="wrong tokens", reason=f"{case.name}, token {at}")
     return Judgement(verdict="runs", impl=impl.name)
+
+
+def _is_child() -> bool:
+    return multiprocessing.parent_process() is not None
 
 
 def _first_difference(expected: Sequence[int], output: Sequence[int]) -> int | None:
