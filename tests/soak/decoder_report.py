@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,12 @@ def sweep(model_types: Iterable[str]) -> dict[str, dict[str, Judgement]]:
     """Judge types of models, and write each result when it is there; returns all of them."""
     found = {}
     at = commit()
-    types = list(model_types)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        for model_type, judgements in zip(types, threads.map(judge, types), strict=True):
-            found[model_type] = judgements
-            _add(model_type, judgements, at)
-            print(model_type, judgements, flush=True)
+        judging = {threads.submit(judge, one): one for one in model_types}
+        for done in as_completed(judging):
+            found[judging[done]] = done.result()
+            _add(judging[done], done.result(), at)
+            print(judging[done], done.result(), flush=True)
     return found
 
 
