@@ -33,7 +33,7 @@ DTYPES = ("float32", "bfloat16")
 """Of the files, and of the computation."""
 NEAR = {"float32": NEAR_TIE, "bfloat16": 0.5}
 """A difference is excused where the reference's best two logits are nearer than this."""
-MEMORY = 12 << 30
+MEMORY = 6 << 30
 """Bytes of address space of a child process; torch itself maps several GiB."""
 SECONDS = 300
 CPU_SECONDS = 40

@@ -1,6 +1,7 @@
 """Judges decoder classes of transformers, and writes benchmarks/results/decoders.json.
 
-python -m tests.soak.decoder_report TYPE ... replaces the results of single types.
+python -m tests.soak.decoder_report TYPE ... replaces the results of single types; without types, it
+adds those that are missing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 import transformers
 
 from tests.oracle.decoder_sweep import Judgement, judge
+from tests.oracle.tiny_decoders import MODEL_TYPES
 from tests.soak_report import commit
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/decoders.json"
@@ -35,6 +37,11 @@ def sweep(model_types: Iterable[str]) -> dict[str, dict[str, Judgement]]:
             _add(judging[done], done.result(), at)
             print(judging[done], done.result(), flush=True)
     return found
+
+
+def _missing() -> list[str]:
+    done = json.loads(RESULTS.read_text("utf-8"))["models"] if RESULTS.exists() else {}
+    return [one for one in MODEL_TYPES if one not in done]
 
 
 def _add(model_type: str, judgements: dict[str, Judgement], at: str) -> None:
@@ -57,4 +64,4 @@ def _described(judgement: Judgement) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sweep(sys.argv[1:])
+    sweep(sys.argv[1:] or _missing())
