@@ -86,7 +86,7 @@ A model is refused at start, with the reason, if
 
 - a layer has no attention, or does not use transformers' attention interface (Mamba, convolutions,
   linear attention, ALiBi),
-- heads, queries, keys or values differ in size, in a layer or between layers (most latent attention,
+- queries, keys or values differ in size, in a layer or between layers (most latent attention,
   Gemma 4 with two head sizes),
 - it attends within chunks (Llama 4), or with a mask of its own,
 - tokens affect each other outside of attention, or it computes positions in a way of its own,
@@ -105,6 +105,11 @@ These models, and others with the same `model_type`, run on CPUs and GPUs. They 
 Hugging Face directories with safetensors and from GGUF files, which may be split. tokenmill reads
 text only. Of a multimodal model it uses the text model and ignores the image encoder: in
 directories of the classes under "remarks", and in directories with GGUF files (`mmproj*.gguf`).
+
+Models with longrope (Phi-3 and Phi-4-mini with 128k tokens) have two sets of rotary frequencies. By
+default the context is the original one, and tokens are those of transformers. With a larger
+`--max-model-len` all sequences get the frequencies for long ones, as in vLLM. That changes the
+answers to short prompts, and the log says so.
 """
 
 FORMATS = """\

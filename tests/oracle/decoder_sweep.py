@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+import signal
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -32,9 +33,11 @@ DTYPES = ("float32", "bfloat16")
 """Of the files, and of the computation."""
 NEAR = {"float32": NEAR_TIE, "bfloat16": 0.5}
 """A difference is excused where the reference's best two logits are nearer than this."""
-MEMORY = 12 << 30
+MEMORY = 6 << 30
 """Bytes of address space of a child process; torch itself maps several GiB."""
 SECONDS = 300
+CPU_SECONDS = 40
+"""Of building a model and its reference, which some classes compute in long loops (BLT)."""
 LENGTHS = (1, 5, 17, 40)
 """Tokens of the prompts: some are longer than the windows."""
 NUM_TOKENS = 6
@@ -85,6 +88,7 @@ def _receive(receiver: Connection, child: Any) -> Judgement:
         if receiver.poll(SECONDS):
             judgement: Judgement = receiver.recv()
             return judgement
+        child.kill()  # so that nobody waits for it again
         return Judgement(verdict="fails", reason=f"no end after {SECONDS} seconds")
     except EOFError:
         child.join()
@@ -95,22 +99,34 @@ def _send(sender: Connection, model_type: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    signal.signal(signal.SIGPROF, _stop)
     for dtype in DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             sender.send(judge_here(model_type, dtype, Path(folder)))
+
+
+class TooSlow(BaseException):  # noqa: N818: no Exception, which the model's classes may catch
+    """A model's own forward passes take too long."""
+
+
+def _stop(*_: object) -> None:
+    raise TooSlow(f"its own forward passes take more than {CPU_SECONDS} seconds")
 
 
 def judge_here(
     model_type: str, dtype: str, folder: Path, lengths: Sequence[int] = LENGTHS
 ) -> Judgement:
     """Judge it in this process. The model is written to `folder`."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS if _is_child() else 0)
     try:
         model = tiny_model(model_type).to(getattr(torch, dtype))
         model.save_pretrained(folder)
         model = type(model).from_pretrained(folder, dtype=torch.float32).eval()
         cases = [_continue(model, length) for length in lengths]
-    except Exception as error:  # any class of transformers
+    except (Exception, TooSlow) as error:  # any class of transformers
         return Judgement(verdict="not built", reason=f"{type(error).__name__}: {one_line(error)}")
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
     try:
         return _serve(model, cases, folder, dtype)
     except ConfigError as error:
@@ -143,6 +159,10 @@ def _serve(model: Any, cases: Sequence[ReferenceCase], folder: Path, dtype: str)
         if gap(model, [*case.prompt_token_ids, *case.token_ids[:at]]) > NEAR[dtype]:
             return Judgement(verdict="wrong tokens", reason=f"{case.name}, token {at}")
     return Judgement(verdict="runs", impl=impl.name)
+
+
+def _is_child() -> bool:
+    return multiprocessing.parent_process() is not None
 
 
 def _first_difference(expected: Sequence[int], output: Sequence[int]) -> int | None:

@@ -84,7 +84,9 @@ def to_mxfp4(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     return (pairs[..., 0] | pairs[..., 1] << 4), blocks[..., 0].contiguous(), exact.mT.contiguous()
 
 
-def test_longrope_serves_long_contexts_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_longrope_serves_long_contexts_when_they_are_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Sequences beyond the original context have other frequencies, in transformers too."""
     config = MODELS["phi4-mini"]
     changes = {**config.changes, "original_max_position_embeddings": 32}
@@ -96,7 +98,10 @@ def test_longrope_serves_long_contexts_when_they_are_asked_for(tmp_path: Path) -
     served = toy.serve(setting, long, checkpoint, max_model_len=200)
     find_near_ties(partial(gap, model), long, served.token_ids)
     short = make_cases(model, [prompt for prompt in prompts if len(prompt) < 24], num_tokens=8)
+    assert "longrope_changes_short_prompts" in [one.msg for one in caplog.records]
+    caplog.clear()
     served = toy.serve(setting, short, checkpoint)
+    assert "longrope_changes_short_prompts" not in [one.msg for one in caplog.records]
     find_near_ties(partial(gap, model), short, served.token_ids)
     assert toy.serve(setting, short, checkpoint, max_model_len=200).token_ids != served.token_ids
 

@@ -1,6 +1,7 @@
 """Judges decoder classes of transformers, and writes benchmarks/results/decoders.json.
 
-python -m tests.soak.decoder_report TYPE ... replaces the results of single types.
+python -m tests.soak.decoder_report TYPE ... replaces the results of single types; without types, it
+adds those that are missing.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 import transformers
 
 from tests.oracle.decoder_sweep import Judgement, judge
+from tests.oracle.tiny_decoders import MODEL_TYPES
 from tests.soak_report import commit
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/decoders.json"
@@ -28,13 +30,18 @@ def sweep(model_types: Iterable[str]) -> dict[str, dict[str, Judgement]]:
     """Judge types of models, and write each result when it is there; returns all of them."""
     found = {}
     at = commit()
-    types = list(model_types)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        for model_type, judgements in zip(types, threads.map(judge, types), strict=True):
-            found[model_type] = judgements
-            _add(model_type, judgements, at)
-            print(model_type, judgements, flush=True)
+        judging = {threads.submit(judge, one): one for one in model_types}
+        for done in as_completed(judging):
+            found[judging[done]] = done.result()
+            _add(judging[done], done.result(), at)
+            print(judging[done], done.result(), flush=True)
     return found
+
+
+def _missing() -> list[str]:
+    done = json.loads(RESULTS.read_text("utf-8"))["models"] if RESULTS.exists() else {}
+    return [one for one in MODEL_TYPES if one not in done]
 
 
 def _add(model_type: str, judgements: dict[str, Judgement], at: str) -> None:
@@ -57,4 +64,4 @@ def _described(judgement: Judgement) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sweep(sys.argv[1:])
+    sweep(sys.argv[1:] or _missing())

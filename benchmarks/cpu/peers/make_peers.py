@@ -54,9 +54,11 @@ def make_model(peers: Path) -> None:
         return
     say("the model as a bfloat16 directory")
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+    from tokenmill.backends.text.gguf.tokenizer import backend_from_gguf
     from tokenmill.backends.weights.default_model import find_default_model
+    from tokenmill.backends.weights.gguf.file import read_gguf_metadata
 
     path = find_default_model()
     file = {"gguf_file": path.name}
@@ -66,7 +68,13 @@ def make_model(peers: Path) -> None:
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.save_pretrained(peers / "model")
-    AutoTokenizer.from_pretrained(path.parent, **file).save_pretrained(peers / "model")
+    stated: Any = AutoTokenizer.from_pretrained(path.parent, **file)
+    # transformers' own tokenizer of a GGUF file does not split digits: texts would have other
+    # tokens for the peers.
+    backend, _ = backend_from_gguf(read_gguf_metadata(path), str(path))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **stated.special_tokens_map)
+    tokenizer.chat_template = stated.chat_template
+    tokenizer.save_pretrained(peers / "model")
 
 
 def make_vllm(peers: Path) -> None:

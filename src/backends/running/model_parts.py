@@ -206,6 +206,15 @@ def load_parts(
     served, possible = (one.max_position_embeddings for one in (decoder.config, checkpoint.config))
     if config.max_model_len is None and served < possible:
         log.info("context_of_longrope", served=served, possible=possible, option="--max-model-len")
+    original = checkpoint.config.longrope_context
+    if original is not None and served > original:
+        log.warning(
+            "longrope_changes_short_prompts",
+            served=served,
+            original=original,
+            reason="all sequences get the frequencies for long ones, as in vLLM",
+            option=f"--max-model-len {original}",
+        )
     specs = layer_specs(spec, decoder.config)
     attention = make_attention(backends.attention, specs, groups.group_of_layer)
     if spec.has_sinks:

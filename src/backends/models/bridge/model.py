@@ -107,9 +107,8 @@ class Layers:
         """
         ids_r = torch.zeros(hidden_re.shape[:1], dtype=torch.long, device=hidden_re.device)
         self._hidden = _Hidden(last_hidden_state=hidden_re.unsqueeze(0))
-        logits_rv: torch.Tensor = self._head(input_ids=ids_r.unsqueeze(0), use_cache=False).logits[
-            0
-        ]
+        output = self._head(input_ids=ids_r.unsqueeze(0), use_cache=False)
+        logits_rv: torch.Tensor = output.logits[0]
         return logits_rv
 
     def _replace(self, base: Any) -> Any:

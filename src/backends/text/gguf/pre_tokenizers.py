@@ -197,10 +197,9 @@ PRE_TOKENIZATIONS: dict[str, PreTokenization] = {
 def find_pre_tokenization(name: str, source: str) -> PreTokenization:
     """Look up a value of `tokenizer.ggml.pre`. Raises ConfigError if it is not supported."""
     if name not in PRE_TOKENIZATIONS:
-        known = ", ".join(PRE_TOKENIZATIONS)
         raise ConfigError(
-            f"{source}: tokenizer.ggml.pre is {name!r}, supported: {known} (or set --tokenizer "
-            "to a directory with a tokenizer.json)"
-            f"{did_you_mean(name, PRE_TOKENIZATIONS)}"
+            f"{source}: tokenizer.ggml.pre is {name!r:.80}, which is not supported"
+            f"{did_you_mean(name, PRE_TOKENIZATIONS) or '.'} Set --tokenizer to a directory with a "
+            "tokenizer.json"
         )
     return PRE_TOKENIZATIONS[name]

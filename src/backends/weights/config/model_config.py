@@ -206,15 +206,21 @@ class ModelConfig:
         The length matters only to longrope, whose frequencies depend on it. Its default is the
         original context. Longer contexts compute all sequences with the frequencies for long ones.
         """
-        originals = [
-            kind.rope.original_max_position_embeddings
+        original = self.longrope_context
+        if original is None:
+            return self
+        length = min(max_model_len or original, self.max_position_embeddings)
+        return dataclasses.replace(self, max_position_embeddings=length)
+
+    @property
+    def longrope_context(self) -> int | None:
+        """The original context of longrope, in tokens; None: no layer has longrope."""
+        originals = (
+            kind.rope.original_max_position_embeddings or 0
             for kind in self.all_layer_kinds
             if kind.rope is not None and kind.rope.scaling is RopeScaling.LONGROPE
-        ]
-        if not originals:
-            return self
-        length = min(max_model_len or originals[0] or 0, self.max_position_embeddings)
-        return dataclasses.replace(self, max_position_embeddings=length)
+        )
+        return next(originals, None)
 
     def _check_sizes(self) -> None:
         for name in _POSITIVE:

@@ -131,8 +131,8 @@ def find_row(metadata: Mapping[str, Any], source: str) -> tuple[Architecture, st
     name = Fields(metadata, source).text("general.architecture")
     if name not in BY_GGUF_NAME:
         raise ConfigError(
-            f"{source} holds a model of architecture {name!r}, which is not supported; "
-            f"supported: {', '.join(BY_GGUF_NAME)}"
+            f"{source} holds a model of architecture {name!r:.80}, which is not supported. "
+            "--model-impl transformers may run a Hugging Face directory of it"
         )
     if name == "llama" and metadata.get("llama.expert_count"):
         return BY_NAME["MixtralForCausalLM"], name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....core.errors import ConfigError
+from ....core.suggest import did_you_mean
 from ..config.architectures import Architecture
 from ..config.fields import Fields
 from ..config.rope_config import RopeConfig, RopeScaling
@@ -139,8 +140,8 @@ def _refuse_unknown(part: Fields, known: set[str]) -> None:
     unknown = sorted(part.keys() - known)
     if unknown:
         raise ConfigError(
-            f"{', '.join(unknown)} in {part.source} is not supported; "
-            f"supported: {', '.join(sorted(known))}"
+            f"{', '.join(unknown)} in {part.source} is not supported"
+            f"{did_you_mean(unknown[0], sorted(known))}"
         )
 
 

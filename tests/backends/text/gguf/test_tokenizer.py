@@ -223,7 +223,7 @@ def test_sentencepiece_space_prefix_can_be_switched_off(sentencepiece: Metadata)
         ({"tokenizer.ggml.model": "t5"}, "'t5', supported: gpt2"),
         ({"tokenizer.ggml.model": None}, "no tokenizer.ggml.model, supported"),
         ({"tokenizer.ggml.model": 3}, "tokenizer.ggml.model 3, supported"),
-        ({"tokenizer.ggml.pre": "qwen22"}, "supported: default, .*Did you mean 'qwen2'"),
+        ({"tokenizer.ggml.pre": "qwen22"}, "not supported. Did you mean 'qwen2'.*--tokenizer"),
         ({"tokenizer.ggml.tokens": None}, "no tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.tokens": "abc"}, "no tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.merges": None}, "no tokenizer.ggml.merges"),
