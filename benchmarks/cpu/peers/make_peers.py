@@ -72,7 +72,8 @@ def make_model(peers: Path) -> None:
     # transformers' own tokenizer of a GGUF file does not split digits: texts would have other
     # tokens for the peers.
     backend, _ = backend_from_gguf(read_gguf_metadata(path), str(path))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **stated.special_tokens_map)
+    make: Any = PreTrainedTokenizerFast
+    tokenizer = make(tokenizer_object=backend, **stated.special_tokens_map)
     tokenizer.chat_template = stated.chat_template
     tokenizer.save_pretrained(peers / "model")
 
