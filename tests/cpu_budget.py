@@ -26,6 +26,7 @@ import pytest
 
 from tokenmill.backends.machine.compiling import cache_folder
 
+HERE = Path(__file__).parent
 LIMIT = 5.0
 """Maximum CPU seconds of a test, on the CPU of the reference."""
 REFERENCE_SECONDS = 0.05
@@ -33,7 +34,9 @@ REFERENCE_SECONDS = 0.05
 TOLERANCE = 1.25
 OTHER_TIERS = ("check", "soak")
 _USED = pytest.StashKey[dict[str, list[float]]]()
+_BEFORE = pytest.StashKey[tuple[float, float]]()
 _START = pytest.StashKey[float]()
+_IS_LAST = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,47 +47,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Begin the file that `pytest_runtest_logreport` appends to."""
     path = config.getoption("--cpu-times")
-    if path and "PYTEST_XDIST_WORKER" not in os.environ:
+    if path and not hasattr(config, "workerinput"):  # else the controller writes it
         path.unlink(missing_ok=True)
         config.pluginmanager.register(_Writer(path))
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """Measure the fixtures."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Begin to measure a test. No hook wraps its phases: it would be in their tracebacks."""
     item.stash[_USED], item.stash[_START] = {}, time.time()
-    return (yield from _measure(item, "setup"))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Measure the test itself."""
-    return (yield from _measure(item, "call"))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Measure the ends of the fixtures.
-
-    A server that ends after the last test of a file has worked for all of them: each has a share.
-    """
-    try:
-        return (yield from _measure(item, "teardown"))
-    finally:
-        if nextitem is None or nextitem.path != item.path:
-            own, children = item.stash[_USED]["teardown"]
-            item.stash[_USED]["teardown"] = [own, children / _num_tests(item)]
+    item.stash[_BEFORE] = _cpu_seconds()
+    item.stash[_IS_LAST] = nextitem is None or nextitem.path != item.path
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a test that used too much, as an error of its last phase."""
+    """Measure a phase that has ended, and fail a test that used too much, as an error of its last.
+
+    A server that ends after the last test of a file has worked for all of them: each has a share.
+    """
     report = yield
+    after, used = _cpu_seconds(), item.stash[_USED]
+    own, children = (b - a for a, b in zip(item.stash[_BEFORE], after, strict=True))
+    item.stash[_BEFORE] = after
+    is_shared = call.when == "teardown" and item.stash[_IS_LAST]
+    used[call.when] = [own, children / _num_tests(item) if is_shared else children]
     if call.when != "teardown":
         return report
-    used = item.stash[_USED]
     report.user_properties.append(("cpu", used))
     seconds = sum(map(sum, used.values()))
     if seconds > LIMIT and report.passed and _is_judged(item):
@@ -96,7 +87,8 @@ def pytest_runtest_makereport(
 
 
 def _is_judged(item: pytest.Item) -> bool:
-    return not any(map(item.get_closest_marker, OTHER_TIERS)) and not _was_built(item)
+    is_here = HERE in item.path.parents  # and not a suite that a test or a developer runs
+    return is_here and not any(map(item.get_closest_marker, OTHER_TIERS)) and not _was_built(item)
 
 
 def _was_built(item: pytest.Item) -> bool:
@@ -123,15 +115,6 @@ def _reason(used: dict[str, list[float]], limit: float) -> str:
 def _num_tests(item: pytest.Item) -> int:
     """How many tests of this file were chosen; with xdist, of all processes."""
     return sum(other.path == item.path for other in item.session.items)
-
-
-def _measure(item: pytest.Item, phase: str) -> Generator[None]:
-    before = _cpu_seconds()
-    try:
-        return (yield)
-    finally:
-        after = _cpu_seconds()
-        item.stash[_USED][phase] = [b - a for a, b in zip(before, after, strict=True)]
 
 
 def _cpu_seconds() -> tuple[float, float]:

@@ -49,7 +49,12 @@ def test_that_builds():
     cache_folder().mkdir(parents=True)
     (cache_folder() / "library.so").touch()
 """
-QUICK = "from tests import cpu_budget\ncpu_budget.LIMIT, cpu_budget.REFERENCE_SECONDS = 0.2, 9.0\n"
+QUICK = """
+from pathlib import Path
+from tests import cpu_budget
+cpu_budget.LIMIT, cpu_budget.REFERENCE_SECONDS = 0.2, 9.0
+cpu_budget.HERE = Path(__file__).parent
+"""
 
 
 def test_own_time_fixtures_and_children_count_but_not_sleep_or_what_is_built_once(
