@@ -15,6 +15,7 @@ from .settings.compilation import check_capture_sizes, check_compilation, check_
 from .settings.declaration import arguments, flag, setting, unused_setting
 from .settings.multimodal import check_limits
 from .settings.refused import refusal
+from .settings.sampling_defaults import read_sampling_defaults
 from .settings.speculation import SpeculationSettings, read_speculation
 from .suggest import did_you_mean
 
@@ -88,6 +89,12 @@ class EngineConfig:
         "auto",
         "source of the sampling defaults; auto: the model's generation_config; vllm: neutral "
         "values",
+    )
+    override_generation_config: str | Mapping[str, object] | None = setting(
+        None,
+        "sampling defaults that win over the model's, as JSON: max_new_tokens (also of chats), "
+        "temperature, top_k, top_p, min_p, repetition_penalty; example: "
+        """'{"max_new_tokens": 512}'""",
     )
     pooling: str = setting(
         "last",
@@ -395,6 +402,9 @@ class EngineConfig:
             raise ConfigError(
                 f"--generation-config must be auto or vllm, got {self.generation_config!r}"
             )
+        if self.override_generation_config is not None:
+            defaults = read_sampling_defaults(self.override_generation_config)
+            object.__setattr__(self, "override_generation_config", defaults)
         if self.pooling not in tuple(Pooling):
             raise ConfigError(f"--pooling must be last or mean, got {self.pooling!r}")
         check_compilation(self.compilation_config)

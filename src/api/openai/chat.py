@@ -34,7 +34,7 @@ from .responses import (
     PromptLogprobs,
     Usage,
 )
-from .sampling import chat_params
+from .sampling import chat_params, with_default_length
 from .sse import respond
 from .streams import RequestSet, submit_all
 
@@ -76,7 +76,7 @@ async def _submit(request: Request, body: ChatBody, prefix: str) -> tuple[Reques
     parser_of(tools, context.parsers)  # raises before the conversation costs time
     tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools.shown)
     reading = ChatReading(body, tools, context, tokens)
-    adjusted = reading.adjust(params)
+    adjusted = reading.adjust(with_default_length(params, engine, len(tokens)))
 
     def submit(params: SamplingParams) -> Awaitable[RequestSet]:
         return submit_all(request, [tokens], params, options, is_streamed=bool(body.stream))

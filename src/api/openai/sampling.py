@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core.contract.client import EngineClient
 from ...core.sampling_params import OutputKind, SamplingParams
+from ...core.shell.admission import sampling_defaults
 from ..http.errors import APIError
 from .reading.bodies import ChatBody, CompletionBody, SamplingFields
 from .reading.grammar_fields import read_grammar
@@ -48,7 +49,8 @@ def completion_params(body: CompletionBody, engine: EngineClient) -> SamplingPar
 
     Raises InvalidRequestError or APIError with the field's name.
     """
-    default = engine.info.sampling_defaults.get("max_tokens", COMPLETION_MAX_TOKENS)
+    defaults = sampling_defaults(engine.config, engine.info)
+    default = defaults.get("max_tokens", COMPLETION_MAX_TOKENS)
     max_tokens = body.max_tokens
     if max_tokens is None:
         max_tokens = max(int(default), body.min_tokens or 0)
@@ -84,6 +86,18 @@ def chat_params(body: ChatBody, engine: EngineClient) -> SamplingParams:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
     )
+
+
+def with_default_length(
+    params: SamplingParams, engine: EngineClient, num_prompt_tokens: int
+) -> SamplingParams:
+    """The parameters of a chat. Without `max_tokens` its answer has the default length, as far as
+    the context has room; if there is no default, it has all the room."""
+    default = sampling_defaults(engine.config, engine.info).get("max_tokens")
+    room = engine.max_model_len - num_prompt_tokens
+    if params.max_tokens is not None or default is None or room < 1:
+        return params
+    return params.with_changes(max_tokens=min(max(default, params.min_tokens), room))
 
 
 def params_with_all_room(

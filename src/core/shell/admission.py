@@ -28,12 +28,17 @@ millisecond or more."""
 def default_sampling_params(
     config: EngineConfig, info: ModelInfo, given: Mapping[str, object]
 ) -> SamplingParams:
-    """The model's sampling defaults, overridden by the given values. None counts as not given."""
-    defaults: Mapping[str, Any] = (
-        info.sampling_defaults if config.generation_config == "auto" else {}
-    )
+    """The sampling defaults, overridden by the given values. None counts as not given."""
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return SamplingParams(**{**defaults, **chosen})
+    return SamplingParams(**{**sampling_defaults(config, info), **chosen})
+
+
+def sampling_defaults(config: EngineConfig, info: ModelInfo) -> dict[str, Any]:
+    """The defaults of the model and of --override-generation-config."""
+    own = info.sampling_defaults if config.generation_config == "auto" else {}
+    overrides = config.override_generation_config or {}
+    assert isinstance(overrides, Mapping), "EngineConfig has read it"
+    return {**own, **overrides}
 
 
 async def checked_prompt(

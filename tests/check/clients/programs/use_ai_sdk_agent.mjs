@@ -29,7 +29,7 @@ for (const first of ["auto", "required"]) {
     prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? first : "auto" }),
     stopWhen: stepCountIs(3),
     temperature: 0,
-    maxOutputTokens: 60,
+    maxOutputTokens: 40,
     maxRetries: 0,
   };
   await generateText(options);

@@ -31,7 +31,7 @@ def clock(city: City) -> str:
 
 
 tools = {"temperature": temperature, "clock": clock}
-options = {"temperature": 0, "max_tokens": 60, "max_retries": 0}
+options = {"temperature": 0, "max_tokens": 40, "max_retries": 0}
 chat = ChatOpenAI(model=name, base_url=f"{url}/v1", api_key="none", **options)
 agent = create_agent(chat, list(tools.values()))
 

@@ -46,7 +46,7 @@ def run(kind: type, choice: str) -> list[str]:
         name="helper",
         instructions="Use the tools.",
         model=kind(name, client),
-        model_settings=ModelSettings(temperature=0, max_tokens=60, tool_choice=choice),
+        model_settings=ModelSettings(temperature=0, max_tokens=40, tool_choice=choice),
         tools=[temperature, clock],
     )
     with contextlib.suppress(MaxTurnsExceeded, ModelBehaviorError):

@@ -36,7 +36,7 @@ def run(output: type) -> list[str]:
     """The calls of one run. Another output than text demands calls. A small model may call forever,
     or give an output that is not valid."""
     calls.clear()
-    settings = {"temperature": 0, "max_tokens": 60}
+    settings = {"temperature": 0, "max_tokens": 40}
     agent = Agent(model, tools=[temperature, clock], output_type=output, model_settings=settings)
     with contextlib.suppress(UsageLimitExceeded, UnexpectedModelBehavior):
         agent.run_sync(prompt, usage_limits=UsageLimits(request_limit=3))

@@ -32,7 +32,7 @@ def clock(city: str) -> str:
     return "12:30"
 
 
-options = {"temperature": 0, "max_tokens": 60, "client_kwargs": {"max_retries": 0}}
+options = {"temperature": 0, "max_tokens": 40, "client_kwargs": {"max_retries": 0}}
 model = OpenAIModel(name, api_base=f"{url}/v1", api_key="none", **options)
 found = {}
 for streams in (False, True):

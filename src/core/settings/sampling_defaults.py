@@ -1,0 +1,39 @@
+"""Defaults of sampling parameters that whoever runs the engine sets, over those of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError, InvalidRequestError
+from ..sampling_params import SamplingParams
+from ..suggest import near_and_known
+
+_FLAG = "--override-generation-config"
+_NAMES = {
+    name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+} | {"max_new_tokens": "max_tokens", "max_tokens": "max_tokens"}
+"""Names in a generation_config, with the fields of SamplingParams."""
+
+
+def read_sampling_defaults(given: str | Mapping[str, object]) -> dict[str, Any]:
+    """The defaults in JSON text or a mapping, by field of SamplingParams. Raises ConfigError."""
+    try:
+        found = msgspec.json.decode(given) if isinstance(given, str) else dict(given)
+    except (msgspec.DecodeError, UnicodeError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{_FLAG} must be a JSON object, such as '{{\"max_new_tokens\": 512}}'")
+    for name in found:
+        if name not in _NAMES:
+            raise ConfigError(
+                f"{_FLAG} has the unknown name {name!r}{near_and_known(name, _NAMES)}"
+            )
+    defaults = {_NAMES[name]: value for name, value in found.items()}
+    try:
+        SamplingParams(**defaults)
+    except InvalidRequestError as error:
+        raise ConfigError(f"{_FLAG}: {error}") from error
+    return defaults
