@@ -31,8 +31,8 @@ Verdict = Literal["runs", "refused", "not built", "wrong tokens", "fails"]
 GOOD: tuple[Verdict, ...] = ("runs", "refused", "not built")
 DTYPES = ("float32", "bfloat16")
 """Of the files, and of the computation."""
-MEMORY = 6 << 30
-"""Bytes of address space of a child process; torch itself maps several GiB."""
+MEMORY = 4 << 30
+"""Bytes of address space of a child process."""
 SECONDS = 300
 CPU_SECONDS = 40
 """Of building a model and its reference, which some classes compute in long loops (BLT)."""

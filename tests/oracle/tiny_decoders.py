@@ -10,8 +10,12 @@ import transformers
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-MODEL_TYPES: tuple[str, ...] = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-"""All types of models that transformers has a class for causal language modelling for."""
+MODEL_TYPES: tuple[str, ...] = tuple(
+    model_type
+    for model_type, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()
+    if not name.endswith("ForConditionalGeneration")
+)
+"""All types of models that transformers has a decoder class for."""
 LAYERS = 4
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token", "top_k_experts")
