@@ -78,7 +78,7 @@ native architecture: steps run layer by layer, and quantized weights of every me
 dequantized. The log reports what that costs. The default, `--model-impl auto`, chooses it if no
 native architecture can run the model.
 
-Before the engine is ready, it computes two short prompts and a decode of each, and compares the
+Before the engine is ready, it computes short prompts and a decode of each, and compares the
 logits with those of the model's own forward pass. This takes at most 5 seconds, or 10 % of the time
 to load. `--skip-model-check` leaves it out, and the log says so.
 

@@ -31,10 +31,8 @@ Verdict = Literal["runs", "refused", "not built", "wrong tokens", "fails"]
 GOOD: tuple[Verdict, ...] = ("runs", "refused", "not built")
 DTYPES = ("float32", "bfloat16")
 """Of the files, and of the computation."""
-NEAR = {"float32": NEAR_TIE, "bfloat16": 0.5}
-"""A difference is excused where the reference's best two logits are nearer than this."""
-MEMORY = 6 << 30
-"""Bytes of address space of a child process; torch itself maps several GiB."""
+MEMORY = 4 << 30
+"""Bytes of address space of a child process."""
 SECONDS = 300
 CPU_SECONDS = 40
 """Of building a model and its reference, which some classes compute in long loops (BLT)."""
@@ -63,6 +61,8 @@ class Judgement:
     """Of a model that does not run."""
     impl: str = ""
     """The model implementation that ran it."""
+    equal_prompts: int = 0
+    """Number of prompts whose tokens are those of transformers in float32."""
 
 
 def judge(model_type: str) -> dict[str, Judgement]:
@@ -152,13 +152,17 @@ def _serve(model: Any, cases: Sequence[ReferenceCase], folder: Path, dtype: str)
     config = EngineConfig(device="cpu", dtype=dtype)
     checkpoint, impl = open_model(folder, choose_model_impl(PluginHost.load(config)), config)
     served = toy.serve(SETTING, cases, checkpoint, impl=impl, dtype=dtype)
+    same = 0
     for case, output in zip(cases, served.token_ids, strict=True):
+        assert len(output) == NUM_TOKENS, "a request failed"
         at = _first_difference(case.token_ids, output)
-        if at is None:
-            continue
-        if gap(model, [*case.prompt_token_ids, *case.token_ids[:at]]) > NEAR[dtype]:
-            return Judgement(verdict="wrong tokens", reason=f"{case.name}, token {at}")
-    return Judgement(verdict="runs", impl=impl.name)
+        same += at is None
+        # In bfloat16, rounding chooses other tokens, and other experts.
+        if dtype == "float32" and at is not None:
+            near = gap(model, [*case.prompt_token_ids, *case.token_ids[:at]])
+            if near > NEAR_TIE:
+                return Judgement(verdict="wrong tokens", reason=f"{case.name}, token {at}")
+    return Judgement(verdict="runs", impl=impl.name, equal_prompts=same)
 
 
 def _is_child() -> bool:

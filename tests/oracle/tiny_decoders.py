@@ -10,8 +10,12 @@ import transformers
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-MODEL_TYPES: tuple[str, ...] = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-"""All types of models that transformers has a class for causal language modelling for."""
+MODEL_TYPES: tuple[str, ...] = tuple(
+    model_type
+    for model_type, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()
+    if not name.endswith("ForConditionalGeneration")
+)
+"""All types of models that transformers has a decoder class for."""
 LAYERS = 4
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token", "top_k_experts")
@@ -54,7 +58,7 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v3": {"num_key_value_heads": 4},
     "deepseek_v32": {"num_key_value_heads": 4},
     "deepseek_v2": {"num_key_value_heads": 4, "num_experts_per_tok": 2, "topk_method": "greedy"},
-    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},

@@ -58,7 +58,7 @@ def _add(model_type: str, judgements: dict[str, Judgement], at: str) -> None:
     RESULTS.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _described(judgement: Judgement) -> dict[str, str]:
+def _described(judgement: Judgement) -> dict[str, Any]:
     """The fields that say something."""
     return {name: value for name, value in asdict(judgement).items() if value}
 
