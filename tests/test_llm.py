@@ -186,7 +186,7 @@ def test_with_replicas_the_engines_are_processes(monkeypatch: pytest.MonkeyPatch
         outputs = llm.generate(prompts, SEEDED, use_tqdm=False)
         assert texts_of(outputs) == [expected(prompt) for prompt in prompts]
         assert isinstance(llm.engine, RemoteEngine)
-        served = [link.num_received > 0 for _, link in llm.engine.replicas.serving()]
+        served = [link.board.progress.num_finished > 0 for _, link in llm.engine.replicas.serving()]
         assert served == [True, True]
     with pytest.raises(EngineStoppedError, match="closed"):
         llm.generate("abc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
@@ -98,9 +99,9 @@ def _listen(
             if not _next_signal(reader):
                 return
             loop.call_soon_threadsafe(react)
-        reader.settimeout(CLOSING_SECONDS)
         with suppress(TimeoutError):
-            if not _next_signal(reader):  # a thread that hangs would still keep the process alive
+            # A thread that hangs would still keep the process alive.
+            if not _next_signal(reader, CLOSING_SECONDS):
                 time.sleep(CLOSING_SECONDS)
         _kill("the engine did not close after the second signal")
 
@@ -119,12 +120,21 @@ def _kill(reason: str) -> NoReturn:
     os._exit(128 + signal.SIGTERM)
 
 
-def _next_signal(reader: socket.socket) -> bool:
-    """Wait for one of SIGNALS. False means that the server has ended."""
-    while number := reader.recv(1):
+def _next_signal(reader: socket.socket, seconds: float = math.inf) -> bool:
+    """Wait for one of SIGNALS. False means that the server has ended. Raises TimeoutError.
+
+    Other signals arrive, too: a timer's, several times a second.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        reader.settimeout(None if math.isinf(left) else left)
+        if not (number := reader.recv(1)):
+            return False
         if number[0] in SIGNALS:
             return True
-    return False
 
 
 def _leave_to_thread(number: int, frame: object) -> None:

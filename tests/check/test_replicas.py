@@ -88,7 +88,7 @@ def test_replicas_generate_the_tokens_of_one_engine(pair: str) -> None:
             assert await answers(engine) == expected
             assert await answers(engine) == expected, "with a full prefix cache"
             await engine.refresh()
-            served = [one.num_received > 0 for _, one in engine.replicas.serving()]
+            served = [one.board.progress.num_finished > 0 for _, one in engine.replicas.serving()]
             assert served == [True, True]
 
     asyncio.run(compare())

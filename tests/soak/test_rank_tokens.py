@@ -293,5 +293,5 @@ async def answer(config: EngineConfig, cases: Sequence[ReferenceCase]) -> list[t
     async with engine:
         found = await asyncio.gather(*(ask(engine, case) for case in cases))
         await engine.refresh()
-        assert all(one.num_received > 0 for _, one in engine.replicas.serving())
+        assert all(one.board.progress.num_finished > 0 for _, one in engine.replicas.serving())
         return found

@@ -103,7 +103,8 @@ def _compare(
         own_tv = reference(torch.tensor([*prompt, token], device=parts.spec.device))
         errors.append((_error(first_rv[row], own_tv[-2]), _error(second_rv[row], own_tv[-1])))
     is_exact = parts.spec.dtype == torch.float32
-    return max(max(step) if is_exact else min(step) for step in zip(*errors, strict=True))
+    steps = zip(*errors, strict=True)
+    return max([max(step) if is_exact else min(step) for step in steps], default=None)
 
 
 def _plans(prompts: Sequence[Sequence[int]], num_groups: int) -> tuple[StepPlan, StepPlan]:
