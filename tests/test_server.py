@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -127,15 +130,17 @@ def test_a_second_sigterm_ends_a_server_in_which_a_plugin_hangs(
     blocks = ("--no-engine-process", "--num-gpu-blocks-override", "300")
     flags = (*blocks, "--hook-watchdog-seconds", "0.5", *flags)
     with running_server(tmp_path, *flags, packages=folder) as server:
-        with pytest.raises(httpx.ReadTimeout):
-            body = {"prompt": "one two one two one two", "max_tokens": 20}
-            httpx.post(f"{server.url}/v1/completions", json=body, timeout=2)
+        ask_in_background(server, prompt="one two one two one two", max_tokens=20)
         _wait_for(server, "hook_hangs")
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(1)  # two signals at once are one
+        time.sleep(1)
         assert server.process.poll() is None
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 128 + signal.SIGTERM
+        for _ in range(4):  # on a busy machine two signals may arrive at once, and are one then
+            server.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.process.wait(20)
+                break
+        assert server.process.poll() == 128 + signal.SIGTERM
         [line] = [line for line in server.log.read_text().splitlines() if "hook_hangs" in line][:1]
     event = json.loads(line)
     assert (event["hook"], event["plugin"]) == (hook, "hanging")
@@ -168,12 +173,22 @@ def test_a_sigterm_ends_a_server_whose_device_hangs(
     packages.write_settings(defaults.replace("enable = [", "enable = ['hung_device',", 1))
     flags = ("--no-engine-process", "--num-gpu-blocks-override", "300", "--shutdown-timeout", "0.5")
     with running_server(tmp_path, *flags, packages=folder) as server:
-        body = {"prompt": "one two", "max_tokens": 20}
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{server.url}/v1/completions", json=body, timeout=1)
+        ask_in_background(server, prompt="one two", max_tokens=20)
+        while not server.load()["num_running"]:
+            time.sleep(0.05)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 128 + signal.SIGTERM
     assert "killed" in server.log.read_text()
+
+
+def ask_in_background(server: RunningServer, **body: Any) -> None:
+    """Send a request that gets no answer. Its client stays, so a busy machine changes nothing."""
+
+    def ask() -> None:
+        with contextlib.suppress(httpx.TransportError):
+            httpx.post(f"{server.url}/v1/completions", json=body, timeout=600)
+
+    threading.Thread(target=ask, daemon=True).start()
 
 
 def _wait_for(server: RunningServer, event: str) -> None:

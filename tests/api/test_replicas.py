@@ -219,8 +219,9 @@ def test_a_third_engine_does_not_try_a_request_that_ended_one_in_a_step_and_one_
 
 
 def test_a_request_for_which_a_replica_has_no_room_goes_to_another_one() -> None:
+    """The session's replica has room for three of four, and for two before its first step."""
     engine = toy_process(
-        places=(Place(),) * 2, router="session", max_num_seqs=1, max_num_queued_reqs=1
+        places=(Place(),) * 2, router="session", max_num_seqs=1, max_num_queued_reqs=2
     )
     with serve_engine(engine) as served:
         asking = Asking(served, "one", "two", "three", "four", max_tokens=400, user="the same")
