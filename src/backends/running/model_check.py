@@ -96,14 +96,17 @@ def _compare(
         return None
     runner.run(decode)
     first_rv, second_rv = recorded.logits_of_steps
-    errors: list[tuple[float, float]] = []
+    prefills: list[float] = []
+    decodes: list[float] = []
     for row, (prompt, token) in enumerate(zip(prompts, sampled, strict=True)):
         if is_late():
             return None
         own_tv = reference(torch.tensor([*prompt, token], device=parts.spec.device))
-        errors.append((_error(first_rv[row], own_tv[-2]), _error(second_rv[row], own_tv[-1])))
-    is_exact = parts.spec.dtype == torch.float32
-    return max(max(step) if is_exact else min(step) for step in zip(*errors, strict=True))
+        prefills.append(_error(first_rv[row], own_tv[-2]))
+        decodes.append(_error(second_rv[row], own_tv[-1]))
+    if parts.spec.dtype == torch.float32:
+        return max(prefills + decodes)
+    return max(min(prefills), min(decodes))
 
 
 def _plans(prompts: Sequence[Sequence[int]], num_groups: int) -> tuple[StepPlan, StepPlan]:
