@@ -8,6 +8,7 @@ tests/docs/test_generated.py compares the file with the code.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from tokenmill.backends.weights.quantization.methods import METHODS
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/models.md"
 RESULTS = ROOT / "benchmarks/results/formats.json"
+DECODERS = ROOT / "benchmarks/results/decoders.json"
 GGUF_TYPES = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
@@ -72,11 +74,15 @@ BRIDGE = """\
 ## Other architectures
 
 Many other models run through the modules of transformers, with tokenmill's attention, KV cache and
-scheduler. Tested are {tested}. This needs
+scheduler. Tested in depth are {tested}. This needs
 `pip install 'transformers>=5'` and a Hugging Face directory with safetensors. It is slower than a
 native architecture: steps run layer by layer, and quantized weights of every method below are
 dequantized. The log reports what that costs. The default, `--model-impl auto`, chooses it if no
 native architecture can run the model.
+
+Of tiny models of {judged} decoder classes, {running} run with transformers' tokens in float32, and
+no other is accepted (`benchmarks/results/decoders.json` has all results). By `model_type`, these
+{types}.
 
 Before the engine is ready, it computes short prompts and a decode of each, and compares the
 logits with those of the model's own forward pass. This takes at most 5 seconds, or 10 % of the time
@@ -158,10 +164,20 @@ Three facts limit the comparison of formats:
 
 def page() -> str:
     """The page, as the code is now."""
-    tested = ", ".join(BRIDGED)
-    parts = [INTRODUCTION, _architectures(), BRIDGE.format(tested=tested), FORMATS, _formats()]
+    parts = [INTRODUCTION, _architectures(), _bridge(), FORMATS, _formats()]
     parts.append(_costs(json.loads(RESULTS.read_text(encoding="utf-8"))))
     return "\n".join(parts)
+
+
+def _bridge() -> str:
+    models = json.loads(DECODERS.read_text(encoding="utf-8"))["models"]
+    running = [name for name, one in models.items() if one["float32"]["verdict"] == "runs"]
+    return BRIDGE.format(
+        tested=", ".join(BRIDGED),
+        judged=sum(one["float32"]["verdict"] != "not built" for one in models.values()),
+        running=len(running),
+        types=textwrap.fill("run: " + ", ".join(f"`{name}`" for name in running), 100),
+    )
 
 
 def _architectures() -> str:

@@ -105,8 +105,8 @@ def _send(sender: Connection, model_type: str) -> None:
             sender.send(judge_here(model_type, dtype, Path(folder)))
 
 
-class TooSlow(BaseException):  # noqa: N818: no Exception, which the model's classes may catch
-    """A model's own forward passes take too long."""
+class TooSlow(BaseException):
+    """A model's own forward passes take too long. No Exception, which its classes may catch."""
 
 
 def _stop(*_: object) -> None:

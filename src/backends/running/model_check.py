@@ -29,10 +29,11 @@ _LENGTHS = (6, 4, 3)
 _SECONDS = 5.0
 _FRACTION = 0.1
 _MAX_ERROR = {torch.float32: 1e-2}
-_MAX_ERROR_OF_16_BITS = 0.3
-"""The largest error that rounding may explain, relative to the logits' spread. It is 0.01 for most
-models in bfloat16, and 0.4 to 1.4 for models that attend in another way than the engine. Rounding
-may also choose another expert, which changes a prompt's logits wholly, but not those of all."""
+_MAX_ERROR_OF_16_BITS = 0.16
+"""The largest error that rounding may explain, relative to the logits' spread. In bfloat16 it is
+0.01 for most models. Rounding may also choose another expert, which changes a prompt's logits
+wholly, but not those of all: 0.14 was seen. Models that attend in another way than the engine had
+0.18 to 1.4."""
 
 
 def check_model(parts: ModelParts, config: EngineConfig, load_seconds: float) -> None:
@@ -96,15 +97,17 @@ def _compare(
         return None
     runner.run(decode)
     first_rv, second_rv = recorded.logits_of_steps
-    errors: list[tuple[float, float]] = []
+    prefills: list[float] = []
+    decodes: list[float] = []
     for row, (prompt, token) in enumerate(zip(prompts, sampled, strict=True)):
         if is_late():
             return None
         own_tv = reference(torch.tensor([*prompt, token], device=parts.spec.device))
-        errors.append((_error(first_rv[row], own_tv[-2]), _error(second_rv[row], own_tv[-1])))
-    is_exact = parts.spec.dtype == torch.float32
-    steps = zip(*errors, strict=True)
-    return max([max(step) if is_exact else min(step) for step in steps], default=None)
+        prefills.append(_error(first_rv[row], own_tv[-2]))
+        decodes.append(_error(second_rv[row], own_tv[-1]))
+    if parts.spec.dtype == torch.float32:
+        return max(prefills + decodes)
+    return max(min(prefills), min(decodes))
 
 
 def _plans(prompts: Sequence[Sequence[int]], num_groups: int) -> tuple[StepPlan, StepPlan]:
