@@ -57,6 +57,11 @@ ACCEPTED_AT_ONCE = 4
 and others are closed in exchange, so four times as many must fit into OTHER_FILES."""
 
 
+HOOK_SECONDS = 5.0
+"""Time after which a parser or router is interrupted. Most need less than a millisecond, but the
+machine may be busy."""
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: Stopper handles signals, and drains the engine first."""
 
@@ -121,7 +126,7 @@ async def serve(
                 tasks.append(asyncio.create_task(_end_without_engine(engine, server)))
             else:
                 engine.prepare_grammars()
-            with _hook_limit(engine, server, options.settings.stall_timeout):
+            with _hook_limit(engine, server):
                 await server.serve(sockets=[sock])
             for task in tasks:
                 task.cancel()
@@ -143,13 +148,11 @@ def _make_engine(
     )
 
 
-def _hook_limit(
-    engine: EngineShell | RemoteEngine, server: uvicorn.Server, stall_timeout: float
-) -> MainThreadLimit:
-    """Limits the parsers and the router, so that a plugin blocks no longer than `stall_timeout`."""
+def _hook_limit(engine: EngineShell | RemoteEngine, server: uvicorn.Server) -> MainThreadLimit:
+    """Limits the parsers and the router, which block the event loop while they run."""
     parsers = server.config.app.state.context.parsers.guards.all  # type: ignore[union-attr]
     router = engine.router_guards if isinstance(engine, RemoteEngine) else ()
-    return MainThreadLimit((*parsers, *router), stall_timeout / 2)
+    return MainThreadLimit((*parsers, *router), HOOK_SECONDS)
 
 
 async def _end_without_engine(engine: RemoteEngine, server: uvicorn.Server) -> None:

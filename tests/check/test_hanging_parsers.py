@@ -27,7 +27,7 @@ def install(folder: Path, act: str) -> None:
 
 def test_python_code_that_hangs_is_interrupted_and_the_server_goes_on(tmp_path: Path) -> None:
     install(tmp_path, "import time; time.sleep(3600)")
-    flags = ("--stall-timeout", "4", "--plugins-file", str(tmp_path / "plugins.toml"))
+    flags = ("--plugins-file", str(tmp_path / "plugins.toml"))
     with running_server(tmp_path, *flags, packages=tmp_path) as server:
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=120)
         assert answer.status_code == 500 and "'odd'" in answer.json()["error"]["message"]
@@ -37,7 +37,7 @@ def test_python_code_that_hangs_is_interrupted_and_the_server_goes_on(tmp_path: 
 
 def test_native_code_that_hangs_ends_the_server_and_is_named(tmp_path: Path) -> None:
     install(tmp_path, NATIVE)
-    flags = ("--stall-timeout", "4", "--plugins-file", str(tmp_path / "plugins.toml"))
+    flags = ("--plugins-file", str(tmp_path / "plugins.toml"))
     with running_server(tmp_path, *flags, packages=tmp_path) as server:
         with pytest.raises(httpx.TransportError):
             httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=120)
