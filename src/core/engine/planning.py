@@ -81,7 +81,8 @@ class StepPlanner:
     wake_at: float | None = None
     """Time until which the scheduler chose to wait."""
     waiting_since: float | None = None
-    """Time at which the scheduler first chose to wait, since the last step. None: it did not."""
+    """Time at which the scheduler first chose to wait, since the last step that it decided itself.
+    So a scheduler that always waits fails at once from the second time on. None: it did not."""
 
     def decide(self, now: float, *, has_open_plans: bool) -> Step | None:
         """Let the scheduler decide a step, or the built-in policy if the scheduler fails.
@@ -111,7 +112,6 @@ class StepPlanner:
                 if self.waiting_since is None
                 else f"waited for {MAX_WAIT:g} s although a request could run"
             )
-        self.waiting_since = None
         return step
 
     def _waits(self, step: Step, now: float) -> bool:

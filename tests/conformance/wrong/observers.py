@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tokenmill.core.contract.events import Finished, Planned, StepDone, Stopping
+from tokenmill.core.contract.events import Finished, Planned, PluginFailed, StepDone
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.testing import ObserverConformance
 
@@ -84,12 +84,14 @@ class TestMetricsAreNoText(ObserverConformance):
     @pytest.fixture
     def observer(self) -> object:
         class Observer:
-            @hookimpl
-            def render_metrics(self) -> bytes:
-                return b"steps: many\n"
+            text = b"steps 1\n"
 
             @hookimpl
-            def on_stopping(self, event: Stopping) -> None:
-                pass
+            def render_metrics(self) -> bytes:
+                return self.text
+
+            @hookimpl
+            def on_plugin_failed(self, event: PluginFailed) -> None:
+                self.text = b"steps: many\n"
 
         return Observer()

@@ -89,7 +89,7 @@ class TestNobodyGivesWay(PreemptionConformance):
         return Preemption(lambda step, needy, candidates: None)
 
 
-class TestWaitsForEver(PreemptionConformance):
+class TestDropsEachStep(PreemptionConformance):
     fails = "test_every_request_finishes"
 
     @pytest.fixture
@@ -100,7 +100,7 @@ class TestWaitsForEver(PreemptionConformance):
             def answer(step: Any, needy: Any, candidates: Candidates) -> Any:
                 if next(questions) < 2:
                     return last(candidates)
-                step.wait_until(step.now + 1)
+                step._step.must_drain = True
                 return None
 
             return Preemption(answer)

@@ -45,6 +45,11 @@ def idle_at_times(step: Any, memory: dict[str, Any]) -> bool:
     return bool(memory["steps"] % 5 == 0)
 
 
+def drop_each_step(step: Any, memory: dict[str, Any]) -> None:
+    memory["steps"] = memory.get("steps", 0) + 1
+    step._step.must_drain = memory["steps"] > 20 and len(step.running) > 4
+
+
 def wait_for_company(step: Any, memory: dict[str, Any]) -> bool:
     if len(step.running) + len(step.waiting) >= 2:
         return False
@@ -131,8 +136,16 @@ class TestGrantsNothing(SchedulerConformance):
         return Scheduler(idle_at_times)
 
 
-class TestWaitsForCompany(SchedulerConformance):
+class TestSchedulerDropsEachStep(SchedulerConformance):
     fails = "test_every_request_finishes"
+
+    @pytest.fixture
+    def scheduler(self) -> object:
+        return Scheduler(drop_each_step)
+
+
+class TestWaitsForCompany(SchedulerConformance):
+    fails = "test_it_decides_every_step_itself"
 
     @pytest.fixture
     def scheduler(self) -> object:
