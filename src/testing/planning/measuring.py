@@ -55,9 +55,8 @@ def measure_step_times(
     room = _room(info, config)
     knots = knots_up_to(min(room, max(LARGEST_STEP, config.token_budget(info.device))))
     fitted, checked = probes_to_fit(knots, info), probes_to_check(knots, info)
-    works, medians, num_rounds = _measure_probes(
-        parts.executor, [*fitted, *checked], progress, seconds, clock
-    )
+    works, taken = _measure_probes(parts.executor, [*fitted, *checked], progress, seconds, clock)
+    medians = {probe: statistics.median(found) for probe, found in taken.items()}
     model = fit_step_time([(works[probe], medians[probe]) for probe in fitted], knots)
     model, loop_steps = _measure_loop(parts, config, model, progress, clock)
     checks = (*(_check(str(p), works[p], medians[p], model) for p in checked), *loop_steps)
@@ -67,10 +66,17 @@ def measure_step_times(
         model=info,
         step_time=model,
         num_fitted_steps=len(fitted),
-        num_rounds=num_rounds,
+        num_rounds=len(taken[fitted[0]]),
         median_relative_error=statistics.median(step.relative_error for step in checks),
         checked=checks,
+        median_spread=statistics.median(map(_spread, taken.values())),
     )
+
+
+def _spread(rounds: Sequence[float]) -> float:
+    """The range of the middle half of some durations, divided by their median."""
+    lower, middle, upper = statistics.quantiles(rounds, n=4, method="inclusive")
+    return (upper - lower) / middle
 
 
 def _room(info: ModelInfo, config: EngineConfig) -> int:
@@ -98,8 +104,8 @@ def _check(name: str, work: StepWork, seconds: float, model: StepTimeModel) -> C
 
 def _measure_probes(
     executor: Executor, probes: Sequence[Probe], progress: Progress, seconds: float, clock: Clock
-) -> tuple[dict[Probe, StepWork], dict[Probe, float], int]:
-    """Work and median seconds of each probe, and the number of rounds."""
+) -> tuple[dict[Probe, StepWork], dict[Probe, list[float]]]:
+    """Work of each probe, and its seconds in each round."""
     maker = PlanMaker(executor.info)
     works: dict[Probe, StepWork] = {}
     taken: dict[Probe, list[float]] = defaultdict(list)
@@ -115,7 +121,7 @@ def _measure_probes(
             progress("measuring steps", min(by_rounds, (clock() - begin) / seconds, 0.99))
         num_rounds += 1
     progress("measuring steps", 1.0)
-    return works, {probe: statistics.median(found) for probe, found in taken.items()}, num_rounds
+    return works, taken
 
 
 def _run(

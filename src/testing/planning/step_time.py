@@ -131,6 +131,9 @@ class StepTimes:
     median_relative_error: float
     """Median over `checked`."""
     checked: tuple[CheckedStep, ...]
+    median_spread: float = 0.0
+    """By how much the rounds of a step disagree: the range of their middle half, divided by their
+    median; the median over all steps. 0 in files that were written before it was measured."""
 
     def write(self, path: Path) -> None:
         """Write the file. Raises ConfigError if that fails."""

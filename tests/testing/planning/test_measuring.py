@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.core.engines import FunctionPlugin
+from tokenmill.api.commands.simulate.measure import MAX_SPREAD, _show
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.policy import StepView
 from tokenmill.core.errors import ConfigError
@@ -91,6 +93,28 @@ def test_the_known_model_is_found_and_the_checks_agree() -> None:
         assert seconds == pytest.approx(known + 0.0005, rel=1e-3), count
     for name in ("per_sampled_token", "per_context_token", "per_attended_pair", "per_copied_block"):
         assert getattr(found.step_time, name) == pytest.approx(getattr(KNOWN, name), rel=1e-2)
+
+
+class DisturbedExecutor(SlowExecutor):
+    """Every second step takes twice as long."""
+
+    is_disturbed = False
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.is_disturbed = not self.is_disturbed
+        if self.is_disturbed:
+            self.now += KNOWN.run_seconds(StepWork.of(plan))
+        return super().run(plan)
+
+
+def test_rounds_that_disagree_are_reported_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calm, disturbed = measure(SlowExecutor()), measure(DisturbedExecutor())
+    assert calm.median_spread < 0.01 and disturbed.median_spread > MAX_SPREAD
+    for found, is_warned in ((calm, False), (disturbed, True)):
+        _show(found, tmp_path)
+        assert ("warning: the rounds of a step differ by" in capsys.readouterr().out) is is_warned
 
 
 def test_the_wait_between_two_steps_of_the_loop_is_the_overhead() -> None:

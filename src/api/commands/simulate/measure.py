@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ....testing.planning.step_time import StepTimes
 
 
+MAX_SPREAD = 0.15
+"""Rounds of a quiet machine with few cores differ by 2 to 5 %."""
+
+
 def add_measure_parser(verbs: Any) -> None:
     """Register the verb."""
     parser = verbs.add_parser(
@@ -111,6 +115,11 @@ def _show(found: StepTimes, output: Path) -> None:
         f"median error on {len(found.checked)} kinds of steps that were not fitted: "
         f"{found.median_relative_error:.1%} ({found.num_rounds} rounds)"
     )
+    if found.median_spread > MAX_SPREAD:
+        print(
+            f"warning: the rounds of a step differ by {found.median_spread:.0%}: does the machine "
+            "do other work? Measure again when it is quiet, or for longer (--seconds)"
+        )
     print(f"written to {output}")
 
 
