@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -26,7 +27,7 @@ from ..sampling_params import SamplingParams
 from ..shell.admission import checked_prompt, default_sampling_params, room_for_output
 from ..shell.engine_shell import CLOSING_SECONDS, DRAINING
 from ..shell.unused_settings import log_unused
-from .crash_suspects import CrashSuspects
+from .crash_suspects import CrashSuspects, SuspectWaitsError
 from .link import LOST, EngineLink, EngineSetup
 from .messages import Ready
 from .replicas import Replicas
@@ -38,6 +39,9 @@ IDLE_POLL_SECONDS = 0.02
 MAX_ENGINES = 2
 """Maximum number of engines that get the same request. A request that was open in two lost engines
 may be the cause, and could end all engines one after the other."""
+SUSPECTS_SECONDS = 30.0
+"""Maximum time that a request of a lost engine waits for the suspects that are tried before it."""
+SUSPECTS_POLL_SECONDS = 0.05
 log = get_logger("engine")
 LoadTokenizer = Callable[[EngineConfig], Tokenizer]
 
@@ -289,7 +293,7 @@ class RemoteEngine(EngineClient):
             if not any(suspects.is_suspect(one.digest) for one in link.open_requests.values())
         }
         if not free:
-            raise OverloadedError(
+            raise SuspectWaitsError(
                 "the engine crashed while it computed this prompt, and another such request is "
                 "tried again first; try again later"
             )
@@ -336,12 +340,23 @@ class RemoteEngine(EngineClient):
         log.warning("request_sent_again", request_id=stream.request_id)
         stream.options = replace(stream.options, request_id=stream.request_id)
         try:
-            await self._send(stream)
+            await self._send_when_tried(stream)
         except TokenmillError as error:
             self._fail(index, stream, error)
         else:
             if stream.is_closed:  # its reader has left in the meantime
                 stream.end(stream)
+
+    async def _send_when_tried(self, stream: RemoteStream) -> None:
+        """Queue a request of a lost engine, once the suspects before it are cleared."""
+        end = time.monotonic() + SUSPECTS_SECONDS
+        while True:
+            try:
+                return await self._send(stream)
+            except SuspectWaitsError:
+                if time.monotonic() >= end or stream.is_closed:
+                    raise
+            await asyncio.sleep(SUSPECTS_POLL_SECONDS)
 
     def _with_free_id(self, options: RequestOptions) -> RequestOptions:
         """Options with an id that no other open request has. Each engine makes ids unique only

@@ -13,11 +13,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..errors import InvalidRequestError
+from ..errors import InvalidRequestError, OverloadedError
 from ..processes.restarts import PERIOD
 
 MAX_SUSPECTS = 4096
 """Maximum number of prompts to remember. The oldest ones are forgotten first."""
+
+
+class SuspectWaitsError(OverloadedError):
+    """Another suspect is tried first, on each engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

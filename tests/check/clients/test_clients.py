@@ -57,7 +57,8 @@ def test_llm(target: Target) -> None:
 
 def test_pydantic_ai_with_a_tool(target: Target) -> None:
     found = run_python(python(), "use_pydantic_ai.py", *target.arguments)
-    assert found == {"plain": target.text, "keys": ["city", "is_cold"], "calls": 1}
+    assert found.pop("calls") >= 1
+    assert found == {"plain": target.text, "keys": ["city", "is_cold"]}
 
 
 def test_instructor(target: Target) -> None:
@@ -80,7 +81,8 @@ def test_the_vercel_ai_sdk(target: Target) -> None:
 def test_tools_of_the_vercel_ai_sdk(target: Target) -> None:
     found = run_node(node(), "use_ai_sdk_tools.mjs", *target.arguments)
     for calls in (found["whole"], found["streamed"]):
-        assert [[name, city in ("Oslo", "Rome")] for name, city in calls] == [["weather", True]]
+        assert calls
+        assert all(name == "weather" and city in ("Oslo", "Rome") for name, city in calls)
     assert found["reason"] == "tool-calls" and found["hasDeltas"]
 
 

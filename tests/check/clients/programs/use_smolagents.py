@@ -46,4 +46,4 @@ for streams in (False, True):
     )
     agent.run(prompt)
     found["streamed" if streams else "whole"] = list(calls)
-print(json.dumps(found))
+print("\n" + json.dumps(found))  # its own output does not end its last line
