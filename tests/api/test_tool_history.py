@@ -77,7 +77,7 @@ def test_a_template_without_tool_calls_shows_them_as_text(real: Served) -> None:
         assert chat(http, messages=HISTORY).status_code == 200
         tokens = http.post("/tokenize", json={"messages": HISTORY}).json()["tokens"]
         text = http.post("/detokenize", json={"tokens": tokens}).json()["prompt"]
-    assert '\n{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}<|im_end|>' in text
+    assert '[{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}]<|im_end|>' in text
     assert "<|im_start|>user\nResult of weather:\nsunny<|im_end|>" in text
 
 

@@ -286,7 +286,7 @@ def test_calls_in_the_history_are_described_for_a_template_without_tools() -> No
         tokens = http.post("/tokenize", json=body).json()["tokens"]
         prompt = http.post("/detokenize", json={"tokens": tokens}).json()["prompt"]
     assert prompt.startswith("[user] How is it in Oslo?\n\nYou can call these functions.")
-    assert '[assistant] {"name": "weather", "arguments": {}}\n' in prompt
+    assert '[assistant] [{"name": "weather", "arguments": {}}]\n' in prompt
     assert "[user] Result of weather:\nCold.\n\nAnd now?\n" in prompt
     assert prompt.count("[user]") == 2 and "[system]" not in prompt
 

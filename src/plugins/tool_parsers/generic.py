@@ -45,7 +45,12 @@ class GenericToolParser:
     needs_special_tokens = False
     describes_tools = True
     call_syntax = CallSyntax(
-        begin='{"name": "NAME", "arguments": ', end="}", between="\n", trigger='{"name": "NAME"'
+        first="[",
+        begin='{"name": "NAME", "arguments": ',
+        end="}",
+        between=", ",
+        last="]",
+        trigger='{"name": "NAME"',
     )
 
     def reasons_against(self, chat: ChatFormat) -> list[str]:
