@@ -41,7 +41,7 @@ def test_new_clients_are_served_while_silent_ones_need_more_descriptors_than_the
 
 
 def with_room(monkeypatch: pytest.MonkeyPatch, num_connections: int) -> None:
-    """Let the next server have room for so many connections."""
+    """Let the next server have room for `num_connections`."""
     monkeypatch.setattr(server, "max_connections", lambda: num_connections)
 
 

@@ -58,7 +58,7 @@ class Judgement:
 
     verdict: Verdict
     reason: str = ""
-    """Of a model that does not run."""
+    """Why the model does not run; empty if it does."""
     impl: str = ""
     """The model implementation that ran it."""
     equal_prompts: int = 0

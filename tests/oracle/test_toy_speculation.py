@@ -154,5 +154,5 @@ def test_any_two_choices_and_every_length_with_every_method_are_among_the_quick_
 
 
 def tuples(settings: Iterable[tuple[object, ...]], size: int) -> set[object]:
-    """All choices of so many options that occur together."""
+    """All choices of `size` options that occur together."""
     return {some for setting in settings for some in combinations(enumerate(setting), size)}

@@ -128,8 +128,8 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> None:
 
 
 def _is_shallow(value: object, levels: int) -> bool:
-    """Whether it has at most so many levels. Level by level, because a client sends thousands of
-    values."""
+    """Whether a value has at most this number of levels. It is read level by level, because a
+    client may send thousands of values."""
     level: list[Any] = [value]
     for _ in range(levels + 1):
         values = (each.values() if isinstance(each, dict) else each for each in level)

@@ -1,4 +1,4 @@
-"""Defaults of sampling parameters that whoever runs the engine sets, over those of the model."""
+"""Defaults of sampling parameters that the operator sets; they replace those of the model."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ SCORING_BYTES = 1 << 28
 """Memory for the float32 logits of the prompt tokens that a step scores."""
 SCORING_WIDTH = 128
 """The softmax, the rank and the most likely tokens of a scored token cost as much as its logits
-would with so many more dimensions of the hidden state (measured on CPUs)."""
+would cost with this number of additional dimensions of the hidden state (measured on CPUs)."""
 LEAST_CONTEXT = 256
 """Tokens. If the KV memory is too small for one request of this length, the engine would refuse
 almost every chat: the chat template of the default model alone takes 30 tokens."""

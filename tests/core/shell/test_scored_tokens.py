@@ -18,8 +18,8 @@ BUDGET = 64
 
 
 def num_scored_in_first_step(*, vocab_size: int, hidden_size: int, num_in_layers: int) -> int:
-    """Scored tokens in the first step of a long prompt, for a model with so many parameters in
-    addition to its embeddings."""
+    """Scored tokens in the first step of a long prompt, for a model with `num_in_layers`
+    parameters in its layers."""
     executor = SimulatedExecutor(num_blocks=64, block_size=4, vocab_size=vocab_size)
     info = replace(
         executor.info,
