@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from tests.test_engine_restarts import NUM_STREAMS, PATIENCE, Clients, wait_for
 from tokenmill.backends.execution.ray.cluster import join_cluster
 
 WORKER = "ray::Worker"
+MAX_KILLS = 10
 
 
 def workers() -> list[int]:
@@ -68,13 +70,16 @@ def test_a_killed_worker_of_each_stage_ends_its_requests_and_leaves_nothing(
     flags = ["--model", str(model), "--device", "cpu", "--distributed-executor-backend", "ray"]
     flags += ["--pipeline-parallel-size", "2", "--num-gpu-blocks-override", "2000"]
     with running_server(tmp_path, *flags, "--max-engine-restarts", "100") as server:
-        for number in range(2):
-            check_service(server, number, partial(kill_on_machine, number))
+        lost: set[str] = set()
+        for number in range(MAX_KILLS):  # Ray may exchange the machines of the stages at a restart
+            check_service(server, number, partial(kill_on_machine, random.randrange(2)))
+            lost |= set(re.findall(r"worker (\d) on \S+ ended", server.log.read_text()))
+            if lost == {"0", "1"}:
+                break
         assert server.wait_until_empty()["kv_cache_usage"] == 0
         server.process.kill()
         wait_for(lambda: not workers())
-    lost = set(re.findall(r"worker (\d) on \S+ ended", server.log.read_text()))
-    assert lost == {"0", "1"}, "stages are on the same machines after each restart"
+    assert lost == {"0", "1"}, f"{MAX_KILLS} kills met one stage only"
     leave = join_cluster(None, num_cpus=0, num_gpus=0)
     import ray
 
