@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ..core.contract.client import EngineClient, Load
-from ..core.host.hook_metrics import with_hook_stats
+from ..core.host.metrics.hook_samples import with_hook_stats
 from ..core.shell.admission import check_prompt_text
 from ..core.shell.engine_shell import DRAINING
 from ..version import __version__

@@ -46,7 +46,7 @@ from .calling.hook_callers import Decision, Observers
 from .calling.proposal_hook import ProposalHook
 from .choice import SPECULATION, chosen_names
 from .logits_processors import LogitsProcessors, ProcessorUse
-from .metrics_text import JoinedMetrics
+from .metrics.joined import JoinedMetrics
 
 EVENTS: Mapping[type, str] = {
     Started: "on_started",

@@ -16,7 +16,7 @@ from ..contract.client import STALL_SECONDS, EngineClient, LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..errors import EngineStoppedError, OverloadedError, RateLimitedError, TokenmillError
 from ..host.calling.guard import Guard
-from ..host.hook_metrics import with_hook_stats
+from ..host.metrics.hook_samples import with_hook_stats
 from ..host.routing import GuardedRouter, build_router
 from ..interfaces import ModelInfo, Progress, Tokenizer, no_progress
 from ..log import get_logger

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tokenmill.core.host.metrics_text import JoinedMetrics
+from tokenmill.core.host.metrics.joined import JoinedMetrics
 
 
 def test_what_the_official_client_writes_is_joined_as_it_is() -> None:

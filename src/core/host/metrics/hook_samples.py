@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from ..contract.client import EngineClient
-from ..contract.plugin_info import HookStats
+from ...contract.client import EngineClient
+from ...contract.plugin_info import HookStats
 
 FIELDS = ("calls", "seconds", "failures")
 
