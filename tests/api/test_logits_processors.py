@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,8 @@ class Moody:
     def check(cls, arguments: Mapping[str, Any]) -> None:
         if arguments["mood"] == "broken":
             raise ZeroDivisionError
+        if arguments["mood"] == "leaving":
+            sys.exit("planted")
         if arguments["mood"] not in ("calm", "angry", "silent"):
             raise ValueError("mood must be calm, angry or silent")
 
@@ -224,8 +227,9 @@ def test_wrong_arguments_are_refused(http: httpx.Client, given: dict[str, Any], 
     assert error["param"] == "vllm_xargs" and words in error["message"]
 
 
-def test_a_check_that_fails_ends_only_its_request(http: httpx.Client) -> None:
-    body = STORY | {"vllm_xargs": {"mood": "broken"}}
+@pytest.mark.parametrize("mood", ["broken", "leaving"])
+def test_a_check_that_fails_ends_only_its_request(http: httpx.Client, mood: str) -> None:
+    body = STORY | {"vllm_xargs": {"mood": mood}}
     check_error(http.post(COMPLETIONS, json=body), 500)
     stats = {(one["plugin"], one["hook"]): one for one in http.get("/plugins").json()["hooks"]}
     assert any(hook == "check" and one["failures"] for (_, hook), one in stats.items())

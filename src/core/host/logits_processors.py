@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from ..contract.logits_processor import ProcessorClass
 from ..contract.plugin_info import Source
-from ..errors import InvalidRequestError, PluginError, RequestFailedError
+from ..errors import CONTAINED, InvalidRequestError, PluginError, RequestFailedError
 from ..sampling_params import SamplingParams
 from ..suggest import near_and_known
 from .calling.failure_log import FailureLog
-from .calling.guard import ADMITS, FAILED, Guard
+from .calling.guard import ADMITS, Guard
 
 
 class ProcessorUse(NamedTuple):
@@ -92,15 +92,15 @@ class LogitsProcessors:
     def _check(self, name: str, arguments: Mapping[str, object]) -> None:
         guard = self._checks[name]
         try:
-            answer = guard.call(arguments)
+            guard.call(arguments)
         except ValueError as error:
             example = dict(self.classes[name].example)
             raise _invalid(f"{error} (logits processor {name!r}; example: {example})") from error
-        except Exception as error:
+        except CONTAINED as error:
             guard.fail(error)
-            answer = FAILED
-        if answer is FAILED:
-            raise RequestFailedError(f"the arguments could not be checked: {guard.source} failed")
+            raise RequestFailedError(
+                f"the arguments could not be checked: {guard.source} failed"
+            ) from error
 
 
 def _invalid(what: str) -> InvalidRequestError:

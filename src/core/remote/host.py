@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..config import EngineConfig
-from ..errors import EngineStoppedError, RequestFailedError, TokenmillError
+from ..errors import CONTAINED, EngineStoppedError, RequestFailedError, TokenmillError
 from ..interfaces import Progress
 from ..log import get_logger
 from ..processes.board import Board, receive_board
@@ -102,7 +102,7 @@ class EngineHost(asyncio.Protocol):
             await self._engine.start()
         except TokenmillError as error:
             self._send(NotStarted(type(error).__name__, str(error)))
-        except Exception as error:
+        except CONTAINED as error:
             log.exception("engine_not_started")
             text = f"the engine failed to start: {type(error).__name__}: {error}"
             self._send(NotStarted(TokenmillError.__name__, text))
@@ -170,7 +170,7 @@ class EngineHost(asyncio.Protocol):
             stream = await self._engine.submit(
                 message.prompt_token_ids, message.params, message.options, number=number
             )
-        except Exception as error:
+        except CONTAINED as error:
             if not isinstance(error, TokenmillError):
                 log.exception("submit_failed")
                 error = RequestFailedError("the engine could not take this request")

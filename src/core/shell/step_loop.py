@@ -16,7 +16,13 @@ from contextlib import contextmanager, suppress
 from ..engine.committing import RequestUpdate
 from ..engine.engine_core import EngineCore
 from ..engine.request import Request
-from ..errors import DeviceError, EngineStoppedError, OverloadedError, RequestFailedError
+from ..errors import (
+    CONTAINED,
+    DeviceError,
+    EngineStoppedError,
+    OverloadedError,
+    RequestFailedError,
+)
 from ..interfaces import Executor
 from ..log import get_logger
 from ..outputs import FinishReason
@@ -225,7 +231,7 @@ class StepLoop:
         self._show_launch(plan)
         try:
             result = self._executor.launch(plan).result
-        except Exception as error:
+        except CONTAINED as error:
             failed: asyncio.Future[StepResult] = loop.create_future()
             failed.set_exception(error)
             return failed
@@ -258,7 +264,7 @@ class StepLoop:
             self.core.fail(plan, "the device failed", time.monotonic())
             self._die(str(error))
             return
-        except Exception as error:
+        except CONTAINED as error:
             self._log_failure(plan, error)
             updates = self.core.fail(
                 plan, "the step that computed this request failed", time.monotonic()
@@ -269,7 +275,7 @@ class StepLoop:
         self._launch()
         self._deliver(updates)
 
-    def _log_failure(self, plan: StepPlan, error: Exception) -> None:
+    def _log_failure(self, plan: StepPlan, error: BaseException) -> None:
         """Log a step that raised. While its requests are repeated in groups, the groups that raise
         have no traceback: it is the same one."""
         is_repeated = self.core.is_isolating and len(plan.grants) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -122,13 +123,18 @@ class Refusing(SimulatedExecutor):
 
     def launch(self, plan: StepPlan) -> Computation:
         if any(len(start.token_ids) == 2 for start in plan.starts):
-            raise ValueError("planted")
+            raise self.error
         return super().launch(plan)
 
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(num_blocks=64, block_size=4)
+        self.error = error
 
+
+@pytest.mark.parametrize("error", [ValueError("planted"), SystemExit("planted")])
 @in_event_loop
-async def test_a_launch_that_raises_ends_its_request_and_no_other() -> None:
-    async with make_engine(Refusing(num_blocks=64, block_size=4)) as engine:
+async def test_a_launch_that_raises_ends_its_request_and_no_other(error: BaseException) -> None:
+    async with make_engine(Refusing(error)) as engine:
         other = await engine.submit(PROMPT, LONG)
         with pytest.raises(RequestFailedError, match="step"):
             async for _ in engine.generate([1, 2], LONG):
@@ -160,6 +166,7 @@ class Odd(SimulatedExecutor):
         lambda result: replace(result, token_ids=None),
         lambda result: replace(result, token_ids=(*result.token_ids[:-1], ())),
         lambda result: replace(result, logprobs=()),
+        lambda result: sys.exit("planted"),
     ],
 )
 @in_event_loop
