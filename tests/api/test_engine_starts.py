@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from typing import Any
@@ -53,4 +54,26 @@ def test_a_process_that_is_killed_before_its_first_stage_was_starting(
     asyncio.run(lose_and_start_again())
     monkeypatch.setattr(link, "spawn", spawn_and_kill)
     with pytest.raises(EngineStoppedError, match="killed by SIGKILL while starting"):
+        asyncio.run(toy_process().start())
+
+
+def test_an_engine_for_which_there_is_no_memory_or_file_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise OSError(errno.EMFILE, "planted")
+
+    async def lose_and_start_again() -> None:
+        async with toy_process() as engine:
+            [supervisor] = engine.replicas.supervisors
+            monkeypatch.setattr(link, "share_board", refuse)
+            assert supervisor.link is not None
+            supervisor.link.kill("planted")
+            await until(lambda: supervisor.num_restarts > 1)
+            monkeypatch.undo()
+            await until(lambda: engine.load().is_alive)
+
+    asyncio.run(lose_and_start_again())
+    monkeypatch.setattr(link, "share_board", refuse)
+    with pytest.raises(OSError, match="planted"):
         asyncio.run(toy_process().start())

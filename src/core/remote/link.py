@@ -120,23 +120,30 @@ class EngineLink(asyncio.Protocol):
     async def open(self) -> Ready:
         """Start the process, and wait until its engine is ready.
 
-        Raises what the engine's start raises, and EngineStoppedError if the process ends, with how
-        and at which stage.
+        Raises what the engine's start raises, OSError if there is no process or memory for it, and
+        EngineStoppedError if the process ends, with how and at which stage.
         """
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)  # messages, and log records
         self._child = spawn(self._setup.target, kinds)
-        control, self._logs = self._child.sockets
-        self.board = share_board(control, self._setup.config.max_num_seqs)
-        self.board.show_stage("starting")
-        control.setblocking(False)
-        self._logs.setblocking(False)
-        loop = asyncio.get_running_loop()
-        self._receiver = LogReceiver(self._logs)
-        loop.add_reader(self._logs, self._receiver.receive)
-        await loop.create_connection(lambda: self, sock=control)
+        try:
+            await self._connect(*self._child.sockets)
+        except OSError:
+            self._child.kill()
+            self._child = None
+            raise
         level = logging.getLogger(ROOT).getEffectiveLevel()
         self._send(Start(self._setup.config, level, self._setup.place))
         return await self.ready
+
+    async def _connect(self, control: socket.socket, logs: socket.socket) -> None:
+        self.board = share_board(control, self._setup.config.max_num_seqs)
+        self.board.show_stage("starting")
+        control.setblocking(False)
+        logs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        self._logs, self._receiver = logs, LogReceiver(logs)
+        loop.add_reader(logs, self._receiver.receive)
+        await loop.create_connection(lambda: self, sock=control)
 
     async def close(self, patience: float) -> None:
         """Let the engine close within `patience` seconds, and end the process in any case."""
