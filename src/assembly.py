@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .backends.machine.free_memory import return_free_memory
 from .core.config import EngineConfig
+from .core.contract.client import STALL_SECONDS
 from .core.errors import ConfigError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
@@ -241,7 +242,7 @@ def build_remote_engine(
     config: EngineConfig,
     progress: Progress,
     *,
-    stall_timeout: float = 10.0,
+    stall_timeout: float = STALL_SECONDS,
     max_restarts: int = 5,
 ) -> RemoteEngine:
     """`data_parallel_size` engines, each in a process of its own, not started yet. This process

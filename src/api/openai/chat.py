@@ -76,7 +76,8 @@ async def _submit(request: Request, body: ChatBody, prefix: str) -> tuple[Reques
     parser_of(tools, context.parsers)  # raises before the conversation costs time
     tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools.shown)
     reading = ChatReading(body, tools, context, tokens)
-    adjusted = reading.adjust(with_default_length(params, engine, len(tokens)))
+    params = with_default_length(params, engine, len(tokens))
+    adjusted = await compute(request, reading.adjust, params)
 
     def submit(params: SamplingParams) -> Awaitable[RequestSet]:
         return submit_all(request, [tokens], params, options, is_streamed=bool(body.stream))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 PluginState = Literal["enabled", "available", "failed", "disabled"]
@@ -109,3 +111,12 @@ class HookStats:
             failures=self.failures + other.failures,
             slow=self.slow + other.slow,
         )
+
+
+def add_stats(*parts: Iterable[HookStats]) -> tuple[HookStats, ...]:
+    """Totals per plugin and hook."""
+    found: dict[tuple[str, str], HookStats] = {}
+    for stats in chain(*parts):
+        key = stats.plugin, stats.hook
+        found[key] = found[key] + stats if key in found else stats
+    return tuple(found.values())

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..contract.parsing.answer_parsers import Parsing
-from ..contract.plugin_info import HookStats, PluginInfo, Source
+from ..contract.plugin_info import HookStats, PluginInfo, Source, add_stats
 from ..contract.registry import Provider
 from .calling.failure_log import FailureLog
 from .calling.guard import Guard, Rule
@@ -41,8 +41,8 @@ class ParserGuards:
         return tuple(self._guards.values())
 
     def hook_stats(self) -> tuple[HookStats, ...]:
-        """Calls, seconds and failures of each parser."""
-        return tuple(guard.stats for guard in self.all)
+        """Calls, seconds and failures of the parsers, per plugin and hook."""
+        return add_stats(guard.stats for guard in self.all)
 
     def _add(self, parser: Any, source: Source, hook: str) -> Guard:
         guard = Guard(partial(_begin, parser.parse), source, hook, PARSES, self._log)

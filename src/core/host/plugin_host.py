@@ -25,7 +25,7 @@ from ..contract.events import (
     Stopping,
 )
 from ..contract.fallback import last_come
-from ..contract.plugin_info import HookStats, PluginInfo, Source
+from ..contract.plugin_info import HookStats, PluginInfo, Source, add_stats
 from ..contract.policy import (
     PreemptionCandidate,
     Refusal,
@@ -252,11 +252,7 @@ class PluginHost:
 
     def hook_stats(self) -> tuple[HookStats, ...]:
         """Calls, seconds and failures since the start, per plugin and hook."""
-        found: dict[tuple[str, str], HookStats] = {}
-        for stats in (guard.stats for guard in self.guards):
-            key = stats.plugin, stats.hook
-            found[key] = found[key] + stats if key in found else stats
-        return tuple(found.values())
+        return add_stats(guard.stats for guard in self.guards)
 
     def _source(self, slot: str) -> Source:
         return self._built.choices[slot].provider.source

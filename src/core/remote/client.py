@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from ..config import EngineConfig
 from ..contract.client import STALL_SECONDS, EngineClient, LiveRequest, Load
-from ..contract.plugin_info import HookStats, PluginInfo
+from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..errors import EngineStoppedError, OverloadedError, RateLimitedError, TokenmillError
 from ..host.calling.guard import Guard
 from ..host.metrics.hook_samples import with_hook_stats
@@ -33,7 +33,7 @@ from .messages import Ready
 from .replicas import Replicas
 from .routing import Routed, view_of
 from .stream import RemoteStream
-from .supervisor import EngineSupervisor, add_stats
+from .supervisor import EngineSupervisor
 
 IDLE_POLL_SECONDS = 0.02
 MAX_ENGINES = 2

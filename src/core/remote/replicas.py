@@ -9,13 +9,13 @@ from dataclasses import replace
 from structlog.contextvars import bind_contextvars
 
 from ..contract.client import LiveRequest, Load
-from ..contract.plugin_info import HookStats, PluginInfo
+from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..interfaces import Progress, no_progress
 from .engine_label import join_metrics
 from .link import IDLE, EngineLink
 from .messages import Ready
 from .stream import RemoteStream
-from .supervisor import EngineSupervisor, add_stats
+from .supervisor import EngineSupervisor
 
 
 class Replicas:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 
 from ..contract.client import Load
-from ..contract.plugin_info import HookStats, PluginInfo
+from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..errors import TokenmillError
 from ..interfaces import Progress, no_progress
 from ..log import get_logger
@@ -221,12 +219,3 @@ class EngineSupervisor:
         log.error("engine_given_up", reason=self.failure)
         self.given_up.set()
         return False
-
-
-def add_stats(*parts: Iterable[HookStats]) -> tuple[HookStats, ...]:
-    """Totals per plugin and hook, over several engines."""
-    found: dict[tuple[str, str], HookStats] = {}
-    for stats in chain(*parts):
-        key = stats.plugin, stats.hook
-        found[key] = found[key] + stats if key in found else stats
-    return tuple(found.values())
