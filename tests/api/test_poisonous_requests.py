@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import weakref
 from collections.abc import Iterable
 
 from tokenmill.core.errors import EngineStoppedError, InvalidRequestError, OverloadedError
@@ -94,5 +96,18 @@ def test_a_poison_whose_client_has_left_is_still_known() -> None:
                 await until(lambda number=number: supervisor.num_restarts > number)
                 await until(lambda: supervisor.ready_link)
             assert await ask(engine, "Hang") == REFUSED
+
+    asyncio.run(run())
+
+
+def test_a_prompt_is_not_kept_after_its_client_has_left() -> None:
+    async def run() -> None:
+        async with toy_process() as engine:
+            stream = await engine.submit("Long", PARAMS.with_changes(max_tokens=500))
+            left = weakref.ref(stream)
+            await stream.aclose()
+            del stream
+            gc.collect()
+            assert left() is None
 
     asyncio.run(run())

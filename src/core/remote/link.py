@@ -61,7 +61,7 @@ IDLE = Load(
 END_SECONDS = 0.5
 """Time that a process whose socket is closed has to end, so that it is known how it ended."""
 MAX_LEFT = 256
-"""Maximum number of requests to remember whose readers have left. The engine may compute them."""
+"""Maximum number of prompts to remember whose readers have left. The engine may compute them."""
 LOST = "the engine failed; it is started again"
 log = get_logger("engine")
 
@@ -97,7 +97,8 @@ class EngineLink(asyncio.Protocol):
         self.at_end: tuple[RemoteStream, ...] = ()
         """The requests that were open when the engine was lost, or when it lost its device."""
         self._stopped: list[RemoteStream] = []  # requests of an engine that lost its device
-        self._left: deque[RemoteStream] = deque(maxlen=MAX_LEFT)
+        self._left: deque[tuple[int, bytes]] = deque(maxlen=MAX_LEFT)
+        """Numbers and digests of requests whose readers have left."""
         self._num_oom_kills = num_oom_kills()
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[Ready] = loop.create_future()
@@ -239,9 +240,10 @@ class EngineLink(asyncio.Protocol):
     def _note_crash(self) -> None:
         """Suspect the requests that the engine computed when it was lost. If it computed none, for
         example because it planned a step, any request may be the cause."""
-        streams = {s.number: s for s in (*self._left, *self._stopped, *self.open_requests.values())}
         found = self.board.in_work()
-        present = {streams[n].digest: end for n, end in found.items() if n in streams}
+        streams = {s.number: s for s in (*self._stopped, *self.open_requests.values())}
+        digests = dict(self._left) | {n: streams[n].digest for n in found.keys() & streams.keys()}
+        present = {digests[n]: end for n, end in found.items() if n in digests}
         if not found:
             present = {stream.digest: 0 for stream in self.open_requests.values()}
         self.is_explained = self._setup.suspects.add_crash(present)
@@ -284,7 +286,7 @@ class EngineLink(asyncio.Protocol):
             self._send(End(stream.number, is_read))
             if not is_read:
                 del self.open_requests[stream.number]
-                self._left.append(stream)
+                self._left.append((stream.number, stream.digest))
 
     async def ask(self) -> Report:
         """Ask the engine for a report."""
