@@ -156,6 +156,11 @@ class Board:
         return found
 
 
+def private_board(max_requests: int) -> Board:
+    """A board that no other process reads."""
+    return Board(memoryview(bytearray(board_bytes(max_requests))))
+
+
 def share_board(sock: socket.socket, max_requests: int) -> Board:
     """Make a board, and send it to the process at the other end of a socket."""
     return Board(share_bytes(sock, board_bytes(max_requests)))

@@ -28,7 +28,7 @@ from ..interfaces import Executor, GrammarChecker, ModelInfo, Progress, Tokenize
 from ..kv_memory import blocks_held, longest_sequence
 from ..log import get_logger
 from ..outputs import RequestOutput
-from ..processes.board import Board
+from ..processes.board import private_board
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from .admission import (
@@ -97,8 +97,9 @@ class EngineShell(EngineClient):
         self._progress: Progress = progress or (lambda stage, part: None)
         self._random = random.Random(config.seed)
         self._device = ThreadPoolExecutor(1, thread_name_prefix=DEVICE_THREAD)
-        self.board: Board | None = None
-        """Where the engine writes what it does, for a parent process. Set it before `start`."""
+        self.board = private_board(config.max_num_seqs)
+        """Where the engine writes what it does. For a parent process, set another before `start`.
+        """
         self._lifespans = AsyncExitStack()
         self._watchdog: Watchdog | None = None
         self._parts: EngineParts | None = None
@@ -130,9 +131,8 @@ class EngineShell(EngineClient):
             self._max_model_len = fit_max_model_len(self._config, executor.info)
             core = make_core(self._config, executor.info, plugins, self._max_model_len)
             load_seconds = time.monotonic() - began
-            self._loop = StepLoop(core, executor, self._device, load_seconds, self.board)
-            if self.board is not None:
-                show_calls(plugins.guards, self.board)
+            self._loop = StepLoop(core, executor, self._device, self.board, load_seconds)
+            show_calls(plugins.guards, self.board)
             self._watchdog = Watchdog(plugins.guards, self._config.hook_watchdog_seconds)
             self._watchdog.start()
             for lifespan in plugins.lifespans(self):

@@ -9,9 +9,9 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from ..engine.committing import RequestUpdate
 from ..engine.engine_core import EngineCore
@@ -55,10 +55,10 @@ class StepLoop:
         core: EngineCore,
         executor: Executor,
         device: ThreadPoolExecutor,
-        load_seconds: float = 0.0,
-        board: Board | None = None,
+        board: Board,
+        load_seconds: float,
     ) -> None:
-        """`load_seconds`: how long the model took to load. `board`: see EngineShell.board."""
+        """`board`: see EngineShell.board. `load_seconds`: how long the model took to load."""
         self.core = core
         self._death: str | None = None
         self._board = board
@@ -100,24 +100,17 @@ class StepLoop:
             self._check_prompt_logprobs(stream)
         if not self.core.has_work:
             self._last_progress = time.monotonic()
-        with self._adding(stream):
+        self._board.add(stream.number)
+        try:
             self.core.add(requests, time.monotonic())
+        finally:
+            self._board.add(0)
         self._show_work(self.core.has_work)
         self._streams.setdefault(stream.request_id, {})[stream.prompt_index] = stream
         for request, completion in zip(requests, stream.completions, strict=True):
             self._members[request.engine_id] = stream, completion
         self._idle.clear()
         self._wake.set()
-
-    @contextmanager
-    def _adding(self, stream: OutputStream) -> Iterator[None]:
-        if self._board is not None:
-            self._board.add(stream.number)
-        try:
-            yield
-        finally:
-            if self._board is not None:
-                self._board.add(0)
 
     def _check_prompt_logprobs(self, stream: OutputStream) -> None:
         streams = (*self._live_streams(), stream)
@@ -180,23 +173,17 @@ class StepLoop:
         return self._step_times.expected(self._num_tokens)
 
     def _show_work(self, is_busy: bool) -> None:
-        if self._board is not None:
-            self._board.work(is_busy, self.expected_step_seconds)
+        self._board.work(is_busy, self.expected_step_seconds)
 
     def _show_launch(self, plan: StepPlan) -> None:
-        if self._board is not None:
-            members = self._members
-            self._board.launch(
-                [
-                    (member[0].number, grant.start + grant.num_tokens)
-                    for grant in plan.grants
-                    if (member := members.get(grant.engine_id))
-                ]
-            )
+        self._board.launch(
+            (member[0].number, grant.start + grant.num_tokens)
+            for grant in plan.grants
+            if (member := self._members.get(grant.engine_id))
+        )
 
     def _note_progress(self) -> None:
-        if self._board is not None:
-            self._board.finish()
+        self._board.finish()
         now = time.monotonic()
         self._step_times.note(self._num_tokens, now - self._last_progress)
         self._last_progress = now

@@ -9,18 +9,13 @@ from tokenmill.core.processes.board import (
     CALL_BYTES,
     MAX_CALLS,
     NUM_STEPS,
-    Board,
-    board_bytes,
+    private_board,
     share_board,
 )
 from tokenmill.core.processes.child import spawn
 from tokenmill.core.processes.frames import receive
 
 from . import targets
-
-
-def make_board(max_requests: int = 4) -> Board:
-    return Board(memoryview(bytearray(board_bytes(max_requests))))
 
 
 def test_a_parent_reads_what_a_killed_process_did() -> None:
@@ -36,7 +31,7 @@ def test_a_parent_reads_what_a_killed_process_did() -> None:
 
 
 def test_requests_are_in_work_from_launch_to_finish() -> None:
-    board = make_board()
+    board = private_board(4)
     assert board.in_work() == board.computed() == {}
     board.launch([(1, 10), (1, 12), (2, 5)])
     assert board.in_work() == {1: 12, 2: 5}, "choices of a request have one number"
@@ -49,7 +44,7 @@ def test_requests_are_in_work_from_launch_to_finish() -> None:
 
 
 def test_the_board_keeps_its_last_steps_for_ever() -> None:
-    board = make_board(1)
+    board = private_board(1)
     for step in range(1, 3 * NUM_STEPS):
         board.launch([(step, step)])
         assert board.in_work() == {step: step}
@@ -60,7 +55,7 @@ def test_the_board_keeps_its_last_steps_for_ever() -> None:
 
 
 def test_a_step_may_have_the_most_requests_and_a_stage_a_long_name() -> None:
-    board = make_board(3)
+    board = private_board(3)
     board.launch([(number, 2**24 - 1) for number in range(2**39, 2**39 + 3)])
     assert board.in_work() == dict.fromkeys(range(2**39, 2**39 + 3), 2**24 - 1)
     board.show_stage("ä" * 200)
@@ -68,7 +63,7 @@ def test_a_step_may_have_the_most_requests_and_a_stage_a_long_name() -> None:
 
 
 def test_a_request_is_being_queued_until_it_is_not() -> None:
-    board = make_board()
+    board = private_board(4)
     board.add(3)
     assert board.in_work() == {3: 0}
     board.launch([(0, 5), (1, 2)])
@@ -78,7 +73,7 @@ def test_a_request_is_being_queued_until_it_is_not() -> None:
 
 
 def test_running_calls_have_their_names_also_if_there_is_no_room_for_all() -> None:
-    board = make_board()
+    board = private_board(4)
     assert board.running_calls == ()
     names = [f"call {i}" for i in range(MAX_CALLS)] + ["one more"]
     marks = board.name_calls(names)
@@ -90,7 +85,7 @@ def test_running_calls_have_their_names_also_if_there_is_no_room_for_all() -> No
 
 
 def test_a_name_that_does_not_fit_is_left_out_and_the_others_keep_their_places() -> None:
-    board = make_board()
+    board = private_board(4)
     marks = board.name_calls(["first", "x" * CALL_BYTES, "last"])
     for mark in marks:
         mark[0] = 1
