@@ -11,8 +11,9 @@ import msgspec
 
 from .errors import ConfigError
 from .pooling import Pooling
+from .settings.checking import check_value
 from .settings.compilation import check_capture_sizes, check_compilation, check_level
-from .settings.declaration import arguments, flag, setting, unused_setting
+from .settings.declaration import arguments, setting, unused_setting
 from .settings.multimodal import check_limits
 from .settings.refused import refusal
 from .settings.sampling_defaults import read_sampling_defaults
@@ -62,6 +63,7 @@ class EngineConfig:
         "auto",
         "precision of weights and computation: auto, float32, bfloat16 or float16 (only on GPUs); "
         "auto keeps quantized weights quantized on CPUs with AVX2 or ARM's dot products",
+        one_of=DTYPES,
     )
     quantization: str | None = setting(
         None,
@@ -79,16 +81,20 @@ class EngineConfig:
         "maximum size in bytes of all models that --quantize-on-load keeps in the cache folder, "
         "so that the next start need not quantize; suffixes K, M and G are allowed; 0: keep none; "
         "default: 20 GiB, or a quarter of the free disk if that is less",
+        between=(0, 2**63),
     )
     device: str = setting("auto", "device to compute on: auto, cpu or cuda")
     seed: int = setting(0, "sampling seed for requests that have none")
     max_model_len: int | None = setting(
-        None, "maximum length of prompt and output; default: what the model and the KV cache allow"
+        None,
+        "maximum length of prompt and output; default: what the model and the KV cache allow",
+        between=(2, 2**31),
     )
     generation_config: str = setting(
         "auto",
         "source of the sampling defaults; auto: the model's generation_config; vllm: neutral "
         "values",
+        one_of=("auto", "vllm"),
     )
     override_generation_config: str | Mapping[str, object] | None = setting(
         None,
@@ -100,12 +106,15 @@ class EngineConfig:
         "last",
         "hidden states that /v1/embeddings averages; last: that of the last token; mean: those of "
         "all tokens",
+        one_of=tuple(Pooling),
     )
     max_logprobs: int = setting(
-        20, "maximum number of logprobs per token that a request may ask for"
+        20, "maximum number of logprobs per token that a request may ask for", between=(0, 1000)
     )
 
-    block_size: int = setting(16, "tokens per KV block: 8, 16, 32, 64, 128 or 256")
+    block_size: int = setting(
+        16, "tokens per KV block: 8, 16, 32, 64, 128 or 256", one_of=BLOCK_SIZES
+    )
     gpu_memory_utilization: float = setting(
         0.92,
         "fraction of the GPU's memory that weights, activations and KV cache may use",
@@ -117,15 +126,19 @@ class EngineConfig:
         "allowed; default on CPU: 1 GiB, or a quarter of the free memory, divided among them, if "
         "that is less; default on GPU: what --gpu-memory-utilization leaves",
         "--kv-cache-memory-bytes",
+        between=(1, 2**63),
     )
     kv_cache_dtype: str = setting(
         "auto",
         "type of the numbers in the KV cache: auto (the precision of the computation), fp8_e4m3 "
         "(same as fp8) or fp8_e5m2; with 8-bit types the cache holds twice the tokens of bfloat16; "
         "their scale is 1, and they need the attention backend cuda-paged or torch",
+        one_of=KV_CACHE_DTYPES,
     )
     num_gpu_blocks_override: int | None = setting(
-        None, "number of KV blocks; default: computed from the size of the KV cache"
+        None,
+        "number of KV blocks; default: computed from the size of the KV cache",
+        between=(1, 2**31),
     )
     swap_space: float | None = setting(
         None,
@@ -141,18 +154,21 @@ class EngineConfig:
         "number of engine processes (replicas), among which requests are divided; each has its own "
         "copy of the model and its own CPU cores or GPU; only for `tokenmill serve` and LLM",
         "-dp",
+        between=(1, 1024),
     )
 
-    max_num_seqs: int = setting(256, "maximum number of requests in one step")
+    max_num_seqs: int = setting(256, "maximum number of requests in one step", between=(1, 65536))
     max_num_batched_tokens: int | None = setting(
         None,
         "maximum number of tokens in one step; default: 256 on CPU (or max_num_seqs if that is "
         "more), 8192 on GPU",
+        between=(1, 2**31),
     )
     long_prefill_token_threshold: int = setting(
         0,
         "maximum number of prompt tokens of one request in a step, if the step has other requests; "
         "0: no limit",
+        between=(0, 2**31),
     )
     async_scheduling: bool = setting(
         True, "plan a decode step while the device still computes the previous one"
@@ -161,7 +177,9 @@ class EngineConfig:
         None, "on: use the scheduler chunked; off: use prefill-first"
     )
     max_num_queued_reqs: int = setting(
-        1024, "maximum number of waiting requests; the server refuses more with status 503"
+        1024,
+        "maximum number of waiting requests; the server refuses more with status 503",
+        between=(1, 2**31),
     )
     watermark: float = setting(0.01, "fraction of the KV blocks that a new request must leave free")
 
@@ -192,6 +210,7 @@ class EngineConfig:
         "number of worker processes that divide each layer; each has some heads and some "
         "feed-forward columns, and its own CPU cores or GPU",
         "-tp",
+        between=(1, 1024),
     )
     cpu_bind: str = setting(
         "auto",
@@ -209,6 +228,7 @@ class EngineConfig:
         "number of stages; each has some of the layers and --tensor-parallel-size worker "
         "processes; the stages compute different requests at the same time",
         "-pp",
+        between=(1, 1024),
     )
     attention_backend: str | None = setting(
         None,
@@ -246,7 +266,10 @@ class EngineConfig:
         None, "numbers of tokens in a step for which CUDA graphs are captured", _EAGER
     )
     max_cudagraph_capture_size: int | None = unused_setting(
-        None, "maximum number of tokens in a step for which a CUDA graph is captured", _EAGER
+        None,
+        "maximum number of tokens in a step for which a CUDA graph is captured",
+        _EAGER,
+        between=(1, 2**31),
     )
     limit_mm_per_prompt: str | Mapping[str, object] | None = unused_setting(
         None,
@@ -330,45 +353,10 @@ class EngineConfig:
     )
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("max_model_len", 2, 2**31),
-            ("max_num_seqs", 1, 65536),
-            ("max_num_batched_tokens", 1, 2**31),
-            ("num_gpu_blocks_override", 1, 2**31),
-            ("kv_cache_memory", 1, 2**63),
-            ("model_cache_size", 0, 2**63),
-            ("data_parallel_size", 1, 1024),
-            ("long_prefill_token_threshold", 0, 2**31),
-            ("max_num_queued_reqs", 1, 2**31),
-            ("tensor_parallel_size", 1, 1024),
-            ("pipeline_parallel_size", 1, 1024),
-            ("max_logprobs", 0, 1000),
-            ("max_cudagraph_capture_size", 1, 2**31),
-        ):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not isinstance(value, (int, float)):
-                raise ConfigError(f"{flag(name)} must be a number, got {value!r}")
-            if not low <= value <= high:
-                raise ConfigError(f"{flag(name)} must be between {low} and {high}, got {value}")
+        for declared in fields(self):
+            check_value(declared, getattr(self, declared.name))
         if self.model == "":
             raise ConfigError("--model is empty: leave it out for the default model")
-        if self.block_size not in BLOCK_SIZES:
-            raise ConfigError(
-                f"--block-size must be one of {', '.join(map(str, BLOCK_SIZES))}, "
-                f"got {self.block_size}"
-            )
-        if self.dtype not in DTYPES:
-            raise ConfigError(
-                f"--dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}"
-                f"{did_you_mean(self.dtype, DTYPES)}"
-            )
-        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
-            raise ConfigError(
-                f"--kv-cache-dtype must be one of {', '.join(KV_CACHE_DTYPES)}, "
-                f"got {self.kv_cache_dtype!r}{did_you_mean(self.kv_cache_dtype, KV_CACHE_DTYPES)}"
-            )
         if self.quantize_on_load is not None and self.dtype != "auto":
             raise ConfigError(
                 "--quantize-on-load and --dtype contradict each other: remove --dtype"
@@ -398,15 +386,9 @@ class EngineConfig:
                 "--hook-watchdog-seconds must be 0 or more seconds, "
                 f"got {self.hook_watchdog_seconds}"
             )
-        if self.generation_config not in ("auto", "vllm"):
-            raise ConfigError(
-                f"--generation-config must be auto or vllm, got {self.generation_config!r}"
-            )
         if self.override_generation_config is not None:
             defaults = read_sampling_defaults(self.override_generation_config)
             object.__setattr__(self, "override_generation_config", defaults)
-        if self.pooling not in tuple(Pooling):
-            raise ConfigError(f"--pooling must be last or mean, got {self.pooling!r}")
         check_compilation(self.compilation_config)
         if self.optimization_level is not None:
             check_level("--optimization-level", self.optimization_level)

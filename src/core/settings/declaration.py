@@ -6,15 +6,18 @@ from dataclasses import Field, field
 from typing import Any
 
 
-def setting(default: Any, help: str, *aliases: str) -> Any:
-    """A field of EngineConfig. `aliases`: other flags; the long ones are also argument names."""
-    return field(default=default, metadata={"help": help, "aliases": aliases})
+def setting(default: Any, help: str, *aliases: str, **facts: Any) -> Any:
+    """A field of EngineConfig. `aliases`: other flags; the long ones are also argument names.
+
+    `facts`: `between`, the smallest and the largest value; `one_of`, all values.
+    """
+    return field(default=default, metadata={"help": help, "aliases": aliases, **facts})
 
 
-def unused_setting(default: Any, help: str, reason: str, *aliases: str) -> Any:
+def unused_setting(default: Any, help: str, reason: str, *aliases: str, **facts: Any) -> Any:
     """A setting of vLLM that is accepted, but has no effect for this reason."""
     text = f"{help}; accepted, but without effect: {reason}"
-    return field(default=default, metadata={"help": text, "aliases": aliases, "unused": reason})
+    return setting(default, text, *aliases, unused=reason, **facts)
 
 
 def flag(name: str) -> str:
