@@ -434,7 +434,8 @@ class EngineConfig:
 
     @classmethod
     def from_options(cls, **options: Any) -> Self:
-        """Make a configuration from keywords, which may be other names of settings.
+        """Make a configuration from keywords, which may be other names of settings. None counts as
+        not given, as in vLLM.
 
         Raises ConfigError for an unknown name, and for a setting that is given twice.
         """
@@ -447,5 +448,6 @@ class EngineConfig:
                 raise ConfigError(f"unknown option {given!r}{near}")
             if name in values:
                 raise ConfigError(f"{name} is given twice: {given} is another name of it")
-            values[name] = value
+            if value is not None:
+                values[name] = value
         return cls(**values)

@@ -27,10 +27,10 @@ def test_a_text_where_a_number_belongs_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["max_num_seqs", "max_num_queued_reqs", "block_size", "dtype"])
-def test_none_is_refused_where_nothing_else_decides(name: str) -> None:
-    assert EngineConfig(max_model_len=None, kv_cache_memory=None).max_model_len is None
-    with pytest.raises(ConfigError, match="must be .*got None"):
-        EngineConfig.from_options(**{name: None})
+def test_none_is_the_default_of_an_option_and_no_value_of_a_setting(name: str) -> None:
+    assert EngineConfig.from_options(**{name: None}) == EngineConfig()
+    with pytest.raises(ConfigError, match=r"must be .*got None"):
+        EngineConfig(**{name: None})
 
 
 def test_an_empty_model_is_not_the_default_one() -> None:
