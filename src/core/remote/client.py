@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 from ..config import EngineConfig
 from ..contract.client import STALL_SECONDS, EngineClient, LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
-from ..errors import EngineStoppedError, OverloadedError, RateLimitedError, TokenmillError
+from ..errors import EngineStoppedError
 from ..host.calling.guard import Guard
 from ..host.metrics.hook_samples import with_hook_stats
-from ..host.routing import GuardedRouter, build_router
+from ..host.routing import build_router
 from ..interfaces import ModelInfo, Progress, Tokenizer, no_progress
-from ..log import get_logger
 from ..outputs import RequestOutput
 from ..processes.place import WHOLE_MACHINE, Place
 from ..request_options import RequestOptions
@@ -27,22 +24,15 @@ from ..sampling_params import SamplingParams
 from ..shell.admission import checked_prompt, default_sampling_params, room_for_output
 from ..shell.engine_shell import CLOSING_SECONDS, DRAINING
 from ..shell.unused_settings import log_unused
-from .crash_suspects import CrashSuspects, SuspectWaitsError
-from .link import LOST, EngineLink, EngineSetup
+from .crash_suspects import CrashSuspects
+from .link import EngineSetup
 from .messages import Ready
 from .replicas import Replicas
-from .routing import Routed, view_of
+from .sending import RequestSender
 from .stream import RemoteStream
 from .supervisor import EngineSupervisor
 
 IDLE_POLL_SECONDS = 0.02
-MAX_ENGINES = 2
-"""Maximum number of engines that get the same request. A request that was open in two lost engines
-may be the cause, and could end all engines one after the other."""
-SUSPECTS_SECONDS = 30.0
-"""Maximum time that a request of a lost engine waits for the suspects that are tried before it."""
-SUSPECTS_POLL_SECONDS = 0.05
-log = get_logger("engine")
 LoadTokenizer = Callable[[EngineConfig], Tokenizer]
 
 
@@ -83,9 +73,12 @@ class RemoteEngine(EngineClient):
         self._load_tokenizer = load_tokenizer
         self._progress = progress
         self._parts: tuple[Ready, Tokenizer] | None = None
-        self._router: GuardedRouter | None = None
-        """None if there is only one engine."""
-        self._resending: set[asyncio.Task[None]] = set()
+        self._sender = RequestSender(
+            self.replicas,
+            self._suspects,
+            is_ending=lambda: self._is_draining or self._is_closed,
+            hashes_prompts=config.enable_prefix_caching,
+        )
         self._is_draining = False
         self._is_closed = False
 
@@ -97,8 +90,8 @@ class RemoteEngine(EngineClient):
             config=own,
             place=place,
             suspects=self._suspects,
-            on_loss=partial(self._forget, index),
-            on_lost_request=partial(self._rescue, index),
+            on_loss=lambda: self._sender.forget(index),
+            on_lost_request=lambda stream, error: self._sender.rescue(index, stream, error),
         )
 
     # Start and end
@@ -116,7 +109,7 @@ class RemoteEngine(EngineClient):
         Raises ConfigError when the configuration, the model or a plugin cannot work.
         """
         if len(self.replicas) > 1:
-            self._router = build_router(self._config)
+            self._sender.router = build_router(self._config)
         downloads = self._config.allow_download
         starting = asyncio.create_task(self.replicas.start(self._progress, one_first=downloads))
         try:
@@ -196,7 +189,7 @@ class RemoteEngine(EngineClient):
             params=params,
             options=self._with_free_id(options),
         )
-        await self._send(stream)
+        await self._sender.send(stream)
         return stream
 
     async def generate(
@@ -231,21 +224,20 @@ class RemoteEngine(EngineClient):
     @property
     def router_guards(self) -> tuple[Guard, ...]:
         """The guards of the router, which this process calls."""
-        return () if self._router is None else self._router.guards
+        router = self._sender.router
+        return () if router is None else router.guards
 
     def plugins(self) -> tuple[PluginInfo, ...]:
-        infos = self.replicas.plugins()
-        return infos if self._router is None else self._router.with_failures(infos)
+        infos, router = self.replicas.plugins(), self._sender.router
+        return infos if router is None else router.with_failures(infos)
 
     def hook_stats(self) -> tuple[HookStats, ...]:
-        stats = self.replicas.hook_stats()
-        return stats if self._router is None else add_stats(stats, self._router.hook_stats())
+        stats, router = self.replicas.hook_stats(), self._sender.router
+        return stats if router is None else add_stats(stats, router.hook_stats())
 
     def render_metrics(self) -> bytes:
-        metrics = self.replicas.render_metrics()
-        if self._router is None:
-            return metrics
-        return with_hook_stats(metrics, self._router.hook_stats(), self)
+        metrics, router = self.replicas.render_metrics(), self._sender.router
+        return metrics if router is None else with_hook_stats(metrics, router.hook_stats(), self)
 
     # Inside
 
@@ -260,103 +252,6 @@ class RemoteEngine(EngineClient):
         self._started()
         if self._is_draining or self._is_closed:
             raise EngineStoppedError(DRAINING)
-
-    def _choose(
-        self, stream: RemoteStream, full: Mapping[EngineLink, OverloadedError]
-    ) -> EngineLink:
-        """The engine that the router chooses for a request, among those that are not full."""
-        self._check_accepting()
-        serving = self.replicas.serving()
-        if not serving:
-            raise EngineStoppedError(self.replicas.failure or LOST)
-        links = {index: link for index, link in serving if link not in full}
-        if not links:
-            raise next(iter(full.values()))
-        if self._suspects:
-            links = self._without_suspects(stream, links)
-        if self._router is None:
-            return links[0]
-        request = Routed(stream, self.info, is_hashed=self._config.enable_prefix_caching)
-        return links[self._router.route(request, [view_of(*one) for one in links.items()])]
-
-    def _without_suspects(
-        self, stream: RemoteStream, links: dict[int, EngineLink]
-    ) -> dict[int, EngineLink]:
-        """The engines that may get a request: each has one suspect at a time."""
-        suspects = self._suspects
-        suspects.check(stream.digest)
-        if not suspects.is_suspect(stream.digest):
-            return links
-        free = {
-            index: link
-            for index, link in links.items()
-            if not any(suspects.is_suspect(one.digest) for one in link.open_requests.values())
-        }
-        if not free:
-            raise SuspectWaitsError(
-                "the engine crashed while it computed this prompt, and another such request is "
-                "tried again first; try again later"
-            )
-        return free
-
-    async def _send(self, stream: RemoteStream) -> None:
-        """Queue a request. If its engine is lost before it has accepted the request, or has no
-        room in its queue, another one gets it."""
-        full: dict[EngineLink, OverloadedError] = {}
-        while True:
-            link = self._choose(stream, full)
-            try:
-                return await link.submit(stream)
-            except RateLimitedError:
-                raise
-            except OverloadedError as error:
-                full[link] = error
-            except EngineStoppedError:
-                if link.is_ready or stream.num_engines == MAX_ENGINES:
-                    raise
-                stream.restart()
-
-    def _forget(self, index: int) -> None:
-        if self._router is not None:
-            self._router.forget(index)
-
-    def _rescue(self, index: int, stream: RemoteStream, error: TokenmillError) -> None:
-        """Send a request of a lost engine to another one. It fails instead if its reader has a part
-        of the answer, or if it may be the cause of the loss."""
-        ends = self._is_draining or self._is_closed or not self.replicas.serving()
-        if ends or stream.is_begun or stream.num_engines == MAX_ENGINES:
-            self._fail(index, stream, error)
-        elif not stream.is_closed:
-            stream.restart()
-            task = asyncio.create_task(self._send_again(index, stream))
-            self._resending.add(task)
-            task.add_done_callback(self._resending.discard)
-
-    def _fail(self, index: int, stream: RemoteStream, error: TokenmillError) -> None:
-        self.replicas.supervisors[index].num_lost_requests += 1
-        stream.fail(error)
-
-    async def _send_again(self, index: int, stream: RemoteStream) -> None:
-        log.warning("request_sent_again", request_id=stream.request_id)
-        stream.options = replace(stream.options, request_id=stream.request_id)
-        try:
-            await self._send_when_tried(stream)
-        except TokenmillError as error:
-            self._fail(index, stream, error)
-        else:
-            if stream.is_closed:  # its reader has left in the meantime
-                stream.end(stream)
-
-    async def _send_when_tried(self, stream: RemoteStream) -> None:
-        """Queue a request of a lost engine, once the suspects before it are cleared."""
-        end = time.monotonic() + SUSPECTS_SECONDS
-        while True:
-            try:
-                return await self._send(stream)
-            except SuspectWaitsError:
-                if time.monotonic() >= end or stream.is_closed:
-                    raise
-            await asyncio.sleep(SUSPECTS_POLL_SECONDS)
 
     def _with_free_id(self, options: RequestOptions) -> RequestOptions:
         """Options with an id that no other open request has. Each engine makes ids unique only
