@@ -74,7 +74,7 @@ def test_requests_with_new_schemas_wait_and_with_too_many_they_are_refused_for_n
     with serve_engine(toy_engine(grammars=checker)) as served:
         new = [{"const": "same"}] * 81 + [{"const": i} for i in range(19)]
         assert asyncio.run(statuses(Crowd(served, new))) == {200: 100}
-        checker._trying.thread.submit(is_free.wait)
+        checker.small.trying.thread.submit(is_free.wait)
         try:
             newer = [{"const": f"new {i}"} for i in range(25)]
             assert asyncio.run(refused_and_answered(Crowd(served, newer))) == {200: 20, 503: 5}

@@ -20,10 +20,11 @@ class Hostile(LLGuidance):
     is_worker = False
 
     def compile(self, grammar: Grammar) -> Any:
-        if grammar.text in _HARM:
+        harm = _HARM.get(grammar.text.rstrip("x"))  # large ones end with many of it
+        if harm is not None:
             if not self.is_worker:
                 raise GrammarError("was not tried in the worker")
-            _HARM[grammar.text]()
+            harm()
         return super().compile(grammar)
 
 

@@ -97,7 +97,7 @@ def test_a_grammar_that_kills_the_worker_is_refused_and_the_next_one_passes(
 def test_a_grammar_is_tried_once(checker: GrammarChecker) -> None:
     deadly = Grammar.regex(CRASHES)
     first, _ = check(checker, deadly, Grammar.regex("c+"))
-    child = checker._child
+    child = checker.small.trial._child
     assert str(check(checker, deadly)[0]) == str(first)
     assert child is not None and child.is_alive, "the grammar was tried again"
 
@@ -122,12 +122,18 @@ def test_a_known_grammar_does_not_wait_for_a_new_one(checker: GrammarChecker) ->
         for _ in range(2):  # the first time, both have to be compiled again
             assert await asyncio.gather(checker.check(GOOD), checker.check(forgotten)) == [(), ()]
         is_waiting = not new.done()
-        checker._end_child()  # instead of a second of waiting
+        checker.small.trial.end_worker()  # instead of a second of waiting
         return is_waiting, (await asyncio.gather(new, return_exceptions=True))[0]
 
     is_waiting, refusal = asyncio.run(run())
     assert is_waiting
     assert isinstance(refusal, OverloadedError | InvalidRequestError)
+
+
+def limit(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Let at most `most` small grammars wait."""
+    for queue in (checker.small.trying, checker.small.compiling):
+        monkeypatch.setattr(queue, "_max_waiting", most)
 
 
 def integers(low: int, count: int) -> list[Grammar]:
@@ -138,14 +144,14 @@ def integers(low: int, count: int) -> list[Grammar]:
 def test_any_number_of_requests_wait_for_one_new_grammar(
     checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "MAX_WAITING", 1)
+    limit(checker, monkeypatch, 1)
     assert check(checker, *integers(100, 1) * 200) == [()] * 200
 
 
 def test_too_many_different_grammars_are_refused_until_there_is_room(
     checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "MAX_WAITING", 8)
+    limit(checker, monkeypatch, 8)
     new = integers(200, 10)
     found = check(checker, *new, *new)
     assert found[:8] == found[10:18] == [()] * 8
@@ -160,15 +166,41 @@ def test_a_grammar_that_takes_its_whole_time_fails_no_other(checker: GrammarChec
     assert others == [()] * 100
 
 
+def test_small_grammars_do_not_wait_for_large_ones_that_take_their_whole_time(
+    checker: GrammarChecker,
+) -> None:
+    large = [Grammar.regex(SPINS + "x" * (checking.SMALL + i)) for i in range(50)]
+
+    async def run() -> int:
+        waiting = [asyncio.create_task(checker.check(grammar)) for grammar in large]
+        await asyncio.sleep(0)
+        assert await asyncio.gather(*map(checker.check, integers(600, 20))) == [()] * 20
+        num_waiting = sum(not task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        checker.large.trial.end_worker()  # instead of a second of waiting
+        return num_waiting
+
+    assert asyncio.run(run()) == len(large)
+
+
+def test_a_large_grammar_is_tried_too(checker: GrammarChecker) -> None:
+    good = Grammar.json_schema({"enum": ["x" * checking.SMALL]})
+    [passed, refusal] = check(checker, good, Grammar.regex("(" * checking.SMALL + "("))
+    assert passed == ()
+    assert isinstance(refusal, InvalidRequestError)
+
+
 def test_a_caller_that_leaves_takes_nothing_from_the_others_and_the_last_one_frees_the_place(
     checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "MAX_WAITING", 1)
+    limit(checker, monkeypatch, 1)
     first, second = integers(400, 2)
     is_free = threading.Event()
 
     async def run() -> list[Any]:
-        checker._trying.thread.submit(is_free.wait)
+        checker.small.trying.thread.submit(is_free.wait)
         leaving = [asyncio.create_task(checker.check(first)) for _ in range(3)]
         await asyncio.sleep(0)
         for task in leaving:
@@ -190,12 +222,12 @@ def test_a_caller_that_leaves_takes_nothing_from_the_others_and_the_last_one_fre
 
 
 def test_the_worker_can_be_started_ahead(checker: GrammarChecker) -> None:
-    checker._trying.thread.submit(checker._end_child).result()
+    checker.small.trying.thread.submit(checker.small.trial.end_worker).result()
     checker.prepare()
-    ahead = checker._trying.thread.submit(lambda: checker._child).result()
+    ahead = checker.small.trying.thread.submit(lambda: checker.small.trial._child).result()
     assert ahead is not None and ahead.is_alive
     assert check(checker, *integers(500, 1)) == [()]
-    assert checker._child is ahead
+    assert checker.small.trial._child is ahead
 
 
 def test_closing_ends_a_worker_that_is_just_being_started() -> None:
@@ -204,14 +236,14 @@ def test_closing_ends_a_worker_that_is_just_being_started() -> None:
     before = own.children()
     other.prepare()
     other.close()
-    for queue in (other._trying, other._compiling):
+    for queue in (other.small.trying, other.small.compiling):
         queue.thread.shutdown()
     assert own.children() == before
 
 
 def test_closing_ends_the_worker(checker: GrammarChecker) -> None:
     check(checker, Grammar.regex("b+"))
-    child = checker._child
+    child = checker.small.trial._child
     assert child is not None and child.is_alive
-    checker._end_child()
+    checker.small.trial.end_worker()
     assert not child.is_alive
