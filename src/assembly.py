@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .backends.machine.free_memory import return_free_memory
 from .core.config import EngineConfig
 from .core.contract.client import STALL_SECONDS
 from .core.errors import ConfigError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
+from .core.processes.free_memory import return_free_memory
 from .core.remote.client import RemoteEngine
 from .core.shell.engine_shell import EngineParts, EngineShell
 

@@ -20,6 +20,7 @@ from ..core.contract.client import EngineClient
 from ..core.errors import EngineStoppedError
 from ..core.host.calling.main_thread_limit import MainThreadLimit
 from ..core.interfaces import Progress
+from ..core.processes.free_memory import return_memory_regularly
 from ..core.remote.client import RemoteEngine
 from ..core.shell.engine_shell import EngineShell
 from .app import create_app, make_key_ring
@@ -70,6 +71,14 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for sock in sockets or ():
             sock.listen(BACKLOG)
+
+    async def main_loop(self) -> None:
+        """Serve until the end. Meanwhile the process returns memory that it has freed."""
+        returning = asyncio.create_task(return_memory_regularly())
+        try:
+            await super().main_loop()
+        finally:
+            returning.cancel()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

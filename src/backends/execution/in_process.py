@@ -15,13 +15,13 @@ from ...core.host.logits_processors import LogitsProcessors
 from ...core.interfaces import Computation, ModelInfo, Progress
 from ...core.log import get_logger
 from ...core.plan import StepPlan, StepResult
+from ...core.processes.free_memory import return_free_memory
 from ..attention.base import AttentionSpec
 from ..drafting.model_runner import DraftRunner
 from ..drafting.support import DraftSupport, Speculation
 from ..grammar.grammars import Grammars
 from ..machine.compiling import BuildError
 from ..machine.device import choose_device
-from ..machine.free_memory import return_free_memory
 from ..machine.memory import usable_memory
 from ..machine.torch_threads import SingleTorchThread
 from ..models.base import Model, ModelImpl, ModelSpec

@@ -7,7 +7,7 @@ import platform
 import psutil
 import pytest
 
-from tokenmill.backends.machine.free_memory import return_free_memory
+from tokenmill.core.processes.free_memory import return_free_memory
 
 SIZE, COUNT = 2000, 50_000
 """Bytes, more than Python's own allocator takes, and number of blocks."""
