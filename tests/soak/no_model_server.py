@@ -16,6 +16,7 @@ from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress, Tokenizer
+from tokenmill.core.processes.free_memory import share_heaps
 from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.core.remote.host import run_engine
 from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
@@ -61,4 +62,5 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
+    share_heaps()
     asyncio.run(serve())

@@ -148,6 +148,7 @@ def run(args: argparse.Namespace) -> int:
     merge_model_argument(args)
     names = _take_model_names(args)
     config = engine_config(args)
+    from ...core.processes.free_memory import share_heaps
     from ..http.connections.descriptors import raise_descriptor_limit
     from ..listening import Address
     from ..openai.context import ServerSettings
@@ -157,6 +158,8 @@ def run(args: argparse.Namespace) -> int:
     as_json = args.log_format == "json" or (args.log_format == "auto" and not sys.stderr.isatty())
     configure_logging(args.log_level, as_json=as_json)
     raise_descriptor_limit()
+    if args.engine_process:
+        share_heaps()
     warn_of_visible_keys(args)
     address = Address(
         host=args.host,

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from ..config import EngineConfig
 from ..errors import CONTAINED, EngineStoppedError, RequestFailedError, TokenmillError
 from ..interfaces import Progress
 from ..log import get_logger
+from ..plan import TokenLogprobs
 from ..processes.board import Board, receive_board
 from ..processes.frames import FrameReader, frame, receive
 from ..shell.engine_shell import EngineShell
@@ -31,6 +32,7 @@ from .messages import (
     Outputs,
     Ready,
     Report,
+    Scored,
     Stage,
     Start,
     Stop,
@@ -45,6 +47,8 @@ hang."""
 UNSENT_BYTES = 1 << 20
 """Unsent bytes from which outputs stay in their streams, which join them, until the client reads
 again."""
+SCORED_TOKENS = 64
+"""Prompt tokens whose log-probabilities go into one message. Their decoding takes 0.3 ms."""
 LAST_WORDS = 1.0
 """Seconds to send the last messages."""
 MakeEngine = Callable[[EngineConfig, Progress], EngineShell]
@@ -229,11 +233,16 @@ class EngineHost(asyncio.Protocol):
         number = self._numbers[stream]
         if stream.is_finished:
             self._forget(stream)
+        self._send_scored(number, stream.take_prompt_logprobs() or ())
         try:
             found = stream.read()
         except TokenmillError as error:
             return Output(number, None, describe_refusal(number, error))
         return Output(number, replace(found, prompt=None, prompt_token_ids=()))
+
+    def _send_scored(self, number: int, logprobs: Sequence[TokenLogprobs | None]) -> None:
+        for start in range(0, len(logprobs), SCORED_TOKENS):
+            self._send(Scored(number, tuple(logprobs[start : start + SCORED_TOKENS])))
 
     def _forget(self, stream: OutputStream) -> None:
         del self._streams[self._numbers.pop(stream)]

@@ -38,6 +38,7 @@ from .messages import (
     Ready,
     Refused,
     Report,
+    Scored,
     Stage,
     Start,
     Stop,
@@ -317,6 +318,9 @@ class EngineLink(asyncio.Protocol):
                 self.load = load
                 for found in outputs:
                     self._deliver(found.number, found.output, found.error)
+            case Scored(number, logprobs):
+                if (stream := self.open_requests.get(number)) is not None:
+                    stream.scored += logprobs
             case Accepted(number) | Refused(number) | Report(number):
                 waiting = self._calls.get(number)
                 if waiting is not None and not waiting.done():

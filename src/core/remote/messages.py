@@ -13,6 +13,7 @@ from ..contract.client import LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
+from ..plan import TokenLogprobs
 from ..processes.place import WHOLE_MACHINE, Place
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
@@ -100,6 +101,14 @@ class Refused(Message, frozen=True):
     retry_after: float = 1.0
 
 
+class Scored(Message, frozen=True):
+    """Log-probabilities of the next tokens of a prompt. All of them precede its first output. They
+    come in parts, because the client's event loop would decode 8,000 of them for 40 ms."""
+
+    number: int
+    logprobs: tuple[TokenLogprobs | None, ...]
+
+
 class Output(Message, frozen=True):
     """The next result of a request: an output without its prompt, or the error that ended it."""
 
@@ -127,7 +136,7 @@ class Report(Message, frozen=True):
 
 
 ToEngine = Start | Submit | End | Ask | Stop
-FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Outputs | Report
+FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Scored | Outputs | Report
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

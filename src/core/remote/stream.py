@@ -11,6 +11,7 @@ from functools import cached_property
 
 from ..errors import TokenmillError
 from ..outputs import CompletionOutput, RequestOutput
+from ..plan import TokenLogprobs
 from ..request_options import RequestOptions
 from ..sampling_params import OutputKind, SamplingParams
 
@@ -46,6 +47,8 @@ class RemoteStream:
         """True once its reader has an output. Then no other engine can take over the request."""
         self.is_finished = False
         """True when the last output or the error has arrived, even if it was not read yet."""
+        self.scored: list[TokenLogprobs | None] = []
+        """The log-probabilities of the prompt's tokens that the reader has not got."""
         self._unread: RequestOutput | None = None
         self._error: TokenmillError | None = None
         self._is_exhausted = False
@@ -68,6 +71,7 @@ class RemoteStream:
     def restart(self) -> None:
         """Drop the output of a lost engine. The reader has received none of it."""
         self._unread = None
+        self.scored.clear()
         self._news.clear()
 
     def fail(self, error: TokenmillError) -> None:
@@ -94,7 +98,18 @@ class RemoteStream:
         assert found is not None
         self._is_exhausted = self.is_finished
         self.is_begun = True
-        return replace(found, prompt=self.prompt, prompt_token_ids=self.prompt_token_ids)
+        return replace(
+            found,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_token_ids,
+            prompt_logprobs=self._take_scored(),
+        )
+
+    def _take_scored(self) -> tuple[TokenLogprobs | None, ...] | None:
+        scored = tuple(self.scored)
+        if self.params.output_kind is OutputKind.DELTA:
+            self.scored.clear()
+        return scored or None
 
     @property
     def is_closed(self) -> bool:
@@ -116,11 +131,7 @@ def join(older: RequestOutput, newer: RequestOutput, *, adds: bool = True) -> Re
     for found in newer.outputs:
         before = parts.get(found.index)
         parts[found.index] = _join_completions(before, found) if before and adds else found
-    return replace(
-        newer,
-        outputs=tuple(parts[index] for index in sorted(parts)),
-        prompt_logprobs=older.prompt_logprobs or newer.prompt_logprobs,
-    )
+    return replace(newer, outputs=tuple(parts[index] for index in sorted(parts)))
 
 
 def _join_completions(older: CompletionOutput, newer: CompletionOutput) -> CompletionOutput:

@@ -229,7 +229,7 @@ class OutputStream:
             prompt_token_ids=self.prompt_token_ids,
             outputs=tuple(c.take(keep=keep) for c in self.completions if everything or c.has_news),
             finished=self._is_exhausted,
-            prompt_logprobs=self._take_prompt_logprobs(keep=keep),
+            prompt_logprobs=self.take_prompt_logprobs(keep=keep),
             embedding=self._embedding() if self._is_exhausted else None,
             num_cached_tokens=self.requests[0].num_cached_tokens,
             metrics=self._metrics(),
@@ -241,7 +241,9 @@ class OutputStream:
         count = len(self.prompt_token_ids) if self._pooling is Pooling.MEAN else 1
         return tuple(value / count for value in self._pooled)
 
-    def _take_prompt_logprobs(self, *, keep: bool) -> tuple[TokenLogprobs | None, ...] | None:
+    def take_prompt_logprobs(
+        self, *, keep: bool = False
+    ) -> tuple[TokenLogprobs | None, ...] | None:
         """All of them, since they are complete before the first token; once unless `keep`."""
         if self._prompt_logprobs is None:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -121,7 +120,8 @@ def test_a_slow_reader_gets_all_new_parts_as_one_output() -> None:
     async def read() -> None:
         stream = stream_of(OutputKind.DELTA)
         scored = (None, TokenLogprobs(token_id=4, logprob=-2.5, rank=3))
-        stream.add(replace(output("a", 1), prompt_logprobs=scored))
+        stream.scored += scored
+        stream.add(output("a", 1))
         stream.add(output("x", 8, index=1))
         stream.add(output("b", 2, 3, end=FinishReason.LENGTH))
         [found] = [found async for found in stream]
