@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from ....core.interfaces import ModelInfo, Progress
 from ....core.plan import StepPlan, StepResult
 from ....core.processes.place import WHOLE_MACHINE
 from ....core.processes.shared_memory import unnamed_file
+from ....core.processes.stalls import Stall
 from ....core.remote.logs import ROOT
 from ...machine.device import choose_device, name_gpus
 from ...machine.places import place_ranks
@@ -28,7 +30,7 @@ from .answers import LAG_SECONDS, Answer, RankAnswers, agree, describe_failures
 from .group import open_private_rendezvous
 from .link import WorkerLink, wait_for_logs
 from .messages import PLAN, RESULT, Begin, encode
-from .watch import Watch
+from .watch import CHECK_SECONDS, Watch
 
 
 class MultiProcess:
@@ -157,17 +159,19 @@ class MultiProcess:
         """The sockets of workers that have answered.
 
         If a rank fails, other ranks may wait forever for its partial sums. So after a failure, the
-        other answers must come within LAG_SECONDS.
+        other answers must come within LAG_SECONDS, without the time in which one waits for a CPU.
         """
         if len(self._links) == 1:
             return list(waiting)
-        seconds = None if failures is None else LAG_SECONDS
+        link = next(iter(waiting.values()))
+        lag = Stall(link.local_pid)
         try:
-            readable = wait(list(waiting), seconds)
+            readable = wait(list(waiting), None if failures is None else 0)
+            while not readable and lag.check(time.monotonic(), failures) < LAG_SECONDS:
+                readable = wait(list(waiting), CHECK_SECONDS)
         except (OSError, ValueError):  # the watch has closed the sockets
             return list(waiting)
         if not readable:
-            link = next(iter(waiting.values()))
             raise DeviceError(self._watch.fail(link, f"waits for {failures}"))
         return [sock for sock in waiting if sock in readable]
 

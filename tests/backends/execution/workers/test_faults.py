@@ -11,12 +11,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.core.processes.test_child import wait_until_gone
+from tokenmill.backends.execution.workers import executor as executor_module
 from tokenmill.backends.execution.workers.executor import MultiProcess
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, DeviceError, EngineStoppedError
@@ -133,6 +135,30 @@ def test_ranks_that_do_not_do_the_same_are_ended(token: int, reason: str) -> Non
         executor.launch(prompt_plan("b", (token,), 2, block=8)).result()
     executor.close()
     wait_until_gone(list(executor.pids))
+
+
+def test_a_rank_that_waits_for_a_cpu_may_answer_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After another rank has failed, the others have a second of their own."""
+    ours, theirs = socket.socketpair()
+
+    class Waiting:
+        num_checks = 0
+
+        def __init__(self, pid: int | None) -> None: ...
+
+        def check(self, now: float, mark: object) -> float:
+            self.num_checks += 1
+            if self.num_checks == 10:
+                theirs.send(b"answer")
+            return 0.0
+
+    monkeypatch.setattr(executor_module, "Stall", Waiting)
+    monkeypatch.setattr(executor_module, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(executor_module, "LAG_SECONDS", 0.05)
+    link: Any = SimpleNamespace(local_pid=None, rank=0)
+    ranks: Any = MultiProcess([link] * 2, None, SimpleNamespace(num_stages=1), None)  # type: ignore[arg-type]
+    with ours, theirs:
+        assert ranks._wait({ours: link}, "worker 1, whose step failed") == [ours]
 
 
 def listening(pid: int) -> list[str]:
