@@ -22,6 +22,8 @@ class ThreadTimes:
     running: float
     waiting: float
     """Ready to run, without a CPU."""
+    waits_for_disk: bool = False
+    """Whether it now sleeps so that no signal wakes it: for a disk, or in a driver that hangs."""
 
 
 def family_times(pid: int) -> Mapping[int, Mapping[int, ThreadTimes]]:
@@ -46,7 +48,9 @@ def _times_of(pid: int) -> Iterator[tuple[int, ThreadTimes]]:
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         if len(numbers := _read(file).split()) >= 2:
             running, waiting = (_NANO * int(number) for number in numbers[:2])
-            yield int(file.parent.name), ThreadTimes(running=running, waiting=waiting)
+            state = _read(file.with_name("stat")).rpartition(") ")[2][:1]
+            times = ThreadTimes(running=running, waiting=waiting, waits_for_disk=state == "D")
+            yield int(file.parent.name), times
 
 
 def _read(path: Path) -> str:

@@ -11,6 +11,9 @@ MAX_GROWTH = 0.5
 suspended container or a virtual machine that was moved."""
 PATIENCE = 0.5
 """Seconds of a stall before which the system is not asked how long its threads waited."""
+MAX_DISK = 60.0
+"""Seconds of a stall in which a thread may wait for a disk, for example for weights that are mapped
+from a slow one. Not for ever, because a driver that hangs looks the same."""
 COMPUTES = 0.01
 """Seconds on a CPU between two checks with which a new process counts as computing."""
 Times = Mapping[int, Mapping[int, ThreadTimes]]
@@ -18,7 +21,8 @@ Times = Mapping[int, Mapping[int, ThreadTimes]]
 
 class Stall:
     """The current stall of one process. Its clock is the time of the checks, less the longest time
-    that one thread of the process, or of a process that it started, has waited for a CPU.
+    that one thread of the process, or of a process that it started, has waited for a CPU, and less
+    the checks at which a thread waited for a disk.
 
     A process that was started during the stall, and computes, is progress: it is a compiler. If the
     system does not say how long threads wait, the clock is the time of the checks.
@@ -30,7 +34,7 @@ class Stall:
         self._pid = pid
         self._times_of = times_of
         self._mark: object = None
-        self._checked = self._wall = 0.0
+        self._checked = self._wall = self._disk = 0.0
         self._first: Times | None = None
         """The times at the begin of the stall."""
         self._last: Times = {}
@@ -58,12 +62,14 @@ class Stall:
         if _started_one_that_computes(self._first, self._last, times):
             self._restart({pid: times[pid] for pid in self._first if pid in times})
         else:
-            self.seconds = max(0.0, self._wall - _longest_wait(self._first, times))
+            if _waits_for_disk(times):
+                self._disk = min(MAX_DISK, self._disk + min(passed, MAX_GROWTH))
+            self.seconds = max(0.0, self._wall - self._disk - _longest_wait(self._first, times))
         self._last = times
         return self.seconds
 
     def _restart(self, first: Times | None = None) -> None:
-        self.seconds = self._wall = 0.0
+        self.seconds = self._wall = self._disk = 0.0
         self._first = first
 
 
@@ -75,6 +81,10 @@ def _longest_wait(first: Times, now: Times) -> float:
         for tid, times in threads.items()
     )
     return max(waits, default=0.0)
+
+
+def _waits_for_disk(now: Times) -> bool:
+    return any(times.waits_for_disk for threads in now.values() for times in threads.values())
 
 
 def _started_one_that_computes(first: Times, last: Times, now: Times) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tokenmill.core.processes.cpu_waits import ThreadTimes, family_times
-from tokenmill.core.processes.stalls import MAX_GROWTH, Stall
+from tokenmill.core.processes.stalls import MAX_DISK, MAX_GROWTH, Stall, _waits_for_disk
 
 ENGINE, COMPILER = 100, 200
 Times = Mapping[int, Mapping[int, ThreadTimes]]
@@ -19,6 +24,7 @@ class Machine:
     def __init__(self) -> None:
         self.now = 1000.0
         self.waiting = [0.0, 0.0]
+        self.waits_for_disk = False
         self.compiled: float | None = None
         """CPU seconds of a compiler, if one runs."""
         self.stall = Stall(ENGINE, self._times)
@@ -29,6 +35,9 @@ class Machine:
         times: dict[int, Mapping[int, ThreadTimes]] = {
             ENGINE: {tid: ThreadTimes(running=0.0, waiting=seconds) for tid, seconds in threads}
         }
+        if self.waits_for_disk:
+            disk = ThreadTimes(running=0.0, waiting=0.0, waits_for_disk=True)
+            times[ENGINE] = {**times[ENGINE], 2: disk}
         if self.compiled is not None:
             times[COMPILER] = {0: ThreadTimes(running=self.compiled, waiting=0.0)}
         return times
@@ -55,6 +64,33 @@ def test_a_process_that_sleeps_or_computes_stalls(machine: Machine) -> None:
 
 def test_time_in_which_a_thread_waits_for_a_cpu_is_not_a_stall(machine: Machine) -> None:
     assert machine.check(10.0, waits=(0.9, 0.2)) == pytest.approx(1.0, abs=0.2)
+
+
+def test_time_in_which_a_thread_waits_for_a_disk_is_not_a_stall_for_a_minute(
+    machine: Machine,
+) -> None:
+    machine.waits_for_disk = True
+    assert machine.check(MAX_DISK) < 1.0
+    assert machine.check(10.0) == pytest.approx(10.0, abs=1.0)
+    machine.waits_for_disk = False
+    assert machine.check(5.0) == pytest.approx(15.0, abs=1.0)
+
+
+def test_a_thread_that_no_signal_wakes_waits_for_a_disk(tmp_path: Path) -> None:
+    """As one that starts a process, until that process has opened its files."""
+    fifo = tmp_path / "never written"
+    os.mkfifo(fifo)
+    code = (
+        "import os, sys; stdin = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0); "
+        "os.posix_spawn('/bin/true', ['true'], os.environ, file_actions=[stdin])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(fifo)]) as waiting:
+        end = time.monotonic() + 60
+        while not _waits_for_disk(family_times(waiting.pid)):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        fifo.open("w").close()
+    assert waiting.returncode == 0
 
 
 def test_threads_that_wait_in_turns_cannot_hide_a_hang(machine: Machine) -> None:
