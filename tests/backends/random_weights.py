@@ -75,10 +75,6 @@ class _RandomCheckpoint:
         """See Checkpoint: the weights are not packed."""
         return self.tensor(name)
 
-    def looked_up(self, name: str) -> torch.Tensor:
-        """See Checkpoint."""
-        return self.tensor(name)
-
     def release(self) -> None:
         """See Checkpoint: no file is mapped."""
 

@@ -13,6 +13,7 @@ from ..linear.torch import Linear
 from ..models.decoder import Decoder, DecoderLayer, RMSNorm
 from ..models.feed_forward import ClampedGate, Experts, GatedNetwork
 from ..models.tensor_parallel import Gathered, Reduced
+from .embedding import describe_embedding
 from .native.structures import (
     AttentionSpecStruct,
     DecoderLayerStruct,
@@ -80,6 +81,8 @@ def _is_native(decoder: Decoder) -> bool:
     is_divided = isinstance(head, Gathered)
     if isinstance(head, Gathered) and not _has_room(head, config.hidden_size):
         return False
+    if describe_embedding(decoder.embedding) is None:
+        return False
     products = [_part_of(head)] if config.has_head else []
     for layer in decoder.layers:
         products += [layer.qkv, _part_of(layer.attention_output)]
@@ -126,7 +129,9 @@ class DecoderDescription:
             embedding_scale=decoder.embedding_scale,
         )
         if config.has_embedding:
-            self.struct.embedding = decoder.embedding_ve.data_ptr()
+            embedding = describe_embedding(decoder.embedding)
+            assert embedding is not None
+            self.struct.embedding = embedding
         if config.has_head:
             self.struct.norm = self._floats(decoder.norm.weight)
             self.struct.head = self._packed(_part_of(decoder.lm_head))[0]

@@ -10,40 +10,42 @@ import ctypes
 import numpy as np
 import torch
 
+from ..linear.base import Embedding
 from ..models.draft_head import DraftHead
+from .embedding import describe_embedding
 from .native.library import load_library
-from .native.structures import DraftHeadModelStruct, DraftHeadStepStruct
+from .native.structures import DraftHeadModelStruct, DraftHeadStepStruct, EmbeddingStruct
 from .projections import NativeLinear
 
 
-def make_draft_head_call(head: DraftHead, embedding_ve: torch.Tensor) -> DraftHeadCall | None:
+def make_draft_head_call(head: DraftHead, embedding: Embedding) -> DraftHeadCall | None:
     """The call for a draft head, or None if a product of the head is not native.
 
-    `embedding_ve`: the embedding of the target model.
+    `embedding`: that of the target model.
     """
     products = head.fc, head.gate_up, head.down, head.lm_head
     is_native = all(isinstance(product, NativeLinear) for product in products)
-    if not is_native or embedding_ve.dtype is not torch.bfloat16:
-        return None
-    return DraftHeadCall(head, embedding_ve)
+    rows = describe_embedding(embedding)
+    return DraftHeadCall(head, embedding, rows) if is_native and rows is not None else None
 
 
 class DraftHeadCall:
     """HeadModel of draft_head_runner.py, computed by the native library."""
 
-    def __init__(self, head: DraftHead, embedding_ve: torch.Tensor) -> None:
+    def __init__(self, head: DraftHead, embedding: Embedding, rows: EmbeddingStruct) -> None:
+        """`rows` describes the embedding."""
         gate_up, down = _native(head.gate_up), _native(head.down)
-        self._hidden_size = embedding_ve.shape[1]
+        self._hidden_size = down.packed.out_features
         self._inner_size = down.packed.in_features
         self._num_logits = _native(head.lm_head).packed.out_features
         ones = torch.ones(self._hidden_size)
         norm = head.norm.weight.float().contiguous()
-        self._kept = head, embedding_ve, ones, norm
+        self._kept = head, embedding, ones, norm
         """Keeps the tensors alive that the structure points to."""
         self._model = DraftHeadModelStruct(
             hidden_size=self._hidden_size,
             intermediate_size=self._inner_size,
-            embedding=embedding_ve.data_ptr(),
+            embedding=rows,
             ones=ones.data_ptr(),
             norm=norm.data_ptr(),
             fc=ctypes.pointer(_native(head.fc).packed.struct),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -90,6 +90,28 @@ class PackedLinear:
         load_library().unpack(self.struct, out.data_ptr())
         return out
 
+    def look_up(self, rows: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        """Rows of one matrix, dequantized and then rounded to bfloat16, or in float32.
+
+        `rows` are int64 [n]; the result is [n, in_features].
+        """
+        assert rows.is_contiguous() and rows.dtype is torch.int64 and not self.gate_up
+        out = torch.empty(len(rows), self.in_features, dtype=dtype)
+        load_library().look_up(
+            self.struct, rows.data_ptr(), len(rows), out.data_ptr(), _ELEMENTS[dtype]
+        )
+        return out
+
+    def moved(self, copy: Callable[[Tensor], Tensor]) -> PackedLinear:
+        """One matrix in other memory, to which `copy` copies its bytes."""
+        held = (ctypes.c_uint8 * self.num_bytes).from_address(self.struct.data)
+        memory = copy(torch.frombuffer(held, dtype=torch.uint8))
+        if memory.data_ptr() == self.struct.data:
+            return self
+        struct = PackedLinearStruct.from_buffer_copy(self.struct)
+        struct.data = memory.data_ptr()
+        return replace(self, struct=struct, memory=memory)
+
 
 def layout_for(format: WeightFormat) -> Layout | None:
     """The layout that keeps the numbers of a format exactly, or None if none does."""
@@ -98,9 +120,11 @@ def layout_for(format: WeightFormat) -> Layout | None:
     return _SOURCES[format.kind][1]
 
 
-def packed_bytes(format: WeightFormat, num_rows: int, num_inputs: int) -> int:
-    """The memory for a matrix of a format that has a layout, padding included."""
-    struct = PackedLinearStruct(n=num_rows, k=num_inputs, layout=layout_for(format))
+def packed_bytes(format: WeightFormat | torch.dtype, num_rows: int, num_inputs: int) -> int:
+    """The memory for a matrix of a format that has a layout, or in floating point, which is packed
+    as bfloat16; padding included."""
+    layout = Layout.BF16 if isinstance(format, torch.dtype) else layout_for(format)
+    struct = PackedLinearStruct(n=num_rows, k=num_inputs, layout=layout)
     return int(load_library().packed_bytes(struct))
 
 
@@ -160,8 +184,12 @@ def pack_weights(
     _check_shapes(weights.shape, None if up is None else up.shape)
     kept = weights.planes[0].contiguous()
     kept_up = None if up is None else up.planes[0].contiguous()
-    rows = _rows_of(kept, format)
-    rows.up_rows = None if kept_up is None else kept_up.data_ptr()
+    rows = WeightRowsStruct(
+        rows=kept.data_ptr(),
+        up_rows=None if kept_up is None else kept_up.data_ptr(),
+        row_bytes=kept.shape[1],
+        source=_SOURCES[format.kind][0],
+    )
     struct = PackedLinearStruct(
         n=weights.shape[0],
         k=weights.shape[1],
@@ -172,33 +200,7 @@ def pack_weights(
     try:
         return _pack(struct, rows, arena)
     except ValueError as error:
-        raise _out_of_range(format) from error
-
-
-def dequantize(weights: PackedWeights) -> Tensor:
-    """Quantized weights as bfloat16 [out, in], rounded once from float32.
-
-    Raises ConfigError for a format without a layout, and for numbers that no layout can represent.
-    """
-    format, kept = weights.format, weights.planes[0].contiguous()
-    if layout_for(format) is None or not isinstance(format, GGUFBlocks):
-        raise ConfigError(f"weights of format {format.name} are not known to the CPU kernels")
-    out = torch.empty(weights.shape, dtype=torch.bfloat16)
-    try:
-        load_library().dequantize(_rows_of(kept, format), *weights.shape, out.data_ptr())
-    except ValueError as error:
-        raise _out_of_range(format) from error
-    return out
-
-
-def _rows_of(blocks: Tensor, format: GGUFBlocks) -> WeightRowsStruct:
-    return WeightRowsStruct(
-        rows=blocks.data_ptr(), row_bytes=blocks.shape[1], source=_SOURCES[format.kind][0]
-    )
-
-
-def _out_of_range(format: WeightFormat) -> ConfigError:
-    return ConfigError(f"weights of format {format.name} have scales out of range")
+        raise ConfigError(f"weights of format {format.name} have scales out of range") from error
 
 
 def join(segments: Sequence[PackedLinear]) -> PackedLinear:

@@ -16,11 +16,11 @@ from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
 from ..weights.formats.relaying import relaid_format, relay
 from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
+from .embedding import NativeEmbedding
 from .native.library import Activation, InputPrecision, Layout, Library, load_library
 from .packed_weights import (
     PackedLinear,
     WeightArena,
-    dequantize,
     join,
     layout_for,
     make_linear_call,
@@ -110,16 +110,15 @@ class CPULinear:
 
     @classmethod
     def packed_bytes(
-        cls, spec: LinearSpec, format: WeightFormat, num_rows: int, num_inputs: int
+        cls,
+        spec: LinearSpec,
+        format: WeightFormat | torch.dtype,
+        num_rows: int,
+        num_inputs: int,
     ) -> int:
         """See LinearBackend: some formats get a layout that is larger than in the file."""
-        return packed_bytes(relaid_format(format), num_rows, num_inputs)
-
-    @classmethod
-    def dequantize(cls, spec: LinearSpec, weights: PackedWeights) -> torch.Tensor | None:
-        """See LinearBackend. One pass over the blocks, without a copy in float32."""
-        relaid = relay(weights)
-        return None if relaid is None else dequantize(relaid)
+        kept = format if isinstance(format, torch.dtype) else relaid_format(format)
+        return packed_bytes(kept, num_rows, num_inputs)
 
     def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
         """See LinearBackend."""
@@ -143,6 +142,15 @@ class CPULinear:
         relaid = _relaid(weights)
         packed = self._pack(relaid, inputs=self._head_inputs(relaid))
         return self._make(packed, None, torch.float32)
+
+    def embedding(self, weights: PackedWeights | NativeLinear) -> NativeEmbedding:
+        """See LinearBackend. Packed weights get an arena of their own, because ranks move them to
+        memory that they share."""
+        if isinstance(weights, NativeLinear):
+            return NativeEmbedding(weights.packed)
+        relaid = _relaid(weights)
+        is_packed = isinstance(relaid, PackedWeights)
+        return NativeEmbedding(pack_weights(relaid) if is_packed else pack_linear(relaid))
 
     def _head_inputs(self, weights: Weights) -> InputPrecision:
         """The faster one of the two precisions that are exact enough for logits."""

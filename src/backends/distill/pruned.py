@@ -101,10 +101,6 @@ class PrunedCheckpoint:
         """See Checkpoint: trained weights are not packed."""
         return self.tensor(name)
 
-    def looked_up(self, name: str) -> torch.Tensor:
-        """See Checkpoint."""
-        return self.tensor(name)
-
     def release(self) -> None:
         """See Checkpoint."""
         self._target.release()

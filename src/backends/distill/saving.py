@@ -24,7 +24,7 @@ from ..weights.config.model_config import DRAFT_HEAD, ModelConfig
 from ..weights.config.rope_config import RopeConfig, RopeScaling
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET, as_offsets
 from .head_student import HeadStudent, named_tensors
-from .student import Student, linear_of, weight_of
+from .student import Student, linear_of, table_of, weight_of
 
 _FEATURES = {
     "attention_bias",
@@ -185,13 +185,13 @@ def _rope_scaling(rope: RopeConfig) -> dict[str, Any] | None:
 
 def _weights(student: Student) -> Iterator[tuple[str, torch.Tensor]]:
     decoder = student.decoder
-    yield "model.embed_tokens.weight", decoder.embedding_ve
+    yield "model.embed_tokens.weight", table_of(decoder)
     for index, layer in enumerate(decoder.layers):
         for name, tensor in _layer_weights(layer, student.config):
             yield f"model.layers.{index}.{name}", tensor
     yield "model.norm.weight", decoder.norm.weight
     head = weight_of(decoder.lm_head)
-    if head is not decoder.embedding_ve:
+    if head is not table_of(decoder):
         yield "lm_head.weight", head
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from ...core.interfaces import no_progress
 from ..linear.base import Projection
-from ..linear.torch import GateUp, Head, Linear
+from ..linear.torch import EmbeddingTable, GateUp, Head, Linear
 from ..models.decoder import Decoder, DecoderLayer
 from ..models.loader import load_decoder
 from ..weights.config.model_config import ModelConfig
@@ -42,7 +42,7 @@ class Student:
             yield from layer_tensors(layer)
         yield decoder.norm.weight
         head = weight_of(decoder.lm_head)
-        if head is not decoder.embedding_ve:
+        if head is not table_of(decoder):
             yield head
 
     def logits(self, token_ids_bl: torch.Tensor, rows_r: torch.Tensor) -> torch.Tensor:
@@ -99,6 +99,12 @@ def linear_of(projection: Projection) -> Linear:
         return projection.linear
     assert isinstance(projection, Linear), "a student is computed by torch"
     return projection
+
+
+def table_of(decoder: Decoder) -> torch.Tensor:
+    """The embedding of a decoder that torch computes."""
+    assert isinstance(decoder.embedding, EmbeddingTable), "a student is computed by torch"
+    return decoder.embedding.weight_ve
 
 
 def weight_of(projection: Projection) -> torch.Tensor:

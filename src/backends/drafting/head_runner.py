@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 
 from ...core.contract.speculation import Draft, ProposalBatch
+from ..linear.base import Embedding
 from ..models.draft_head import DraftHead
 from ..state.request_state import RequestState
 from .passes import DraftPasses, longest_first
@@ -34,16 +34,16 @@ class HeadModel(Protocol):
 class TorchHead:
     """A HeadModel that calls the head's projections one by one."""
 
-    def __init__(self, head: DraftHead, embedding_ve: torch.Tensor) -> None:
-        """`embedding_ve` is the target's token embedding."""
+    def __init__(self, head: DraftHead, embedding: Embedding) -> None:
+        """`embedding` is the target's token embedding."""
         self._head = head
-        self._embedding_ve = embedding_ve
+        self._embedding = embedding
 
     def step(
         self, state_re: torch.Tensor, token_ids_r: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See HeadModel."""
-        state_re = self._head.advance(state_re, F.embedding(token_ids_r, self._embedding_ve))
+        state_re = self._head.advance(state_re, self._embedding(token_ids_r))
         return state_re, self._head.logits(state_re)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import torch
-
 from ...core.contract.speculation import Draft, ProposalBatch
 from ...core.log import get_logger
 from ..attention.base import AttentionSpec
+from ..linear.base import Embedding
 from ..models.draft_head import DraftHead
 from ..models.draft_head_files import DraftHeadFiles
 from ..running.model_parts import ModelParts
@@ -34,7 +33,7 @@ class RunningTarget(Protocol):
         ...
 
     @property
-    def embedding_ve(self) -> torch.Tensor: ...
+    def embedding(self) -> Embedding: ...
 
     @property
     def sampling(self) -> SamplingOps: ...
@@ -142,7 +141,7 @@ class LoadedDraftHead:
             device=self._spec.device,
             sampling=target.sampling,
         )
-        model = self._one_call(target.embedding_ve) or TorchHead(self._head, target.embedding_ve)
+        model = self._one_call(target.embedding) or TorchHead(self._head, target.embedding)
         self._runner = DraftHeadRunner(model, passes, target.states)
         log.info(
             "draft_model_loaded",
@@ -155,13 +154,13 @@ class LoadedDraftHead:
             kv_cache_mib=0,
         )
 
-    def _one_call(self, embedding_ve: torch.Tensor) -> HeadModel | None:
+    def _one_call(self, embedding: Embedding) -> HeadModel | None:
         """A head that computes a pass in one native call; None unless all its parts are native."""
-        if embedding_ve.device.type != "cpu":
+        if embedding.device.type != "cpu":
             return None
         from ..cpu.draft_head_call import make_draft_head_call
 
-        return make_draft_head_call(self._head, embedding_ve)
+        return make_draft_head_call(self._head, embedding)
 
     def stop(self) -> None:
         """Release the target."""

@@ -27,7 +27,7 @@ from .rank_memory import (
     refuse_ranks_too_large,
     sent_bytes,
 )
-from .workers.division import divide_among_ranks
+from .workers.division import count_parameters, divide_among_ranks
 
 GROUPS = (
     ("norms", ("norm",)),
@@ -147,7 +147,7 @@ def inspect_model(
         device=str(spec.device),
         dtype=_short(spec.dtype),
         kv_cache_dtype=_short(spec.cache_dtype),
-        num_parameters=sum(one.num_elements for one in stored.values()),
+        num_parameters=count_parameters(checkpoint),
         num_layers=model.num_layers,
         max_model_len=model.max_position_embeddings,
         groups=_group(stored, keeping),
@@ -183,7 +183,7 @@ def _group(stored: dict[str, StoredTensor], keeping: Keeping) -> tuple[TensorGro
     kept = keeping.kept(stored.values())
     rows: dict[tuple[str, str, str], list[StoredTensor]] = {}
     for name, one in stored.items():
-        stays = one.format in kept and name != EMBEDDING
+        stays = one.format in kept and (name != EMBEDDING or keeping.looks_up)
         kept_as = one.format if stays else keeping.spec.dtype
         rows.setdefault((_group_of(name), _short(one.format), _short(kept_as)), []).append(one)
     order = [*(group for group, _ in GROUPS), OTHER]

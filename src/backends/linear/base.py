@@ -2,6 +2,8 @@
 
 A backend turns weights, in floating point or packed, into projections once, at load time. A
 projection is then called in every step.
+
+Shape suffixes: t tokens, v vocabulary, e hidden size.
 """
 
 from __future__ import annotations
@@ -44,16 +46,46 @@ class Projection(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
+class Embedding(Protocol):
+    """Looks up rows of a matrix [v, e] by token id."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the results."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def num_parameters(self) -> int: ...
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the matrix, in bytes."""
+        ...
+
+    def __call__(self, token_ids_t: torch.Tensor) -> torch.Tensor:
+        """Return the rows [t, e] of token ids, int32 or int64."""
+        ...
+
+    def shared(self, share: Callable[[torch.Tensor], torch.Tensor]) -> Embedding:
+        """Return the same embedding in other memory. `share` copies a tensor to memory that all
+        ranks of a machine have in common."""
+        ...
+
+
 class LinearBackend(Protocol):
     """Makes the projections of a model.
 
     The caller dequantizes packed weights of formats that the backend does not keep. A class may
     also have `build(spec, progress)` and `on_this_machine()`; see AttentionBackend. If it keeps
     a format in more memory than the file, it has a class method `packed_bytes(spec, format,
-    num_rows, num_inputs)`, so that a model that is too large is refused before it is loaded. If it
-    dequantizes formats that it keeps faster than the format itself, it has a class method
-    `dequantize(spec, weights)`, which returns a tensor of the spec's type, or None. An embedding
-    needs that.
+    num_rows, num_inputs)`, so that a model that is too large is refused before it is loaded.
+
+    A backend may look up rows of the weights that it keeps: by a method `embedding(weights)`, which
+    returns an Embedding of a head that it made, in the head's memory, or of packed weights of a
+    format that it keeps. Then its heads copy weights in floating point, products keep biases in
+    float32, and `packed_bytes` also knows the spec's type as a format. Other backends get an
+    embedding in floating point, and a head of tied embeddings computes with its memory.
     """
 
     name: str

@@ -10,7 +10,7 @@ import torch
 from ...core.interfaces import Progress, no_progress
 from ..choosing.auto import AutoBackend, Plugins, choose
 from ..machine.compiling import BuildError
-from ..weights.packed import PackedWeights, WeightFormat
+from ..weights.packed import WeightFormat
 from .base import LinearSpec
 
 
@@ -35,22 +35,25 @@ def reasons_against(backend: Any, spec: LinearSpec, progress: Progress = no_prog
     return reasons
 
 
+def looks_up(backend: Any, spec: LinearSpec) -> bool:
+    """Whether a backend looks up rows of the weights that it keeps."""
+    if isinstance(backend, AutoLinear):
+        return backend.looks_up(spec)
+    return hasattr(backend, "embedding")
+
+
 def packed_bytes(
-    backend: Any, spec: LinearSpec, format: WeightFormat, num_rows: int, num_inputs: int
+    backend: Any,
+    spec: LinearSpec,
+    format: WeightFormat | torch.dtype,
+    num_rows: int,
+    num_inputs: int,
 ) -> int | None:
     """Return the memory in which a backend keeps a matrix; None: as much as in the file."""
     if not hasattr(backend, "packed_bytes"):
         return None
     size: int | None = backend.packed_bytes(spec, format, num_rows, num_inputs)
     return size
-
-
-def dequantize(backend: Any, spec: LinearSpec, weights: PackedWeights) -> torch.Tensor | None:
-    """Return weights that the backend keeps as a tensor; None: the caller dequantizes them."""
-    if not hasattr(backend, "dequantize") or not backend.keeps(spec, weights.format):
-        return None
-    tensor: torch.Tensor | None = backend.dequantize(spec, weights)
-    return tensor
 
 
 class AutoLinear:
@@ -67,8 +70,16 @@ class AutoLinear:
     def judge_all(self, spec: LinearSpec) -> dict[str, list[str]]:
         return self._candidates.judge_all(spec)
 
+    def looks_up(self, spec: LinearSpec) -> bool:
+        chosen, _ = self._candidates.choose(spec)
+        return looks_up(chosen, spec)
+
     def packed_bytes(
-        self, spec: LinearSpec, format: WeightFormat, num_rows: int, num_inputs: int
+        self,
+        spec: LinearSpec,
+        format: WeightFormat | torch.dtype,
+        num_rows: int,
+        num_inputs: int,
     ) -> int | None:
         chosen, _ = self._candidates.choose(spec)
         return packed_bytes(chosen, spec, format, num_rows, num_inputs)

@@ -1,4 +1,7 @@
-"""Matrix products by torch, in floating point: the reference for all other linear backends."""
+"""Matrix products by torch, in floating point: the reference for all other linear backends.
+
+Shape suffixes: t tokens, v vocabulary, e hidden size.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +70,35 @@ class Head:
     @property
     def num_bytes(self) -> int:
         return self.linear.num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTable:
+    """An embedding in floating point; see Embedding."""
+
+    weight_ve: torch.Tensor
+
+    def __call__(self, token_ids_t: torch.Tensor) -> torch.Tensor:
+        return F.embedding(token_ids_t, self.weight_ve)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight_ve.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight_ve.device
+
+    @property
+    def num_parameters(self) -> int:
+        return self.weight_ve.numel()
+
+    @property
+    def num_bytes(self) -> int:
+        return self.weight_ve.nbytes
+
+    def shared(self, share: Callable[[torch.Tensor], torch.Tensor]) -> EmbeddingTable:
+        return EmbeddingTable(share(self.weight_ve))
 
 
 class TorchLinear:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from ...core.interfaces import Progress
-from ..linear.base import LinearBackend, LinearSpec
+from ..linear.base import Embedding, LinearBackend, LinearSpec
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.model_config import ModelConfig
 from ..weights.gguf.file import GGUFFile
@@ -41,8 +41,8 @@ class Model(Protocol):
     @property
     def config(self) -> ModelConfig: ...
     @property
-    def embedding_ve(self) -> torch.Tensor:
-        """The embeddings of all tokens."""
+    def embedding(self) -> Embedding:
+        """The embeddings of all tokens, before a scale. Draft heads look up tokens in it."""
         ...
 
     @property

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 
 from ..linear.base import Projection
-from ..linear.torch import Head
 from ..weights.config.model_config import ModelConfig
 from .base import Attend
+from .ends import Ends
 from .feed_forward import ExpertLoad, Experts, GatedNetwork
 from .rope import RotaryTable, rotate
 
@@ -112,14 +112,18 @@ class DecoderLayer:
         )
         return tuple(norm for norm in norms if norm is not None)
 
-
-class NoHead:
-    """The head of a stage that has none: a later stage computes the logits."""
-
-    num_parameters = num_bytes = 0
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("only the last stage of a model has a head")
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the weights, in bytes."""
+        whole = self.whole_qk_norm
+        of_heads = () if whole is None else (whole.q, whole.k)
+        norms = [*self.norms, *of_heads, *([] if self.qk_norm is None else [self.qk_norm])]
+        sinks = 0 if self.sinks_h is None else self.sinks_h.nbytes
+        return (
+            sinks
+            + sum(one.weight.nbytes for one in norms)
+            + sum(linear.num_bytes for linear in self.linears)
+        )
 
 
 class Decoder:
@@ -129,26 +133,23 @@ class Decoder:
         self,
         config: ModelConfig,
         *,
-        embedding_ve: torch.Tensor,
+        ends: Ends,
         layers: Sequence[DecoderLayer],
         norm: RMSNorm,
-        lm_head: Projection,
-        is_tied: bool,
         rotary_tables: Sequence[RotaryTable],
     ) -> None:
-        """`is_tied`: `lm_head` has the same numbers as the embedding."""
         self.config = config
         self.layers = tuple(layers)
-        self.embedding_ve = embedding_ve
+        self.embedding = ends.embedding
         self.norm = norm
-        self.lm_head = lm_head
-        self._is_tied = is_tied
-        self.shares_embedding = is_tied and isinstance(lm_head, Head)
+        self.lm_head = ends.head
+        self._is_tied = ends.is_tied
+        self.shares_embedding = ends.is_shared
         """Whether the head computes with the embedding's memory."""
         self.rotary_tables = tuple(rotary_tables)
         self.expert_load: ExpertLoad | None = None
         """Counts the tokens of the experts of each rank; None without expert parallelism."""
-        self.embedding_scale = _rounded(config.embedding_scale, embedding_ve.dtype)
+        self.embedding_scale = _rounded(config.embedding_scale, ends.embedding.dtype)
         self._num_rotated_heads = config.num_heads + config.num_kv_heads
 
     @property
@@ -159,17 +160,18 @@ class Decoder:
     @property
     def num_parameters(self) -> int:
         """Number of parameters; tied embeddings count once."""
-        total = self.embedding_ve.numel() + self.norm.weight.numel()
+        total = self.embedding.num_parameters + self.norm.weight.numel()
         total += 0 if self._is_tied else self.lm_head.num_parameters
         return total + sum(self._count(layer) for layer in self.layers)
 
     @property
     def num_bytes(self) -> int:
         """Memory of all weights, in bytes."""
-        # torch's head shares the embedding's memory
-        head = 0 if self.shares_embedding else self.lm_head.num_bytes
-        linears = (linear for layer in self.layers for linear in layer.linears)
-        return self.embedding_ve.nbytes + head + sum(linear.num_bytes for linear in linears)
+        # Ranks that share the embedding have a part of the head in its memory.
+        parts = self.embedding.num_bytes, self.lm_head.num_bytes
+        ends = max(parts) if self.shares_embedding else sum(parts)
+        own = ends + self.norm.weight.nbytes
+        return own + sum(layer.num_bytes for layer in self.layers)
 
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
@@ -183,7 +185,7 @@ class Decoder:
 
     def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:
         """Return the hidden states [t, e] before the first layer."""
-        hidden_te = F.embedding(token_ids_t, self.embedding_ve)
+        hidden_te = self.embedding(token_ids_t)
         return hidden_te if self.embedding_scale == 1.0 else hidden_te * self.embedding_scale
 
     def compute_layers(

@@ -10,20 +10,20 @@ from collections.abc import Sequence
 import torch
 
 from ...core.interfaces import Progress
-from ..linear.base import LinearBackend, LinearSpec, Projection
+from ..linear.base import LinearBackend, LinearSpec
 from ..linear.torch import TorchLinear
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.model_config import ModelConfig
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET
 from ..weights.packed import Weights
-from .decoder import Decoder, DecoderLayer, NoHead, RMSNorm, WholeNorm
+from .decoder import Decoder, DecoderLayer, RMSNorm, WholeNorm
+from .ends import load_ends
 from .expert_loading import load_experts
 from .feed_forward import GatedNetwork
 from .rope import build_rotary_table
 from .weight_source import WeightSource
 
 STAGE = "loading weights"
-_EMBEDDING = "model.embed_tokens.weight"
 _NORMS: tuple[tuple[str, str], tuple[str, ...]] = (
     ("input_layernorm", "post_attention_layernorm"),
     (),
@@ -58,11 +58,7 @@ def load_decoder(
     makes = linear or TorchLinear(LinearSpec(dtype=dtype, device=device))
     source = WeightSource(checkpoint, dtype, device, makes if keeps_packed else None)
     progress(STAGE, 0.0)
-    embedding_ve = (
-        source.take_looked_up(_EMBEDDING, (config.vocab_size, config.hidden_size))
-        if config.has_embedding
-        else torch.empty((0, config.hidden_size), dtype=dtype, device=device)
-    )
+    ends = load_ends(source, config, makes)
     ropes = list(dict.fromkeys(kind.rope for kind in config.layer_kinds if kind.rope is not None))
     layers = []
     for index, kind in enumerate(config.layer_kinds):
@@ -70,10 +66,9 @@ def load_decoder(
         table = None if kind.rope is None else ropes.index(kind.rope)
         layers.append(_load_layer(source, config, f"model.layers.{index}", table, makes))
         source.release()
-    norm, lm_head, is_tied = None, None, False
+    norm = RMSNorm(source.empty(0), config.rms_norm_eps)
     if config.has_head:
         norm = _load_norm(source, config, "model.norm", config.hidden_size)
-        lm_head, is_tied = _load_head(source, config, embedding_ve, makes)
     if config.draft_vocab_size is not None:
         source.leave(DRAFT_TO_TARGET)
     source.refuse_leftovers()
@@ -91,11 +86,9 @@ def load_decoder(
     progress(STAGE, 1.0)
     return Decoder(
         config,
-        embedding_ve=embedding_ve,
+        ends=ends,
         layers=layers,
-        norm=norm or RMSNorm(embedding_ve.new_empty(0), config.rms_norm_eps),
-        lm_head=lm_head or NoHead(),
-        is_tied=is_tied,
+        norm=norm,
         rotary_tables=rotary_tables,
     )
 
@@ -213,27 +206,3 @@ def _load_qk_norm(source: WeightSource, config: ModelConfig, attention: str) -> 
     )
     weight_nd = torch.cat((q_d.expand(config.num_heads, -1), k_d.expand(config.num_kv_heads, -1)))
     return RMSNorm(weight_nd, config.rms_norm_eps)
-
-
-def _load_head(
-    source: WeightSource, config: ModelConfig, embedding_ve: torch.Tensor, makes: LinearBackend
-) -> tuple[Projection, bool]:
-    """Read the head, or the part of it that this process computes. Also return whether it equals
-    the embedding.
-
-    With tied embeddings a file may still have a head. If it differs, it is used, as transformers
-    does.
-    """
-    first, num_logits = config.logits_part or (0, config.num_logits)
-    name, shape = "lm_head.weight", (num_logits, config.hidden_size)
-    embedding_ve = embedding_ve[first : first + num_logits]
-    if config.tie_word_embeddings and not source.has(name):
-        kept = source.take_if_kept(_EMBEDDING)
-        return makes.head(embedding_ve if kept is None else kept), True
-    head = source.take_matrix(name, shape)
-    is_tied = (
-        config.tie_word_embeddings
-        and isinstance(head, torch.Tensor)
-        and torch.equal(head, embedding_ve)
-    )
-    return makes.head(embedding_ve if is_tied else head), is_tied

@@ -35,7 +35,7 @@ class StagedDecoder:
     def __init__(self, decoder: Decoder, neighbours: Neighbours) -> None:
         self.config: ModelConfig = decoder.config
         self.num_parameters, self.num_bytes = decoder.num_parameters, decoder.num_bytes
-        self.embedding_ve = decoder.embedding_ve
+        self.embedding = decoder.embedding
         self.sinks, self.expert_load = decoder.sinks, decoder.expert_load
         self.decoder = decoder
         self.neighbours = neighbours
@@ -48,7 +48,7 @@ class StagedDecoder:
         if config.has_embedding:
             hidden_te = own.embed(token_ids_t)
         else:
-            size, dtype = config.hidden_size, own.embedding_ve.dtype
+            size, dtype = config.hidden_size, own.embedding.dtype
             hidden_te = self.neighbours.receive(len(token_ids_t), size, dtype)
         hidden_te = own.compute_layers(hidden_te, positions_t, attend)
         if config.has_head:

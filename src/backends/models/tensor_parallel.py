@@ -107,7 +107,7 @@ class TensorParallel:
             reduce(layer, self._ranks, decoder.expert_load) for layer in decoder.layers
         )
         if _has_own_embedding(decoder, checkpoint):
-            decoder.embedding_ve = self._ranks.share(decoder.embedding_ve)
+            decoder.embedding = decoder.embedding.shared(self._ranks.share)
         decoder.lm_head = Gathered(
             part=decoder.lm_head,
             ranks=self._ranks,
@@ -129,10 +129,9 @@ class TensorParallel:
 def _has_own_embedding(decoder: Decoder, checkpoint: Checkpoint) -> bool:
     """Whether the embedding is a copy that only lookups need. If it is stored in the model's type,
     it is a part of the file, which all processes read in the same memory."""
-    if decoder.embedding_ve.numel() == 0:  # of a later stage
+    if decoder.shares_embedding or not decoder.config.has_embedding:
         return False
-    is_mapped = checkpoint.stored(EMBEDDING).format is decoder.embedding_ve.dtype
-    return not is_mapped and not decoder.shares_embedding
+    return checkpoint.stored(EMBEDDING).format is not decoder.embedding.dtype
 
 
 def reduce(layer: DecoderLayer, ranks: Ranks, load: ExpertLoad | None = None) -> DecoderLayer:

@@ -11,7 +11,6 @@ import torch
 
 from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, LinearSpec
-from ..linear.choice import dequantize
 from ..weights.checkpoint import Checkpoint
 from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
 from .dequantized import Dequantized, dequantized
@@ -72,32 +71,35 @@ class WeightSource:
         return torch.cat([self.take(name, shape) for name, shape in parts])
 
     def take_matrix(self, name: str, shape: tuple[int, int]) -> Weights:
-        """Read one matrix; it stays packed if its format is kept."""
+        """Read one matrix of a product; it stays packed if its format is kept."""
+        return self._take(name, shape, is_multiplied=True)
+
+    def take_rows(self, name: str, shape: tuple[int, int]) -> Weights:
+        """Read a matrix whose rows are looked up; it stays packed if its format is kept."""
+        return self._take(name, shape, is_multiplied=False)
+
+    def _take(self, name: str, shape: tuple[int, int], *, is_multiplied: bool) -> Weights:
         self._require(name)
         matrix = self._mark(name, shape, self._checkpoint.matrix(name))
         if isinstance(matrix, torch.Tensor):
             return self._convert(matrix)
         if self._is_kept(matrix):
             return matrix
-        self.dequantized.add(matrix, self._spec.dtype)
-        return self._dequantized(matrix)
-
-    def take_looked_up(self, name: str, shape: tuple[int, int]) -> torch.Tensor:
-        """Read a matrix whose rows are looked up, in the decoder's type, on its device."""
-        self._require(name)
-        matrix = self._mark(name, shape, self._checkpoint.looked_up(name))
-        if isinstance(matrix, torch.Tensor):
-            return self._convert(matrix)
-        return self._dequantized(matrix)
+        if is_multiplied:
+            self.dequantized.add(matrix, self._spec.dtype)
+        return self.dequantize(matrix)
 
     def take_segments(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> list[Weights]:
         """Read matrices of one input. Adjacent matrices of one format become one segment."""
         return _merge([self.take_matrix(name, shape) for name, shape in parts])
 
-    def take_if_kept(self, name: str) -> PackedWeights | None:
-        """Read a matrix again, if it is packed in a format that is kept."""
-        matrix = self._checkpoint.matrix(name)
-        return matrix if isinstance(matrix, PackedWeights) and self._is_kept(matrix) else None
+    def dequantize(self, matrix: PackedWeights) -> torch.Tensor:
+        """Return a matrix in the decoder's type, on its device."""
+        return self._convert(dequantized(matrix, self._spec.dtype))
+
+    def empty(self, *shape: int) -> torch.Tensor:
+        """A tensor in the decoder's type, on its device."""
+        return torch.empty(shape, dtype=self._spec.dtype, device=self._spec.device)
 
     def release(self) -> None:
         """Let go of the pages of the files when many were read since the last time."""
@@ -144,14 +146,6 @@ class WeightSource:
                 "supported; supported: float32, bfloat16 and float16"
             )
         return weights
-
-    def _dequantized(self, matrix: PackedWeights) -> torch.Tensor:
-        tensor = None
-        if self._keeper is not None:
-            tensor = dequantize(self._keeper, self._spec, matrix)
-        if tensor is None:
-            tensor = dequantized(matrix, self._spec.dtype)
-        return self._convert(tensor)
 
     def _convert(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._spec.device, self._spec.dtype)

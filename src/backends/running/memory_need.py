@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -11,7 +11,7 @@ import torch
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, LinearSpec
-from ..linear.choice import packed_bytes
+from ..linear.choice import looks_up, packed_bytes
 from ..machine.memory import loadable_memory
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.model_config import ModelConfig
@@ -42,35 +42,92 @@ class Keeping:
             return set()
         return {format for format in formats if self.linear.keeps(self.spec, format)}
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether the backend looks up rows of the weights that it keeps: see LinearBackend."""
+        return self.is_packable and looks_up(self.linear, self.spec)
+
     def packed_bytes(self, stored: StoredTensor) -> int:
         """Return the memory for a matrix that stays packed."""
         assert not isinstance(stored.format, torch.dtype)
-        rows, inputs = stored.num_elements // stored.shape[-1], stored.shape[-1]
-        size = packed_bytes(self.linear, self.spec, stored.format, rows, inputs)
+        size = self._packed_bytes(stored, stored.format)
         return stored.num_bytes if size is None else size
+
+    def copied_bytes(self, stored: StoredTensor) -> int:
+        """Return the memory for a matrix in floating point that the backend copies."""
+        size = self._packed_bytes(stored, self.spec.dtype)
+        return self.dense_bytes(stored) if size is None else size
+
+    def _packed_bytes(self, stored: StoredTensor, format: WeightFormat | torch.dtype) -> int | None:
+        rows, inputs = stored.num_elements // stored.shape[-1], stored.shape[-1]
+        return packed_bytes(self.linear, self.spec, format, rows, inputs)
+
+    def dense_bytes(self, stored: StoredTensor) -> int:
+        """Return the memory for a tensor in the type of the computation."""
+        return stored.num_elements * self.spec.dtype.itemsize
 
 
 def weight_bytes(checkpoint: Checkpoint, keeping: Keeping) -> int:
     """Return the memory for all weights, from the table of tensors alone.
 
-    A backend may copy a head that equals the embedding: the true number is larger by it. Ranks of
-    one machine may share their embedding: then the sum over ranks is too large.
+    It is too large by a head that equals the embedding, if a file has both. Ranks of one machine
+    may share their embedding: then the sum over ranks is too large.
     """
     tensors = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
     kept = keeping.kept(tensors.values())
+    embedding, head = tensors.pop(EMBEDDING, None), tensors.pop(_HEAD, None)
     packed = cache(keeping.packed_bytes)  # most matrices are alike
-    total = 0
+    total = _end_bytes(checkpoint.config, keeping, kept, embedding, head)
     for name, one in tensors.items():
-        # The embedding is never packed, because its rows are looked up.
-        stays_packed = name != EMBEDDING and one.format in kept
-        total += packed(one) if stays_packed else one.num_elements * keeping.spec.dtype.itemsize
-    embedding = tensors.get(EMBEDDING)
-    is_head = checkpoint.config.has_head and _HEAD not in tensors
-    if embedding is not None and is_head and embedding.format in kept:
-        _, num_rows = checkpoint.config.logits_part or (0, embedding.shape[0])
-        head = replace(embedding, shape=(num_rows, embedding.shape[1]))
-        total += packed(head)  # the head is packed, the embedding is not
+        stays_packed = one.format in kept
+        total += (
+            packed(one) if stays_packed else _dense_bytes(name, one, checkpoint.config, keeping)
+        )
     return total
+
+
+def _end_bytes(
+    config: ModelConfig,
+    keeping: Keeping,
+    kept: Collection[WeightFormat],
+    embedding: StoredTensor | None,
+    head: StoredTensor | None,
+) -> int:
+    """Return the memory for embedding and head, as `models/ends.py` loads them."""
+    _, num_logits = config.logits_part or (0, config.num_logits)
+    is_tied = config.has_head and head is None
+    own = embedding if is_tied else head
+    total = 0
+    if own is not None and _is_matrix(own):
+        part = num_logits / own.shape[0]
+        own = replace(own, shape=(num_logits, own.shape[1]), num_bytes=int(own.num_bytes * part))
+        if own.format in kept:
+            total += keeping.packed_bytes(own)
+        elif keeping.looks_up:
+            total += keeping.copied_bytes(own)
+        elif not is_tied:
+            total += keeping.dense_bytes(own)
+    if embedding is None or not _is_matrix(embedding):
+        return total
+    if is_tied and keeping.looks_up and num_logits == embedding.shape[0]:
+        return total  # the rows of the head are looked up
+    if keeping.looks_up and embedding.format in kept:
+        return total + keeping.packed_bytes(embedding)
+    return total + keeping.dense_bytes(embedding)
+
+
+def _is_matrix(stored: StoredTensor) -> bool:
+    return len(stored.shape) == 2 and stored.num_elements > 0  # the loader refuses others
+
+
+def _dense_bytes(name: str, one: StoredTensor, config: ModelConfig, keeping: Keeping) -> int:
+    """The memory for a tensor in floating point, other than embedding and head."""
+    is_norm, is_bias = name.endswith("norm.weight"), name.endswith("bias") and "router" not in name
+    is_float32 = name.endswith(".sinks") or (config.float32_norms and is_norm)
+    itemsize = 4 if is_float32 or (keeping.looks_up and is_bias) else keeping.spec.dtype.itemsize
+    heads = {"q_norm": config.num_heads, "k_norm": config.num_kv_heads} if config.qk_norm else {}
+    *_, module, _ = ("", *name.split("."))[-3:]
+    return one.num_elements * itemsize * heads.get(module, 1)  # one row per head
 
 
 def rotary_bytes(model: ModelConfig, dtype: torch.dtype) -> int:

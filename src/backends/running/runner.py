@@ -19,6 +19,7 @@ from ...core.plan import (
 from ..attention.base import AttentionBackend
 from ..grammar.base import Matcher
 from ..grammar.grammars import NO_BACKEND, FailedMatcher, Grammars
+from ..linear.base import Embedding
 from ..models.base import Model
 from ..sampling.batch import SamplingBatch
 from ..sampling.ops import SamplingOps, TorchSampling
@@ -124,9 +125,9 @@ class ModelRunner:
         return self._requests.by_id
 
     @property
-    def embedding_ve(self) -> torch.Tensor:
+    def embedding(self) -> Embedding:
         """The model's token embedding."""
-        return self._decoder.embedding_ve
+        return self._decoder.embedding
 
     @property
     def sampling(self) -> SamplingOps:

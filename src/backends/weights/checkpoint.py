@@ -72,10 +72,6 @@ class Checkpoint(Protocol):
         """
         ...
 
-    def looked_up(self, name: str) -> Weights:
-        """Read a matrix whose rows are looked up, as the file has it. Raises ConfigError."""
-        ...
-
     def release(self) -> None:
         """Let go of the files' mapped pages, unless tensors that were read are still in use."""
         ...

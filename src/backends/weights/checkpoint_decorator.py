@@ -66,8 +66,5 @@ class CheckpointDecorator:
     def matrix(self, name: str) -> Weights:
         return self._inner.matrix(name)
 
-    def looked_up(self, name: str) -> Weights:
-        return self._inner.looked_up(name)
-
     def release(self) -> None:
         self._inner.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -17,7 +18,6 @@ from .quantized_cache.file import Matrices
 from .quantized_cache.matrices import CachedMatrices
 
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-_HEADS = (_HEAD, _EMBEDDING)
 _HEAD_KIND = "q8_0"
 """The head needs more bits than other matrices; published files also give it more."""
 _MATRIX = re.compile(r".*_proj\.weight|.*\.experts\.\d+\..*\.weight")
@@ -28,8 +28,8 @@ _ALL_EXPERTS = re.compile(r".*\.experts\.(gate_up|down)_proj")
 class QuantizedOnLoad(CheckpointDecorator):
     """Quantizes the matrices of another checkpoint.
 
-    Embeddings, norms, biases and routers of experts stay as they are; so do rows that are looked
-    up, because only products gain by fewer bits.
+    Embeddings, norms, biases and routers of experts stay as they are, because only products gain by
+    fewer bits. So a model with tied embeddings gets a head of its own.
     """
 
     def __init__(self, inner: Checkpoint, name: str, cache_limit: int | None = 0) -> None:
@@ -41,6 +41,13 @@ class QuantizedOnLoad(CheckpointDecorator):
         super().__init__(inner)
         self._name = name
         self._cache_limit = cache_limit
+        self._names = tuple(inner.tensor_names())
+        is_tied = inner.config.has_head and inner.config.tie_word_embeddings
+        is_tied = is_tied and _EMBEDDING in self._names and _HEAD not in self._names
+        self._head = _EMBEDDING if is_tied else _HEAD
+        """The inner checkpoint's name of the head."""
+        if is_tied and self._format(_HEAD) is not None:
+            self._names = *self._names, _HEAD
 
     @property
     def changes_anything(self) -> bool:
@@ -52,13 +59,16 @@ class QuantizedOnLoad(CheckpointDecorator):
         """The format of the first matrix that is quantized."""
         for name in sorted(self.tensor_names()):
             format = self._format(name)
-            if format is not None and name not in _HEADS:
+            if format is not None and name != _HEAD:
                 return format
         return self._inner.dtype
 
+    def tensor_names(self) -> Sequence[str]:
+        return self._names
+
     def stored(self, name: str) -> StoredTensor:
         """Describe a tensor as it will be after it is quantized."""
-        inner, format = self._inner.stored(name), self._format(name)
+        inner, format = self._inner.stored(self._source(name)), self._format(name)
         if format is None:
             return inner
         shape, num_inputs = inner.shape, _num_inputs(name, inner)
@@ -66,6 +76,9 @@ class QuantizedOnLoad(CheckpointDecorator):
         if _ALL_EXPERTS.fullmatch(name):
             shape = num_rows, num_inputs  # as `matrix` returns it
         return StoredTensor(shape, format, num_rows * format.row_bytes(num_inputs))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._inner.tensor(self._source(name))
 
     def matrix(self, name: str) -> Weights:
         """Read a matrix, and quantize it unless it is packed already."""
@@ -91,19 +104,17 @@ class QuantizedOnLoad(CheckpointDecorator):
     def _matrices(self) -> Matrices:
         """Format and shape of every matrix that a loader reads, and that is quantized."""
         found = {}
-        names = self.tensor_names()
-        for name in names:
+        for name in self.tensor_names():
             format = self._format(name)
-            is_unused = name == _EMBEDDING and _HEAD in names  # only its rows are looked up
-            if format is None or is_unused:
+            if format is None:
                 continue
-            stored = self._inner.stored(name)
+            stored = self._inner.stored(self._source(name))
             num_inputs = _num_inputs(name, stored)
             found[name] = format, (stored.num_elements // num_inputs, num_inputs)
         return found
 
     def _quantize(self, name: str, format: GGUFBlocks) -> Weights:
-        matrix = self._inner.matrix(name)
+        matrix = self._inner.matrix(self._source(name))
         if not isinstance(matrix, torch.Tensor):
             return matrix
         if _ALL_EXPERTS.fullmatch(name):
@@ -115,10 +126,10 @@ class QuantizedOnLoad(CheckpointDecorator):
 
     def _format(self, name: str) -> GGUFBlocks | None:
         """The format of a matrix that is quantized; None for other tensors."""
-        is_head, is_all = name in _HEADS, _ALL_EXPERTS.fullmatch(name) is not None
+        is_head, is_all = name == _HEAD, _ALL_EXPERTS.fullmatch(name) is not None
         if not (is_head or is_all or _MATRIX.fullmatch(name)):
             return None
-        stored = self._inner.stored(name)
+        stored = self._inner.stored(self._source(name))
         num_dims = (3,) if is_all else (2, 3)
         if len(stored.shape) not in num_dims or not isinstance(stored.format, torch.dtype):
             return None
@@ -127,6 +138,10 @@ class QuantizedOnLoad(CheckpointDecorator):
         num_inputs = _num_inputs(name, stored)
         kind = kind_on_load(_HEAD_KIND if is_head else self._name, num_inputs)
         return None if kind is None else GGUFBlocks(kind)
+
+    def _source(self, name: str) -> str:
+        """The inner checkpoint's name of a tensor."""
+        return self._head if name == _HEAD else name
 
 
 def _num_inputs(name: str, stored: StoredTensor) -> int:

@@ -24,7 +24,7 @@ LANES = 16
 columns at once."""
 _PANEL = 32
 """The same for logits: kernels compute 32 rows of a matrix at once."""
-EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,6 @@ class ShardedCheckpoint(CheckpointDecorator):
             Axis.HEADS: heads,
             Axis.LOGITS: logits,
         }
-        self._head = _HEAD if _HEAD in inner.tensor_names() else EMBEDDING
-        """Name of the matrix that is the head."""
         self._config = replace(
             config,
             num_heads=heads.length,
@@ -139,9 +137,7 @@ class ShardedCheckpoint(CheckpointDecorator):
         return _cut_tensor(tensor, dim, cuts) if cuts else tensor
 
     def matrix(self, name: str) -> Weights:
-        """See Checkpoint. An embedding that is also the head has the head's rows here; `looked_up`
-        has all."""
-        dim, cuts = self._cuts_of("lm_head.weight" if name == self._head else name)
+        dim, cuts = self._cuts_of(name)
         matrix = self._inner.matrix(name)
         if not cuts:
             return matrix

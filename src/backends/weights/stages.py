@@ -73,9 +73,6 @@ class StagedCheckpoint(CheckpointDecorator):
     def matrix(self, name: str) -> Weights:
         return self._inner.matrix(self._names.get(name, name))
 
-    def looked_up(self, name: str) -> Weights:
-        return self._inner.looked_up(self._names.get(name, name))
-
 
 def divide_into_stages(checkpoint: Checkpoint, num_stages: int) -> tuple[StageLayers, ...]:
     """Choose the layers of each stage, so that the most expensive one costs as little as possible.

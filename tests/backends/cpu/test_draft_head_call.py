@@ -12,7 +12,7 @@ from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.drafting.head_runner import TorchHead
 from tokenmill.backends.linear.base import LinearSpec
-from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.linear.torch import EmbeddingTable, TorchLinear
 from tokenmill.backends.models.draft_head import DraftHead
 from tokenmill.backends.models.draft_head_files import DraftHeadFiles
 from tokenmill.backends.weights.packed import WeightFormat
@@ -49,12 +49,13 @@ def load(files: DraftHeadFiles, *, keeps_packed: bool) -> DraftHead:
     return files.load(CPULinear(SPEC) if keeps_packed else Dequantizing(SPEC), SPEC)
 
 
-def inputs(num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def inputs(num_rows: int) -> tuple[torch.Tensor, torch.Tensor, EmbeddingTable]:
     """State, tokens, and an embedding."""
     noise = torch.Generator().manual_seed(num_rows)
     state_re = 3 * torch.randn(num_rows, SIZE, generator=noise).bfloat16()
     token_ids_r = torch.randint(TARGET.vocab_size, (num_rows,), generator=noise)
-    return state_re, token_ids_r, torch.randn(TARGET.vocab_size, SIZE, generator=noise).bfloat16()
+    embedding_ve = torch.randn(TARGET.vocab_size, SIZE, generator=noise).bfloat16()
+    return state_re, token_ids_r, EmbeddingTable(embedding_ve)
 
 
 @pytest.mark.parametrize("keeps_packed", [False, True])
@@ -62,11 +63,11 @@ def inputs(num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def test_it_is_near_the_head_product_by_product(
     num_rows: int, keeps_packed: bool, files: DraftHeadFiles, library: Library
 ) -> None:
-    state_re, token_ids_r, embedding_ve = inputs(num_rows)
+    state_re, token_ids_r, embedding = inputs(num_rows)
     head = load(files, keeps_packed=keeps_packed)
-    call = make_draft_head_call(head, embedding_ve)
+    call = make_draft_head_call(head, embedding)
     assert call is not None
-    one_by_one = TorchHead(head, embedding_ve)
+    one_by_one = TorchHead(head, embedding)
     for tokens_r in (token_ids_r, token_ids_r.flip(0)):  # the second goes on from the first
         right_re, right_rd = one_by_one.step(state_re, tokens_r)
         found_re, found_rd = call.step(state_re.clone(), tokens_r)
@@ -78,8 +79,8 @@ def test_it_is_near_the_head_product_by_product(
 
 
 def test_fewer_rows_go_on_where_they_are(files: DraftHeadFiles, library: Library) -> None:
-    state_re, token_ids_r, embedding_ve = inputs(5)
-    call = make_draft_head_call(load(files, keeps_packed=False), embedding_ve)
+    state_re, token_ids_r, embedding = inputs(5)
+    call = make_draft_head_call(load(files, keeps_packed=False), embedding)
     assert call is not None
     state_re, _ = call.step(state_re, token_ids_r)
     alone_re, alone_rd = call.step(state_re[:2].clone(), token_ids_r[:2])
@@ -89,12 +90,27 @@ def test_fewer_rows_go_on_where_they_are(files: DraftHeadFiles, library: Library
     assert torch.equal(state_re[2:], rest_re)
 
 
+def test_rows_of_packed_weights_are_those_of_a_table(
+    files: DraftHeadFiles, library: Library
+) -> None:
+    state_re, token_ids_r, embedding = inputs(5)
+    products = CPULinear(SPEC)
+    packed = products.embedding(products.head(embedding.weight_ve))
+    head = load(files, keeps_packed=True)
+    results = []
+    for one in (embedding, packed):
+        call = make_draft_head_call(head, one)
+        assert call is not None
+        results.append(call.step(state_re.clone(), token_ids_r))
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
 def test_eight_bits_are_near_sixteen(files: DraftHeadFiles, library: Library) -> None:
-    state_re, token_ids_r, embedding_ve = inputs(7)
+    state_re, token_ids_r, embedding = inputs(7)
     logits = []
     for keeps_packed in (False, True):
         head = load(files, keeps_packed=keeps_packed)
-        logits.append(TorchHead(head, embedding_ve).step(state_re, token_ids_r)[1])
+        logits.append(TorchHead(head, embedding).step(state_re, token_ids_r)[1])
     assert 0 < (logits[0] - logits[1]).abs().max() < 0.1 * logits[0].std()
 
 

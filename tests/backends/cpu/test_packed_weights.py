@@ -11,7 +11,6 @@ from torch import Tensor
 from tokenmill.backends.cpu.native.library import InputPrecision, Library
 from tokenmill.backends.cpu.packed_weights import (
     WeightArena,
-    dequantize,
     join,
     layout_for,
     linear,
@@ -232,16 +231,20 @@ def test_packing_loses_nothing(format: str, up: bool) -> None:
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("format", HALVES)
-def test_blocks_are_dequantized_to_the_nearest_bfloat16(format: str) -> None:
-    blocks = random_blocks(GGMLQuantizationType[format], 37, _inputs_of(format, 96))
-    assert torch.equal(dequantize(blocks), blocks.dequantize().to(torch.bfloat16))
+@pytest.mark.parametrize("format", FORMATS)
+def test_rows_that_are_looked_up_are_exact_or_the_nearest_bfloat16(format: str) -> None:
+    weights = make_weights(format, 70, _inputs_of(format, 96))
+    rows = torch.tensor([69, 0, 31, 32, 31])
+    exact = weights.exact[rows].float()
+    assert torch.equal(weights.packed.look_up(rows, torch.float32), exact)
+    assert torch.equal(weights.packed.look_up(rows), exact.to(torch.bfloat16))
+    assert weights.packed.look_up(rows[:0]).shape == (0, exact.shape[1])
 
 
 def test_a_block_that_is_not_a_number_stays_that() -> None:
     blocks = random_blocks(GGMLQuantizationType.Q8_0, 2, 64)
     blocks.planes[0][0, :2] = torch.tensor([0xFF, 0xFF], dtype=torch.uint8)
-    found = dequantize(blocks)
+    found = pack_weights(blocks).look_up(torch.arange(2))
     assert found[0, :32].isnan().all()
     assert torch.equal(found.isnan(), blocks.dequantize().isnan())
 
@@ -275,8 +278,6 @@ def test_scales_that_no_layout_has_are_refused(format: str) -> None:
     blocks.planes[0][1, :2] = 0x7B  # 61,280 in half precision
     with pytest.raises(ConfigError, match=f"weights of format {format} have scales out of range"):
         pack_weights(blocks)
-    with pytest.raises(ConfigError, match=f"weights of format {format} have scales out of range"):
-        dequantize(blocks)
 
 
 @pytest.mark.parametrize("kind", [one for one in GGMLQuantizationType if one.name not in HALVES])

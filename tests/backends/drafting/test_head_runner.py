@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from tokenmill.assembly import make_draft_model
 from tokenmill.backends.cpu.native.library import load_library
@@ -99,7 +98,7 @@ def test_drafts_are_what_the_head_would_say_of_the_whole_text(
         for known, drafted in served.proposals:
             state = compute_hidden(target, torch.tensor(known[:-1]))[-1:]
             for last, token_id in zip((known[-1], *drafted), drafted, strict=False):
-                embedded = F.embedding(torch.tensor([last]), target.embedding_ve)
+                embedded = target.embedding(torch.tensor([last]))
                 state = head.advance(state, embedded)
                 assert token_ids_d[head.logits(state).argmax()] == token_id
 

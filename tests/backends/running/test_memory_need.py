@@ -7,19 +7,23 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from gguf import GGMLQuantizationType as Kind
 
 from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.torch.backend import TorchAttention
+from tokenmill.backends.cpu.packed_weights import PackedLinear
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
-from tokenmill.backends.models.base import ModelSpec
+from tokenmill.backends.models.base import Model, ModelSpec
 from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.rope import RotaryTable
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.memory_need import refuse_too_large, weight_bytes
 from tokenmill.backends.running.model_parts import Backends, choose_spec, keeping_of, load_parts
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.backends.weights.config.model_config import ModelConfig
 from tokenmill.backends.weights.packed import WeightFormat
 from tokenmill.backends.weights.quantized_on_load import QuantizedOnLoad
 from tokenmill.core.config import EngineConfig
@@ -29,7 +33,7 @@ from tokenmill.core.interfaces import no_progress
 from ..models.test_loader import CONFIG
 from ..weights.gguf_writing import write_gguf
 
-BIG = replace(CONFIG, hidden_size=256, head_size=64, intermediate_size=512, vocab_size=4096)
+BIG = replace(CONFIG, hidden_size=256, head_size=64, intermediate_size=512, vocab_size=4099)
 UNTIED = replace(BIG, tie_word_embeddings=False)
 BACKENDS = backends_with(TorchAttention)
 NATIVE = NativeModels(ModelSpec(path=Path("nowhere"), fields={}))
@@ -58,11 +62,54 @@ def estimate(checkpoint: Checkpoint, config: EngineConfig) -> int:
     )
 
 
-def load(checkpoint: Checkpoint, **options: Any) -> int:
-    """Load the model and return the memory of its weights."""
+def load_decoder(checkpoint: Checkpoint, **options: Any) -> Model:
     config = EngineConfig.from_options(device="cpu", **options)
     spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
-    return load_parts(checkpoint, config, BACKENDS, spec, no_progress, NATIVE).decoder.num_bytes
+    return load_parts(checkpoint, config, BACKENDS, spec, no_progress, NATIVE).decoder
+
+
+def load(checkpoint: Checkpoint, **options: Any) -> int:
+    """Load the model and return the memory of its weights."""
+    return load_decoder(checkpoint, **options).num_bytes
+
+
+def held(one: object, found: dict[int, int]) -> dict[int, int]:
+    """The memory of all tensors and packed weights of an object: sizes by address."""
+    if isinstance(one, torch.Tensor):
+        found[one.data_ptr()] = max(one.nbytes, found.get(one.data_ptr(), 0))
+    elif isinstance(one, PackedLinear):
+        found[one.struct.data] = one.num_bytes
+        if isinstance(one.memory, tuple):  # segments
+            del found[one.struct.data]
+            held(tuple(replace(part, memory=None) for part in one.memory), found)
+    elif isinstance(one, list | tuple):
+        for part in one:
+            held(part, found)
+    elif type(one).__module__.startswith("tokenmill.") and not isinstance(
+        one, ModelConfig | RotaryTable
+    ):
+        names = [*getattr(one, "__dict__", {}), *getattr(type(one), "__slots__", ())]
+        for name in names:
+            held(getattr(one, name), found)
+    return found
+
+
+def held_bytes(decoder: object) -> int:
+    """The memory that a decoder holds; parts of other tensors count once."""
+    total = end = 0
+    for address, size in sorted(held(decoder, {}).items()):
+        total += max(0, address + size - max(address, end))
+        end = max(end, address + size)
+    return total
+
+
+def check_need(checkpoint: Checkpoint, **options: Any) -> int:
+    """Compare the need that is estimated with the memory that the loaded weights have."""
+    config = EngineConfig.from_options(device="cpu", **options)
+    decoder = load_decoder(checkpoint, **options)
+    need = estimate(checkpoint, config)
+    assert need == decoder.num_bytes == held_bytes(decoder)
+    return need
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
@@ -71,14 +118,39 @@ def load(checkpoint: Checkpoint, **options: Any) -> int:
 def test_the_need_is_what_the_loaded_weights_take(
     dtype: str, kind: Kind, model: Any, tmp_path: Path
 ) -> None:
-    """Apart from norms, which `num_bytes` leaves out, from padding, and from a packed copy of the
-    head."""
     write_gguf(tmp_path / "m.gguf", random_checkpoint(model, 0), kind=kind)
-    checkpoint = open_checkpoint(tmp_path / "m.gguf")
-    config = EngineConfig.from_options(device="cpu", dtype=dtype)
-    need, taken = estimate(checkpoint, config), load(checkpoint, dtype=dtype)
-    head = 4096 * 256 * 4 if model is BIG else 0
-    assert 0.98 * (taken - head) < need < 1.02 * taken
+    check_need(open_checkpoint(tmp_path / "m.gguf"), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["Qwen2ForCausalLM", "Gemma3ForCausalLM", "GptOssForCausalLM"])
+def test_small_tensors_count_in_the_type_that_they_have(name: str, dtype: str) -> None:
+    """Biases, norms of heads, norms in float32, and sinks."""
+    features = {
+        "Qwen2ForCausalLM": {"attention_bias": True},
+        "Gemma3ForCausalLM": {"qk_norm": True, "float32_norms": True, "post_norms": True},
+        "GptOssForCausalLM": {"attention_sinks": True, "attention_output_bias": True},
+    }
+    model = replace(BIG, architecture=name, num_kv_heads=1, **features[name])
+    check_need(random_checkpoint(model, 0), dtype=dtype)
+
+
+@pytest.mark.parametrize("model", [BIG, UNTIED], ids=["tied", "untied"])
+def test_a_head_that_is_quantized_on_load_is_not_the_embedding(model: Any) -> None:
+    check_need(QuantizedOnLoad(random_checkpoint(model, 0), "q4_0"))
+
+
+def test_tied_embeddings_are_in_memory_once(tmp_path: Path) -> None:
+    """Also quantized ones."""
+    needs = {}
+    for model in (BIG, UNTIED):
+        for kind in (Kind.F16, Kind.Q8_0):
+            path = tmp_path / f"{kind.name}-{model.tie_word_embeddings}.gguf"
+            write_gguf(path, random_checkpoint(model, 0), kind=kind)
+            needs[model is BIG, kind] = check_need(open_checkpoint(path), dtype="auto")
+    rows = -(-BIG.vocab_size // 32) * 32  # of packed weights
+    assert needs[False, Kind.F16] - needs[True, Kind.F16] == BIG.vocab_size * 256 * 2
+    assert needs[False, Kind.Q8_0] - needs[True, Kind.Q8_0] == rows * 256 // 32 * 34
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(

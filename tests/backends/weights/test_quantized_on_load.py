@@ -52,13 +52,14 @@ UP, DOWN = (f"model.layers.0.mlp.{name}_proj.weight" for name in ("up", "down"))
 )
 def test_matrices_get_the_format_that_their_rows_allow(name: str, up: str, down: str) -> None:
     checkpoint = QuantizedOnLoad(CHECKPOINT, name)
-    for matrix_name, expected in ((UP, up), (DOWN, down), ("model.embed_tokens.weight", "Q8_0")):
+    assert "lm_head.weight" in checkpoint.tensor_names()
+    for matrix_name, expected in ((UP, up), (DOWN, down), ("lm_head.weight", "Q8_0")):
         matrix = checkpoint.matrix(matrix_name)
         assert isinstance(matrix, PackedWeights)
         assert matrix.format.name == expected
         described = checkpoint.stored(matrix_name)
         assert (described.format, described.num_bytes) == (matrix.format, matrix.num_bytes)
-        original = CHECKPOINT.tensor(matrix_name).float()
+        original = checkpoint.tensor(matrix_name).float()
         error = (matrix.dequantize() - original).norm() / original.norm()
         assert error < (0.01 if expected == "Q8_0" else 0.12)
 
@@ -68,11 +69,10 @@ def test_other_tensors_stay_as_they_are() -> None:
     for name in ("model.norm.weight", "model.layers.0.input_layernorm.weight"):
         assert torch.equal(checkpoint.tensor(name), CHECKPOINT.tensor(name))
         assert isinstance(checkpoint.matrix(name), torch.Tensor)
-    assert torch.equal(
-        checkpoint.tensor("model.embed_tokens.weight"),
-        CHECKPOINT.tensor("model.embed_tokens.weight"),
-    )
-    assert isinstance(checkpoint.looked_up("model.embed_tokens.weight"), torch.Tensor)
+    embedding = CHECKPOINT.tensor("model.embed_tokens.weight")
+    for read in (checkpoint.tensor, checkpoint.matrix):
+        assert torch.equal(torch.as_tensor(read("model.embed_tokens.weight")), embedding)
+    assert torch.equal(checkpoint.tensor("lm_head.weight"), embedding)
 
 
 def test_rows_that_hold_no_whole_blocks_stay_as_they_are() -> None:

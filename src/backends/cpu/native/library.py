@@ -25,7 +25,7 @@ from .structures import LinearCallStruct, PackedLinearStruct, WeightRowsStruct
 
 log = get_logger("model")
 
-_ABI_VERSION = 10
+_ABI_VERSION = 11
 
 
 class Layout(IntEnum):
@@ -127,8 +127,9 @@ class Library:
         self._packed_bytes = self.function("tm_packed_bytes", ctypes.c_int64, weights)
         self._pack = self.function("tm_pack", ctypes.c_int, weights, rows, ctypes.c_void_p)
         self._unpack = self.function("tm_unpack", ctypes.c_int, weights, ctypes.c_void_p)
-        self._dequantize = self.function(
-            "tm_dequantize", ctypes.c_int, rows, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self._look_up = self.function(
+            "tm_look_up", ctypes.c_int, weights, pointer, number, pointer, ctypes.c_int
         )
         self._num_threads = self.function("tm_num_threads", ctypes.c_int)
         cpus = ctypes.POINTER(ctypes.c_int)
@@ -222,10 +223,15 @@ class Library:
         """Write the packed weights as float32 [n, k] to the address `out`."""
         Status.check(self._unpack(ctypes.byref(weights), out), "unpacking weights")
 
-    def dequantize(self, rows: WeightRowsStruct, num_rows: int, num_inputs: int, out: int) -> None:
-        """Write quantized rows as bfloat16 [num_rows, num_inputs] to the address `out`."""
-        status = self._dequantize(ctypes.byref(rows), num_rows, num_inputs, out)
-        Status.check(status, "dequantizing weights")
+    def look_up(
+        self, weights: PackedLinearStruct, rows: int, count: int, out: int, element: Element
+    ) -> None:
+        """Write rows of packed weights to the address `out`, as numbers of a type.
+
+        `rows` is the address of their `count` numbers, int64.
+        """
+        status = self._look_up(ctypes.byref(weights), rows, count, out, element)
+        Status.check(status, "rows of weights")
 
 
 _loading = threading.Lock()

@@ -60,6 +60,15 @@ class WeightRowsStruct(ctypes.Structure):
     )
 
 
+class EmbeddingStruct(ctypes.Structure):
+    """`Embedding` of csrc/elementwise/elementwise.h."""
+
+    _fields_ = (
+        ("table", _POINTER),
+        ("packed", _PACKED),
+    )
+
+
 class AttentionSpecStruct(ctypes.Structure):
     """`AttentionSpec` of csrc/attention/attention.h."""
 
@@ -201,7 +210,7 @@ class DecoderModelStruct(ctypes.Structure):
         ("layers", ctypes.POINTER(DecoderLayerStruct)),
         ("hidden_size", _INT64),
         ("intermediate_size", _INT64),
-        ("embedding", _POINTER),
+        ("embedding", EmbeddingStruct),
         ("norm", _POINTER),
         ("head", _PACKED),
         ("eps", _FLOAT),
@@ -245,7 +254,7 @@ class DraftHeadModelStruct(ctypes.Structure):
     _fields_ = (
         ("hidden_size", _INT64),
         ("intermediate_size", _INT64),
-        ("embedding", _POINTER),
+        ("embedding", EmbeddingStruct),
         ("ones", _POINTER),
         ("norm", _POINTER),
         ("fc", _PACKED),
@@ -348,6 +357,7 @@ STRUCTURES = (
     PackedLinearStruct,
     LinearCallStruct,
     WeightRowsStruct,
+    EmbeddingStruct,
     AttentionSpecStruct,
     AttentionBatchStruct,
     AttentionCallStruct,

@@ -23,7 +23,7 @@ from ...models.pipeline_parallel import PipelineParallel
 from ...models.tensor_parallel import Ranks, TensorParallel
 from ...weights.checkpoint import Checkpoint
 from ...weights.expert_sharding import part_of
-from ...weights.sharding import Shard
+from ...weights.sharding import HEAD, Shard
 from ...weights.stages import StagedCheckpoint, StageLayers, divide_into_stages
 from .group import BACKENDS, GroupRanks, all_agree, join_group
 from .messages import Begin
@@ -33,8 +33,11 @@ log = get_logger("engine")
 
 
 def count_parameters(checkpoint: Checkpoint) -> int:
-    """Number of parameters of the whole model, as its files have them."""
-    return sum(checkpoint.stored(name).num_elements for name in checkpoint.tensor_names())
+    """Number of parameters of the whole model, as its files have them. Tied embeddings count once,
+    also if the head is quantized."""
+    tied = {HEAD} if checkpoint.config.tie_word_embeddings else set()
+    names = set(checkpoint.tensor_names()) - tied
+    return sum(checkpoint.stored(name).num_elements for name in names)
 
 
 def check_division(checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig) -> None:

@@ -20,7 +20,7 @@ def check_independence(model: BridgedModel, source: str) -> None:
 
     Attention is switched off, so a token must give the same result with any other tokens.
     """
-    device = model.embedding_ve.device
+    device = model.embedding.device
     tokens_t = torch.arange(1, 1 + _LENGTH, device=device) % model.config.vocab_size
     others_t = tokens_t.clone()
     others_t[:-1] = 0

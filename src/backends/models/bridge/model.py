@@ -15,6 +15,7 @@ import torch
 from transformers.utils.generic import ModelOutput
 
 from ....core.errors import ConfigError
+from ...linear.torch import EmbeddingTable
 from ...weights.config.model_config import ModelConfig
 from ..base import Attend, ReferenceLogits
 from .attention import IMPLEMENTATION, Answer, AttentionCall, answered_by
@@ -32,9 +33,8 @@ class BridgedModel:
         self._layers = Layers(model)
 
     @property
-    def embedding_ve(self) -> torch.Tensor:
-        weight: torch.Tensor = self.model.get_input_embeddings().weight
-        return weight
+    def embedding(self) -> EmbeddingTable:
+        return EmbeddingTable(self.model.get_input_embeddings().weight)
 
     @property
     def num_parameters(self) -> int:

@@ -118,10 +118,6 @@ class GGUFCheckpoint:
         blocks = self._names.in_order(name, packed.planes[0], self.config)
         return PackedWeights(packed.format, packed.shape, (blocks,))
 
-    def looked_up(self, name: str) -> Weights:
-        """See Checkpoint."""
-        return self.matrix(name)
-
     def release(self) -> None:
         """See Checkpoint."""
         self._mapped.clear()

@@ -111,10 +111,6 @@ class SafetensorsCheckpoint:
         """Read a matrix in its stored form. Raises ConfigError if it is missing or damaged."""
         return self._tensors.matrix(name)
 
-    def looked_up(self, name: str) -> Weights:
-        """See Checkpoint."""
-        return self._tensors.matrix(name)
-
     def release(self) -> None:
         """See Checkpoint."""
         self._files.release()

@@ -21,7 +21,7 @@ from .folder import MADE, choose_limit, make_room, models_folder
 
 log = get_logger("model")
 
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 """Version of the files' layout."""
 _DIGITS = 16
 """Digits of a hash in a name. The file's metadata has all of them."""

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from ....backends.linear.base import ACTIVATIONS, LinearBackend, LinearSpec, Projection
-from ....backends.linear.choice import dequantize
 from ....backends.weights.packed import PackedWeights, Weights
 from .samples import FORMATS, dense, dense_matrix, packed_matrix
 
@@ -65,16 +64,31 @@ def check_products(backend: BackendClass, spec: LinearSpec, *, has_bias: bool) -
     for num_outputs in (1, 17, 96):
         weights = dense_matrix(num_outputs, NUM_INPUTS, spec.dtype, 1).to(spec.device)
         check_linear(backend, spec, [weights], has_bias=has_bias)
+    check_rows(backend, spec, weights, "floats")
 
 
 def check_kept(backend: BackendClass, spec: LinearSpec, name: str) -> None:
-    """x W^T, for packed weights; and these weights as a tensor, if the backend offers that."""
+    """x W^T, for packed weights; and the rows of these weights, if the backend looks them up."""
     weights = packed_matrix(name, 70, NUM_INPUTS, 2)
     check_linear(backend, spec, [weights], has_bias=False)
-    tensor = dequantize(backend, spec, weights)
-    if tensor is not None:
-        exact = weights.dequantize().to(spec.dtype)
-        assert torch.equal(tensor.cpu(), exact), f"{name} is dequantized to other numbers"
+    check_rows(backend, spec, weights, name)
+
+
+def check_rows(backend: BackendClass, spec: LinearSpec, weights: Weights, name: str) -> None:
+    """Compare the rows of a head, and those of packed weights, with the numbers of the weights."""
+    made = backend(spec)
+    if not hasattr(made, "embedding"):
+        return
+    ids = torch.tensor([69, 0, 33, 33], device=spec.device)
+    exact = dense(weights).to(spec.dtype)[ids.cpu()]
+    sources = [made.head(weights), *([weights] if isinstance(weights, PackedWeights) else [])]
+    for source in sources:
+        embedding = made.embedding(source)
+        found = embedding(ids)
+        assert found.dtype is spec.dtype, f"rows of {name} are {found.dtype}, not {spec.dtype}"
+        assert torch.equal(found.cpu(), exact), f"rows of {name} have other numbers"
+        wanted = len(weights) if isinstance(weights, torch.Tensor) else weights.shape[0]
+        assert embedding.num_parameters == wanted * NUM_INPUTS
 
 
 def check_segments(backend: BackendClass, spec: LinearSpec) -> None:

@@ -23,7 +23,7 @@ from tests.backends.weights.quantization.writers import CASES
 from tests.oracle.architectures import MODELS, SIZES
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.base import LinearSpec
-from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.linear.torch import EmbeddingTable, TorchLinear
 from tokenmill.backends.models.base import LoadOptions, Model, ModelImpl
 from tokenmill.backends.models.bridge import plugin
 from tokenmill.backends.models.bridge.bridge import TransformersModels
@@ -187,7 +187,7 @@ def test_without_transformers_the_reason_says_how_to_install_it(
 
 def test_a_whole_checkpoint_is_loaded(llama: Path) -> None:
     stored = load_file(llama / "model.safetensors")["model.embed_tokens.weight"]
-    assert torch.equal(load(llama).embedding_ve, stored)
+    assert torch.equal(load(llama).embedding.weight_ve, stored)
 
 
 def test_a_checkpoint_without_one_of_its_tensors_is_refused(llama: Path) -> None:
@@ -244,7 +244,7 @@ def test_only_the_text_model_of_a_multimodal_one_is_loaded(tmp_path: Path) -> No
     assert model.config.architecture == "Gemma3ForCausalLM"
     text = whole.model.language_model
     assert model.num_parameters == sum(one.numel() for one in text.parameters())
-    assert torch.equal(model.embedding_ve, text.embed_tokens.weight)
+    assert torch.equal(model.embedding.weight_ve, text.embed_tokens.weight)
     assert stated_bytes(tmp_path) == model.num_bytes
 
 
@@ -253,10 +253,10 @@ class Mixing:
 
     def __init__(self, config: Any) -> None:
         self.config = config
-        self.embedding_ve = torch.randn(config.vocab_size, 8)
+        self.embedding = EmbeddingTable(torch.randn(config.vocab_size, 8))
 
     def forward(self, token_ids_t: torch.Tensor, *_: Any) -> torch.Tensor:
-        hidden = self.embedding_ve[token_ids_t]
+        hidden = self.embedding(token_ids_t)
         return hidden + hidden.roll(1, dims=0)
 
 

@@ -9,7 +9,8 @@
 #include "decoder/decoder.h"
 #include "decoder/draft_head.h"
 #include "elementwise/elementwise.h"
-#include "linear/dequantizing.h"
+#include "linear/packing.h"
+#include "linear/rows.h"
 #include "sampling/logits.h"
 #include "ranks/ranks.h"
 #include "sampling/sampling.h"
@@ -34,7 +35,7 @@ void share_out(int64_t count, Function&& run) {
 
 // Must be the same in library.py, and change with every signature. Structures are checked with
 // tm_structures.
-TM_API int tm_abi_version() noexcept { return 10; }
+TM_API int tm_abi_version() noexcept { return 11; }
 // The layouts of all shared structures. The last entry's structure is null.
 TM_API const FieldLayout* tm_structures() noexcept { return structures(); }
 // The instruction set that this library is compiled for.
@@ -55,9 +56,16 @@ TM_API Status tm_pack(const PackedLinear* weights, const WeightRows* source,
 TM_API Status tm_unpack(const PackedLinear* weights, float* out) noexcept {
   return guarded([&] { unpack(*weights, out); });
 }
-TM_API Status tm_dequantize(const WeightRows* source, int64_t n, int64_t k,
-                            uint16_t* out) noexcept {
-  return guarded([&] { dequantize(*source, n, k, out); });
+// Writes rows of weights, one after the other, as read_row does.
+TM_API Status tm_look_up(const PackedLinear* weights, const int64_t* rows, int64_t count, void* out,
+                         Element out_type) noexcept {
+  return guarded([&] {
+    const int64_t row_bytes = weights->k * (out_type == Element::kF32 ? 4 : 2);
+    share_out(count, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i++)
+        read_row(*weights, rows[i], static_cast<uint8_t*>(out) + i * row_bytes, out_type);
+    });
+  });
 }
 TM_API Status tm_linear(const LinearCall* call) noexcept {
   return guarded([&] { linear(*call); });

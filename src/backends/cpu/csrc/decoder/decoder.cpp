@@ -27,7 +27,7 @@ class Part {
   }
 
   void run() {
-    if (model_.embedding != nullptr) {
+    if (model_.embedding.exists()) {
       embed_tokens();
       finish(Phase::kEmbed);
     }
@@ -41,7 +41,7 @@ class Part {
  private:
   void embed_tokens() {
     EmbedCall call = {};
-    call.table = model_.embedding;
+    call.embedding = model_.embedding;
     call.token_ids = step_.token_ids;
     call.out = step_.hidden;
     call.out_stride = call.size = model_.hidden_size;

@@ -46,7 +46,7 @@ struct DecoderModel {
   const DecoderLayer* layers;
   int64_t hidden_size;
   int64_t intermediate_size;
-  const void* embedding;     // bfloat16 [vocabulary, hidden]; null in a later stage
+  Embedding embedding;       // [vocabulary, hidden]; none in a later stage
   const float* norm;         // [hidden]; null in a stage without a head
   const PackedLinear* head;  // or null: steps have no sampled rows
   float eps;

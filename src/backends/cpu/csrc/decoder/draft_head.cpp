@@ -1,6 +1,5 @@
 #include "decoder/draft_head.h"
 
-#include "elementwise/elementwise.h"
 #include "threads/thread_pool.h"
 
 namespace tokenmill {

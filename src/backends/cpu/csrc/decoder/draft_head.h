@@ -3,7 +3,7 @@
 // arithmetic.
 #pragma once
 
-#include "linear/linear.h"
+#include "elementwise/elementwise.h"
 
 namespace tokenmill {
 
@@ -11,7 +11,7 @@ namespace tokenmill {
 struct DraftHeadModel {
   int64_t hidden_size;
   int64_t intermediate_size;
-  const void* embedding;  // bfloat16 [vocabulary, hidden]
+  Embedding embedding;  // [vocabulary, hidden]
   const float* ones;      // [hidden]: weights of the norms of the inputs, which have none
   const float* norm;      // [hidden]
   const PackedLinear* fc;

@@ -27,9 +27,18 @@ void rms_norm(const RmsNormCall& call, int64_t row_begin, int64_t row_end);
 // sum(x^2) of bfloat16 numbers.
 float sum_of_squares(const void* x, int64_t size);
 
-// Copies rows of a bfloat16 table by token id, times a factor.
+// The rows of tokens: those of a bfloat16 table, or of packed weights. structures.py has the same
+// layout.
+struct Embedding {
+  const void* table;           // [vocabulary, size], or null
+  const PackedLinear* packed;  // or null: there is a table, or no embedding at all
+
+  bool exists() const { return table != nullptr || packed != nullptr; }
+};
+
+// Writes rows of an embedding by token id, rounded to bfloat16, times a factor.
 struct EmbedCall {
-  const void* table;  // [vocabulary, size]
+  Embedding embedding;
   const int64_t* token_ids;
   void* out;
   int64_t out_stride;

@@ -2,6 +2,7 @@
 #include "elementwise/gates.h"
 #include "elementwise/norms.h"
 #include "elementwise/rotation.h"
+#include "linear/rows.h"
 
 namespace tokenmill {
 
@@ -15,8 +16,10 @@ float sum_of_squares(const void* x, int64_t size) {
 
 void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
   for (int64_t row = row_begin; row < row_end; row++) {
-    const auto* from = static_cast<const uint16_t*>(call.table) + call.token_ids[row] * call.size;
+    const auto* table = static_cast<const uint16_t*>(call.embedding.table);
     auto* out = static_cast<uint16_t*>(call.out) + row * call.out_stride;
+    if (table == nullptr) read_row(*call.embedding.packed, call.token_ids[row], out, Element::kBF16);
+    const uint16_t* from = table == nullptr ? out : table + call.token_ids[row] * call.size;
     for_registers(call.size, [&](auto load, auto store) { store(out, load(from) * call.scale); });
   }
 }

@@ -29,7 +29,7 @@ struct Library {
   int64_t (*packed_bytes)(const PackedLinear*);
   Status (*pack)(const PackedLinear*, const WeightRows*, uint8_t*);
   Status (*unpack)(const PackedLinear*, float*);
-  Status (*dequantize)(const WeightRows*, int64_t, int64_t, uint16_t*);
+  Status (*look_up)(const PackedLinear*, const int64_t*, int64_t, void*, Element);
   Status (*linear)(const LinearCall*);
   AttentionPlan* (*attention_plan_new)();
   void (*attention_plan_free)(AttentionPlan*);

@@ -2,32 +2,45 @@
 
 namespace tokenmill {
 
-// Checks a decoder without layers: embeddings, the last norm, and the head.
-void check_decoder(const Library& library, Report& report) {
-  report.begin("decoder without layers");
-  constexpr int64_t kSize = 38, kVocabulary = 50, kTokens = 5;
+namespace {
+
+constexpr int64_t kSize = 38, kVocabulary = 50, kTokens = 5;
+
+// A bfloat16 matrix [kVocabulary, kSize] that the library packed.
+class PackedMatrix {
+ public:
+  PackedMatrix(const Library& library, Report& report, Numbers& rows) {
+    packed_.layout = Layout::kBF16;
+    packed_.n = kVocabulary;
+    packed_.k = kSize;
+    memory_.resize(library.packed_bytes(&packed_) + 64 + 8192);  // kernels prefetch
+    auto* data = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
+    packed_.data = data;
+    const WeightRows source = {static_cast<uint8_t*>(rows.at(0)), nullptr, 2 * kSize,
+                               Source::kBF16};
+    report.expect_done(library.pack(&packed_, &source, data), "tm_pack");
+  }
+  const PackedLinear* get() const { return &packed_; }
+
+ private:
+  PackedLinear packed_ = {};
+  std::vector<uint8_t> memory_;
+};
+
+void check(const Library& library, Report& report, bool is_packed) {
   Random random(7);
   Numbers table(Element::kBF16, kVocabulary * kSize), rows(Element::kBF16, kVocabulary * kSize);
   table.fill(random);
   rows.fill(random);
   std::vector<float> norm(kSize);
   for (float& one : norm) one = 1.0f + 0.3f * random.number();
-  PackedLinear head = {};
-  head.layout = Layout::kBF16;
-  head.n = kVocabulary;
-  head.k = kSize;
-  std::vector<uint8_t> memory(library.packed_bytes(&head) + 64 + 8192);  // kernels prefetch
-  auto* data = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
-  head.data = data;
-  const WeightRows source = {static_cast<uint8_t*>(rows.at(0)), nullptr, 2 * kSize,
-                              Source::kBF16};
-  report.expect_done(library.pack(&head, &source, data), "tm_pack");
-
+  const PackedMatrix head(library, report, rows), embedding(library, report, table);
   DecoderModel model = {};
   model.hidden_size = kSize;
-  model.embedding = table.at(0);
+  if (is_packed) model.embedding.packed = embedding.get();
+  else model.embedding.table = table.at(0);
   model.norm = norm.data();
-  model.head = &head;
+  model.head = head.get();
   model.eps = 0.1f;
   model.embedding_scale = 1.0f;
   const int64_t token_ids[kTokens] = {49, 0, 7, 7, 21}, sampled_rows[] = {4, 0, 2};
@@ -65,6 +78,16 @@ void check_decoder(const Library& library, Report& report) {
       report.expect_near(logits[i * kVocabulary + j], wanted, 1e-4, "logits", i, j);
     }
   }
+}
+
+}  // namespace
+
+// Checks a decoder without layers: embeddings, the last norm, and the head.
+void check_decoder(const Library& library, Report& report) {
+  report.begin("decoder without layers");
+  check(library, report, false);
+  report.begin("decoder without layers, with a packed embedding");
+  check(library, report, true);
 }
 
 }  // namespace tokenmill

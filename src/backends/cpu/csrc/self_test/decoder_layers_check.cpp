@@ -205,7 +205,7 @@ class Run {
       plan(i);
     }
     model_.layers = layers;
-    model_.embedding = table.at(0);
+    model_.embedding.table = table.at(0);
     const int64_t cache_size = 2 * kBlockSize * kKvHeads * 2 * kHeadSize;
     Numbers caches[kLayers] = {{Element::kBF16, cache_size}, {Element::kBF16, cache_size}};
     void* const addresses[kLayers] = {caches[0].at(0), caches[1].at(0)};
@@ -265,7 +265,7 @@ class Run {
     stage.num_layers = 1;
     for (int i = 0; i < kLayers; i++) {
       report_.expect_done(library_.run_decoder(&stage, &step), "tm_run_decoder of a stage");
-      stage.embedding = nullptr;
+      stage.embedding = {};
       stage.layers++;
       step.kv_caches++;
     }

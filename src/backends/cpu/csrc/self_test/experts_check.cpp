@@ -160,7 +160,7 @@ void check(const Library& library, Report& report, const Setting& setting) {
   describe(reference, experts, layer, model);
   Numbers table(Element::kBF16, kVocabulary * kHidden), hidden(Element::kBF16, kTokens * kHidden);
   table.fill(random);
-  model.embedding = table.at(0);
+  model.embedding.table = table.at(0);
   int64_t token_ids[kTokens];
   for (int64_t token = 0; token < kTokens; token++) token_ids[token] = token * 7 % kVocabulary;
   Ranks ranks = {0, 1, nullptr, 5 * kHidden};

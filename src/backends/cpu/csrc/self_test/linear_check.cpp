@@ -173,15 +173,19 @@ void check_unpacked(const Library& library, Report& report, const PackedLinear& 
                        "unpacked weights", i / weights.k, i % weights.k);
 }
 
-void check_dequantized(const Library& library, Report& report, const Matrix& matrix) {
-  const WeightRows rows = {matrix.bytes.data(), nullptr, matrix.row_bytes, matrix.source};
-  std::vector<uint16_t> found(matrix.rows * matrix.k);
-  report.expect_done(library.dequantize(&rows, matrix.rows, matrix.k, found.data()),
-                     "tm_dequantize");
-  for (int64_t i = 0; i < matrix.rows * matrix.k; i++) {
-    const double error = matrix.magnitudes[i] * 0x1p-23 + std::fabs(matrix.values[i]) * 0x1p-8;
-    report.expect_near(from_bf16(found[i]), matrix.values[i], error, "dequantized weights",
-                       i / matrix.k, i % matrix.k);
+void check_looked_up(const Library& library, Report& report, const PackedLinear& weights,
+                     const Matrix& matrix) {
+  for (const auto element : {Element::kF32, Element::kBF16}) {
+    const int64_t rows[] = {weights.n - 1, 0, 31, weights.n - 1};
+    Numbers found(element, 4 * weights.k);
+    report.expect_done(library.look_up(&weights, rows, 4, found.at(0), element), "tm_look_up");
+    for (int64_t i = 0; i < 4 * weights.k; i++) {
+      const int64_t at = rows[i / weights.k] * weights.k + i % weights.k;
+      const double rounding = element == Element::kBF16 ? 0x1p-8 : 0;
+      const double error = matrix.magnitudes[at] * 0x1p-23 + std::fabs(matrix.values[at]) * rounding;
+      report.expect_near(found.get(i), matrix.values[at], error, "a row",
+                         rows[i / weights.k], i % weights.k);
+    }
   }
 }
 
@@ -203,7 +207,7 @@ void check_product(const Library& library, Report& report, const Setting& settin
                      matrix.row_bytes, setting.source};
   report.expect_done(library.pack(&weights, &rows, data), "tm_pack");
   check_unpacked(library, report, weights, matrix);
-  if (is_quantized(matrix.layout)) check_dequantized(library, report, matrix);
+  if (!setting.gate_up) check_looked_up(library, report, weights, matrix);
 
   Numbers x(matrix.layout == Layout::kF32 ? Element::kF32 : Element::kBF16,
             setting.rows * setting.k);

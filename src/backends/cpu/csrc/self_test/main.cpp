@@ -41,7 +41,7 @@ bool load(const char* path, Library* to) {
          find(handle, "tm_num_threads", &to->num_threads) &&
          find(handle, "tm_packed_bytes", &to->packed_bytes) &&
          find(handle, "tm_pack", &to->pack) && find(handle, "tm_unpack", &to->unpack) &&
-         find(handle, "tm_dequantize", &to->dequantize) &&
+         find(handle, "tm_look_up", &to->look_up) &&
          find(handle, "tm_linear", &to->linear) &&
          find(handle, "tm_attention_plan_new", &to->attention_plan_new) &&
          find(handle, "tm_attention_plan_free", &to->attention_plan_free) &&

@@ -1,0 +1,58 @@
+"""Embeddings that the native library looks up.
+
+Shape suffixes: t tokens, v vocabulary, e hidden size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..linear.base import Embedding
+from ..linear.torch import EmbeddingTable
+from .native.structures import EmbeddingStruct
+from .packed_weights import PackedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEmbedding:
+    """The rows of packed weights: of a head, or of weights that are only looked up. See
+    Embedding."""
+
+    packed: PackedLinear
+    """One matrix [v, e]."""
+
+    def __call__(self, token_ids_t: torch.Tensor) -> torch.Tensor:
+        return self.packed.look_up(token_ids_t.long().contiguous())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def num_parameters(self) -> int:
+        return self.packed.num_rows * self.packed.in_features
+
+    @property
+    def num_bytes(self) -> int:
+        return self.packed.num_bytes
+
+    def shared(self, share: Callable[[torch.Tensor], torch.Tensor]) -> NativeEmbedding:
+        return NativeEmbedding(self.packed.moved(share))
+
+
+def describe_embedding(embedding: Embedding) -> EmbeddingStruct | None:
+    """Where the rows of an embedding are, which the caller keeps alive. None: the library cannot
+    read them."""
+    if isinstance(embedding, NativeEmbedding):
+        return EmbeddingStruct(packed=ctypes.pointer(embedding.packed.struct))
+    if isinstance(embedding, EmbeddingTable) and embedding.dtype is torch.bfloat16:
+        return EmbeddingStruct(table=embedding.weight_ve.data_ptr())
+    return None
