@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from typing import Any, Self, TypeVar
 
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .assembly import AsyncEngine, build_remote_engine
 from .core.config import EngineConfig
-from .core.errors import ConfigError, EngineStoppedError, OverloadedError
+from .core.errors import ConfigError, EngineStoppedError, InvalidRequestError, OverloadedError
 from .core.interfaces import ChatMessage, no_progress
 from .core.outputs import RequestOutput
 from .core.remote.client import RemoteEngine
@@ -23,7 +23,8 @@ from .core.sampling_params import OutputKind, SamplingParams
 from .core.shell.output_stream import OutputStream
 
 T = TypeVar("T")
-Prompt = str | Sequence[int]
+Tokens = str | Sequence[int]
+Prompt = Tokens | Mapping[str, Any]
 Engine = AsyncEngine | RemoteEngine
 
 
@@ -78,7 +79,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generate one RequestOutput per prompt, in the order of the prompts.
 
-        A prompt is a text or a list of token ids. `use_tqdm` shows a progress bar. Raises
+        A prompt is a text or a list of token ids, alone or as in vLLM: `{"prompt": "Hi"}` or
+        `{"prompt_token_ids": [1, 2]}`. `use_tqdm` shows a progress bar. Raises
         InvalidRequestError for the first prompt or parameter that is refused, RequestFailedError
         for the first request that fails, and OverloadedError only if a plugin refuses a request
         while no other one is live. An error aborts the other requests. There may be any number
@@ -117,14 +119,14 @@ class LLM:
             raise
 
     async def _generate_all(
-        self, prompts: list[Prompt], params: list[SamplingParams], show_progress: bool
+        self, prompts: list[Tokens], params: list[SamplingParams], show_progress: bool
     ) -> list[RequestOutput]:
         # At most as many at once as the queue takes: the rest of a long list would only be refused.
         most_n = max((p.n for p in params), default=1)
         room = asyncio.Semaphore(max(1, self._engine.config.max_num_queued_reqs // most_n))
         with _progress_bar(len(prompts)) if show_progress else nullcontext() as bar:
 
-            async def generate_one(prompt: Prompt, one: SamplingParams) -> RequestOutput:
+            async def generate_one(prompt: Tokens, one: SamplingParams) -> RequestOutput:
                 async with room:
                     output = await self._last_output(prompt, one)
                 if bar is not None:
@@ -133,7 +135,7 @@ class LLM:
 
             return await _all_or_first_error(map(generate_one, prompts, params))
 
-    async def _last_output(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+    async def _last_output(self, prompt: Tokens, params: SamplingParams) -> RequestOutput:
         params = params.with_changes(output_kind=OutputKind.FINAL)
         self._num_open += 1
         try:
@@ -142,7 +144,7 @@ class LLM:
         finally:
             self._note_end()
 
-    async def _submit(self, prompt: Prompt, params: SamplingParams) -> OutputStream | RemoteStream:
+    async def _submit(self, prompt: Tokens, params: SamplingParams) -> OutputStream | RemoteStream:
         """Queue a request. If the engine is overloaded, wait for room, one request after the other.
 
         Raises OverloadedError if no other request of this LLM is open: then the engine would refuse
@@ -159,7 +161,7 @@ class LLM:
             self._num_open += 1
 
     async def _submit_again(
-        self, prompt: Prompt, params: SamplingParams
+        self, prompt: Tokens, params: SamplingParams
     ) -> OutputStream | RemoteStream:
         while True:
             self._has_ended.clear()
@@ -197,12 +199,27 @@ async def _all_or_first_error(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]
     return [task.result() for task in tasks]
 
 
-def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if prompts and all(isinstance(item, int) for item in prompts):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Tokens]:
+    is_one = isinstance(prompts, str | bytes | Mapping)
+    if is_one or (prompts and all(isinstance(item, int) for item in prompts)):
+        return [_as_tokens(prompts)]  # type: ignore[arg-type]
+    return [_as_tokens(prompt) for prompt in prompts]  # type: ignore[arg-type]
+
+
+def _as_tokens(prompt: Prompt) -> Tokens:
+    """The text or token ids of a prompt. Raises InvalidRequestError for other things in it."""
+    if isinstance(prompt, bytes):  # a sequence of integers, too
+        raise InvalidRequestError("the prompt is bytes: decode it to a text", param="prompt")
+    if not isinstance(prompt, Mapping):
+        return prompt
+    if len(prompt) == 1 and prompt.keys() <= {"prompt", "prompt_token_ids"}:
+        (tokens,) = prompt.values()
+        return tokens  # type: ignore[no-any-return]
+    raise InvalidRequestError(
+        "a prompt in braces has either 'prompt' or 'prompt_token_ids', "
+        f"got {', '.join(map(repr, prompt)) or 'nothing'}",
+        param="prompt",
+    )
 
 
 def _as_params(

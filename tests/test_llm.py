@@ -27,6 +27,7 @@ from tokenmill import (
 from tokenmill.core.processes.place import Place
 from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.core.shell import step_loop
+from tokenmill.llm import Prompt
 from tokenmill.plugin import Load, Refusal, RequestView, hookimpl
 from tokenmill.testing.simulated.executor import expected_tokens
 
@@ -112,6 +113,16 @@ def test_one_prompt_may_come_without_a_list_as_text_or_token_ids(llm: LLM) -> No
     assert texts_of(llm.generate([97, 98, 99], SEEDED)) == [expected("abc")]
     assert texts_of(llm.generate([[97], [98]], SEEDED)) == [expected("a"), expected("b")]
     assert llm.generate([]) == []
+
+
+def test_prompts_may_have_the_shape_of_vllm(llm: LLM) -> None:
+    prompts: list[Prompt] = [{"prompt": "abc"}, {"prompt_token_ids": [98]}]
+    assert texts_of(llm.generate(prompts, SEEDED)) == [expected("abc"), expected("b")]
+    assert texts_of(llm.generate({"prompt": "abc"}, SEEDED)) == [expected("abc")]
+    two, unknown = {"prompt": "a", "multi_modal_data": {}}, {"promt": "a"}
+    for wrong in (two, unknown, {}, b"abc", [b"abc"]):
+        with pytest.raises(InvalidRequestError, match=r"prompt_token_ids|bytes"):
+            llm.generate(wrong, SEEDED)
 
 
 def test_each_prompt_may_have_parameters_of_its_own(llm: LLM) -> None:

@@ -112,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A user's mistake prints one line on stderr and returns 1; wrong flags exit with status 2.
     """
+    _open_standard_streams()
     args = make_parser().parse_args(argv)
     try:
         with _warnings_shown():
@@ -128,6 +129,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # the reader has closed the pipe
         return 1
+
+
+def _open_standard_streams() -> None:
+    """Open the null device for closed standard streams, so that writes do not fail, and no socket
+    gets their numbers, to which native code may write."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            null = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115
+            os.set_inheritable(null.fileno(), True)
+            setattr(sys, name, null)
 
 
 @contextlib.contextmanager

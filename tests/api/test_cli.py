@@ -197,6 +197,17 @@ def test_a_reader_that_stops_is_no_error() -> None:
     assert done.stdout == "[" and "Traceback" not in done.stderr
 
 
+def test_commands_run_without_standard_streams(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from tokenmill.api.cli import main; main(['version'])\n"
+        "null = os.stat(os.devnull).st_rdev\n"
+        "found = [os.fstat(number).st_rdev == null for number in range(3)]\n"
+        f"open({str(tmp_path / 'found')!r}, 'w').write(f'{{found}} {{sys.stderr.isatty()}}')"
+    )
+    subprocess.run(["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code], check=True)
+    assert (tmp_path / "found").read_text() == "[True, True, True] False"
+
+
 def test_version_is_a_command_too() -> None:
     assert tokenmill("version").stdout == tokenmill("--version").stdout
 

@@ -1,4 +1,4 @@
-"""Clients that connect and send nothing keep nobody else out."""
+"""Clients that connect and send nothing, or half a request, keep nobody else out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from tokenmill.api import server
 from tokenmill.api.http.connections.room import REFUSED_AT_ONCE, Room
 
 from ..server_process import running_server
-from .serving import PATIENCE, serve_engine, toy_engine
+from .serving import PATIENCE, SteeredExecutor, serve_engine, toy_engine
 from .test_errors import check_error
 
 ROOT = Path(__file__).resolve().parents[2]
+JSON = "Content-Type: application/json"
 
 
 def connect(url: str) -> socket.socket:
@@ -58,6 +59,43 @@ def test_the_oldest_silent_connection_is_closed_and_one_in_use_is_not(
             assert second.recv(12) == b"HTTP/1.1 200"
 
 
+@pytest.mark.parametrize("end", ["Content-Length: 9", "Transfer-Encoding: chunked"])
+def test_clients_that_send_half_a_body_keep_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    half = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n{end}\r\n\r\n"
+    with_room(monkeypatch, 2)
+    with serve_engine(toy_engine()) as served, connect(served.url) as first:
+        first.sendall(half.encode())
+        with connect(served.url) as second, served.client() as new:
+            second.sendall(half.encode())
+            assert new.get("/health").status_code == 200
+            assert first.recv(1) == b"", "it was closed for the new one"
+
+
+def test_a_connection_that_answers_a_pipelined_request_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = b'{"prompt": "abc", "max_tokens": 5}'
+    ask = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n".encode()
+    ask += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with_room(monkeypatch, 1)
+    executor = SteeredExecutor()
+    executor.gate.clear()
+    with serve_engine(toy_engine(executor)) as served, connect(served.url) as used:
+        used.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + ask)
+        assert used.recv(12) == b"HTTP/1.1 200"
+        with served.client() as new:
+            refused = new.get("/health").status_code
+        executor.gate.set()
+        assert refused == 503
+        answer = b""
+        while b"text_completion" not in answer:
+            received = used.recv(4096)
+            assert received, answer
+            answer += received
+
+
 def test_a_connection_between_two_requests_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 1)
     with serve_engine(toy_engine()) as served, served.client() as idle:
@@ -79,16 +117,16 @@ def test_a_full_room_refuses_some_and_closes_the_rest() -> None:
     room = Room(1)
     busy = Caller()
     assert room.enter(busy)
-    room.begin_request(busy)
+    room.begin_answer(busy)
     refused = [Caller() for _ in range(REFUSED_AT_ONCE + 1)]
     for caller in refused:
         assert not room.enter(caller)
-        room.begin_request(caller)
+        room.begin_answer(caller)
     assert [caller.is_open for caller in refused] == [True] * REFUSED_AT_ONCE + [False]
     assert busy.is_open
     for caller in refused:
         room.leave(caller)
-    room.end_request(busy)
+    room.end_answer(busy)
     assert room.enter(Caller()), "in place of the idle one"
     assert not busy.is_open
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -10,7 +12,7 @@ from tokenmill.api.openai.reading.body_sizes import MAX_OBJECTS, MAX_STRINGS
 
 from .large_bodies import chat_tool, in_object, large_bodies
 from .loop_time import LoopTime
-from .serving import Served
+from .serving import PATIENCE, Served
 from .test_errors import check_error
 
 LONGEST = 0.02
@@ -34,6 +36,19 @@ def longest_callbacks(served: Served, every: int) -> dict[str, float]:
 def test_large_bodies_do_not_hold_up_the_event_loop(toy: Served) -> None:
     found = longest_callbacks(toy, every=5)
     assert {name: seconds for name, seconds in found.items() if seconds > LONGEST} == {}
+
+
+def test_a_body_in_chunks_of_one_byte_does_not_hold_up_the_event_loop(toy: Served) -> None:
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    chunks = b"1\r\n \r\n" * 40_000 + b"0\r\n\r\n"
+    target = urlsplit(toy.url)
+    with (
+        LoopTime(toy) as loop_time,
+        socket.create_connection((target.hostname or "", target.port or 0), PATIENCE) as client,
+    ):
+        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+        assert client.recv(12) == b"HTTP/1.1 400"
+    assert loop_time.longest < LONGEST
 
 
 def test_what_takes_long_in_one_callback_is_noticed(toy: Served) -> None:

@@ -74,7 +74,7 @@ def _is_intact(target: Path, lock: Path) -> bool:
     """Whether a file was built, and has the checksum that its lock notes. Loading a shortened
     library would end this process."""
     try:
-        return _checksum(target) == lock.read_text()
+        return _checksum(target).encode() == lock.read_bytes()
     except FileNotFoundError:
         return False
 

@@ -54,9 +54,10 @@ def test_a_damaged_file_is_built_again(cache: Path, damage: bytes) -> None:
     assert build_once("library.so", fail) == target
 
 
-def test_a_file_whose_build_was_cut_off_before_its_end_is_built_again(cache: Path) -> None:
+@pytest.mark.parametrize("noted", [b"", b"\xed\x00"], ids=["cut off", "damaged"])
+def test_a_file_whose_checksum_is_not_noted_is_built_again(cache: Path, noted: bytes) -> None:
     build_once("library.so", make)
-    (cache / "library.lock").write_text("")
+    (cache / "library.lock").write_bytes(noted)
     assert build_once("library.so", make).read_text() == "made"
 
 

@@ -21,9 +21,14 @@ STALL_SECONDS = 30.0
 FIRST_PROBE_SECONDS = 0.05
 """Time after which a second write finds the reset that answered the first one."""
 PROBE_SECONDS = 5.0
+READ_BYTES = 8 << 10
+"""Bytes that are parsed in one turn of the event loop. h11 takes a millisecond for 1 KB of chunks
+of one byte, and less for everything else."""
+_BUFFER = memoryview(bytearray(READ_BYTES))
+"""What was just received. All connections share it, because it is copied in the same turn."""
 
 
-class Connection(H11Protocol):
+class Connection(H11Protocol, asyncio.BufferedProtocol):
     """Speaks HTTP/1.1 with one client; errors that uvicorn itself sends have OpenAI's shape."""
 
     def __init__(self, room: Room, **options: Any) -> None:
@@ -56,14 +61,26 @@ class Connection(H11Protocol):
             self._next_probe.cancel()
         super().connection_lost(exc)
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport puts what it reads next."""
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(_BUFFER[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._room.begin_request(self)
         self._watch_head()
 
+    def handle_events(self) -> None:
+        """Parse what has arrived, also what a client sent before the last answer was complete."""
+        super().handle_events()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            self._room.begin_answer(self)
+
     def on_response_complete(self) -> None:
-        self._room.end_request(self)
+        self._room.end_answer(self)
         super().on_response_complete()
 
     def eof_received(self) -> bool:  # type: ignore[override]

@@ -19,17 +19,17 @@ class Guest(Protocol):
 class Room:
     """Counts a server's connections, and knows which of them wait for a request.
 
-    Clients that open connections and send nothing keep nobody else out: the oldest of them are
-    closed first, then the connections that have waited longest for their next request.
+    Clients that open connections and send no whole request keep nobody else out: the oldest of them
+    are closed first, then the connections that have waited longest for their next request.
     """
 
     def __init__(self, max_connections: int) -> None:
         self._most = max_connections
         self._open: set[Guest] = set()
         self._silent: dict[Guest, None] = {}
-        """Connections without a whole head of a request, oldest first."""
+        """Connections without a whole request, oldest first."""
         self._idle: dict[Guest, None] = {}
-        """Connections between two requests; the one that has waited longest is the first."""
+        """Connections after an answer; the one that has waited longest for a request is first."""
 
     def enter(self, guest: Guest) -> bool:
         """Add a new connection. False: requests are being answered on all others, so its request
@@ -43,12 +43,12 @@ class Room:
             guest.hang_up()
         return num_open < self._most
 
-    def begin_request(self, guest: Guest) -> None:
-        """The head of a request has arrived, so the connection is in use."""
+    def begin_answer(self, guest: Guest) -> None:
+        """A whole request has arrived, so the connection is in use."""
         self._silent.pop(guest, None)
         self._idle.pop(guest, None)
 
-    def end_request(self, guest: Guest) -> None:
+    def end_answer(self, guest: Guest) -> None:
         """The answer is complete."""
         if guest in self._open:
             self._idle[guest] = None
@@ -56,7 +56,7 @@ class Room:
     def leave(self, guest: Guest) -> None:
         """Remove a connection that is closed."""
         self._open.discard(guest)
-        self.begin_request(guest)
+        self.begin_answer(guest)
 
     def _make_room(self) -> None:
         guest = next(iter(self._silent), None) or next(iter(self._idle), None)
