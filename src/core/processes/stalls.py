@@ -28,15 +28,23 @@ class Stall:
     system does not say how long threads wait, the clock is the time of the checks.
     """
 
-    def __init__(self, pid: int | None, times_of: Callable[[int], Times] = family_times) -> None:
-        """`pid`: None if the process is on another machine."""
+    def __init__(
+        self,
+        pid: int | None,
+        times_of: Callable[[int], Times] = family_times,
+        *,
+        first_look: float = 0.0,
+    ) -> None:
+        """`pid`: None if the process is on another machine. `first_look`: seconds of a stall before
+        which the system is not asked at all, because a look takes up to 50 µs per thread."""
         self.seconds = 0.0
         self._pid = pid
         self._times_of = times_of
+        self._first_look = first_look
         self._mark: object = None
         self._checked = self._wall = self._disk = 0.0
         self._first: Times | None = None
-        """The times at the begin of the stall."""
+        """The times at the first look."""
         self._last: Times = {}
 
     def check(self, now: float, mark: object) -> float:
@@ -50,13 +58,12 @@ class Stall:
             self._restart()
             return 0.0
         self._wall += min(passed, MAX_GROWTH)
-        if self._pid is None:
-            self.seconds = self._wall
+        self.seconds = self._wall
+        if self._pid is None or self._wall < self._first_look:
             return self.seconds
         if self._first is None:
             self._first = self._last = self._times_of(self._pid)
         if self._wall < PATIENCE:
-            self.seconds = self._wall
             return self.seconds
         times = self._times_of(self._pid)
         if _started_one_that_computes(self._first, self._last, times):

@@ -24,6 +24,8 @@ WATCH_SECONDS = 0.1
 SILENCE_SECONDS = 1.0
 """An engine whose event loop is silent for as long does not listen. Several times its pauses
 between two signs of life."""
+FIRST_LOOK = 0.3
+"""Seconds of silence before which nobody asks why: a little more than between two signs of life."""
 REPORT_SECONDS = 5.0
 """Time between two reports. A lost engine takes its counts since the last one with it."""
 ANSWER_SECONDS = 0.5
@@ -129,7 +131,8 @@ class EngineSupervisor:
     async def _open(self, progress: Progress) -> Ready:
         self.link = EngineLink(self._setup, progress)
         ready = await self.link.open()
-        self._steps, self._loop = Stall(self.link.pid), Stall(self.link.pid)
+        self._steps = Stall(self.link.pid)
+        self._loop = Stall(self.link.pid, first_look=FIRST_LOOK)
         await self.refresh()
         return ready
 

@@ -21,16 +21,18 @@ Times = Mapping[int, Mapping[int, ThreadTimes]]
 class Machine:
     """Checks every 0.1 seconds a process whose threads wait for CPUs."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_look: float = 0.0) -> None:
         self.now = 1000.0
         self.waiting = [0.0, 0.0]
         self.waits_for_disk = False
         self.compiled: float | None = None
         """CPU seconds of a compiler, if one runs."""
-        self.stall = Stall(ENGINE, self._times)
+        self.num_looks = 0
+        self.stall = Stall(ENGINE, self._times, first_look=first_look)
 
     def _times(self, pid: int) -> Times:
         assert pid == ENGINE
+        self.num_looks += 1
         threads = enumerate(self.waiting)
         times: dict[int, Mapping[int, ThreadTimes]] = {
             ENGINE: {tid: ThreadTimes(running=0.0, waiting=seconds) for tid, seconds in threads}
@@ -106,6 +108,15 @@ def test_progress_and_idleness_end_a_stall(machine: Machine) -> None:
     for _ in range(50):
         machine.now += 0.1
         assert machine.stall.check(machine.now, None) == 0.0
+
+
+def test_the_times_of_threads_are_not_read_between_regular_signs_of_life() -> None:
+    machine = Machine(first_look=0.3)
+    for beat in range(100):
+        machine.check(0.2)
+        machine.stall.check(machine.now, beat)
+    assert machine.num_looks == 0
+    assert machine.check(10.0, waits=(1.0, 0.0)) == pytest.approx(0.3, abs=0.2)
 
 
 def test_a_pause_of_the_machine_counts_as_one_short_check(machine: Machine) -> None:

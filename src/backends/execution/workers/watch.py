@@ -15,6 +15,8 @@ CHECK_SECONDS = 0.1
 SILENCE_SECONDS = 1.5
 """A worker without a sign of life for as long hangs. In this time a worker process gives 15 signs,
 and a Ray actor 6. Time in which the process waits for a CPU does not count, see `Stall`."""
+FIRST_LOOK = 0.3
+"""Seconds of silence before which nobody asks why: a Ray actor gives a sign of life before."""
 log = get_logger("worker")
 
 
@@ -64,7 +66,7 @@ class Watch:
         self.failure: str | None = None
         """Why the workers were killed."""
         self._links, self._wait_for_logs = links, wait_for_logs
-        self._silences = [Stall(link.local_pid) for link in links]
+        self._silences = [Stall(link.local_pid, first_look=FIRST_LOOK) for link in links]
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
         self._expects_beats = False
