@@ -1,7 +1,7 @@
-"""Finds the requests that crash engines, without harm to those that were computed beside them.
+"""Finds the requests that crash engines, without harm to others in the same steps.
 
 The requests of the steps that an engine computed when it crashed are suspects. Each engine gets one
-suspect at a time, beside requests that are none. So the next crash has one suspect, which is
+suspect at a time, together with requests that are none. So the next crash has one suspect, which is
 convicted: it is refused for a time. A suspect that gets past the token at which the engine crashed
 is cleared.
 """

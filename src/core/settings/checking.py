@@ -21,11 +21,11 @@ def check_value(setting: Field[Any], value: object) -> None:
         _check_one_of(flag(setting.name), value, known)
 
 
-def _check_between(name: str, value: object, least: int, most: int) -> None:
+def _check_between(name: str, value: object, minimum: int, maximum: int) -> None:
     if not isinstance(value, (int, float)):
         raise ConfigError(f"{name} must be a number, got {value!r}")
-    if not least <= value <= most:
-        raise ConfigError(f"{name} must be between {least} and {most}, got {value}")
+    if not minimum <= value <= maximum:
+        raise ConfigError(f"{name} must be between {minimum} and {maximum}, got {value}")
 
 
 def _check_one_of(name: str, value: object, known: Sequence[object]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import resource
 
-MOST_CONNECTIONS = 4096
+MAX_CONNECTIONS = 4096
 OTHER_FILES = 24
 """Descriptors that are kept free for everything that is opened later and is not a connection."""
-FEWEST_CONNECTIONS = 4
-_ENOUGH = 2 * MOST_CONNECTIONS
+MIN_CONNECTIONS = 4
+_ENOUGH = 2 * MAX_CONNECTIONS
 """Soft limit at which descriptors are never short. Higher ones slow down programs that close all
 possible descriptors in a loop."""
 
@@ -26,6 +26,6 @@ def max_connections() -> int:
     """Maximum number of open connections: the descriptors that are free now, less OTHER_FILES."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
+        return MAX_CONNECTIONS
     free = soft - len(os.listdir("/dev/fd"))
-    return max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, free - OTHER_FILES))
+    return max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, free - OTHER_FILES))
