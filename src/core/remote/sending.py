@@ -137,12 +137,13 @@ class RequestSender:
                 stream.end(stream)
 
     async def _send_when_tried(self, stream: RemoteStream) -> None:
-        """Queue a request of a lost engine, once the suspects before it are cleared."""
+        """Queue a request of a lost engine, once the suspects before it are cleared, unless its
+        reader leaves."""
         end = time.monotonic() + SUSPECTS_SECONDS
-        while True:
+        while not stream.is_closed:
             try:
                 return await self.send(stream)
             except SuspectWaitsError:
-                if time.monotonic() >= end or stream.is_closed:
+                if time.monotonic() >= end:
                     raise
             await asyncio.sleep(SUSPECTS_POLL_SECONDS)

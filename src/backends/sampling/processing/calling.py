@@ -5,7 +5,7 @@ Shape suffixes: r sampled rows, g rows that a processor changes, v vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,19 +35,19 @@ class LogitsProcessing:
 
     def __init__(self, found: LogitsProcessors | None, spec: ProcessorSpec) -> None:
         """`found`: None if there are none."""
-        classes: Mapping[str, Any] = {} if found is None else found.classes
-        for name, kind in classes.items():
+        self._processors: list[_Watched] = []
+        if found is None:
+            return
+        for name, made in found.classes.items():
+            kind: Any = made  # the class of a LogitsProcessor
             reasons = kind.reasons_against(spec)
             if reasons:
                 raise ConfigError(
                     f"the logits processor {name!r} cannot serve this model: {'; '.join(reasons)}"
                 )
-        self._processors: list[_Watched] = []
-        for name, kind in classes.items():
-            assert found is not None
             processor: LogitsProcessor = kind(spec)
-            watched = _Watched(name, processor, found.watch(name, processor.apply))
-            self._processors.append(watched)
+            guard = found.watch(name, processor.apply)
+            self._processors.append(_Watched(name, processor, guard))
 
     def apply(self, logits_rv: torch.Tensor, rows: Sequence[IndexedRow]) -> dict[int, str]:
         """Change the logits of the rows whose requests use processors.
