@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.core.plugin_packages import Packages
+from tokenmill.api.openai import sse
 
 from .scripted import scripted_server
 
 HEADER = """
-from tokenmill.plugin import hookimpl
+import threading
+
+from tokenmill.plugin import ContentDelta, hookimpl
 
 TOKENMILL_API = (1, 1)
 """
@@ -77,3 +81,36 @@ def test_the_request_of_a_parser_that_was_interrupted_fails(odd: httpx.Client) -
     assert answer.status_code == 500 and "'odd'" in answer.json()["error"]["message"]
     without_tools = {**CHAT, "tools": []}
     assert odd.post("/v1/chat/completions", json=without_tools).status_code == 200
+
+
+TOOLS = {
+    "/v1/chat/completions": CHAT,
+    "/v1/responses": {
+        "input": "x",
+        "max_output_tokens": 20,
+        "tools": [{"type": "function", "name": "clock"}],
+    },
+    "/v1/messages": {
+        "messages": CHAT["messages"],
+        "max_tokens": 20,
+        "tools": [{"name": "clock", "input_schema": {"type": "object"}}],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "odd", ["yield ContentDelta(f'<{threading.current_thread().name}>')"], indirect=True
+)
+def test_long_answers_are_parsed_where_a_parser_is_interrupted(
+    odd: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal interrupts only the main thread of a server, which runs the event loop."""
+    [model] = odd.get("/v1/models").json()["data"]
+    for length in (sse.LONG_ANSWER, 4):
+        monkeypatch.setattr(sse, "LONG_ANSWER", length)
+        for path, body in TOOLS.items():
+            answer = odd.post(path, json={**body, "model": model["id"]})
+            assert answer.status_code == 200, answer.text
+            [name] = re.findall("<(.*?)>", answer.text)
+            assert "AnyIO" not in name, (path, length)
+            assert "It is late." in answer.text

@@ -37,7 +37,7 @@ async def create_message(request: Request) -> Response:
     requests, answer = await start_chat(request, chat, "msg", MESSAGES)
     if not body.stream:
         whole = partial(whole_message, answer)
-        return await whole_answer(request, requests, whole)
+        return await whole_answer(request, requests, answer, whole)
     chunks = stream_chunks(answer, requests, chat.stream_options, context_of(request).engine)
     events = message_events(chunks, answer.head, requests.num_prompt_tokens)
     return EventStream(request, requests, events, EVENTS)

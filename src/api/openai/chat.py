@@ -125,6 +125,11 @@ class ChatAnswer:
             prompt_logprobs=self._prompt_logprobs(output),
         )
 
+    async def read_ahead(self, outputs: Sequence[RequestOutput]) -> None:
+        for output in outputs:
+            for found in output.outputs:
+                await self._reading.read_ahead(found)
+
     def _prompt_logprobs(self, output: RequestOutput) -> PromptLogprobs | UnsetType:
         if output.prompt_logprobs is None:
             return UNSET

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,6 +39,8 @@ ROLE = "assistant"
 _PROMPT_END = 16
 """Tokens of the prompt's end that a reasoning parser sees: enough for a line that the chat template
 adds."""
+_PIECE = 4096
+"""Characters that are parsed in one turn of the event loop, in 0.5 to 7 ms."""
 
 
 class ChatReading:
@@ -68,6 +71,8 @@ class ChatReading:
         """Whether a grammar only keeps calls valid: the answer may also do without it."""
         self._readers: dict[int, AnswerReader] = {}
         self._token_ids: dict[int, list[int]] = {}
+        self._ahead: dict[int, list[Delta]] = {}
+        """What `read_ahead` has found, by choice."""
 
     def adjust(self, params: SamplingParams) -> SamplingParams:
         """Enforce calls if the request demands them, and keep special tokens in the text if a
@@ -163,14 +168,29 @@ class ChatReading:
         has_calls = self._readers[found.index].has_calls
         return "tool_calls" if reason == "stop" and has_calls and not self._tools.named else reason
 
+    async def read_ahead(self, found: CompletionOutput) -> None:
+        """Parse a complete choice piece by piece, so that the event loop also works for others.
+
+        Parsers run in its thread, because only there they are interrupted if they hang.
+        """
+        reader, deltas = self._reader_of(found.index), list[Delta]()
+        for start in range(0, len(found.text), _PIECE):
+            deltas += reader.feed(found.text[start : start + _PIECE])
+            await asyncio.sleep(0)
+        self._ahead[found.index] = deltas + reader.finish()
+
     def _read(self, found: CompletionOutput) -> list[Delta]:
-        reader = self._readers.get(found.index)
-        if reader is None:
-            reader = self._readers[found.index] = self._new_reader()
-            self._token_ids[found.index] = []
-        self._token_ids[found.index] += found.token_ids
+        reader = self._reader_of(found.index)
+        self._token_ids.setdefault(found.index, []).extend(found.token_ids)
+        if found.index in self._ahead:
+            return self._ahead.pop(found.index)
         deltas = reader.feed(found.text)
         return deltas + reader.finish() if found.finished else deltas
+
+    def _reader_of(self, index: int) -> AnswerReader:
+        if index not in self._readers:
+            self._readers[index] = self._new_reader()
+        return self._readers[index]
 
     def _new_reader(self) -> AnswerReader:
         return AnswerReader(

@@ -36,6 +36,10 @@ class Answer(Protocol):
         """The complete answer, for a request without streaming; `outputs`: one per prompt."""
         ...
 
+    async def read_ahead(self, outputs: Sequence[RequestOutput]) -> None:
+        """Parse complete outputs in the event loop, before another thread calls `whole`."""
+        ...
+
     def opening(self) -> Iterable[Chunk]:
         """The chunks before the first token."""
         ...

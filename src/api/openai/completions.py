@@ -82,6 +82,9 @@ class _Answer:
         answer.usage = usage
         return answer
 
+    async def read_ahead(self, outputs: Sequence[RequestOutput]) -> None:
+        """Nothing is parsed."""
+
     def opening(self) -> tuple[CompletionResponse, ...]:
         return ()
 

@@ -72,11 +72,14 @@ async def respond(
     if body.stream:
         chunks = stream_chunks(answer, requests, body.stream_options, context_of(request).engine)
         return EventStream(request, requests, chunks, CHUNKS)
-    return await whole_answer(request, requests, answer.whole)
+    return await whole_answer(request, requests, answer, answer.whole)
 
 
 async def whole_answer(
-    request: Request, requests: RequestSet, whole: Callable[..., msgspec.Struct]
+    request: Request,
+    requests: RequestSet,
+    answer: Answer,
+    whole: Callable[..., msgspec.Struct],
 ) -> Response:
     """The complete answer, built by `whole` (a function like Answer.whole), as a JSON document. Its
     requests are aborted if the client leaves before.
@@ -90,6 +93,7 @@ async def whole_answer(
     if not has_logprobs and usage.completion_tokens <= LONG_ANSWER:
         return json_response(whole(outputs, usage))
     # The log-probabilities of a long prompt, or a long answer, take too long for the event loop.
+    await answer.read_ahead(outputs)
     return await anyio.to_thread.run_sync(lambda: json_response(whole(outputs, usage)))
 
 

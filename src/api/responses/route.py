@@ -38,7 +38,7 @@ async def create_response(request: Request) -> Response:
     opening = _opening(body, answer.head, engine)
     if not body.stream:
         whole = partial(whole_response, opening, answer)
-        return await whole_answer(request, requests, whole)
+        return await whole_answer(request, requests, answer, whole)
     chunks = stream_chunks(answer, requests, chat.stream_options, engine)
     return EventStream(request, requests, response_events(opening, chunks), EVENTS)
 
