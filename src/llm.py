@@ -208,8 +208,6 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Tokens]:
 
 def _as_tokens(prompt: Prompt) -> Tokens:
     """The text or token ids of a prompt. Raises InvalidRequestError for other things in it."""
-    if isinstance(prompt, bytes):  # a sequence of integers, too
-        raise InvalidRequestError("the prompt is bytes: decode it to a text", param="prompt")
     if not isinstance(prompt, Mapping):
         return prompt
     if len(prompt) == 1 and prompt.keys() <= {"prompt", "prompt_token_ids"}:

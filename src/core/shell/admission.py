@@ -55,6 +55,11 @@ async def checked_prompt(
     A long text is tokenized on another thread. Raises InvalidRequestError.
     """
     check_sampling_params(params, info, config.max_logprobs)
+    if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
+        raise InvalidRequestError(
+            f"a prompt is a text or a list of token ids, got {type(prompt).__name__}",
+            param="prompt",
+        )
     if not isinstance(prompt, str):  # before each id of a long list is checked
         prompt = truncate_prompt(prompt, params, max_model_len)
         room_for_output(len(prompt), params, max_model_len)
