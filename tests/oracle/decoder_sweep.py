@@ -7,7 +7,8 @@ import resource
 import signal
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,7 +26,7 @@ from . import toy
 from .comparison import NEAR_TIE
 from .reference import ReferenceCase, gap
 from .settings import Setting
-from .tiny_decoders import tiny_model
+from .tiny_decoders import own_logits, tiny_model
 
 Verdict = Literal["runs", "refused", "not built", "wrong tokens", "fails"]
 GOOD: tuple[Verdict, ...] = ("runs", "refused", "not built")
@@ -41,6 +42,7 @@ LENGTHS = (1, 5, 17, 40)
 NUM_TOKENS = 6
 MAX_REASON = 500
 """Characters of a true line."""
+_ANY_CASE = ReferenceCase("any", (5, 7, 11), (0,) * NUM_TOKENS)
 SETTING = Setting(scheduler="chunked", block_size=8, max_num_batched_tokens=24)
 PRELOADED = [
     __name__,
@@ -117,34 +119,60 @@ def judge_here(
     model_type: str, dtype: str, folder: Path, lengths: Sequence[int] = LENGTHS
 ) -> Judgement:
     """Judge it in this process. The model is written to `folder`."""
-    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS if _is_child() else 0)
     try:
-        model = tiny_model(model_type).to(getattr(torch, dtype))
-        model.save_pretrained(folder)
-        model = type(model).from_pretrained(folder, dtype=torch.float32).eval()
-        cases = [_continue(model, length) for length in lengths]
+        with _limited():
+            kind = _write(model_type, dtype, folder)
     except (Exception, TooSlow) as error:  # any class of transformers
-        return Judgement(verdict="not built", reason=f"{type(error).__name__}: {one_line(error)}")
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        return Judgement(verdict="not built", reason=_described(error))
     try:
-        return _serve(model, cases, folder, dtype)
+        with _limited():
+            model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+            cases = [_continue(model, length) for length in lengths]
+    except (Exception, TooSlow) as error:  # a part of a model, which needs more than tokens
+        model, cases, own_error = None, [_ANY_CASE], _described(error)
+    try:
+        found = _serve(model, cases, folder, dtype)
     except ConfigError as error:
         reason = str(error).replace(str(folder), "")
         is_line = "\n" not in reason and len(reason) <= MAX_REASON
         return Judgement(verdict="refused" if is_line else "fails", reason=reason)
     except Exception as error:  # what the sweep looks for
-        return Judgement(verdict="fails", reason=f"{type(error).__name__}: {one_line(error)}")
+        return Judgement(verdict="fails", reason=_described(error))
+    if model is None:
+        return Judgement(verdict="fails", reason=f"accepted, but alone it fails: {own_error}")
+    return found
+
+
+def _write(model_type: str, dtype: str, folder: Path) -> Any:
+    """Write a tiny model, and return its class."""
+    model, config = tiny_model(model_type)
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    if config is not model.config:
+        config.architectures, config.dtype = model.config.architectures, model.config.dtype
+        config.save_pretrained(folder)
+    return type(model)
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Raise TooSlow after CPU_SECONDS, if this process is a child."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS if _is_child() else 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def _continue(model: Any, length: int) -> ReferenceCase:
     """A greedy continuation, each token by a forward pass over the whole sequence."""
     prompt = torch.randint(1, 192, (length,), generator=torch.Generator().manual_seed(length))
     ids = prompt.tolist()
-    with torch.inference_mode():
-        for _ in range(NUM_TOKENS):
-            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits
-            ids.append(int(logits[0, -1].argmax()))
+    for _ in range(NUM_TOKENS):
+        ids.append(int(own_logits(model, ids)[-1].argmax()))
     return ReferenceCase(f"{length} tokens", tuple(ids[:length]), tuple(ids[length:]))
 
 
@@ -158,7 +186,7 @@ def _serve(model: Any, cases: Sequence[ReferenceCase], folder: Path, dtype: str)
         at = _first_difference(case.token_ids, output)
         same += at is None
         # In bfloat16, rounding chooses other tokens, and other experts.
-        if dtype == "float32" and at is not None:
+        if dtype == "float32" and at is not None and model is not None:
             near = gap(model, [*case.prompt_token_ids, *case.token_ids[:at]])
             if near > NEAR_TIE:
                 return Judgement(verdict="wrong tokens", reason=f"{case.name}, token {at}")
