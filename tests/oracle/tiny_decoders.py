@@ -120,6 +120,7 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "git": {"vision_config": {"image_size": 32}},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16, "moe_topk": [2] * LAYERS, "num_shared_expert": [1] * LAYERS},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "full_attention"]},
     "longcat_flash": {"head_dim": 8, "num_key_value_heads": 4},
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1},

@@ -27,7 +27,7 @@ from . import attention
 from .divided import DividedCheckpoint, DividedModels, DivisionPlan, SumOverRanks
 from .independence import check_independence
 from .model import BridgedModel
-from .probe import check_sizes, probe
+from .probe import check_sizes, probe, text_config_of
 from .stored import weights_of
 
 _AutoModel: Any = AutoModelForCausalLM
@@ -116,7 +116,9 @@ class TransformersModels:
                 raise ConfigError(
                     f"{self._source}: {config.model_type} {attention.NO_INTERFACE}"
                 ) from error
-            raise ConfigError(f"{self._source}: {one_line(error)}") from error
+            raise ConfigError(
+                f"{self._source}: transformers cannot build {config.model_type}: {one_line(error)}"
+            ) from error
 
     @property
     def _source(self) -> str:
@@ -191,7 +193,7 @@ def _refuse_missing(names: Collection[str], checkpoint: Checkpoint) -> None:
 
 
 def _refuse_varying_ropes(config: Any, source: str) -> None:
-    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    parameters = getattr(text_config_of(config, source), "rope_parameters", None) or {}
     kinds = [parameters, *(one for one in parameters.values() if isinstance(one, dict))]
     for kind in kinds:
         if kind.get("rope_type") in _VARYING_ROPES:

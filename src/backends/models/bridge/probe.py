@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.fx.experimental._config as _meta
 
 from ....core.errors import ConfigError
 from ...weights.config.fields import largest, one_line
@@ -22,16 +23,19 @@ def probe(model: Any, source: str) -> ModelConfig:
     `check_sizes` has passed. Raises ConfigError if a layer does not attend in the way that the
     engine computes.
     """
-    text = model.config.get_text_config()
-    num_layers = text.num_hidden_layers
-    _refuse_layers_with_states(model, source)
+    text = text_config_of(model.config, source)
+    _refuse_layers_with_states(model, text, source)
     with recorded_local_sizes() as local_sizes:
         calls = _record(model, source)
+    num_layers = _stated(text, "num_hidden_layers", source)
     if sorted(call.layer for call in calls) != list(range(num_layers)):
         raise ConfigError(
             f"{source}: {type(model).__name__} of transformers has {num_layers} layers, but "
             f"{len(calls)} of them attend through its attention interface, so it is not supported"
         )
+    hidden_size, vocab_size, max_position_embeddings = (
+        _stated(text, name, source) for name in _SIZES[1:]
+    )
     calls.sort(key=lambda call: call.layer)
     first = calls[0]
     for call in calls:
@@ -39,7 +43,7 @@ def probe(model: Any, source: str) -> ModelConfig:
     # Layers that attend within chunks (Llama 4), or whose only sign of a window is their mask.
     unknown = local_sizes - {call.sliding_window for call in calls}
     is_used = _kinds_of_layers(text) != {"full_attention"}
-    if is_used and any(0 < size < text.max_position_embeddings for size in unknown):
+    if is_used and any(0 < size < max_position_embeddings for size in unknown):
         raise ConfigError(
             f"{source}: {type(model).__name__} of transformers attends within {min(unknown)} "
             "tokens by a mask of its own, which is not supported"
@@ -49,13 +53,13 @@ def probe(model: Any, source: str) -> ModelConfig:
     return ModelConfig(
         architecture=type(model).__name__,
         num_layers=num_layers,
-        hidden_size=text.hidden_size,
+        hidden_size=hidden_size,
         num_heads=num_heads,
         num_kv_heads=first.k_tkd.shape[1],
         head_size=head_size,
         intermediate_size=_largest_inner_size(text),
-        vocab_size=text.vocab_size,
-        max_position_embeddings=text.max_position_embeddings,
+        vocab_size=vocab_size,
+        max_position_embeddings=max_position_embeddings,
         rms_norm_eps=1e-6,  # the modules have their own
         query_pre_attn_scalar=None if scale is None else scale**-2,
         attention_soft_cap=first.soft_cap,
@@ -63,9 +67,9 @@ def probe(model: Any, source: str) -> ModelConfig:
     )
 
 
-def _refuse_layers_with_states(model: Any, source: str) -> None:
+def _refuse_layers_with_states(model: Any, text: Any, source: str) -> None:
     """Raise ConfigError for layers that do not attend, such as "conv" and "linear_attention"."""
-    kinds = _kinds_of_layers(model.config.get_text_config())
+    kinds = _kinds_of_layers(text)
     others = sorted(kind for kind in kinds if not kind.endswith("attention") or "linear" in kind)
     if others:
         raise ConfigError(
@@ -88,14 +92,19 @@ def _record(model: Any, source: str) -> list[AttentionCall]:
     tokens_t = torch.zeros(_NUM_TOKENS, dtype=torch.long, device="meta")
     try:
         layers = Layers(model)
-        with torch.inference_mode():
+        with torch.inference_mode(), _meta.patch(meta_nonzero_assume_all_nonzero=True):
             layers.compute_logits(layers.forward(tokens_t, tokens_t, answer))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     except Exception as error:  # any model of transformers, with any configuration
+        name = f"{source}: {type(model).__name__} of transformers"
+        if "meta tensor" in str(error):
+            raise ConfigError(
+                f"{name} computes in a way that depends on values, which cannot be checked without "
+                "its weights, so it is not supported"
+            ) from error
         raise ConfigError(
-            f"{source}: {type(model).__name__} of transformers cannot run on a flat batch: "
-            f"{one_line(error)}"
+            f"{name} cannot run on a flat batch without masks: {one_line(error)}"
         ) from error
     return calls
 
@@ -119,13 +128,27 @@ def _largest_inner_size(text: Any) -> int:
 
 
 def check_sizes(config: Any, source: str) -> None:
-    """Raise ConfigError if a size is missing or cannot be one, before a model is built."""
-    text = config.get_text_config()
+    """Raise ConfigError for a size that cannot be one, before a model is built."""
+    text = text_config_of(config, source)
     for name in _SIZES:
         value = getattr(text, name, None)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{source} lacks {name}")
-        if not 1 <= value <= largest(name):
+        if isinstance(value, int) and not 1 <= value <= largest(name):
             raise ConfigError(
                 f"{name} in {source} must be between 1 and {largest(name)}, got {value!r:.80}"
             )
+
+
+def _stated(text: Any, name: str, source: str) -> int:
+    """A size. Raises ConfigError if it is missing."""
+    value = getattr(text, name, None)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{source} lacks {name}")
+    return value
+
+
+def text_config_of(config: Any, source: str) -> Any:
+    """The part of a configuration that describes the decoder of text. Raises ConfigError."""
+    try:
+        return config.get_text_config(decoder=True)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {one_line(error)}") from error
