@@ -28,7 +28,15 @@ from .backends.grammar.base import (
 )
 from .backends.linear.base import ACTIVATIONS, LinearBackend, LinearSpec, Projection
 from .backends.machine.compiling import BuildError
-from .backends.models.base import Attend, LoadOptions, Model, ModelImpl, ModelSpec
+from .backends.models.base import (
+    Attend,
+    AttentionRecord,
+    LoadOptions,
+    Model,
+    ModelImpl,
+    ModelSpec,
+    ReferenceRun,
+)
 from .backends.models.decoder import Decoder
 from .backends.models.native import NativeModels
 from .backends.running.runner import StepModel
@@ -58,6 +66,7 @@ __all__ = [
     "Attend",
     "AttentionBackend",
     "AttentionBatch",
+    "AttentionRecord",
     "AttentionSpec",
     "Begin",
     "BuildError",
@@ -105,6 +114,7 @@ __all__ = [
     "RankAnswers",
     "RankModel",
     "ReadMethod",
+    "ReferenceRun",
     "RowMasks",
     "RowsToDraw",
     "SafetensorsCheckpoint",

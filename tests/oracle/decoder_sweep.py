@@ -7,9 +7,9 @@ import resource
 import signal
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from tokenmill.backends.models.opening import choose_model_impl, open_model
+from tokenmill.backends.running.model_check import largest_error
 from tokenmill.backends.weights.config.fields import one_line
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
@@ -27,8 +28,9 @@ from .comparison import NEAR_TIE
 from .reference import ReferenceCase, gap
 from .settings import Setting
 from .tiny_decoders import own_logits, tiny_model
+from .wrong_models import load, measure
 
-Verdict = Literal["runs", "refused", "not built", "wrong tokens", "fails"]
+Verdict = Literal["runs", "refused", "not built", "wrong tokens", "wrong models pass", "fails"]
 GOOD: tuple[Verdict, ...] = ("runs", "refused", "not built")
 DTYPES = ("float32", "bfloat16")
 """Of the files, and of the computation."""
@@ -40,6 +42,8 @@ CPU_SECONDS = 40
 LENGTHS = (1, 5, 17, 40)
 """Tokens of the prompts: some are longer than the windows."""
 NUM_TOKENS = 6
+MARGIN = 2
+"""The errors of wrong models are that many times larger than the start allows, or more."""
 MAX_REASON = 500
 """Characters of a true line."""
 _ANY_CASE = ReferenceCase("any", (5, 7, 11), (0,) * NUM_TOKENS)
@@ -65,6 +69,10 @@ class Judgement:
     """The model implementation that ran it."""
     equal_prompts: int = 0
     """Number of prompts whose tokens are those of transformers in float32."""
+    error: float = 0.0
+    """Of the first steps, as the start measures it."""
+    planted: Mapping[str, float] = field(default_factory=dict)
+    """The same of wrong models, by what is wrong."""
 
 
 def judge(model_type: str) -> dict[str, Judgement]:
@@ -190,7 +198,17 @@ def _serve(model: Any, cases: Sequence[ReferenceCase], folder: Path, dtype: str)
             near = gap(model, [*case.prompt_token_ids, *case.token_ids[:at]])
             if near > NEAR_TIE:
                 return Judgement(verdict="wrong tokens", reason=f"{case.name}, token {at}")
-    return Judgement(verdict="runs", impl=impl.name, equal_prompts=same)
+    found = Judgement(verdict="runs", impl=impl.name, equal_prompts=same)
+    return with_wrong_models(found, folder, dtype) if impl.name == "transformers" else found
+
+
+def with_wrong_models(found: Judgement, folder: Path, dtype: str) -> Judgement:
+    """Add how far the start's check tells wrong models from the right one."""
+    error, planted = measure(load(folder, dtype))
+    passes = min(planted.values()) < MARGIN * largest_error(getattr(torch, dtype))
+    rounded = {name: float(f"{value:.2g}") for name, value in planted.items()}
+    verdict: Verdict = "wrong models pass" if passes else found.verdict
+    return replace(found, verdict=verdict, error=float(f"{error:.2g}"), planted=rounded)
 
 
 def _is_child() -> bool:

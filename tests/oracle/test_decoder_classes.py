@@ -8,6 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+
+from tokenmill.backends.running.model_check import largest_error
 
 from .decoder_sweep import judge_here
 
@@ -28,7 +31,25 @@ def test_models_whose_heads_read_more_than_hidden_states_run(
     assert (judgement.verdict, judgement.impl) == ("runs", "transformers"), judgement
 
 
-def test_a_model_that_computes_positions_in_its_own_way_is_refused(tmp_path: Path) -> None:
-    judgement = judge_here("bart", "float32", tmp_path, lengths=(5,))
+def test_planted_errors_are_far_from_what_rounding_explains(tmp_path: Path) -> None:
+    judgement = judge_here("granitemoe", "bfloat16", tmp_path, lengths=(5,))
+    assert judgement.error < largest_error(torch.bfloat16) / 2
+    assert {"rope theta", "swapped experts", "attention scale"} <= judgement.planted.keys()
+    assert min(judgement.planted.values()) > largest_error(torch.bfloat16) * 2
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("bart", "BartForCausalLM does not compute what its own forward pass does"),
+        ("musicgen", "transformers cannot build musicgen"),
+        ("mamba2", "has layers of type linear_attention"),
+        ("bloom", "0 of them attend through its attention interface"),
+    ],
+)
+def test_other_models_are_refused_for_their_reason(
+    model_type: str, reason: str, tmp_path: Path
+) -> None:
+    judgement = judge_here(model_type, "float32", tmp_path, lengths=(5,))
     assert judgement.verdict == "refused"
-    assert "BartForCausalLM computes other logits than its own forward pass" in judgement.reason
+    assert reason in judgement.reason

@@ -101,12 +101,19 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
             }
         },
     },
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8}, "ffn_config": {}},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8},
+        "ffn_config": {},
+    },
     "deepseek_v3": {"num_key_value_heads": 4},
     "deepseek_v32": {"num_key_value_heads": 4},
     "deepseek_v2": {"num_key_value_heads": 4, "num_experts_per_tok": 2, "topk_method": "greedy"},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
-    "dots3_note": {"text_config": _DOTS3, "vision_config": _DOTS3_ADAPTER, "audio_config": _DOTS3_ADAPTER},
+    "dots3_note": {
+        "text_config": _DOTS3,
+        "vision_config": _DOTS3_ADAPTER,
+        "audio_config": _DOTS3_ADAPTER,
+    },
     "dots3_note_text": _DOTS3,
     "falcon_h1": {"mamba_d_ssm": 128},
     "fuyu": {"text_config": {"num_key_value_heads": 4}},
@@ -135,7 +142,7 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
             "ext_pw_out_channel": 64,
             "depthwise_separable_out_channel": 64,
             "nemo_conv_channels": 64,
-        }
+        },
     },
     "prophetnet": {
         "num_hidden_layers": ...,
@@ -225,9 +232,7 @@ def _part_for(decoder: Any, config: Any) -> Any:
 def _small(kind: Any, left_out: Sequence[str], own: Mapping[str, Any]) -> dict[str, Any]:
     default = _default(kind)
     names = [
-        name
-        for name in _SIZES
-        if name not in left_out and (name in _ALWAYS or _has(default, name))
+        name for name in _SIZES if name not in left_out and (name in _ALWAYS or _has(default, name))
     ]
     changes = {name: _SIZES[name] for name in names}
     changes |= own

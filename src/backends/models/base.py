@@ -1,12 +1,12 @@
 """The contract of models, and of the implementations that run them.
 
-Shape suffixes: t tokens, r rows that get logits, e hidden size, h query heads, k KV heads, d head
-size, v vocabulary.
+Shape suffixes: b sequences, n tokens of a sequence, t tokens of all sequences, r rows that get
+logits, e hidden size, h query heads, k KV heads, d head size, v vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -25,9 +25,30 @@ Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """attend(layer, q_thd, k_tkd, v_tkd) -> out_thd. It writes K and V to the cache."""
 
 
-ReferenceLogits = Callable[[torch.Tensor], torch.Tensor]
-"""reference_logits(token_ids_t) -> logits_tv, in float32: those of one sequence, by a forward pass
-that uses nothing of the engine. The engine compares them with its own before it is ready."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRecord:
+    """The arguments and the result of one layer's attention."""
+
+    layer: int
+    q_thd: torch.Tensor
+    k_tkd: torch.Tensor
+    v_tkd: torch.Tensor
+    out_thd: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceRun:
+    """A forward pass that uses nothing of the engine."""
+
+    logits_tv: torch.Tensor
+    """float32, of all tokens."""
+    attention: Sequence[AttentionRecord] = ()
+    """Every call of attention, in order; empty: not known."""
+
+
+Reference = Callable[[torch.Tensor], ReferenceRun]
+"""reference(token_ids_bn) -> the run of b sequences of n tokens; t counts one sequence after the
+other. The engine compares its own first steps with it before it is ready."""
 
 
 class Model(Protocol):
@@ -35,7 +56,7 @@ class Model(Protocol):
 
     It is for inference only, over a flat batch of tokens from any number of sequences. Only
     `attend` may let tokens see each other. If `config.attention_sinks` is set, the model also has
-    `sinks`: one tensor per layer, float32 [h]. It may have `reference_logits`; see ReferenceLogits.
+    `sinks`: one tensor per layer, float32 [h]. It may have `reference`; see Reference.
     """
 
     @property
@@ -63,9 +84,9 @@ class Model(Protocol):
         ...
 
 
-def reference_logits_of(model: Model) -> ReferenceLogits | None:
-    """A model's `reference_logits`; None if it has none."""
-    reference: ReferenceLogits | None = getattr(model, "reference_logits", None)
+def reference_of(model: Model) -> Reference | None:
+    """A model's `reference`; None if it has none."""
+    reference: Reference | None = getattr(model, "reference", None)
     return reference
 
 

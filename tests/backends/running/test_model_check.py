@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.models.base import AttentionRecord, ReferenceRun
 from tokenmill.backends.running import model_check
+from tokenmill.backends.running.followed_model import FollowedModel
 from tokenmill.backends.running.model_check import check_model
 from tokenmill.backends.running.model_parts import ModelParts, linear_spec
 from tokenmill.backends.weights.config.kv_groups import one_group
@@ -31,8 +33,9 @@ class Referenced:
     def __getattr__(self, name: str) -> Any:
         return getattr(decoder(), name)
 
-    def reference_logits(self, token_ids_t: torch.Tensor) -> torch.Tensor:
-        return self._change(compute_logits(decoder(), token_ids_t))
+    def reference(self, token_ids_bn: torch.Tensor) -> ReferenceRun:
+        logits = [self._change(compute_logits(decoder(), one)) for one in token_ids_bn]
+        return ReferenceRun(logits_tv=torch.cat(logits))
 
 
 def check(change: Callable[[torch.Tensor], torch.Tensor], **options: Any) -> None:
@@ -51,9 +54,9 @@ def as_it_is(logits_tv: torch.Tensor) -> torch.Tensor:
     return logits_tv
 
 
-def only_after_the_prompt(logits_tv: torch.Tensor) -> torch.Tensor:
-    """The decode differs."""
-    logits_tv[-1] = logits_tv[-1].flip(0)
+def only_decoded(logits_tv: torch.Tensor) -> torch.Tensor:
+    """A token that the prefill does not sample."""
+    logits_tv[1] = logits_tv[1].flip(0)
     return logits_tv
 
 
@@ -72,11 +75,11 @@ def test_equal_logits_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert event["error"] < 1e-4
 
 
-@pytest.mark.parametrize("change", [only_after_the_prompt, nothing])
+@pytest.mark.parametrize("change", [only_decoded, nothing])
 def test_a_model_with_other_logits_is_refused(
     change: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
-    with pytest.raises(ConfigError, match="computes other logits than its own forward pass"):
+    with pytest.raises(ConfigError, match="does not compute what its own forward pass does"):
         check(change)
 
 
@@ -95,5 +98,40 @@ def test_the_check_stops_when_it_takes_too_long(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_check, "_SECONDS", 0.0)
-    check(fail)
+    check(nothing)
     assert "model_check_stopped" in [one.msg for one in caplog.records]
+
+
+def test_attention_is_compared_layer_by_layer() -> None:
+    """The result of one layer's attention differs, and nothing else."""
+    right = ReferenceRun(logits_tv=torch.zeros(2, 192), attention=run_tiny())
+    model = FollowedModel(decoder(), right)
+    tokens_t = torch.tensor([5, 9])
+    model.forward(tokens_t, torch.arange(2), follow_itself)
+    assert model.error < 1e-6
+    model.forward(
+        tokens_t,
+        torch.arange(2),
+        lambda layer, q, k, v: follow_itself(layer, q, k, v) * (1 + 0.1 * layer),
+    )
+    assert 0.05 < model.error < 0.2
+
+
+def follow_itself(
+    layer: int, q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor
+) -> torch.Tensor:
+    """Each token sees itself alone."""
+    return v_tkd.repeat_interleave(q_thd.shape[1] // v_tkd.shape[1], dim=1)
+
+
+def run_tiny() -> list[AttentionRecord]:
+    """The calls of a forward pass."""
+    records = []
+
+    def record(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        out = follow_itself(layer, q, k, v)
+        records.append(AttentionRecord(layer=layer, q_thd=q, k_tkd=k, v_tkd=v, out_thd=out))
+        return out
+
+    decoder().forward(torch.tensor([5, 9]), torch.arange(2), record)
+    return records

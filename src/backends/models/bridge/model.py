@@ -1,13 +1,12 @@
 """A decoder of transformers as a Model: its modules, with the engine's attention.
 
-Shape suffixes: t tokens, r rows that get logits, e hidden size, v vocabulary.
+Shape suffixes: b sequences, n tokens of a sequence, t tokens, r rows that get logits, e hidden
+size, v vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +16,9 @@ from transformers.utils.generic import ModelOutput
 from ....core.errors import ConfigError
 from ...linear.torch import EmbeddingTable
 from ...weights.config.model_config import ModelConfig
-from ..base import Attend, ReferenceLogits
-from .attention import IMPLEMENTATION, Answer, AttentionCall, answered_by
+from ..base import Attend, Reference, ReferenceRun
+from .attention import Answer, AttentionCall, answered_by
+from .own_attention import own_attention
 
 
 class BridgedModel:
@@ -60,18 +60,17 @@ class BridgedModel:
         return self._layers.compute_logits(hidden_re).float()
 
     @property
-    def reference_logits(self) -> ReferenceLogits | None:
-        """See Model: by the model's own forward pass, with transformers' attention.
+    def reference(self) -> Reference | None:
+        """See Model: the model's own forward pass, with transformers' attention.
 
         None for one rank's part: transformers counts the heads of the whole model.
         """
-        return None if self.is_divided else self._compute_alone
+        return None if self.is_divided else self._run_alone
 
-    def _compute_alone(self, token_ids_t: torch.Tensor) -> torch.Tensor:
-        with _own_attention(self.model):
-            output = self.model(input_ids=token_ids_t.long().unsqueeze(0), use_cache=False)
-        logits_tv: torch.Tensor = output.logits[0]
-        return logits_tv.float()
+    def _run_alone(self, token_ids_bn: torch.Tensor) -> ReferenceRun:
+        with own_attention(self.model) as attention:
+            output = self.model(input_ids=token_ids_bn.long(), use_cache=False)
+        return ReferenceRun(logits_tv=output.logits.flatten(0, 1).float(), attention=attention)
 
 
 class Layers:
@@ -149,13 +148,3 @@ class _Hidden(ModelOutput):
     def __getattr__(self, name: str) -> None:
         if name.startswith("_"):
             raise AttributeError(name)
-
-
-@contextmanager
-def _own_attention(model: Any) -> Iterator[None]:
-    """Let transformers compute the attention of a model, as it does by default."""
-    model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(IMPLEMENTATION)
