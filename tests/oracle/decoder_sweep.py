@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from tokenmill.backends.models.opening import choose_model_impl, open_model
+from tokenmill.backends.running import model_check
 from tokenmill.backends.running.model_check import largest_error
 from tokenmill.backends.weights.config.fields import one_line
 from tokenmill.core.config import EngineConfig
@@ -109,6 +110,7 @@ def _send(sender: Connection, model_type: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    model_check.SECONDS = SECONDS
     signal.signal(signal.SIGPROF, _stop)
     for dtype in DTYPES:
         with tempfile.TemporaryDirectory() as folder:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tokenmill.backends.running import model_check
 from tokenmill.backends.running.model_check import largest_error
 
 from .decoder_sweep import judge_here
 
+pytestmark = pytest.mark.usefixtures("unhurried")
 RUNNING = [
     ("gpt2", "float32"),
     ("opt", "float32"),
@@ -21,6 +23,12 @@ RUNNING = [
     ("qwen2_moe", "bfloat16"),
     ("gemma4_text", "bfloat16"),
 ]
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, the start's check would stop."""
+    monkeypatch.setattr(model_check, "SECONDS", 600.0)
 
 
 @pytest.mark.parametrize(("model_type", "dtype"), RUNNING)

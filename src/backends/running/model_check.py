@@ -28,7 +28,7 @@ log = get_logger("model")
 _NUM_PROMPTS = 2
 _NUM_TOKENS = 8
 """The largest number of tokens of a prompt, which has one block."""
-_SECONDS = 5.0
+SECONDS = 5.0
 _FRACTION = 0.1
 
 
@@ -45,7 +45,7 @@ def check_model(parts: ModelParts, config: EngineConfig, load_seconds: float) ->
         reason = "--skip-model-check" if config.skip_model_check else "8-bit KV cache"
         log.warning("model_check_skipped", reason=reason)
         return
-    started, limit = time.monotonic(), max(_SECONDS, _FRACTION * load_seconds)
+    started, limit = time.monotonic(), max(SECONDS, _FRACTION * load_seconds)
     try:
         error = compare_first_steps(parts, reference, lambda: time.monotonic() - started > limit)
     except Exception as failure:  # any model of another library

@@ -38,7 +38,9 @@ class Referenced:
         return ReferenceRun(logits_tv=torch.cat(logits))
 
 
-def check(change: Callable[[torch.Tensor], torch.Tensor], **options: Any) -> None:
+def check(
+    change: Callable[[torch.Tensor], torch.Tensor], *, load_seconds: float = 6000, **options: Any
+) -> None:
     spec = attention_spec(8)
     parts = ModelParts(
         spec=spec,
@@ -47,7 +49,7 @@ def check(change: Callable[[torch.Tensor], torch.Tensor], **options: Any) -> Non
         linear=TorchLinear(linear_spec(spec)),
         groups=one_group(CONFIG),
     )
-    check_model(parts, EngineConfig(**options), load_seconds=0)
+    check_model(parts, EngineConfig(**options), load_seconds=load_seconds)
 
 
 def as_it_is(logits_tv: torch.Tensor) -> torch.Tensor:
@@ -97,8 +99,8 @@ def test_the_check_can_be_left_out(caplog: pytest.LogCaptureFixture) -> None:
 def test_the_check_stops_when_it_takes_too_long(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_check, "_SECONDS", 0.0)
-    check(nothing)
+    monkeypatch.setattr(model_check, "SECONDS", 0.0)
+    check(nothing, load_seconds=0)
     assert "model_check_stopped" in [one.msg for one in caplog.records]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.fx.experimental._config as _meta
 
 from ....core.errors import ConfigError
 from ...weights.config.fields import largest, one_line
@@ -15,6 +14,8 @@ from .model import Layers
 
 _NUM_TOKENS = 2
 _SIZES = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
+_NEEDS_VALUES = ("meta tensor", "register_meta")
+"""In errors of torch about tensors without numbers."""
 
 
 def probe(model: Any, source: str) -> ModelConfig:
@@ -92,13 +93,13 @@ def _record(model: Any, source: str) -> list[AttentionCall]:
     tokens_t = torch.zeros(_NUM_TOKENS, dtype=torch.long, device="meta")
     try:
         layers = Layers(model)
-        with torch.inference_mode(), _meta.patch(meta_nonzero_assume_all_nonzero=True):
+        with torch.inference_mode():
             layers.compute_logits(layers.forward(tokens_t, tokens_t, answer))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     except Exception as error:  # any model of transformers, with any configuration
         name = f"{source}: {type(model).__name__} of transformers"
-        if "meta tensor" in str(error):
+        if any(sign in str(error) for sign in _NEEDS_VALUES):
             raise ConfigError(
                 f"{name} computes in a way that depends on values, which cannot be checked without "
                 "its weights, so it is not supported"
@@ -131,8 +132,10 @@ def check_sizes(config: Any, source: str) -> None:
     """Raise ConfigError for a size that cannot be one, before a model is built."""
     text = text_config_of(config, source)
     for name in _SIZES:
-        value = getattr(text, name, None)
-        if isinstance(value, int) and not 1 <= value <= largest(name):
+        if getattr(text, name, None) is None:
+            continue  # refused later, if nothing else is wrong
+        value = _stated(text, name, source)
+        if not 1 <= value <= largest(name):
             raise ConfigError(
                 f"{name} in {source} must be between 1 and {largest(name)}, got {value!r:.80}"
             )
