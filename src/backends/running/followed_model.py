@@ -13,6 +13,7 @@ import math
 
 import torch
 
+from ..linear.base import Embedding
 from ..models.base import Attend, AttentionRecord, Model, ReferenceRun
 from ..weights.config.model_config import ModelConfig
 
@@ -33,8 +34,8 @@ class FollowedModel:
         return self._model.config
 
     @property
-    def embedding_ve(self) -> torch.Tensor:
-        return self._model.embedding_ve
+    def embedding(self) -> Embedding:
+        return self._model.embedding
 
     @property
     def num_parameters(self) -> int:
