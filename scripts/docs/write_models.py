@@ -130,6 +130,10 @@ numbers of 16 or 32 bits while they are loaded: a model in 4 bits then needs abo
 much memory. The log reports the cost. Decoding reads all weights in every step, so packed
 weights also decode faster: see [performance](performance.md#throughput) for measurements.
 
+On CPUs with native kernels, an embedding stays packed, too: the rows of tokens are dequantized
+when they are looked up. Tied embeddings are in memory once, as the head. With `--quantize-on-load`
+the head is quantized and the embedding is not, so they are two matrices.
+
 A GGUF file mixes formats. For example, Q4_K_M files have matrices in Q4_K and Q6_K, and also in
 Q5_0 and Q8_0 if the model's rows are not multiples of 256. `tokenmill model inspect` lists the
 formats of a file.

@@ -149,8 +149,9 @@ class CPULinear:
         if isinstance(weights, NativeLinear):
             return NativeEmbedding(weights.packed)
         relaid = _relaid(weights)
-        is_packed = isinstance(relaid, PackedWeights)
-        return NativeEmbedding(pack_weights(relaid) if is_packed else pack_linear(relaid))
+        if isinstance(relaid, PackedWeights):
+            return NativeEmbedding(pack_weights(relaid))
+        return NativeEmbedding(pack_linear(relaid))
 
     def _head_inputs(self, weights: Weights) -> InputPrecision:
         """The faster one of the two precisions that are exact enough for logits."""

@@ -40,6 +40,7 @@ class RankMemory:
 
     rank: int
     weights: int
+    """On CPUs, the first rank of a stage has the embedding, in which the others look up rows."""
     rotation: int
     """Tables of cosines and sines: the maximum, which is reached while the last one is made."""
     kv_per_token: int
@@ -160,11 +161,12 @@ def _estimate(
     size: int,
 ) -> RankMemory:
     model = part.config.for_context(config.max_model_len)
+    is_first = spec.device.type == "cuda" or rank % config.tensor_parallel_size == 0
     groups = group_layers(model, config.max_model_len)
     block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype, groups)
     return RankMemory(
         rank=rank,
-        weights=weight_bytes(part, keeping),
+        weights=weight_bytes(part, keeping, is_first=is_first),
         rotation=rotary_bytes(model, spec.dtype),
         kv_per_token=block_bytes // spec.block_size * len(groups.windows),
         kv_per_block=block_bytes,

@@ -116,14 +116,11 @@ class DecoderLayer:
     def num_bytes(self) -> int:
         """Memory of the weights, in bytes."""
         whole = self.whole_qk_norm
-        of_heads = () if whole is None else (whole.q, whole.k)
-        norms = [*self.norms, *of_heads, *([] if self.qk_norm is None else [self.qk_norm])]
-        sinks = 0 if self.sinks_h is None else self.sinks_h.nbytes
-        return (
-            sinks
-            + sum(one.weight.nbytes for one in norms)
-            + sum(linear.num_bytes for linear in self.linears)
-        )
+        of_heads = (self.qk_norm,) if whole is None else (whole.q, whole.k)
+        small = [norm.weight for norm in (*self.norms, *of_heads) if norm is not None]
+        small += [] if self.sinks_h is None else [self.sinks_h]
+        own = sum(int(tensor.nbytes) for tensor in small)
+        return own + sum(linear.num_bytes for linear in self.linears)
 
 
 class Decoder:

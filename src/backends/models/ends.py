@@ -93,5 +93,6 @@ def _embedding(source: WeightSource, makes: LinearBackend, rows_ve: Weights) -> 
 
 
 def _are_equal(one: Weights, other: Weights) -> bool:
-    both_dense = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
-    return both_dense and torch.equal(one, other)
+    if isinstance(one, PackedWeights) or isinstance(other, PackedWeights):
+        return False
+    return torch.equal(one, other)

@@ -67,17 +67,20 @@ class Keeping:
         return stored.num_elements * self.spec.dtype.itemsize
 
 
-def weight_bytes(checkpoint: Checkpoint, keeping: Keeping) -> int:
+def weight_bytes(checkpoint: Checkpoint, keeping: Keeping, *, is_first: bool = True) -> int:
     """Return the memory for all weights, from the table of tensors alone.
 
-    It is too large by a head that equals the embedding, if a file has both. Ranks of one machine
-    may share their embedding: then the sum over ranks is too large.
+    `is_first`: whether it is the first rank of a stage, in whose embedding the other ranks look up
+    rows. It is too large by a head that equals the embedding, if a file has both; and, if torch
+    computes, by an embedding that ranks share.
     """
     tensors = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
     kept = keeping.kept(tensors.values())
     embedding, head = tensors.pop(EMBEDDING, None), tensors.pop(_HEAD, None)
     packed = cache(keeping.packed_bytes)  # most matrices are alike
-    total = _end_bytes(checkpoint.config, keeping, kept, embedding, head)
+    total = _head_bytes(checkpoint.config, keeping, kept, embedding, head)
+    if is_first or not keeping.looks_up:
+        total += _embedding_bytes(checkpoint.config, keeping, kept, embedding, head)
     for name, one in tensors.items():
         stays_packed = one.format in kept
         total += (
@@ -86,34 +89,48 @@ def weight_bytes(checkpoint: Checkpoint, keeping: Keeping) -> int:
     return total
 
 
-def _end_bytes(
+def _head_bytes(
     config: ModelConfig,
     keeping: Keeping,
     kept: Collection[WeightFormat],
     embedding: StoredTensor | None,
     head: StoredTensor | None,
 ) -> int:
-    """Return the memory for embedding and head, as `models/ends.py` loads them."""
-    _, num_logits = config.logits_part or (0, config.num_logits)
-    is_tied = config.has_head and head is None
-    own = embedding if is_tied else head
-    total = 0
-    if own is not None and _is_matrix(own):
-        part = num_logits / own.shape[0]
-        own = replace(own, shape=(num_logits, own.shape[1]), num_bytes=int(own.num_bytes * part))
-        if own.format in kept:
-            total += keeping.packed_bytes(own)
-        elif keeping.looks_up:
-            total += keeping.copied_bytes(own)
-        elif not is_tied:
-            total += keeping.dense_bytes(own)
+    """Return the memory for the head, as `models/ends.py` loads it. It is 0 if the head is the
+    embedding's own memory."""
+    whole = head or embedding
+    if not config.has_head or whole is None or not _is_matrix(whole):
+        return 0
+    num_rows = _num_logits(config)
+    num_bytes = whole.num_bytes * num_rows // whole.shape[0]
+    own = replace(whole, shape=(num_rows, whole.shape[1]), num_bytes=num_bytes)
+    if own.format in kept:
+        return keeping.packed_bytes(own)
+    if keeping.looks_up:
+        return keeping.copied_bytes(own)
+    return 0 if head is None else keeping.dense_bytes(own)
+
+
+def _embedding_bytes(
+    config: ModelConfig,
+    keeping: Keeping,
+    kept: Collection[WeightFormat],
+    embedding: StoredTensor | None,
+    head: StoredTensor | None,
+) -> int:
+    """Return the memory for the embedding. It is 0 if rows of the head are looked up."""
     if embedding is None or not _is_matrix(embedding):
-        return total
-    if is_tied and keeping.looks_up and num_logits == embedding.shape[0]:
-        return total  # the rows of the head are looked up
-    if keeping.looks_up and embedding.format in kept:
-        return total + keeping.packed_bytes(embedding)
-    return total + keeping.dense_bytes(embedding)
+        return 0
+    is_tied = config.has_head and head is None
+    if is_tied and keeping.looks_up and _num_logits(config) == embedding.shape[0]:
+        return 0
+    stays_packed = keeping.looks_up and embedding.format in kept
+    return keeping.packed_bytes(embedding) if stays_packed else keeping.dense_bytes(embedding)
+
+
+def _num_logits(config: ModelConfig) -> int:
+    """The logits that this process computes."""
+    return config.num_logits if config.logits_part is None else config.logits_part[1]
 
 
 def _is_matrix(stored: StoredTensor) -> bool:
@@ -158,7 +175,7 @@ def refuse_too_large(
     `parts`: the parts of the model that share the memory, one per rank. `block_bytes`: of a block
     of all parts together. `available`: bytes for this replica; None: what it may use now.
     """
-    weights = sum(weight_bytes(part, keeping) for part in parts)
+    weights = _weights_of(parts, keeping, config)
     if available is None:
         available = available_memory(keeping.spec.device)
     model = parts[0].config.for_context(config.max_model_len)
@@ -169,7 +186,7 @@ def refuse_too_large(
     remedies = [
         flag
         for flag, forms, kept in _remedies(parts, config, keeping)
-        if sum(weight_bytes(form, kept) for form in forms) + others <= available
+        if _weights_of(forms, kept, config) + others <= available
     ]
     replicas = config.data_parallel_size
     if replicas > 1:
@@ -180,6 +197,13 @@ def refuse_too_large(
         f"{dtype}, and {others / _GIB:.2f} GiB for a block of KV cache and the rotation of "
         f"{model.max_position_embeddings} positions, but {available / _GIB:.2f} GiB are available"
         f"{f' to each of {replicas} replicas' if replicas > 1 else ''}: {remedy}"
+    )
+
+
+def _weights_of(parts: Sequence[Checkpoint], keeping: Keeping, config: EngineConfig) -> int:
+    size = config.tensor_parallel_size
+    return sum(
+        weight_bytes(part, keeping, is_first=rank % size == 0) for rank, part in enumerate(parts)
     )
 
 

@@ -14,6 +14,7 @@ from tests.backends.chosen import backends_with
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.packed_weights import PackedLinear
+from tokenmill.backends.execution.workers.division import divide_among_ranks
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.base import Model, ModelSpec
@@ -138,6 +139,26 @@ def test_small_tensors_count_in_the_type_that_they_have(name: str, dtype: str) -
 @pytest.mark.parametrize("model", [BIG, UNTIED], ids=["tied", "untied"])
 def test_a_head_that_is_quantized_on_load_is_not_the_embedding(model: Any) -> None:
     check_need(QuantizedOnLoad(random_checkpoint(model, 0), "q4_0"))
+
+
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.F16])
+@pytest.mark.parametrize("model", [BIG, UNTIED], ids=["tied", "untied"])
+def test_ranks_have_one_embedding_together(model: Any, kind: Kind, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", random_checkpoint(model, 0), kind=kind)
+    config = EngineConfig(device="cpu", dtype="auto", tensor_parallel_size=2)
+    spec = choose_spec(open_checkpoint(tmp_path / "m.gguf"), config, BACKENDS, no_progress)
+    keeping = keeping_of(config, BACKENDS, spec, NATIVE)
+    parts = divide_among_ranks(open_checkpoint(tmp_path / "m.gguf"), NATIVE, config)
+    decoders = [load_decoder(part) for part in parts]
+    first = decoders[0].embedding
+    for rank, (part, decoder) in enumerate(zip(parts, decoders, strict=True)):
+        assert not held(decoder, {}).keys() & held(first, {}).keys() or rank == 0
+        own = decoder.num_bytes - (first.num_bytes if rank > 0 else 0)
+        assert weight_bytes(part, keeping, is_first=rank == 0) == own
+        decoder.embedding = first  # type: ignore[misc]
+    assert held_bytes(decoders) == sum(
+        weight_bytes(part, keeping, is_first=rank == 0) for rank, part in enumerate(parts)
+    )
 
 
 def test_tied_embeddings_are_in_memory_once(tmp_path: Path) -> None:
