@@ -24,6 +24,8 @@ from .commands.simulate import command as simulate
 
 COMMANDS = (serve, generate, chat, plugins, simulate, model, draft)
 
+_NO_VALUE = "a switch takes no value; --no- before its name switches it off"
+
 
 class _Parser(argparse.ArgumentParser):
     """An argument parser that refuses abbreviations and suggests known flags for unknown ones."""
@@ -40,6 +42,7 @@ class _Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
+        message = message.replace("ignored explicit argument", f"{_NO_VALUE}, got")
         self.exit(2, f"error: {message}\nSee `{self.prog} --help`.\n")
 
     def _chosen(self, found: argparse.Namespace) -> _Parser:
@@ -55,12 +58,14 @@ class _Parser(argparse.ArgumentParser):
         hints = ((flag, self._hint(flag, chosen)) for flag in flags)
         about, hint = next(filter(lambda found: found[1], hints), ("", ""))
         subject = f". {about}" if hint and len(flags) > 1 else ""
+        if not flags and unknown[0].lower() in ("true", "false"):
+            hint = f": {_NO_VALUE}"
         chosen.error(f"unrecognized arguments: {' '.join(unknown)}{subject}{hint}")
 
     def _hint(self, flag: str, chosen: _Parser) -> str:
         return (
-            self._find(flag)
-            or refusal(flag)
+            refusal(flag)
+            or self._find(flag)
             or chosen._as_json(flag)
             or did_you_mean(flag, chosen._flags())
         )

@@ -313,6 +313,7 @@ class EngineConfig:
         None,
         "method, model, num_speculative_tokens and options of the method as JSON: "
         """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'""",
+        "-sc",
     )
 
     tool_call_parser: str | None = setting(

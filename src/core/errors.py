@@ -61,6 +61,15 @@ class DeviceError(TokenmillError):
     """The device can no longer compute, for example after a sticky CUDA error. The engine stops."""
 
 
+def describe(error: BaseException) -> str:
+    """Type and text of an exception. Making the text runs its code, which may fail, too."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:
+        return name
+
+
 class HookTimeoutError(BaseException):
     """Raised inside a plugin's hook that runs for too long. It is no Exception, so that code which
     ignores all of them does not ignore this one."""

@@ -55,7 +55,7 @@ def test_each_command_has_help(command: str) -> None:
 def test_only_a_flag_that_is_not_known_gets_a_near_one() -> None:
     check_one_line(tokenmill("serve", "--max-modl-len", "3"), 2, "Did you mean '--max-model-len'?")
     done = tokenmill("serve", "--max-model-len", "abc")
-    check_one_line(done, 2, "invalid int value: 'abc'")
+    check_one_line(done, 2, "'abc' is not a number")
     assert "Did you mean" not in done.stderr
 
 

@@ -37,6 +37,17 @@ def test_lengths_of_a_benchmark_have_the_names_of_vllm(parser: argparse.Argument
     assert (args.random_input_len, args.random_output_len) == (128, 256)
 
 
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [("8192", 8192), ("8k", 8000), ("8K", 8192), ("1.5k", 1500), ("auto", None), ("-1", None)],
+)
+def test_a_length_may_have_the_short_form_of_vllm(
+    parser: argparse.ArgumentParser, text: str, length: int | None
+) -> None:
+    config = engine_config(parser.parse_args(["serve", f"--max-model-len={text}"]))
+    assert config.max_model_len == length
+
+
 def test_a_setting_under_two_names_is_refused() -> None:
     with pytest.raises(ConfigError, match="num_speculative_tokens is given twice: spec_tokens"):
         EngineConfig.from_options(num_speculative_tokens=3, spec_tokens=3)
@@ -60,6 +71,14 @@ def test_a_name_that_is_not_near_gets_no_suggestion(name: str) -> None:
             ["-O", '{"level": 3}'],
             "is not a level from 0 to 3; JSON belongs to --compilation-config",
         ),
+        (["--enable-chunked-prefill=False"], "a switch takes no value; --no- before its name"),
+        (
+            ["m", "--enable-chunked-prefill", "False"],
+            "a switch takes no value; --no- before its name",
+        ),
+        (["--max-model-len", "8kk"], "'8kk' is not a number"),
+        (["-q", "awq"], ": use --quantization"),
+        (["--attention-config.backend", "FLASH_ATTN"], ": use --attention-backend"),
         (["-cc.mode=3"], """. Give JSON: -cc '{"mode": """),
         (["--max-num-batch-tokens", "3"], ". Did you mean '--max-num-batched-tokens'?"),
     ],

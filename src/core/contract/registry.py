@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..config import EngineConfig
-from ..errors import CONTAINED, PluginError
+from ..errors import CONTAINED, PluginError, describe
 from ..suggest import did_you_mean, listed, near_and_known
 from .draft_length import DraftLengthPolicy
 from .parsing.answer_parsers import ReasoningParser, ToolCallParser
@@ -577,7 +577,7 @@ def _make(provider: Provider, arguments: Sequence[object]) -> object:
     try:
         built = provider.factory(*arguments)
     except CONTAINED as error:
-        raise PluginError(f"{what} could not be built: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{what} could not be built: {describe(error)}") from error
     if built is None and provider.kind in WATCHERS:
         return None
     missing = [a for a in REQUIRED_ATTRIBUTES.get(provider.kind, ()) if not hasattr(built, a)]

@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, distributions
 
 from ..contract.hookspecs import HOOK_API
 from ..contract.plugin_info import Source, normalize
-from ..errors import CONTAINED, PluginError
+from ..errors import CONTAINED, PluginError, describe
 from ..log import get_logger
 
 GROUP = "tokenmill.plugins"
@@ -67,7 +67,7 @@ def import_plugin(plugin: InstalledPlugin) -> object:
     try:
         loaded: object = plugin.entry_point.load()
     except CONTAINED as error:
-        raise PluginError(f"{source} failed to load: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{source} failed to load: {describe(error)}") from error
     check_api(loaded, source, module=sys.modules.get(plugin.entry_point.module))
     return loaded
 

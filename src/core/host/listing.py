@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..contract.plugin_info import OptionInfo, PluginDescription, PluginInfo, normalize
 from ..contract.registry import COMPUTING, SLOTS, Provider
-from ..errors import PluginError
+from ..errors import PluginError, describe
 from ..suggest import near_and_known
 from .choice import configured
 from .plugin_set import PluginSet
@@ -75,7 +75,7 @@ def _findings(provider: Provider, plugins: PluginSet) -> tuple[str, ...]:
         backend = plugins.registry.build(provider.kind, provider.name)
         return tuple(backend.on_this_machine()) if hasattr(backend, "on_this_machine") else ()
     except Exception as error:  # the description shows errors instead of failing
-        return (f"{type(error).__name__}: {error}",)
+        return (describe(error),)
 
 
 def _load(plugins_file: str | None) -> PluginSet:

@@ -36,7 +36,7 @@ from ..contract.policy import (
 )
 from ..contract.registry import WORKER_KINDS, Registry, label
 from ..contract.speculation import SpeculationLimits
-from ..errors import CONTAINED, PluginError, RequestFailedError
+from ..errors import CONTAINED, PluginError, RequestFailedError, describe
 from ..sampling_params import SamplingParams
 from .building import BuiltPlugins, build_logits_processors, build_plugins, proposes
 from .calling.direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
@@ -332,4 +332,4 @@ def _check_victim(
 
 
 def _lifespan_error(source: Source, error: BaseException) -> PluginError:
-    return PluginError(f"{source} failed in 'lifespan': {type(error).__name__}: {error}")
+    return PluginError(f"{source} failed in 'lifespan': {describe(error)}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
 from ..contract.registry import Provider, Registry, label
-from ..errors import CONTAINED, PluginError
+from ..errors import CONTAINED, PluginError, describe
 from ..suggest import did_you_mean, listed
 from .discovery import (
     InstalledPlugin,
@@ -156,9 +156,7 @@ class PluginSet:
             self.manager.unregister(plugin, source.plugin)
             if isinstance(error, PluginError):
                 raise
-            raise PluginError(
-                f"{source} failed in 'register': {type(error).__name__}: {error}"
-            ) from error
+            raise PluginError(f"{source} failed in 'register': {describe(error)}") from error
         self.loaded[source.plugin] = LoadedPlugin(source=source, objects=[plugin])
         self.sources[source.plugin] = source
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..config import EngineConfig
-from ..errors import CONTAINED, EngineStoppedError, RequestFailedError, TokenmillError
+from ..errors import CONTAINED, EngineStoppedError, RequestFailedError, TokenmillError, describe
 from ..interfaces import Progress
 from ..log import get_logger
 from ..plan import TokenLogprobs
@@ -108,7 +108,7 @@ class EngineHost(asyncio.Protocol):
             self._send(NotStarted(type(error).__name__, str(error)))
         except CONTAINED as error:
             log.exception("engine_not_started")
-            text = f"the engine failed to start: {type(error).__name__}: {error}"
+            text = f"the engine failed to start: {describe(error)}"
             self._send(NotStarted(TokenmillError.__name__, text))
         else:
             self._send(Ready(self._engine.info, self._engine.max_model_len))

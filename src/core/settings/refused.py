@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _TEXT_ONLY = "the engine takes text only; remove it"
 _ONE_MACHINE = "all replicas run on this machine; --data-parallel-size is their number"
+_ONE_SERVER = "one process answers HTTP; --data-parallel-size adds engine processes"
 _NO_ADAPTERS = "LoRA adapters are not supported; merge the adapter into the model's weights"
 _LONG_PREFILLS = "use --long-prefill-token-threshold, which limits a long prompt's tokens in a step"
 _NO_TASK = (
@@ -12,6 +13,10 @@ _NO_TASK = (
 )
 _NO_GRAPHS = "the engine captures no CUDA graphs; remove it (--max-model-len limits sequences)"
 _NGRAM = 'use --speculative-config \'{"method": "ngram", "prompt_lookup_max": 4}\''
+_KEPT_EXPERTS = "each expert stays on its rank, and replicas share none; remove it"
+_WHOLE_CONTEXT = "a context is not divided; --tensor-parallel-size divides its KV cache by heads"
+_CONFIG_JSON = "change config.json in the model's folder"
+_FROM_FILES = "the format follows from the model's files; remove it"
 _EXACT = "drafts are always verified exactly, by rejection sampling; remove it"
 _OWN_DRAFT = "the draft model runs beside each worker with the engine's own settings; remove it"
 
@@ -35,7 +40,7 @@ REFUSED = {
     "convert": _NO_TASK,
     "attention_config": "use --attention-backend",
     "scheduler_cls": "use --scheduler with the name of a plugin",
-    "load_format": "the format follows from the model's files; remove it",
+    "load_format": _FROM_FILES,
     "trust_remote_code": "code from a model's folder is never run; remove it",
     "worker_use_ray": "use --distributed-executor-backend ray",
     "cpu_offload_gb": "weights stay on the device; divide them with --tensor-parallel-size, or use "
@@ -47,12 +52,40 @@ REFUSED = {
     "data_parallel_rank": _ONE_MACHINE,
     "data_parallel_address": _ONE_MACHINE,
     "data_parallel_rpc_port": _ONE_MACHINE,
+    "data_parallel_start_rank": _ONE_MACHINE,
+    "data_parallel_hybrid_lb": _ONE_MACHINE,
+    "data_parallel_external_lb": _ONE_MACHINE,
+    "headless": _ONE_MACHINE,
+    "enable_eplb": _KEPT_EXPERTS,
+    "eplb_config": _KEPT_EXPERTS,
+    "num_redundant_experts": _KEPT_EXPERTS,
+    "expert_placement_strategy": _KEPT_EXPERTS,
+    "all2all_backend": _KEPT_EXPERTS,
+    "enable_dbo": _KEPT_EXPERTS,
+    "decode_context_parallel_size": _WHOLE_CONTEXT,
+    "prefill_context_parallel_size": _WHOLE_CONTEXT,
+    "prefix_caching_hash_algo": "blocks are found by SHA-256; remove it",
+    "performance_mode": "use a lower --max-num-batched-tokens for latency, a higher one for "
+    "throughput",
+    "num_cpu_blocks_override": "use --swap-space",
+    "hf_overrides": _CONFIG_JSON,
+    "rope_scaling": _CONFIG_JSON,
+    "rope_theta": _CONFIG_JSON,
+    "tokenizer_mode": _FROM_FILES,
+    "config_format": _FROM_FILES,
+    "guided_decoding_backend": "use --grammar-backend",
+    "structured_outputs_config": "use --grammar-backend",
+    "pooler_config": "use --pooling",
+    "override_pooler_config": "use --pooling",
+    "enable_reasoning": "use --reasoning-parser",
     "numa_bind": "use --cpu-bind, which names the cores of each worker",
-    "api_server_count": "one process answers HTTP; --data-parallel-size adds engine processes",
+    "api_server_count": _ONE_SERVER,
     "mm_processor_cache_gb": _TEXT_ONLY,
     "disable_mm_preprocessor_cache": _TEXT_ONLY,
     "mm_processor_kwargs": _TEXT_ONLY,
+    "mm_processor_cache_type": _TEXT_ONLY,
     "mm_encoder_tp_mode": _TEXT_ONLY,
+    "skip_mm_profiling": _TEXT_ONLY,
     "enable_lora": _NO_ADAPTERS,
     "max_loras": _NO_ADAPTERS,
     "max_lora_rank": _NO_ADAPTERS,
@@ -70,10 +103,12 @@ REFUSED = {
     "output_tokens": "it describes the answers of a benchmark; `tokenmill simulate compare` has it",
 }
 """By name of the option, what to use instead: the end of a sentence."""
+_SHORT = {"-q": "use --quantization", "-asc": _ONE_SERVER, "-dcp": _WHOLE_CONTEXT}
+"""The same for short flags."""
 
 
 def refusal(name: str) -> str:
     """Return "; use ..." for a refused option or flag, or "" if it is not one of them."""
-    key = name.lstrip("-").replace("-", "_")
-    sentence = REFUSED.get(key) or REFUSED.get(key.removeprefix("no_"))
+    key = name.lstrip("-").partition(".")[0].replace("-", "_")
+    sentence = _SHORT.get(name) or REFUSED.get(key) or REFUSED.get(key.removeprefix("no_"))
     return f": {sentence}" if sentence else ""

@@ -137,7 +137,7 @@ class StepLoop:
         for stream in self._live_streams():
             try:
                 self.abort_stream(stream)
-            except Exception:
+            except BaseException:
                 log.exception("abort_failed", request_id=stream.request_id)
                 stream.fail(RequestFailedError("the engine could not end this request"))
 
@@ -195,7 +195,9 @@ class StepLoop:
         try:
             while not self._is_stopping or self._open:
                 await self._turn()
-        except Exception as error:
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # also those that a plugin invents: nobody would be answered
             log.exception("engine_died")
             self._die(f"the engine failed: {type(error).__name__}")
 

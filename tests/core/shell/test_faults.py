@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.request import Request
 from tokenmill.core.errors import DeviceError, EngineStoppedError, RequestFailedError
@@ -22,7 +23,7 @@ from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell import engine_shell
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
-from .test_engine_shell import PROMPT, in_event_loop, make_engine
+from .test_engine_shell import PROMPT, collect, in_event_loop, make_engine
 
 LONG = SamplingParams(max_tokens=200)
 
@@ -249,3 +250,43 @@ async def test_a_step_that_raises_is_logged_once_with_its_traceback_and_once_wit
     ]
     assert shown == [failed[0]["num_requests"], 1]
     assert failed[-1]["engine_ids"] == [streams[-1].request_id]
+
+
+class WithoutText(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("it was not set")
+
+
+class Invented(BaseException):
+    """No Exception."""
+
+
+class Raising:
+    """Plans no step, and cannot be told of the end of a request."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    @hookimpl
+    def schedule(self) -> None:
+        raise self._error
+
+    @hookimpl
+    def on_finished(self) -> None:
+        raise self._error
+
+
+@in_event_loop
+async def test_an_exception_whose_text_fails_is_a_failure_like_any_other() -> None:
+    async with make_engine(plugins=[Raising(WithoutText())]) as engine:
+        outputs = await collect(engine, max_tokens=4)
+        assert outputs[-1].outputs[0].finish_reason is FinishReason.LENGTH
+        await engine.drain(0.05)
+
+
+@in_event_loop
+async def test_an_exception_that_a_plugin_invents_leaves_nobody_waiting() -> None:
+    async with make_engine(plugins=[Raising(Invented())]) as engine:
+        with pytest.raises(EngineStoppedError, match="the engine failed: Invented"):
+            await collect(engine, max_tokens=4)
+        await engine.drain(30)

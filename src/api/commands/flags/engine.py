@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....core.config import EngineConfig
@@ -74,6 +74,22 @@ def parse_size(text: str) -> int:
     return size
 
 
+def _parse_count(text: str) -> int:
+    """A number of tokens, also in vLLM's short form: "8k" is 8,000, and "8K" is 8,192."""
+    factor = {"k": 1000, "K": 1024}.get(text[-1:], 1)
+    try:
+        return int(float(text[:-1]) * factor) if factor > 1 else int(text)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number: give 8192, 8K or 8k (8000)"
+        ) from None
+
+
+def _parse_length(text: str) -> int | None:
+    """A length, or None for what the model and the KV cache allow: "auto" or "-1" in vLLM."""
+    return None if text in ("auto", "-1") else _parse_count(text)
+
+
 def _parse_size_or_zero(text: str) -> int:
     return 0 if text == "0" else parse_size(text)
 
@@ -86,7 +102,9 @@ def _parse_level(text: str) -> int:
     return int(text)
 
 
-_PARSERS = {
+_PARSERS: Mapping[str, Callable[[str], int | None]] = {
+    "max_model_len": _parse_length,
+    "max_num_batched_tokens": _parse_count,
     "kv_cache_memory": parse_size,
     "model_cache_size": _parse_size_or_zero,
     "optimization_level": _parse_level,

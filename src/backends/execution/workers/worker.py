@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ....core.errors import CONTAINED, DeviceError, TokenmillError
+from ....core.errors import CONTAINED, DeviceError, TokenmillError, describe
 from ....core.interfaces import Executor, Progress
 from ....core.log import get_logger
 from ....core.plan import StepResult
@@ -92,7 +92,7 @@ def load_or_refuse(begin: Begin, progress: Progress) -> RankModel | NotStarted:
         return NotStarted(type(error).__name__, str(error))
     except CONTAINED as error:
         log.exception("worker_not_started", rank=begin.rank)
-        text = f"worker {begin.rank} failed to start: {type(error).__name__}: {error}"
+        text = f"worker {begin.rank} failed to start: {describe(error)}"
         return NotStarted(TokenmillError.__name__, text)
 
 
@@ -125,5 +125,5 @@ def answer_plan(
     except DeviceError as error:
         return LOST, encode(Raised(str(error), ""))
     except CONTAINED as error:
-        text = f"{type(error).__name__}: {error}"
+        text = describe(error)
         return RAISED, encode(Raised(text, traceback.format_exc()))

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 from ...contract.events import PluginFailed
 from ...contract.plugin_info import PluginInfo, Source
+from ...errors import describe
 from ...log import get_logger
 
 _log = get_logger("plugins")
@@ -27,7 +28,7 @@ class FailureLog:
         """Record one failure. `action` says what the engine did; see PluginFailed."""
         self._counts[source.plugin, hook] += 1
         count = self._counts[source.plugin, hook]
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        text = error if isinstance(error, str) else describe(error)
         if _is_power_of_ten(count):
             _log.warning(
                 "plugin_failed",

@@ -24,7 +24,7 @@ from ...contract.speculation import (
     SpeculationSupport,
     Speculator,
 )
-from ...errors import CONTAINED, ConfigError, PluginError
+from ...errors import CONTAINED, ConfigError, PluginError, describe
 from ...settings.speculation import SpeculationSettings
 from .failure_log import FailureLog
 from .guard import DECIDES, FAILED
@@ -88,9 +88,7 @@ class ProposalHook:
         except (ConfigError, PluginError):
             raise
         except CONTAINED as error:
-            raise PluginError(
-                f"{self._source} failed in 'prepare': {type(error).__name__}: {error}"
-            ) from error
+            raise PluginError(f"{self._source} failed in 'prepare': {describe(error)}") from error
         self._needs_hidden_states = needs_hidden_states
         if noted.model is not None:
             self._needs_lookahead = noted.model.has_kv_cache
