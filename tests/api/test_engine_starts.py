@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import signal
+import weakref
 from typing import Any
 
 import pytest
@@ -77,3 +79,17 @@ def test_an_engine_for_which_there_is_no_memory_or_file_is_started_again(
     monkeypatch.setattr(link, "share_board", refuse)
     with pytest.raises(OSError, match="planted"):
         asyncio.run(toy_process().start())
+
+
+def test_nothing_of_a_lost_engine_is_kept() -> None:
+    async def lose_and_start_again() -> None:
+        async with toy_process() as engine:
+            [supervisor] = engine.replicas.supervisors
+            assert supervisor.link is not None
+            lost = weakref.ref(supervisor.link)
+            supervisor.link.kill("planted")
+            await until(lambda: supervisor.num_restarts == 1 and engine.load().is_alive)
+            gc.collect()
+            assert lost() is None, "its board is an open file"
+
+    asyncio.run(lose_and_start_again())

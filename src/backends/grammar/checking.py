@@ -26,7 +26,7 @@ MAX_WAITING = MAX_COMPILED
 """Maximum number of small grammars that wait for the worker, and that wait to be compiled. Most
 take 10 ms. All of them are still kept when their requests begin."""
 MAX_LARGE_WAITING = 64
-"""The same of large grammars. They wait a minute for each other if each takes its whole second."""
+"""The same of large grammars. They wait 90 s for each other if each takes its whole second."""
 MAX_VERDICTS = 512
 """Verdicts that are kept. Twice as many as compiled grammars, because they are small."""
 MAX_VERDICT_CHARACTERS = 1 << 20

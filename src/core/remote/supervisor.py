@@ -146,15 +146,18 @@ class EngineSupervisor:
 
     async def _keep_running(self) -> None:
         while self.link is not None:
-            tasks = [asyncio.create_task(work(self.link)) for work in (self._watch, self._ask)]
-            try:
-                reason = await asyncio.shield(self.link.lost)
-            finally:
-                for task in tasks:
-                    task.cancel()
+            reason = await self._watch_until_lost(self.link)
             self._note_loss(self.link, reason)
             if not (self.restarts_engines and await self._restart(reason)):
                 return
+
+    async def _watch_until_lost(self, link: EngineLink) -> str:
+        tasks = [asyncio.create_task(work(link)) for work in (self._watch, self._ask)]
+        try:
+            return await asyncio.shield(link.lost)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _watch(self, link: EngineLink) -> None:
         """Kill an engine that hangs."""
