@@ -10,6 +10,7 @@ from ..contract.choice import Choice
 from ..contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
 from ..contract.parsing.answers import CallSyntax
 from ..contract.registry import Provider, Registry
+from ..contract.start_calls import START_CALLS
 from ..errors import PluginError
 from ..interfaces import ChatFormat
 from ..log import get_logger
@@ -47,6 +48,7 @@ def build_answer_parsers(config: EngineConfig, chat: ChatFormat | None) -> Answe
         return AnswerParsers()
     plugins = PluginSet(read_settings(config.plugins_file))
     plugins.load_enabled()
+    plugins.refuse_failures()
     guards = ParserGuards()
     tools = guards.watch(*_choose("tool_call_parser", config, plugins, chat))
     has_syntax = tools is not None and tools.call_syntax is not None
@@ -80,7 +82,8 @@ def _choose(
     providers = (choice.provider, *choice.others)
     parsers = [(_make(choice, one, plugins.registry), one) for one in providers]
     for parser, provider in sorted(parsers, key=lambda found: _generality(found[0])):
-        reasons = parser.reasons_against(chat)
+        what = f"in 'reasons_against' of {slot.replace('_', ' ')} {provider.name!r} of"
+        reasons = START_CALLS.call(what, provider.source, parser.reasons_against, chat)
         if not reasons:
             _log.info(f"{slot}_chosen", parser=provider.name, passed_over=passed_over)
             return _parsing(parser, provider)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -36,6 +37,7 @@ from ..contract.policy import (
 )
 from ..contract.registry import WORKER_KINDS, Registry, label
 from ..contract.speculation import SpeculationLimits
+from ..contract.start_calls import START_CALLS
 from ..errors import CONTAINED, PluginError, RequestFailedError
 from ..sampling_params import SamplingParams
 from .building import BuiltPlugins, build_logits_processors, build_plugins, proposes
@@ -212,9 +214,12 @@ class PluginHost:
                 self._metrics.reject(guard, complaint)
         return joined.render()
 
-    def lifespans(self, engine: EngineClient) -> list[AbstractAsyncContextManager[None]]:
+    def lifespans(
+        self, engine: EngineClient, limit: float | None = None
+    ) -> list[AbstractAsyncContextManager[None]]:
         """Context managers to enter once the engine is ready, and to leave in reverse order.
 
+        Entering one fails after `limit` seconds; None: no limit.
         Raises PluginError that names the plugin, here or when a context manager is entered.
         """
         found: list[AbstractAsyncContextManager[None]] = []
@@ -222,11 +227,13 @@ class PluginHost:
             source = self._built.sources[implementation.plugin_name]
             arguments = (engine,) if implementation.argnames else ()
             try:
-                manager: Any = implementation.function(*arguments)
+                manager: Any = START_CALLS.call(
+                    "in 'lifespan' of", source, implementation.function, *arguments
+                )
             except CONTAINED as error:
                 raise _lifespan_error(source, error) from error
             if manager is not None:
-                found.append(self._contained(source, manager))
+                found.append(self._contained(source, manager, limit))
         return found
 
     def plugins(self) -> tuple[PluginInfo, ...]:
@@ -281,10 +288,12 @@ class PluginHost:
 
     @asynccontextmanager
     async def _contained(
-        self, source: Source, manager: AbstractAsyncContextManager[None]
+        self, source: Source, manager: AbstractAsyncContextManager[None], limit: float | None
     ) -> AsyncIterator[None]:
         try:
-            await manager.__aenter__()
+            with START_CALLS.run("in 'lifespan' of", source, waits=True):
+                async with asyncio.timeout(limit):
+                    await manager.__aenter__()
         except CONTAINED as error:
             raise _lifespan_error(source, error) from error
         try:

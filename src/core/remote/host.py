@@ -13,6 +13,7 @@ from functools import partial
 
 from ..config import EngineConfig
 from ..errors import CONTAINED, EngineStoppedError, RequestFailedError, TokenmillError
+from ..host.calling.start_limit import StartLimit
 from ..interfaces import Progress
 from ..log import get_logger
 from ..plan import TokenLogprobs
@@ -101,9 +102,10 @@ class EngineHost(asyncio.Protocol):
     async def run(self, config: EngineConfig, make_engine: MakeEngine) -> None:
         """Start the engine, and serve it until the client leaves or the engine dies."""
         try:
-            self._engine = make_engine(config, self._show_progress)
-            self._engine.board = self._board
-            await self._engine.start()
+            with StartLimit(config.plugin_start_timeout, self._board.show_plugin):
+                self._engine = make_engine(config, self._show_progress)
+                self._engine.board = self._board
+                await self._engine.start()
         except TokenmillError as error:
             self._send(NotStarted(type(error).__name__, str(error)))
         except CONTAINED as error:

@@ -135,7 +135,8 @@ class EngineShell(EngineClient):
             show_calls(plugins.guards, self.board)
             self._watchdog = Watchdog(plugins.guards, self._config.hook_watchdog_seconds)
             self._watchdog.start()
-            for lifespan in plugins.lifespans(self):
+            limit = self._config.plugin_start_timeout or None
+            for lifespan in plugins.lifespans(self, limit):
                 await self._lifespans.enter_async_context(lifespan)
         except BaseException:
             await self.close()
