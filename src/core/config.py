@@ -13,7 +13,7 @@ from .errors import ConfigError
 from .pooling import Pooling
 from .settings.checking import check_value
 from .settings.compilation import check_capture_sizes, check_compilation, check_level
-from .settings.declaration import arguments, setting, unused_setting
+from .settings.declaration import arguments, flag, setting, unused_setting
 from .settings.multimodal import check_limits
 from .settings.refused import refusal
 from .settings.sampling_defaults import read_sampling_defaults
@@ -340,7 +340,7 @@ class EngineConfig:
     plugin_start_timeout: float = setting(
         60.0,
         "seconds without progress after which the start of a plugin fails: its import, `register`, "
-        "factories and `lifespan`; reading from disk and compiling are progress; 0: no limit",
+        "factories and `lifespan`; waiting for a disk and compiling do not count; 0: no limit",
     )
     request_timeout: float | None = setting(
         None,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..config import EngineConfig
-from ..errors import CONTAINED, EngineStoppedError, RequestFailedError, TokenmillError
+from ..errors import CONTAINED_WHILE_WAITING, EngineStoppedError, RequestFailedError, TokenmillError
 from ..host.calling.start_limit import StartLimit
 from ..interfaces import Progress
 from ..log import get_logger
@@ -108,7 +108,7 @@ class EngineHost(asyncio.Protocol):
                 await self._engine.start()
         except TokenmillError as error:
             self._send(NotStarted(type(error).__name__, str(error)))
-        except CONTAINED as error:
+        except CONTAINED_WHILE_WAITING as error:
             log.exception("engine_not_started")
             text = f"the engine failed to start: {type(error).__name__}: {error}"
             self._send(NotStarted(TokenmillError.__name__, text))
@@ -176,7 +176,7 @@ class EngineHost(asyncio.Protocol):
             stream = await self._engine.submit(
                 message.prompt_token_ids, message.params, message.options, number=number
             )
-        except CONTAINED as error:
+        except CONTAINED_WHILE_WAITING as error:
             if not isinstance(error, TokenmillError):
                 log.exception("submit_failed")
                 error = RequestFailedError("the engine could not take this request")

@@ -122,12 +122,16 @@ class Guard:
         self.thread = get_ident()
         self.since = started = perf_counter()
         self.mark[0] = 1
+        after = 0
         try:
             return function(*arguments)
+        except KeyboardInterrupt:  # it ends the process, whose parent names the plugin
+            after = 1
+            raise
         finally:
             seconds = perf_counter() - started
             self.since = 0.0
-            self.mark[0] = 0
+            self.mark[0] = after
             self._seconds += seconds
             if seconds > SLOW_SECONDS and self.warns_slow:
                 self._slow += 1

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -27,15 +26,14 @@ TICK_SECONDS = 0.5
 GRACE_SECONDS = 5.0
 """Time that a call has to end after it was interrupted."""
 STDERR = 2
-_IO = Path("/proc/self/io")
 _log = get_logger("plugins")
 
 
 class StartLimit:
     """A context manager that watches START_CALLS. Use it in the main thread.
 
-    The clock stands while the process waits for a CPU. What a plugin reads from disk is progress,
-    and so is a process that it starts and that computes, such as a compiler.
+    The clock is that of Stall: it stands while the process waits for a CPU or a disk, and a process
+    that the plugin starts and that computes, such as a compiler, is progress.
     """
 
     def __init__(
@@ -90,10 +88,9 @@ class StartLimit:
     def _run(self) -> None:
         while not self._stopped.wait(min(TICK_SECONDS, self._seconds / 4)):
             call = next(reversed(START_CALLS.running), None)
-            mark = None if call is None else (call, _bytes_read())
-            if not (seconds := self._stall.check(time.monotonic(), mark)):
-                self._set_timer(is_on=call is not None)
-            elif call is not None and seconds > self._seconds:
+            self._set_timer(is_on=call is not None)
+            seconds = self._stall.check(time.monotonic(), call)
+            if call is not None and seconds > self._seconds:
                 self._end(call, seconds)
         self._set_timer(is_on=False)
 
@@ -117,12 +114,3 @@ class StartLimit:
             faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
         else:
             faulthandler.cancel_dump_traceback_later()
-
-
-def _bytes_read() -> int:
-    """Bytes that this process has read from disk; 0 if the system does not say."""
-    try:
-        lines = _IO.read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes")), 0)
