@@ -49,7 +49,11 @@ def build_parts(
     configuration, model or plugin.
     """
     host = PluginHost.load(config, extra=plugins)
+    with host.naming_computing():
+        return _build_parts(config, host, progress)
 
+
+def _build_parts(config: EngineConfig, host: PluginHost, progress: Progress) -> EngineParts:
     from .backends.execution.choice import make_executor
     from .backends.execution.workers.division import check_division
     from .backends.grammar.choice import make_grammars
@@ -92,14 +96,21 @@ def _executor_spec(
 def load_rank(begin: Begin, progress: Progress) -> RankModel:
     """Load one rank's part of the model in a worker process, from the rank and the configuration:
     see ExecutorSpec."""
-    from .backends.execution.workers.division import count_parameters, divide, prepare_process
+    from .backends.execution.workers.division import prepare_process
+
+    prepare_process(begin)
+    host = PluginHost.load(begin.config, watches=False)
+    with host.naming_computing():
+        return _load_rank(begin, host, progress)
+
+
+def _load_rank(begin: Begin, host: PluginHost, progress: Progress) -> RankModel:
+    from .backends.execution.workers.division import count_parameters, divide
     from .backends.execution.workers.stages import StageExecutor
     from .backends.execution.workers.worker import RankModel
     from .backends.grammar.choice import make_grammars
 
-    prepare_process(begin)
     config = begin.config
-    host = PluginHost.load(config, watches=False)
     backends = _choose_backends(host, progress)
     checkpoint, impl = _open_model(config, backends, progress)
     tokenizer = _load_tokenizer(config, checkpoint.path, progress)

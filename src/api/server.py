@@ -19,6 +19,7 @@ from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
 from ..core.errors import EngineStoppedError
 from ..core.host.calling.main_thread_limit import MainThreadLimit
+from ..core.host.calling.start_limit import StartLimit
 from ..core.interfaces import Progress
 from ..core.processes.free_memory import return_memory_regularly
 from ..core.remote.client import RemoteEngine
@@ -123,11 +124,17 @@ async def serve(
     too often.
     """
     keys = make_key_ring(options.settings)
-    with listening(options.address) as sock, Stopper(options.shutdown_timeout) as stopper:
+    with (
+        listening(options.address) as sock,
+        Stopper(options.shutdown_timeout) as stopper,
+        contextlib.ExitStack() as start,
+    ):
+        start.enter_context(StartLimit(config.plugin_start_timeout, interrupts=True))
         if options.settings.api_key_file is not None:
             stopper.call_at_hangup(keys.reload)
         async with _make_engine(config, options, progress) as engine:
             server = make_server(engine, options, keys)
+            start.close()
             stopper.install(engine, server)
             url = options.address.url(sock)
             tasks = [asyncio.create_task(_announce(engine, server, url, on_ready))]

@@ -23,6 +23,9 @@ LAST_WORDS = 1.0
 """Seconds to send the last chunks after the engine has aborted all requests."""
 CLOSING_SECONDS = 7.0
 """Seconds until the process ends after the second signal. The engine's own limit is shorter."""
+DRAINING_SECONDS = 2 * CLOSING_SECONDS
+"""Seconds until the process ends after the first signal and the time of accepted requests: the
+engine aborts requests, and closes. Only an event loop that hangs takes longer."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 log = get_logger("api")
 
@@ -63,8 +66,9 @@ class Stopper:
         def stop() -> None:
             server.force_exit = server.should_exit = True
 
+        arguments = reader, loop, self._timeout, drain, stop
         threading.Thread(
-            target=_listen, args=(reader, loop, drain, stop), name="tokenmill-signals", daemon=True
+            target=_listen, args=arguments, name="tokenmill-signals", daemon=True
         ).start()
 
     def call_at_hangup(self, react: Callable[[], None]) -> None:
@@ -91,19 +95,22 @@ class Stopper:
 def _listen(
     reader: socket.socket,
     loop: asyncio.AbstractEventLoop,
+    timeout: float,
     drain: Callable[[], None],
     stop: Callable[[], None],
 ) -> None:
     with reader, suppress(RuntimeError):  # the loop is closed: the server has ended
-        for react in (drain, stop):
-            if not _next_signal(reader):
-                return
-            loop.call_soon_threadsafe(react)
+        if not _next_signal(reader):
+            return
+        loop.call_soon_threadsafe(drain)
         with suppress(TimeoutError):
+            if not _next_signal(reader, timeout + DRAINING_SECONDS):
+                return
+            loop.call_soon_threadsafe(stop)
             # A thread that hangs would still keep the process alive.
             if not _next_signal(reader, CLOSING_SECONDS):
                 time.sleep(CLOSING_SECONDS)
-        _kill("the engine did not close after the second signal")
+        _kill("the server did not end in time after a signal")
 
 
 def leave_if_hung() -> None:

@@ -13,7 +13,7 @@ from .errors import ConfigError
 from .pooling import Pooling
 from .settings.checking import check_value
 from .settings.compilation import check_capture_sizes, check_compilation, check_level
-from .settings.declaration import arguments, setting, unused_setting
+from .settings.declaration import arguments, flag, setting, unused_setting
 from .settings.multimodal import check_limits
 from .settings.refused import refusal
 from .settings.sampling_defaults import read_sampling_defaults
@@ -338,6 +338,11 @@ class EngineConfig:
         5.0,
         "seconds after which a plugin's hook that still runs is logged, with its stack; 0: never",
     )
+    plugin_start_timeout: float = setting(
+        60.0,
+        "seconds without progress after which the start of a plugin fails: its import, `register`, "
+        "factories and `lifespan`; waiting for a disk and compiling do not count; 0: no limit",
+    )
     request_timeout: float | None = setting(
         None,
         "maximum duration of a request in seconds; then it ends with the tokens that it has; "
@@ -382,11 +387,9 @@ class EngineConfig:
             raise ConfigError(f"--watermark must be in [0, 1), got {self.watermark}")
         if self.request_timeout is not None and self.request_timeout <= 0:
             raise ConfigError(f"--request-timeout must be positive, got {self.request_timeout}")
-        if not 0 <= self.hook_watchdog_seconds < math.inf:
-            raise ConfigError(
-                "--hook-watchdog-seconds must be 0 or more seconds, "
-                f"got {self.hook_watchdog_seconds}"
-            )
+        for name in ("hook_watchdog_seconds", "plugin_start_timeout"):
+            if not 0 <= (seconds := getattr(self, name)) < math.inf:
+                raise ConfigError(f"{flag(name)} must be 0 or more seconds, got {seconds}")
         if self.override_generation_config is not None:
             defaults = read_sampling_defaults(self.override_generation_config)
             object.__setattr__(self, "override_generation_config", defaults)

@@ -5,6 +5,8 @@ A user's mistake is reported as one line, a bug as a traceback.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
+
 
 class TokenmillError(Exception):
     """Base class of tokenmill's exceptions. The message is written for a terminal or a log."""
@@ -75,6 +77,9 @@ class HookTimeoutError(BaseException):
     ignores all of them does not ignore this one."""
 
 
-CONTAINED = (Exception, SystemExit, HookTimeoutError)
-"""Exceptions that count as a failure of the plugin that raised them. KeyboardInterrupt and
-CancelledError pass through, because they are meant for the program."""
+CONTAINED_WHILE_WAITING = (Exception, SystemExit, HookTimeoutError)
+"""Exceptions that count as a failure of the plugin whose coroutine raised them. CancelledError
+passes through, because the program cancels what waits."""
+CONTAINED = (*CONTAINED_WHILE_WAITING, CancelledError, GeneratorExit)
+"""Exceptions that count as a failure of the plugin whose plain function raised them, which nobody
+can cancel. KeyboardInterrupt passes through, because it is meant for the program."""

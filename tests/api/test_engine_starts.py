@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.errors import EngineStoppedError
+from tests.core.plugin_packages import Packages
+from tokenmill.core.errors import EngineStoppedError, PluginError
 from tokenmill.core.processes.child import Child, spawn
 from tokenmill.core.remote import link
 from tokenmill.core.sampling_params import SamplingParams
@@ -93,3 +94,59 @@ def test_nothing_of_a_lost_engine_is_kept() -> None:
             assert lost() is None, "its board is an open file"
 
     asyncio.run(lose_and_start_again())
+
+
+HANGS = {
+    "importing plugin 'slow' (slow 1.0)": "import time; time.sleep(3600)",
+    "in 'register' of plugin 'slow' (slow 1.0)": """
+        @hookimpl
+        def register(registry):
+            import ctypes
+            ctypes.PyDLL(None).pause()
+        """,
+    "building observer 'slow' of plugin 'slow' (slow 1.0)": """
+        @hookimpl
+        def register(registry):
+            registry.observer("slow", make)
+
+        def make(context):
+            while True:
+                pass
+        """,
+    "in 'lifespan' of plugin 'slow' (slow 1.0)": """
+        import contextlib, time
+
+        @contextlib.asynccontextmanager
+        async def wait():
+            time.sleep(3600)
+            yield
+
+        @hookimpl
+        def lifespan(engine):
+            return wait()
+        """,
+}
+AWAITS = HANGS["in 'lifespan' of plugin 'slow' (slow 1.0)"].replace(
+    "time.sleep(3600)", "await __import__('asyncio').sleep(3600)"
+)
+
+
+def start_with(packages: Packages, code: str) -> None:
+    packages.install("slow", code)
+    packages.write_settings("[plugins]\nenable = ['slow']\n")
+    asyncio.run(toy_process(plugin_start_timeout=1.0).start())
+
+
+@pytest.mark.parametrize("stage", HANGS)
+def test_a_plugin_that_hangs_at_the_start_ends_it_and_is_named(
+    stage: str, packages: Packages
+) -> None:
+    with pytest.raises(EngineStoppedError) as error:
+        start_with(packages, HANGS[stage])
+    how = f"the engine's process did not start: ended with status 1 while {stage}"
+    assert str(error.value) == how
+
+
+def test_a_lifespan_that_waits_for_ever_is_a_failed_start(packages: Packages) -> None:
+    with pytest.raises(PluginError, match=r"plugin 'slow' \(slow 1.0\) failed in 'lifespan': Time"):
+        start_with(packages, AWAITS)

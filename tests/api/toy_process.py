@@ -144,8 +144,14 @@ def toy_process(**options: Any) -> RemoteEngine:
     names = ("stall_timeout", "max_restarts", "places")
     own = {name: options.pop(name) for name in names if name in options}
     size = len(own.get("places", (None,)))
+    config = EngineConfig(data_parallel_size=size, disable_log_stats=True, **options)
+    return toy_engine(config, **own)
+
+
+def toy_engine(config: EngineConfig, **own: Any) -> RemoteEngine:
+    """A RemoteEngine of toys that was not started."""
     return RemoteEngine(
-        EngineConfig(data_parallel_size=size, disable_log_stats=True, **options),
+        config,
         target=f"{__name__}:run",
         load_tokenizer=lambda config: ToyTokenizer(),
         **own,

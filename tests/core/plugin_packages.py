@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -32,8 +33,16 @@ class Packages:
     ) -> None:
         """A distribution with one plugin, named like it, in a module of the same name."""
         module = distribution.replace("-", "_")
-        (self.folder / f"{module}.py").write_text(header + dedent(code))
+        self.replace(module, header + dedent(code))
         self.install_metadata(distribution, {plugin or distribution: module}, version=version)
+
+    def replace(self, module: str, code: str) -> None:
+        """Other code for an installed module. The next import runs it, also within a second, in
+        which Python would take the old bytecode."""
+        path = self.folder / f"{module}.py"
+        path.write_text(code)
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+        importlib.invalidate_caches()
         self._monkeypatch.delitem(sys.modules, module, raising=False)
 
     def install_metadata(

@@ -13,8 +13,12 @@ def make_executor(plugins: Plugins, spec: ExecutorSpec) -> Executor:
 
     Raises ConfigError with all reasons if none can.
     """
-    _, provider = choose_executor(plugins, spec)
-    return provider(spec)
+    name, provider = choose_executor(plugins, spec)
+    executor = provider(spec)
+    missing = [one for one in ("info", "launch", "health", "close") if not hasattr(executor, one)]
+    if missing:
+        raise TypeError(f"executor {name!r} lacks {' and '.join(missing)}: got {executor!r:.100}")
+    return executor
 
 
 def choose_executor(plugins: Plugins, spec: ExecutorSpec) -> tuple[str, ExecutorProvider]:

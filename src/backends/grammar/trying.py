@@ -76,6 +76,6 @@ class Trial:
         child.wait(0.5)
         child.kill()
         end = child.describe_end()
-        log.warning("grammar_worker_ended", how=end)
+        log.warning("grammar_worker_ended", how=end, backend=self._start.factory)
         self._child = None
         return Verdict(error=_DEATHS[end]) if end in _DEATHS else None

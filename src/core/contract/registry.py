@@ -30,6 +30,7 @@ from .policy import (
 from .provider_options import build_options, describe_options, refuse_options
 from .routing import Router
 from .speculation import Draft, ProposalBatch
+from .start_calls import START_CALLS
 
 if TYPE_CHECKING:
     from .client import Load
@@ -573,9 +574,10 @@ def label(kind: str) -> str:
 
 
 def _make(provider: Provider, arguments: Sequence[object]) -> object:
-    what = f"{label(provider.kind)} {provider.name!r} of {provider.source}"
+    name = f"{label(provider.kind)} {provider.name!r} of"
+    what = f"{name} {provider.source}"
     try:
-        built = provider.factory(*arguments)
+        built = START_CALLS.call(f"building {name}", provider.source, provider.factory, *arguments)
     except CONTAINED as error:
         raise PluginError(f"{what} could not be built: {describe(error)}") from error
     if built is None and provider.kind in WATCHERS:

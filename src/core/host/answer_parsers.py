@@ -9,8 +9,9 @@ from ..config import EngineConfig
 from ..contract.choice import Choice
 from ..contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
 from ..contract.parsing.answers import CallSyntax
-from ..contract.registry import Provider, Registry
-from ..errors import PluginError
+from ..contract.registry import Provider, Registry, label
+from ..contract.start_calls import START_CALLS
+from ..errors import CONTAINED, PluginError
 from ..interfaces import ChatFormat
 from ..log import get_logger
 from .choice import choose_slot
@@ -47,6 +48,7 @@ def build_answer_parsers(config: EngineConfig, chat: ChatFormat | None) -> Answe
         return AnswerParsers()
     plugins = PluginSet(read_settings(config.plugins_file))
     plugins.load_enabled()
+    plugins.refuse_failures()
     guards = ParserGuards()
     tools = guards.watch(*_choose("tool_call_parser", config, plugins, chat))
     has_syntax = tools is not None and tools.call_syntax is not None
@@ -80,12 +82,22 @@ def _choose(
     providers = (choice.provider, *choice.others)
     parsers = [(_make(choice, one, plugins.registry), one) for one in providers]
     for parser, provider in sorted(parsers, key=lambda found: _generality(found[0])):
-        reasons = parser.reasons_against(chat)
+        reasons = _reasons_against(parser, provider, chat)
         if not reasons:
             _log.info(f"{slot}_chosen", parser=provider.name, passed_over=passed_over)
             return _parsing(parser, provider)
         passed_over += [f"{provider.name}: {reason}" for reason in reasons]
     return None, None
+
+
+def _reasons_against(parser: Any, provider: Provider, chat: ChatFormat) -> list[str]:
+    what = f"in 'reasons_against' of {label(provider.kind)} {provider.name!r} of"
+    try:
+        return list(START_CALLS.call(what, provider.source, parser.reasons_against, chat))
+    except CONTAINED as error:
+        raise PluginError(
+            f"{provider.source} failed in 'reasons_against': {type(error).__name__}: {error}"
+        ) from error
 
 
 def _parsing(parser: Any, provider: Provider) -> tuple[Any, Provider | None]:

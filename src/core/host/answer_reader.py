@@ -162,6 +162,8 @@ class _Stage:
             while (delta := self._guard.resume(next, self._parsing, _END)) is not _END:
                 if delta is None:
                     return found
+                if not isinstance(delta, Delta):
+                    raise TypeError(f"'parse' must yield deltas or None, got {delta!r:.100}")
                 found.append(delta)
         except CONTAINED as error:
             self._guard.fail(error)

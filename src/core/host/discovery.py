@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, distributions
 
 from ..contract.hookspecs import HOOK_API
 from ..contract.plugin_info import Source, normalize
+from ..contract.start_calls import START_CALLS
 from ..errors import CONTAINED, PluginError, describe
 from ..log import get_logger
 
@@ -65,7 +66,7 @@ def import_plugin(plugin: InstalledPlugin) -> object:
     if plugin.conflict:
         raise PluginError(plugin.conflict)
     try:
-        loaded: object = plugin.entry_point.load()
+        loaded: object = START_CALLS.call("importing", source, plugin.entry_point.load)
     except CONTAINED as error:
         raise PluginError(f"{source} failed to load: {describe(error)}") from error
     check_api(loaded, source, module=sys.modules.get(plugin.entry_point.module))

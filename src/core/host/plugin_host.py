@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import cached_property
 from typing import Any, Self
 
@@ -34,9 +35,18 @@ from ..contract.policy import (
     StepView,
     Victim,
 )
-from ..contract.registry import WORKER_KINDS, Registry, label
+from ..contract.registry import SLOTS, WORKER_KINDS, Registry, label
 from ..contract.speculation import SpeculationLimits
-from ..errors import CONTAINED, PluginError, RequestFailedError, describe
+from ..contract.start_calls import START_CALLS
+from ..errors import (
+    CONTAINED,
+    CONTAINED_WHILE_WAITING,
+    PluginError,
+    RequestFailedError,
+    TokenmillError,
+    describe,
+)
+from ..log import get_logger
 from ..sampling_params import SamplingParams
 from .building import BuiltPlugins, build_logits_processors, build_plugins, proposes
 from .calling.direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
@@ -45,6 +55,7 @@ from .calling.guard import ADMITS, DECIDES, FAILED, OBSERVES, Guard, Rule, make_
 from .calling.hook_callers import Decision, Observers
 from .calling.proposal_hook import ProposalHook
 from .choice import SPECULATION, chosen_names
+from .discovery import OWN_DISTRIBUTION
 from .logits_processors import LogitsProcessors, ProcessorUse
 from .metrics.joined import JoinedMetrics
 
@@ -58,7 +69,9 @@ EVENTS: Mapping[type, str] = {
     PluginFailed: "on_plugin_failed",
     Stopping: "on_stopping",
 }
+EXECUTOR = "distributed_executor_backend"
 PREEMPTION_MODES = ("recompute", "swap")
+_log = get_logger("plugins")
 
 
 class PluginHost:
@@ -212,9 +225,12 @@ class PluginHost:
                 self._metrics.reject(guard, complaint)
         return joined.render()
 
-    def lifespans(self, engine: EngineClient) -> list[AbstractAsyncContextManager[None]]:
+    def lifespans(
+        self, engine: EngineClient, limit: float | None = None
+    ) -> list[AbstractAsyncContextManager[None]]:
         """Context managers to enter once the engine is ready, and to leave in reverse order.
 
+        Entering one fails after `limit` seconds; None: no limit.
         Raises PluginError that names the plugin, here or when a context manager is entered.
         """
         found: list[AbstractAsyncContextManager[None]] = []
@@ -222,11 +238,13 @@ class PluginHost:
             source = self._built.sources[implementation.plugin_name]
             arguments = (engine,) if implementation.argnames else ()
             try:
-                manager: Any = implementation.function(*arguments)
+                manager: Any = START_CALLS.call(
+                    "in 'lifespan' of", source, implementation.function, *arguments
+                )
             except CONTAINED as error:
                 raise _lifespan_error(source, error) from error
             if manager is not None:
-                found.append(self._contained(source, manager))
+                found.append(self._contained(source, manager, limit))
         return found
 
     def plugins(self) -> tuple[PluginInfo, ...]:
@@ -249,6 +267,36 @@ class PluginHost:
             if plugin.distribution == "-" and plugin.state == "enabled"
             for what in _computing(plugin)
         )
+
+    @cached_property
+    def foreign_computing(self) -> tuple[str, ...]:
+        """The providers of others that compute here. Their failures are exceptions of a step or of
+        the start, so each of them may be the cause."""
+        chosen = {id(one) for c in self._built.choices.values() for one in (c.provider, *c.others)}
+        return tuple(
+            f"{label(one.kind)} {one.name!r} of {one.source}"
+            for one in self.registry.providers()
+            if one.source.distribution != OWN_DISTRIBUTION
+            and one.kind in (*WORKER_KINDS, EXECUTOR)
+            and (id(one) in chosen or one.kind not in SLOTS)
+        )
+
+    @contextmanager
+    def naming_computing(self) -> Iterator[None]:
+        """Name the providers of others in unexpected exceptions of a `with` block that loads a
+        model. Raises PluginError instead of them."""
+        try:
+            yield
+        except TokenmillError:
+            raise
+        except CONTAINED as error:
+            if not self.foreign_computing:
+                raise
+            _log.error("model_not_loaded", exc_info=error)
+            raise PluginError(
+                f"{type(error).__name__}: {error}; {' and '.join(self.foreign_computing)} may be "
+                "the cause"
+            ) from error
 
     def hook_stats(self) -> tuple[HookStats, ...]:
         """Calls, seconds and failures since the start, per plugin and hook."""
@@ -281,18 +329,20 @@ class PluginHost:
 
     @asynccontextmanager
     async def _contained(
-        self, source: Source, manager: AbstractAsyncContextManager[None]
+        self, source: Source, manager: AbstractAsyncContextManager[None], limit: float | None
     ) -> AsyncIterator[None]:
         try:
-            await manager.__aenter__()
-        except CONTAINED as error:
+            with START_CALLS.run("in 'lifespan' of", source, waits=True):
+                async with asyncio.timeout(limit):
+                    await manager.__aenter__()
+        except CONTAINED_WHILE_WAITING as error:
             raise _lifespan_error(source, error) from error
         try:
             yield
         finally:
             try:
                 await manager.__aexit__(*sys.exc_info())
-            except CONTAINED as error:
+            except CONTAINED_WHILE_WAITING as error:
                 self._log.record(source, "lifespan", error, "contained")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
 from ..contract.registry import Provider, Registry, label
+from ..contract.start_calls import START_CALLS
 from ..errors import CONTAINED, PluginError, describe
 from ..suggest import did_you_mean, listed
 from .discovery import (
@@ -151,7 +152,7 @@ class PluginSet:
         register_checked(self.manager, plugin, source.plugin, source)
         try:
             with self.registry.accepting(source):
-                self._call_register(plugin)
+                START_CALLS.call("in 'register' of", source, self._call_register, plugin)
         except CONTAINED as error:
             self.manager.unregister(plugin, source.plugin)
             if isinstance(error, PluginError):

@@ -17,8 +17,10 @@ WORD = 8
 NUM_WORDS = 16
 BEATS, LAUNCHED, FINISHED, BUSY, ADDING, EXPECTED = range(6)
 """Indexes of the words."""
-STAGE_BYTES = 112
-"""Room for the stage of the start: a byte of length, and text in UTF-8."""
+TEXT_BYTES = 256
+"""Room for a text: a byte of length, and text in UTF-8."""
+STAGE_BYTES = 2 * TEXT_BYTES
+"""Room for the stage of the start, and for the plugin whose code runs in it."""
 NUM_STEPS = 8
 """Number of launched steps whose requests the board keeps. The last words of the board hold them,
 each as a number of requests and then a word per request."""
@@ -61,7 +63,8 @@ class Board:
         slots = memory[start:end].cast("Q")
         size = len(slots) // NUM_STEPS
         self._steps = [slots[i * size : (i + 1) * size] for i in range(NUM_STEPS)]
-        self._stage = memory[end : end + STAGE_BYTES]
+        self._stage = memory[end : end + TEXT_BYTES]
+        self._plugin = memory[end + TEXT_BYTES : end + STAGE_BYTES]
         self._calls = memory[end + STAGE_BYTES :]
 
     # The engine's process writes
@@ -72,9 +75,11 @@ class Board:
 
     def show_stage(self, stage: str) -> None:
         """Note what the engine does before it is ready."""
-        text = stage.encode()[: STAGE_BYTES - 1]
-        self._stage[1 : 1 + len(text)] = text
-        self._stage[0] = len(text)
+        _write(self._stage, stage)
+
+    def show_plugin(self, stage: str) -> None:
+        """Note which plugin's code runs before the engine is ready; "": none."""
+        _write(self._plugin, stage)
 
     def add(self, number: int) -> None:
         """Note the number of the request that is being queued; 0: none is."""
@@ -113,7 +118,9 @@ class Board:
 
     @property
     def stage(self) -> str:
-        return bytes(self._stage[1 : 1 + self._stage[0]]).decode(errors="replace")
+        """What the engine did last before it was ready, or whose plugin's code ran."""
+        text = self._plugin if self._plugin[0] else self._stage
+        return bytes(text[1 : 1 + text[0]]).decode(errors="replace")
 
     @property
     def expected_seconds(self) -> float:
@@ -159,6 +166,12 @@ class Board:
 def private_board(max_requests: int) -> Board:
     """A board that no other process reads."""
     return Board(memoryview(bytearray(board_bytes(max_requests))))
+
+
+def _write(memory: memoryview, text: str) -> None:
+    encoded = text.encode()[: TEXT_BYTES - 1]
+    memory[1 : 1 + len(encoded)] = encoded
+    memory[0] = len(encoded)
 
 
 def share_board(sock: socket.socket, max_requests: int) -> Board:

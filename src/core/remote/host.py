@@ -12,7 +12,14 @@ from dataclasses import replace
 from functools import partial
 
 from ..config import EngineConfig
-from ..errors import CONTAINED, EngineStoppedError, RequestFailedError, TokenmillError, describe
+from ..errors import (
+    CONTAINED_WHILE_WAITING,
+    EngineStoppedError,
+    RequestFailedError,
+    TokenmillError,
+    describe,
+)
+from ..host.calling.start_limit import StartLimit
 from ..interfaces import Progress
 from ..log import get_logger
 from ..plan import TokenLogprobs
@@ -101,12 +108,13 @@ class EngineHost(asyncio.Protocol):
     async def run(self, config: EngineConfig, make_engine: MakeEngine) -> None:
         """Start the engine, and serve it until the client leaves or the engine dies."""
         try:
-            self._engine = make_engine(config, self._show_progress)
-            self._engine.board = self._board
-            await self._engine.start()
+            with StartLimit(config.plugin_start_timeout, self._board.show_plugin):
+                self._engine = make_engine(config, self._show_progress)
+                self._engine.board = self._board
+                await self._engine.start()
         except TokenmillError as error:
             self._send(NotStarted(type(error).__name__, str(error)))
-        except CONTAINED as error:
+        except CONTAINED_WHILE_WAITING as error:
             log.exception("engine_not_started")
             text = f"the engine failed to start: {describe(error)}"
             self._send(NotStarted(TokenmillError.__name__, text))
@@ -174,7 +182,7 @@ class EngineHost(asyncio.Protocol):
             stream = await self._engine.submit(
                 message.prompt_token_ids, message.params, message.options, number=number
             )
-        except CONTAINED as error:
+        except CONTAINED_WHILE_WAITING as error:
             if not isinstance(error, TokenmillError):
                 log.exception("submit_failed")
                 error = RequestFailedError("the engine could not take this request")

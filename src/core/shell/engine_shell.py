@@ -20,7 +20,7 @@ from ..contract.speculation import SpeculationLimits
 from ..engine.engine_core import EngineCore
 from ..engine.request import Request
 from ..engine.step import StepLimits
-from ..errors import ConfigError, EngineStoppedError, InvalidRequestError
+from ..errors import CONTAINED, ConfigError, EngineStoppedError, InvalidRequestError
 from ..host.calling.running_calls import show_calls
 from ..host.calling.watchdog import Watchdog
 from ..host.plugin_host import PluginHost
@@ -131,11 +131,14 @@ class EngineShell(EngineClient):
             self._max_model_len = fit_max_model_len(self._config, executor.info)
             core = make_core(self._config, executor.info, plugins, self._max_model_len)
             load_seconds = time.monotonic() - began
-            self._loop = StepLoop(core, executor, self._device, self.board, load_seconds)
+            self._loop = StepLoop(
+                core, executor, self._device, self.board, load_seconds, plugins.foreign_computing
+            )
             show_calls(plugins.guards, self.board)
             self._watchdog = Watchdog(plugins.guards, self._config.hook_watchdog_seconds)
             self._watchdog.start()
-            for lifespan in plugins.lifespans(self):
+            limit = self._config.plugin_start_timeout or None
+            for lifespan in plugins.lifespans(self, limit):
                 await self._lifespans.enter_async_context(lifespan)
         except BaseException:
             await self.close()
@@ -174,7 +177,7 @@ class EngineShell(EngineClient):
             if self._parts.grammars is not None:
                 self._parts.grammars.close()
             with suppress(RuntimeError):  # at the end of a program its worker threads have ended
-                closing = self._on_device(self._parts.executor.close)
+                closing = self._on_device(_close_executor, self._parts)
                 await (asyncio.wait([closing], timeout=0) if hangs else closing)
         self._device.shutdown(wait=False)
         if self._watchdog is not None:
@@ -356,6 +359,14 @@ class EngineShell(EngineClient):
             abort=self._running_loop().abort_stream,
             ignored_keywords=ignored_keywords,
         )
+
+
+def _close_executor(parts: EngineParts) -> None:
+    try:
+        parts.executor.close()
+    except CONTAINED as error:
+        plugins = list(parts.plugins.foreign_computing)
+        log.error("executor_failed", method="close", plugins=plugins, exc_info=error)
 
 
 def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:

@@ -9,7 +9,7 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -47,6 +47,24 @@ def stopped_by(reason: str) -> EngineStoppedError:
     return EngineStoppedError("the engine stopped", reason=reason)
 
 
+def _compute(result: Callable[[], StepResult]) -> StepResult:
+    try:
+        return result()
+    except Exception:
+        raise
+    except CONTAINED as error:
+        raise _as_exception(error) from error
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """An exception that neither ends nor cancels the loop that awaits it."""
+    if isinstance(error, Exception):
+        return error
+    found = RuntimeError(f"{type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found
+
+
 class StepLoop:
     """Drives one EngineCore and its executor, and delivers the results to the streams."""
 
@@ -57,11 +75,15 @@ class StepLoop:
         device: ThreadPoolExecutor,
         board: Board,
         load_seconds: float,
+        plugins: Sequence[str] = (),
     ) -> None:
-        """`board`: see EngineShell.board. `load_seconds`: how long the model took to load."""
+        """`board`: see EngineShell.board. `load_seconds`: how long the model took to load.
+        `plugins`: see `PluginHost.foreign_computing`."""
         self.core = core
         self._death: str | None = None
         self._board = board
+        self._suspects = {"plugins": list(plugins)} if plugins else {}
+        """Fields of log events about failed computations."""
         self._executor = executor
         self._device = device
         self._open: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
@@ -160,7 +182,14 @@ class StepLoop:
         If the executor is lost while there are requests, this stays None until the loop has failed
         them. Otherwise a caller could close the engine first, and they would end as aborted.
         """
-        return self._death or (None if self.core.has_work else self._executor.health())
+        return self._death or (None if self.core.has_work else self._health())
+
+    def _health(self) -> str | None:
+        try:
+            return self._executor.health()
+        except CONTAINED as error:
+            log.error("executor_failed", method="health", **self._suspects, exc_info=error)
+            return f"the executor's health check failed: {type(error).__name__}"
 
     @property
     def stalled_for(self) -> float:
@@ -222,9 +251,9 @@ class StepLoop:
             result = self._executor.launch(plan).result
         except CONTAINED as error:
             failed: asyncio.Future[StepResult] = loop.create_future()
-            failed.set_exception(error)
+            failed.set_exception(_as_exception(error))
             return failed
-        return loop.run_in_executor(self._device, result)
+        return loop.run_in_executor(self._device, _compute, result)
 
     def _may_launch(self) -> bool:
         """Whether another plan may be opened: only if every open plan is a plain decode step.
@@ -253,7 +282,7 @@ class StepLoop:
             self.core.fail(plan, "the device failed", time.monotonic())
             self._die(str(error))
             return
-        except CONTAINED as error:
+        except Exception as error:
             self._log_failure(plan, error)
             updates = self.core.fail(
                 plan, "the step that computed this request failed", time.monotonic()
@@ -264,7 +293,7 @@ class StepLoop:
         self._launch()
         self._deliver(updates)
 
-    def _log_failure(self, plan: StepPlan, error: BaseException) -> None:
+    def _log_failure(self, plan: StepPlan, error: Exception) -> None:
         """Log a step that raised. While its requests are repeated in groups, the groups that raise
         have no traceback: it is the same one."""
         is_repeated = self.core.is_isolating and len(plan.grants) > 1
@@ -273,6 +302,7 @@ class StepLoop:
             step_id=plan.step_id,
             num_requests=len(plan.grants),
             engine_ids=[grant.engine_id for grant in plan.grants[:MOST_NAMED]],
+            **self._suspects,
             exc_info=None if is_repeated else error,
         )
 
@@ -303,7 +333,7 @@ class StepLoop:
         """Fail every request. The engine computes nothing from now on."""
         if self._death is not None:
             return  # another open step has failed before
-        log.error("engine_stopped", reason=reason)
+        log.error("engine_stopped", reason=reason, **self._suspects)
         self._death = reason
         for stream in self._live_streams():
             stream.fail(stopped_by(reason))
@@ -336,7 +366,12 @@ class StepLoop:
 
     def _apply(self, update: RequestUpdate, stream: OutputStream, completion: Completion) -> None:
         if update.error is not None:
-            log.error("request_failed", request_id=stream.request_id, reason=update.error)
+            log.error(
+                "request_failed",
+                request_id=stream.request_id,
+                reason=update.error,
+                **self._suspects,
+            )
             self._fail(stream, update.error)
             return
         if update.prompt_logprobs:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ....core.errors import CONTAINED, DeviceError, TokenmillError, describe
+from ....core.host.calling.start_limit import StartLimit
 from ....core.interfaces import Executor, Progress
 from ....core.log import get_logger
 from ....core.plan import StepResult
@@ -71,7 +72,8 @@ def run_worker(control: socket.socket, logs: socket.socket) -> None:
         if begin.exchange is not None:  # processes that this one starts do not get it
             os.set_inheritable(begin.exchange, False)
         forward_logs(logs, begin.log_level)
-        model = load_or_refuse(begin, lambda *stage: send(control, encode(Stage(*stage))))
+        with StartLimit(begin.config.plugin_start_timeout):
+            model = load_or_refuse(begin, lambda *stage: send(control, encode(Stage(*stage))))
         if isinstance(model, NotStarted):
             send(control, encode(model))
         else:

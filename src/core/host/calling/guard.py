@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Final
+from types import MethodType
+from typing import Any, Final, Literal, Protocol
 
 import pluggy
 
 from ...contract.plugin_info import HookStats, Source
+from ...contract.start_calls import named_frame
 from ...errors import CONTAINED
 from .failure_log import FailureLog
 
@@ -52,6 +54,12 @@ OBSERVES = Rule(
 ADMITS = Rule(action="request failed", max_failures=math.inf)
 
 
+class Mark(Protocol):
+    """Its item 0 is set to 1 when a call begins, and to 0 when it ends."""
+
+    def __setitem__(self, index: Literal[0], runs: int, /) -> None: ...
+
+
 class Guard:
     """Calls one hook of one plugin. `is_out` becomes true after `max_failures` of its rule."""
 
@@ -76,7 +84,7 @@ class Guard:
         self.thread = 0
         """Id of the thread of the last call."""
         self.warns_slow = True
-        self.mark = memoryview(bytearray(1))
+        self.mark: Mark = memoryview(bytearray(1))
         """A byte that is 1 while a call runs: see `show_calls`."""
         self._log = log
         self._later = later
@@ -114,18 +122,27 @@ class Guard:
         self.thread = get_ident()
         self.since = started = perf_counter()
         self.mark[0] = 1
+        after = 0
         try:
             return function(*arguments)
+        except KeyboardInterrupt:  # it ends the process, whose parent names the plugin
+            after = 1
+            raise
         finally:
             seconds = perf_counter() - started
             self.since = 0.0
-            self.mark[0] = 0
+            self.mark[0] = after
             self._seconds += seconds
             if seconds > SLOW_SECONDS and self.warns_slow:
                 self._slow += 1
                 self._report(
                     partial(self._log.warn_slow, self.source, self.hook, seconds, self._slow)
                 )
+
+    def name_frames(self) -> None:
+        """Let the frames of its calls have the names of plugin and hook in stacks."""
+        named = named_frame(Guard.resume, f"{self.hook!r} of {self.source}")
+        self.resume = MethodType(named, self)  # type: ignore[method-assign]
 
     def fail(self, error: BaseException | str) -> None:
         """Count a failure of the last call: an exception, or a complaint about its answer."""

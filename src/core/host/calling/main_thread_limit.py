@@ -1,17 +1,19 @@
 """Ends hooks that run for too long in the main thread of a server, because they block it.
 
 A timer's signal interrupts Python code and regular expressions, and the hook fails. Native code
-cannot be interrupted: if the hook still runs after twice the time, the process ends. That is not
-noticed if the native code keeps Python's global lock, because then no other thread runs.
+cannot be interrupted: if the hook still runs after twice the time, the process ends. If the native
+code keeps Python's lock, no other Python thread runs; then a thread of faulthandler writes the
+stacks, in which frames have the names of plugin and hook, and ends the process.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from time import perf_counter
 from types import FrameType
@@ -22,6 +24,7 @@ from ...log import get_logger
 from .guard import Guard
 
 TICK_SECONDS = 0.5
+STDERR = 2
 _log = get_logger("plugins")
 
 
@@ -34,16 +37,22 @@ class MainThreadLimit:
         self._seconds = seconds
         self._tick = min(TICK_SECONDS, seconds / 2)
         self._main = threading.get_ident()
+        self._has_called = self._is_timed = False
         self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tokenmill-hook-limit", daemon=True)
+        for guard in self._guards:
+            guard.name_frames()
+            guard.mark = _Mark(self._note_call)
 
     def __enter__(self) -> Self:
         self._handler = signal.signal(signal.SIGALRM, self._interrupt)
         self._timer = signal.setitimer(signal.ITIMER_REAL, self._tick, self._tick)
-        threading.Thread(target=self._run, name="tokenmill-hook-limit", daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._stopped.set()
+        self._thread.join()
         signal.setitimer(signal.ITIMER_REAL, *self._timer)
         signal.signal(signal.SIGALRM, self._handler)
 
@@ -55,6 +64,25 @@ class MainThreadLimit:
         while not self._stopped.wait(self._tick):
             if (guard := self._overdue(2 * self._seconds)) is not None:
                 _end_process(guard)
+            self._set_timer(is_on=self._has_called or self._overdue(0.0) is not None)
+            self._has_called = False
+        self._set_timer(is_on=False)
+
+    def _note_call(self) -> None:
+        """Start the timer with the first call after a pause."""
+        self._has_called = True
+        if not self._is_timed:
+            self._set_timer(is_on=True)
+
+    def _set_timer(self, *, is_on: bool) -> None:
+        """Start the timer again, or stop it, because a server without calls may be stopped by
+        Ctrl-Z, and is not to end when it goes on."""
+        self._is_timed = is_on
+        if is_on:
+            seconds = 2 * self._seconds + self._tick
+            faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
+        else:
+            faulthandler.cancel_dump_traceback_later()
 
     def _overdue(self, seconds: float) -> Guard | None:
         """The hook that the main thread has called for longer than this."""
@@ -63,6 +91,17 @@ class MainThreadLimit:
             if 0.0 < guard.since < began_before and guard.thread == self._main:
                 return guard
         return None
+
+
+class _Mark:
+    """Stands for the mark of a guard: reports when a call begins."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        self._report = report
+
+    def __setitem__(self, index: int, runs: int) -> None:
+        if runs:
+            self._report()
 
 
 def _end_process(guard: Guard) -> None:

@@ -1,0 +1,59 @@
+"""Places in the plugins of the server's process: parsers and routers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from textwrap import dedent
+
+from .places import NAME, Place
+
+
+def _parser(kind: str, parse: str, reasons: str = "return []", hook: str = "parse") -> Place:
+    code = f"""
+    class Provider:
+        needs_special_tokens = False
+        call_syntax = marks = None
+
+        def reasons_against(self, chat):
+            {reasons}
+
+        def parse(self, answer, what):
+            yield None
+            {parse}
+
+    @hookimpl
+    def register(registry):
+        registry.{kind}("{NAME}", Provider)
+    """
+    return Place(kind=kind, hook=f"{kind}.{hook}", code=dedent(code), options={kind: NAME})
+
+
+def _router(method: str) -> Place:
+    code = f"""
+    class Provider:
+        def route(self, request, replicas):
+            return {"act(request)" if method == "route" else 0}
+
+        def forget(self, index):
+            {"act(index)" if method == "forget" else "pass"}
+
+    @hookimpl
+    def register(registry):
+        registry.router("{NAME}", Provider)
+    """
+    options = {"router": NAME, "data_parallel_size": 2}
+    return Place(kind="router", hook=f"router.{method}", code=dedent(code), options=options)
+
+
+SERVING: Mapping[str, Place] = {
+    "tool parser": _parser("tool_call_parser", "yield act(answer)"),
+    "reasoning parser": _parser("reasoning_parser", "yield act(answer)"),
+    "parser reasons": Place(
+        kind="tool_call_parser",
+        hook="reasons_against",
+        code=_parser("tool_call_parser", "return", "return act(chat)").code,
+        options={"tool_call_parser": "auto"},
+    ),
+    "route": _router("route"),
+    "forget": _router("forget"),
+}
