@@ -111,12 +111,15 @@ def test_a_grammar_whose_worker_was_killed_by_others_may_be_sent_again(
         assert passed == ()
 
 
-def test_a_known_grammar_does_not_wait_for_a_new_one(checker: GrammarChecker) -> None:
+def test_a_known_grammar_does_not_wait_for_a_new_one(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forgotten = Grammar.regex("e+")
 
     async def run() -> tuple[bool, Any]:
         await asyncio.gather(checker.check(GOOD), checker.check(forgotten))
-        checker._grammars._kept = type(checker._grammars._kept)(max_count=1, max_size=1)
+        only_one = type(checker._grammars._kept)(max_count=1, max_size=1)
+        monkeypatch.setattr(checker._grammars, "_kept", only_one)
         new = asyncio.create_task(checker.check(Grammar(kind="regex", text=SPINS, is_strict=False)))
         await asyncio.sleep(0)
         for _ in range(2):  # the first time, both have to be compiled again
